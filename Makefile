@@ -1,0 +1,87 @@
+# One command for each thing: `make check` is what must pass before a change lands.
+# Needs python3 (3.11 or newer) and, for Spark, Java 17 or newer. Uses uv when it is on the PATH.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test check bench lock clean FORCE
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := base topology catalog storage reader store connector cli
+SOURCES := $(sort $(shell find $(PACKAGES) -name '*.py' -o -name py.typed) pyspark_elasticscan.py)
+UV := $(shell command -v uv 2>/dev/null)
+
+ifdef UV
+CREATE_VENV = uv venv --quiet --clear --python "$(PYTHON)" $(VENV)
+INSTALL = uv pip install --quiet --python $(BIN)/python
+FORCED = --reinstall
+else
+CREATE_VENV = "$(PYTHON)" -m venv --clear $(VENV)
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+FORCED = --force-reinstall
+endif
+
+help:  ## say what the targets do
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+venv: $(VENV)/installed  ## create .venv with the pinned packages and elasticscan itself
+
+demo: java $(VENV)/installed  ## scan a store while its tablets move, with Spark
+	$(BIN)/elasticscan demo
+
+test: java $(VENV)/installed  ## run all tests
+	$(BIN)/python -m pytest
+
+check: java $(VENV)/installed  ## format, lint, strict types, layers, then all tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest
+
+bench: java $(VENV)/installed  ## run the benchmarks
+	$(BIN)/python benchmarks/run.py
+
+clean:  ## remove everything that the other targets made
+	rm -rf $(VENV) .venv-lock build dist elasticscan.egg-info .mypy_cache .ruff_cache .pytest_cache \
+		.import_linter_cache .hypothesis spark-warehouse metastore_db derby.log
+	find $(PACKAGES) tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ------------------------------------------------------------------------------- how it is built
+
+.PHONY: java
+java:
+	@sh scripts/check-java.sh
+
+# Every package, at the version and with the hash that requirements.txt names.
+$(VENV)/stamp: requirements.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "elasticscan needs Python 3.11 or newer, and $(PYTHON) is not." >&2; \
+		echo "Install one, or name it: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(CREATE_VENV)
+	$(INSTALL) --require-hashes -r requirements.txt
+	@touch $@
+
+# A list of the sources that changes only when a file comes or goes: a module that was deleted must
+# leave the installation too, and no timestamp of the remaining ones would tell.
+$(VENV)/sources: $(VENV)/stamp FORCE
+	@echo '$(SOURCES)' | cmp -s - $@ || echo '$(SOURCES)' > $@
+
+# Not an editable installation: Spark's look-up of sources sees only modules that really lie on the
+# path. build/ is removed before and after, since setuptools would install stale files from it.
+$(VENV)/installed: $(VENV)/stamp $(VENV)/sources pyproject.toml README.md LICENSE $(SOURCES)
+	@rm -rf build elasticscan.egg-info
+	$(INSTALL) --no-deps --no-build-isolation $(FORCED) .
+	@rm -rf build elasticscan.egg-info
+	@touch $@
+
+lock:  ## pin the newest allowed packages again in requirements.txt
+	"$(PYTHON)" -m venv --clear .venv-lock
+	.venv-lock/bin/python -m pip install --quiet pip-tools
+	.venv-lock/bin/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+		--no-emit-options --extra cli --extra demo --extra dev --extra spark \
+		--output-file requirements.txt pyproject.toml
+	rm -rf .venv-lock build elasticscan.egg-info

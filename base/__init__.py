@@ -1,0 +1,32 @@
+"""What every other layer stands on, and what itself stands on nothing.
+
+Five small things that have to be the same everywhere, because two parts of a store that disagree
+about one of them lose rows without noticing:
+
+errors      Every error a user can meet, sorted by what the caller should do about it: mend the
+            call, try again, start again, or call an operator. Each carries a code, its details as
+            fields, and survives the trip from a worker process to the driver.
+hashing     The way from a row to its slot. By default it is Spark's own hash, so a DataFrame
+            repartitioned by the shard key and the store that receives it agree on where each row
+            belongs. It can never change for a store that exists: its rows are filed by it.
+order keys  Values as bytes whose plain comparison is the order of the values. A scan's position
+            is such a key. It is the same at every shard, so a position that was reached at one
+            shard means the same at any other: on this, scanning across moves rests.
+limits      Every default and bound, with its unit in its name, and the one rule for names.
+clock       Time behind a protocol of two methods, with a twin that tests turn by hand.
+
+Promises:
+
+* Nothing here knows of shards, files, catalogs or Spark, and nothing here imports another layer.
+* Errors, hashing, order keys and limits are pure: the same input gives the same output in every
+  process, on every machine, in every version that can open the same store. The clock is the one
+  exception, and is always handed in by whoever owns it; nobody reaches for it.
+* Hashes and order keys are formats: they are part of stores and of continuation keys that users
+  hold. Their bytes are pinned by tests against known values.
+
+Left out: configuration files, logging set-up, retry policies. Whoever needs one has it beside the
+code it serves.
+
+Import from the module that has the thing (`from elasticscan.base.errors import InvalidOption`):
+these modules have little to do with each other, and some that import them should stay light.
+"""

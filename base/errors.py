@@ -1,0 +1,183 @@
+"""Every error a user can meet, sorted by what the caller should do about it.
+
+    ElasticScanError
+    ├── UsageError                  mend the call
+    │   ├── InvalidOption           ES_INVALID_OPTION
+    │   ├── InvalidName             ES_INVALID_NAME
+    │   ├── InvalidKey              ES_INVALID_KEY           a primary key that is null or repeated
+    │   ├── SchemaMismatch          ES_SCHEMA_MISMATCH
+    │   ├── UnsupportedType         ES_UNSUPPORTED_TYPE
+    │   ├── FilterError             ES_INVALID_FILTER
+    │   ├── ContinuationKeyError    ES_INVALID_CONTINUATION_KEY
+    │   ├── StoreNotFound           ES_STORE_NOT_FOUND
+    │   ├── TableNotFound           ES_TABLE_NOT_FOUND
+    │   ├── ColumnNotFound          ES_COLUMN_NOT_FOUND
+    │   ├── ShardNotFound           ES_SHARD_NOT_FOUND
+    │   ├── TabletNotFound          ES_TABLET_NOT_FOUND
+    │   ├── SnapshotNotFound        ES_SNAPSHOT_NOT_FOUND
+    │   ├── AlreadyExists           ES_ALREADY_EXISTS
+    │   └── InvalidTopologyChange   ES_INVALID_TOPOLOGY_CHANGE
+    ├── TryAgain                    the same call may succeed later
+    │   ├── CatalogUnavailable      ES_CATALOG_UNAVAILABLE
+    │   ├── MoveInProgress          ES_MOVE_IN_PROGRESS
+    │   └── WriteConflict           ES_WRITE_CONFLICT
+    ├── StartAgain                  the same call cannot succeed; a new scan can
+    │   ├── SnapshotExpired         ES_SNAPSHOT_EXPIRED
+    │   └── TableChanged            ES_TABLE_CHANGED
+    └── OperatorNeeded              somebody has to look at the store or its disks
+        ├── StoreTooNew             ES_STORE_TOO_NEW
+        ├── StoreDamaged            ES_STORE_DAMAGED
+        ├── ShardUnavailable        ES_SHARD_UNAVAILABLE
+        ├── DiskFull                ES_DISK_FULL
+        ├── FragmentDamaged         ES_FRAGMENT_DAMAGED
+        └── CoverageBroken          ES_COVERAGE_BROKEN
+
+The text of an error begins with its code in brackets because Spark keeps only the text of an
+exception that crosses from a Python worker to the driver. Errors carry their details as fields
+too, and survive pickling.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class ElasticScanError(Exception):
+    """Base of all errors; `fields` holds the details that the message mentions."""
+
+    code: ClassVar[str] = "ES_ERROR"
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.message}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.fields))
+
+
+def _rebuild(kind: type[ElasticScanError], message: str, fields: dict[str, Any]) -> ElasticScanError:
+    return kind(message, **fields)
+
+
+class UsageError(ElasticScanError):
+    """The call cannot be carried out as it stands."""
+
+
+class InvalidOption(UsageError):
+    code = "ES_INVALID_OPTION"
+
+
+class InvalidName(UsageError):
+    code = "ES_INVALID_NAME"
+
+
+class InvalidKey(UsageError):
+    code = "ES_INVALID_KEY"
+
+
+class SchemaMismatch(UsageError):
+    code = "ES_SCHEMA_MISMATCH"
+
+
+class UnsupportedType(UsageError):
+    code = "ES_UNSUPPORTED_TYPE"
+
+
+class FilterError(UsageError):
+    code = "ES_INVALID_FILTER"
+
+
+class ContinuationKeyError(UsageError):
+    code = "ES_INVALID_CONTINUATION_KEY"
+
+
+class StoreNotFound(UsageError):
+    code = "ES_STORE_NOT_FOUND"
+
+
+class TableNotFound(UsageError):
+    code = "ES_TABLE_NOT_FOUND"
+
+
+class ColumnNotFound(UsageError):
+    code = "ES_COLUMN_NOT_FOUND"
+
+
+class ShardNotFound(UsageError):
+    code = "ES_SHARD_NOT_FOUND"
+
+
+class TabletNotFound(UsageError):
+    code = "ES_TABLET_NOT_FOUND"
+
+
+class SnapshotNotFound(UsageError):
+    code = "ES_SNAPSHOT_NOT_FOUND"
+
+
+class AlreadyExists(UsageError):
+    code = "ES_ALREADY_EXISTS"
+
+
+class InvalidTopologyChange(UsageError):
+    code = "ES_INVALID_TOPOLOGY_CHANGE"
+
+
+class TryAgain(ElasticScanError):
+    """Nothing is wrong with the call; the same call may succeed later."""
+
+
+class CatalogUnavailable(TryAgain):
+    code = "ES_CATALOG_UNAVAILABLE"
+
+
+class MoveInProgress(TryAgain):
+    code = "ES_MOVE_IN_PROGRESS"
+
+
+class WriteConflict(TryAgain):
+    code = "ES_WRITE_CONFLICT"
+
+
+class StartAgain(ElasticScanError):
+    """The scan cannot go on; a new one can be started."""
+
+
+class SnapshotExpired(StartAgain):
+    code = "ES_SNAPSHOT_EXPIRED"
+
+
+class TableChanged(StartAgain):
+    code = "ES_TABLE_CHANGED"
+
+
+class OperatorNeeded(ElasticScanError):
+    """The store or one of its disks needs somebody's attention."""
+
+
+class StoreTooNew(OperatorNeeded):
+    code = "ES_STORE_TOO_NEW"
+
+
+class StoreDamaged(OperatorNeeded):
+    code = "ES_STORE_DAMAGED"
+
+
+class ShardUnavailable(OperatorNeeded):
+    code = "ES_SHARD_UNAVAILABLE"
+
+
+class DiskFull(OperatorNeeded):
+    code = "ES_DISK_FULL"
+
+
+class FragmentDamaged(OperatorNeeded):
+    code = "ES_FRAGMENT_DAMAGED"
+
+
+class CoverageBroken(OperatorNeeded):
+    code = "ES_COVERAGE_BROKEN"

@@ -1,0 +1,454 @@
+"""Which slot a row belongs to: Spark's Murmur3, and Java's `hashCode`, over whole Arrow columns.
+
+`spark_hash` gives what Spark's SQL function `hash(a, b, ...)` gives, so that Spark's own
+`repartition(n, key)` and the store send a row to the same place. It is Murmur3 (x86, 32 bits) with
+three habits of Spark's `Murmur3_x86_32` and `HashExpression`:
+
+- The hash of one column is the seed of the next, and a null passes the seed through.
+- The one to three bytes left over behind the last whole word of a string are mixed in one by one,
+  each as a signed integer (`hashUnsafeBytes`), not packed into a last word as Murmur3 proper does.
+- Types of up to 32 bits hash as one word, longer ones as two, timestamps as microseconds, decimals of
+  up to 18 digits as their unscaled long, longer ones as the fewest big-endian bytes that hold the value.
+
+`java_hash` serves data that was bucketed by `hashCode`. All work is done in blocks small enough to
+stay in a core's cache: that alone doubles the speed.
+
+Arrow keeps its values in the machine's byte order, which is taken to be little-endian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from elasticscan.base.errors import InvalidKey, InvalidOption, UnsupportedType
+
+Words = NDArray[np.uint32]
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+
+SPARK_SEED = 42
+
+_BLOCK_ROWS = 16_384
+_BLOCK_BYTES = 1 << 17
+_MAX_SLOTS = 2**31 - 1
+
+_C1 = np.uint32(0xCC9E2D51)
+_C2 = np.uint32(0x1B873593)
+_ADDED = np.uint32(0xE6546B64)
+_FIVE = np.uint32(5)
+_FINAL_1 = np.uint32(0x85EBCA6B)
+_FINAL_2 = np.uint32(0xC2B2AE35)
+
+# 31 has an inverse modulo 2**32: that makes Java's polynomial a difference of running sums.
+_INVERSE_OF_31 = pow(31, -1, 2**32)
+
+
+# ------------------------------------------------------------------------------------ the surface
+
+
+def spark_hash(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_SEED) -> NDArray[np.int32]:
+    """Spark's `hash(columns...)` of every row, for one or several columns of equal length.
+
+    Raises `UnsupportedType` for a type that Spark would not hash as one value, and `InvalidKey` for a
+    timestamp in seconds or milliseconds so far away that Spark's microseconds cannot hold it.
+
+    >>> spark_hash([pa.array([1], pa.int32())]).tolist()
+    [-559580957]
+    """
+    rows = _equal_length(columns)
+    folds = [_fold_of(column.type) for column in columns]
+    running = np.full(rows, seed & 0xFFFFFFFF, dtype=np.uint32)
+    scratch = np.empty((2, min(rows, _BLOCK_ROWS)), dtype=np.uint32)
+    for column, fold in zip(columns, folds, strict=True):
+        for start, block in _blocks(column):
+            part = running[start : start + len(block)]
+            if block.null_count:
+                before = part.copy()
+                fold(block, part, scratch)
+                np.copyto(part, before, where=_is_null(block))
+            else:
+                fold(block, part, scratch)
+    return running.view(np.int32)
+
+
+def java_hash(columns: Sequence[pa.Array | pa.ChunkedArray]) -> NDArray[np.int32]:
+    """`java.util.Objects.hashCode` of a single column of strings, integers or booleans; null is 0.
+
+    Raises `UnsupportedType` for several columns and for other types: Java has no one rule for them.
+    """
+    _equal_length(columns)
+    if len(columns) > 1:
+        raise UnsupportedType(
+            f"hash='java' takes a single shard key column, not {len(columns)}. Use hash='spark'.",
+            columns=len(columns),
+        )
+    column = columns[0]
+    if _is_text(column.type):
+        return java_string_hash(column)
+    if not (pa.types.is_boolean(column.type) or pa.types.is_signed_integer(column.type)):
+        raise UnsupportedType(
+            f"hash='java' takes a string, an integer or a boolean, not {column.type}. Use hash='spark'.",
+            type=str(column.type),
+        )
+    hashes = np.empty(len(column), dtype=np.int32)
+    for start, block in _blocks(column):
+        part = hashes[start : start + len(block)]
+        part[:] = _java_values(block)
+        if block.null_count:
+            part[_is_null(block)] = 0
+    return hashes
+
+
+def java_string_hash(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int32]:
+    """Java's `String.hashCode`: `s[0] * 31**(n-1) + ... + s[n-1]` over UTF-16 code units; null is 0."""
+    if not _is_text(column.type):
+        raise UnsupportedType(
+            f"Java's String.hashCode is for strings, not {column.type}.", type=str(column.type)
+        )
+    hashes = np.zeros(len(column), dtype=np.uint32)
+    for start, block in _blocks(column):
+        # An empty string hashes to 0, as null does; and what lies below a null need not be text.
+        offsets, data = _offsets_and_data(block.fill_null("") if block.null_count else block)
+        for first, last in _by_bytes(offsets):
+            lo, hi = int(offsets[first]), int(offsets[last])
+            ends = offsets[first : last + 1] - lo
+            hashes[start + first : start + last] = _java_polynomial(*_code_units(data[lo:hi], ends))
+    return hashes.view(np.int32)
+
+
+def slots_of(
+    columns: Sequence[pa.Array | pa.ChunkedArray],
+    slots: int,
+    hash: str = "spark",  # noqa: A002
+) -> NDArray[np.uint16] | NDArray[np.uint32]:
+    """The slot of every row, `pmod(hash, slots)`, as uint16 where `slots` <= 65536 and as uint32 above.
+
+    `hash` is "spark" (any shard key) or "java" (see `java_hash`). Hadoop's `HashPartitioner` clears the
+    sign bit instead of taking `pmod`: where `slots` is a power of two that comes to the same.
+    """
+    if hash not in HASHES:
+        raise InvalidOption(f"There is no hash {hash!r}. Use one of: {', '.join(HASHES)}.", hash=hash)
+    if not 1 <= slots <= _MAX_SLOTS:
+        raise InvalidOption(f"A hash can be cut into 1 to {_MAX_SLOTS} slots, not {slots}.", slots=slots)
+    hashes = HASHES[hash](columns)
+    if slots & (slots - 1) == 0:
+        hashes &= np.int32(slots - 1)
+    else:
+        # NumPy's floor division by a scalar is vectorised and its remainder is not. The product may
+        # wrap around; so does the subtraction, back to the right remainder.
+        hashes -= hashes // np.int32(slots) * np.int32(slots)
+    return hashes.astype(np.uint16) if slots <= 1 << 16 else hashes.view(np.uint32)
+
+
+HASHES: dict[str, Callable[[Sequence[pa.Array | pa.ChunkedArray]], NDArray[np.int32]]] = {
+    "spark": spark_hash,
+    "java": java_hash,
+}
+
+
+# ------------------------------------------------------------------------------- columns to blocks
+
+
+def _equal_length(columns: Sequence[pa.Array | pa.ChunkedArray]) -> int:
+    assert columns, "a hash needs at least one column"
+    rows = len(columns[0])
+    assert all(len(column) == rows for column in columns), "hashed columns must be of equal length"
+    return rows
+
+
+def _blocks(column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]]:
+    """Slices of at most `_BLOCK_ROWS` rows, never empty, each with the number of rows before it."""
+    before = 0
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else (column,):
+        for start in range(0, len(chunk), _BLOCK_ROWS):
+            yield before + start, chunk.slice(start, _BLOCK_ROWS)
+        before += len(chunk)
+
+
+def _is_null(block: pa.Array) -> NDArray[np.bool_]:
+    mask: NDArray[np.bool_] = pc.is_null(block).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _raw(block: pa.Array, dtype: Any, width: int = 1) -> NDArray[Any]:
+    """The values, without a copy, as `width` numbers a row; what lies below a null is arbitrary."""
+    item = np.dtype(dtype).itemsize * width
+    values = np.frombuffer(block.buffers()[1], dtype, count=len(block) * width, offset=block.offset * item)
+    values.setflags(write=False)  # Arrow's memory is shared by whoever holds the column.
+    return values
+
+
+def _offsets_and_data(block: pa.Array) -> tuple[Longs, Bytes]:
+    _, offsets, data = block.buffers()
+    large = pa.types.is_large_string(block.type) or pa.types.is_large_binary(block.type)
+    dtype = np.dtype(np.int64 if large else np.int32)
+    ends = np.frombuffer(offsets, dtype, count=len(block) + 1, offset=block.offset * dtype.itemsize)
+    return ends.astype(np.int64), np.frombuffer(b"" if data is None else data, dtype=np.uint8)
+
+
+# ------------------------------------------------------------------------------- Murmur3, in place
+
+
+def _rotate(x: Words, bits: int, spare: Words) -> None:
+    np.right_shift(x, np.uint32(32 - bits), out=spare)
+    np.left_shift(x, np.uint32(bits), out=x)
+    np.bitwise_or(x, spare, out=x)
+
+
+def _mix(running: Words, word: Words, scratch: Words) -> None:
+    k, spare = scratch[0, : len(word)], scratch[1, : len(word)]
+    np.multiply(word, _C1, out=k)
+    _rotate(k, 15, spare)
+    np.multiply(k, _C2, out=k)
+    np.bitwise_xor(running, k, out=running)
+    _rotate(running, 13, spare)
+    np.multiply(running, _FIVE, out=running)
+    np.add(running, _ADDED, out=running)
+
+
+def _finish(running: Words, length: int | Words, scratch: Words) -> None:
+    spare = scratch[0, : len(running)]
+    np.bitwise_xor(running, np.uint32(length) if isinstance(length, int) else length, out=running)
+    for bits, factor in ((16, _FINAL_1), (13, _FINAL_2)):
+        np.right_shift(running, np.uint32(bits), out=spare)
+        np.bitwise_xor(running, spare, out=running)
+        np.multiply(running, factor, out=running)
+    np.right_shift(running, np.uint32(16), out=spare)
+    np.bitwise_xor(running, spare, out=running)
+
+
+def _fold_words(
+    words: Callable[[pa.Array], Sequence[Words]], block: pa.Array, running: Words, scratch: Words
+) -> None:
+    parts = words(block)
+    for part in parts:
+        _mix(running, part, scratch)
+    _finish(running, 4 * len(parts), scratch)
+
+
+def _fold_texts(block: pa.Array, running: Words, scratch: Words) -> None:
+    offsets, data = _offsets_and_data(block)
+    lengths = np.diff(offsets)
+    length = int(lengths[0])
+    if (lengths == length).all():
+        _fold_equal(data[offsets[0] : offsets[-1]].reshape(len(block), length), running, scratch)
+    else:
+        _fold_ragged(data[offsets[0] : offsets[-1]], offsets[:-1] - offsets[0], lengths, running, scratch)
+
+
+def _fold_fixed_size_binary(block: pa.Array, running: Words, scratch: Words) -> None:
+    width = block.type.byte_width
+    _fold_equal(_raw(block, np.uint8, width).reshape(len(block), width), running, scratch)
+
+
+def _fold_big_decimals(block: pa.Array, running: Words, scratch: Words) -> None:
+    """As `BigInteger.toByteArray` has them: big-endian, and only as many bytes as hold value and sign."""
+    halves = _raw(block, np.int64, 2).reshape(-1, 2)
+    negative = halves[:, 1] >> 63
+    low, high = (halves[:, 0] ^ negative).view(np.uint64), (halves[:, 1] ^ negative).view(np.uint64)
+    low[high != 0] = np.iinfo(np.uint64).max
+    # One more byte for every 2**7, 2**15, ... reached: the top bit of the first byte is the sign.
+    steps = np.uint64(1) << np.arange(7, 64, 8, dtype=np.uint64)
+    lengths = 1 + np.searchsorted(steps, low, "right") + np.searchsorted(steps, high, "right")
+    data = np.ascontiguousarray(halves.view(np.uint8)[:, ::-1]).reshape(-1)
+    _fold_ragged(data, 16 * np.arange(1, len(block) + 1) - lengths, lengths, running, scratch)
+
+
+def _fold_equal(rows: Bytes, running: Words, scratch: Words) -> None:
+    """Byte strings of one length, as a matrix: every step takes a column of it."""
+    length = rows.shape[1]
+    whole = length & ~3
+    if whole:
+        words = np.array(rows[:, :whole], order="C").view(np.uint32)
+        for column in range(whole // 4):
+            _mix(running, words[:, column], scratch)
+    for column in range(whole, length):
+        _mix(running, _signed_words(rows[:, column]), scratch)
+    _finish(running, length, scratch)
+
+
+def _fold_ragged(data: Bytes, starts: Longs, lengths: Longs, running: Words, scratch: Words) -> None:
+    """Byte strings of many lengths: longest first, so that those still active are always the first ones."""
+    words = lengths >> 2
+    most = int(words.max())
+    narrow = np.uint16 if most < 1 << 16 else np.int64  # Stable sorts of 16 bits are radix sorts.
+    order = np.argsort((most - words).astype(narrow), kind="stable")
+    hashes, position, lengths = running[order], starts[order], lengths[order]
+    active = np.searchsorted(words[order] * -1, -np.arange(most))
+    # A word at any byte is cut out of the two aligned words around it, held side by side in 64 bits.
+    aligned = np.zeros(len(data) // 4 + 3, dtype=np.uint32)
+    aligned.view(np.uint8)[: len(data)] = data
+    pairs = aligned[1:].astype(np.uint64)
+    pairs <<= np.uint64(32)
+    pairs |= aligned[:-1]
+    at, shift = position >> 2, ((position & 3) << 3).astype(np.uint64)
+    for count in active.tolist():
+        pair = pairs.take(at[:count])
+        pair >>= shift[:count]
+        _mix(hashes[:count], pair.astype(np.uint32), scratch)
+        at[:count] += 1
+    rest = lengths & 3
+    tail = position + lengths - rest
+    for byte in range(3):
+        which = np.flatnonzero(rest > byte)
+        some = hashes[which]
+        _mix(some, _signed_words(data[tail[which] + byte]), scratch)
+        hashes[which] = some
+    _finish(hashes, lengths.astype(np.uint32), scratch)
+    running[order] = hashes
+
+
+# ----------------------------------------------------------------------- values as words, by type
+
+
+def _signed_words(values: NDArray[Any]) -> Words:
+    signed = values.view(np.dtype(f"i{values.dtype.itemsize}"))
+    return signed.astype(np.int32, copy=False).view(np.uint32)
+
+
+def _halves(longs: NDArray[Any]) -> tuple[Words, Words]:
+    pairs = longs.view(np.uint32)
+    return pairs[0::2], pairs[1::2]
+
+
+def _bool_words(block: pa.Array) -> Sequence[Words]:
+    return (_signed_words(_raw(block.cast(pa.uint8()), np.uint8)),)
+
+
+def _narrow_words(block: pa.Array) -> Sequence[Words]:
+    return (_signed_words(_raw(block, np.dtype(f"i{block.type.bit_width // 8}"))),)
+
+
+def _long_words(block: pa.Array) -> Sequence[Words]:
+    return _halves(_raw(block, np.int64))
+
+
+def _timestamp_words(block: pa.Array) -> Sequence[Words]:
+    if block.type.unit == "us":
+        return _halves(_raw(block, np.int64))
+    if block.type.unit == "ns":
+        return _halves(_raw(block, np.int64) // 1000)
+    try:
+        return _halves(_raw(block.cast(pa.timestamp("us", block.type.tz)), np.int64))
+    except pa.ArrowInvalid as error:
+        raise InvalidKey(
+            f"A timestamp is too far away to be counted in microseconds, as its hash needs: {error}. "
+            "Mend the row or leave it out.",
+            type=str(block.type),
+        ) from error
+
+
+def _float_words(block: pa.Array) -> Sequence[Words]:
+    values = _raw(block, np.float32)
+    # Minus zero is zero, and there is one NaN.
+    bits = np.where(values == 0, np.uint32(0), values.view(np.uint32))
+    return (np.where(np.isnan(values), np.uint32(0x7FC00000), bits),)
+
+
+def _double_words(block: pa.Array) -> Sequence[Words]:
+    values = _raw(block, np.float64)
+    bits = np.where(values == 0, np.uint64(0), values.view(np.uint64))
+    return _halves(np.where(np.isnan(values), np.uint64(0x7FF8000000000000), bits))
+
+
+def _small_decimal_words(block: pa.Array) -> Sequence[Words]:
+    quarters = _raw(block, np.uint32, 4)
+    return quarters[0::4], quarters[1::4]
+
+
+Fold = Callable[[pa.Array, Words, Words], None]
+
+_FOLDS: dict[int, Fold] = {
+    pa.bool_().id: partial(_fold_words, _bool_words),
+    pa.int64().id: partial(_fold_words, _long_words),
+    pa.timestamp("us").id: partial(_fold_words, _timestamp_words),
+    pa.float32().id: partial(_fold_words, _float_words),
+    pa.float64().id: partial(_fold_words, _double_words),
+    pa.binary(1).id: _fold_fixed_size_binary,
+    **{
+        kind.id: partial(_fold_words, _narrow_words)
+        for kind in (pa.int8(), pa.int16(), pa.int32(), pa.date32())
+    },
+    **{kind.id: _fold_texts for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())},
+}
+
+
+def _fold_of(kind: pa.DataType) -> Fold:
+    if pa.types.is_decimal128(kind):
+        return partial(_fold_words, _small_decimal_words) if kind.precision <= 18 else _fold_big_decimals
+    if kind.id not in _FOLDS:
+        raise UnsupportedType(
+            f"A column of type {kind} cannot be hashed as Spark does. Use bool, int8 to int64, date32, "
+            "timestamp, decimal128, float, double, string, binary or fixed_size_binary.",
+            type=str(kind),
+        )
+    return _FOLDS[kind.id]
+
+
+# ------------------------------------------------------------------------------- Java's hashCode
+
+
+def _java_values(block: pa.Array) -> NDArray[np.int32]:
+    if pa.types.is_boolean(block.type):
+        return np.where(_bool_words(block)[0] == 1, np.int32(1231), np.int32(1237))
+    if block.type.bit_width < 64:
+        return _narrow_words(block)[0].view(np.int32)
+    low, high = _long_words(block)
+    return (low ^ high).view(np.int32)
+
+
+def _by_bytes(offsets: Longs) -> Iterator[tuple[int, int]]:
+    """Ranges of rows of about `_BLOCK_BYTES`; a longer row is a range of its own."""
+    first, rows = 0, len(offsets) - 1
+    while first < rows:
+        last = int(np.searchsorted(offsets, offsets[first] + _BLOCK_BYTES, "right")) - 1
+        last = min(max(last, first + 1), rows)
+        yield first, last
+        first = last
+
+
+def _code_units(data: Bytes, ends: Longs) -> tuple[NDArray[Any], Longs]:
+    """UTF-8 as UTF-16 code units, and where each row ends among them; ASCII passes as it is."""
+    if not len(data) or int(data.max()) < 0x80:
+        return data, ends
+    try:
+        units = np.frombuffer(data.tobytes().decode("utf-8").encode("utf-16-le"), dtype=np.uint16)
+    except UnicodeDecodeError as error:
+        raise InvalidKey(f"A string is not valid UTF-8: {error}. Store it as binary.") from error
+    # The first byte of a character stands for one unit, or for two from four bytes on; the others for none.
+    counts = np.zeros(len(data) + 1, dtype=np.int64)
+    np.cumsum(((data & 0xC0) != 0x80).astype(np.uint8) + (data >= 0xF0), out=counts[1:])
+    return units, counts[ends]
+
+
+def _java_polynomial(units: NDArray[Any], ends: Longs) -> Words:
+    """With a running sum of `units[i] * 31**-i`, a row is the difference at its ends times `31**(end-1)`."""
+    powers, inverses = _tables(_BLOCK_BYTES) if len(units) <= _BLOCK_BYTES else _make_tables(len(units))
+    sums = np.zeros(len(units) + 1, dtype=np.uint32)
+    np.multiply(units, inverses[: len(units)], out=sums[1:])
+    np.cumsum(sums, out=sums)
+    at_ends = sums[ends]
+    # An empty row that ends at 0 takes the last power by index -1, times a difference of 0.
+    hashes: Words = (at_ends[1:] - at_ends[:-1]) * powers[ends[1:] - 1]
+    return hashes
+
+
+def _make_tables(size: int) -> tuple[Words, Words]:
+    factors = np.full((2, size), [[31], [_INVERSE_OF_31]], dtype=np.uint32)
+    factors[:, 0] = 1
+    powers, inverses = np.cumprod(factors, axis=1, dtype=np.uint32)
+    return powers, inverses
+
+
+_tables = lru_cache(maxsize=1)(_make_tables)

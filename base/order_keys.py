@@ -1,0 +1,287 @@
+"""Primary keys as bytes whose order is the order of the values.
+
+A key is the concatenation of its columns, each encoded so that comparing two keys with `<` on plain
+`bytes` compares their columns one after another. The encoding is reversible, given the types, and no
+key of a table is a prefix of another:
+
+    bool                       1 byte, 0 or 1
+    int8 .. int64              big-endian at natural width, sign bit flipped
+    date32, timestamp          as the int32 of days and the int64 of units that they are
+    decimal128                 the unscaled value, 16 bytes big-endian, sign bit flipped
+    fixed_size_binary          the bytes as they are: the type knows their number
+    string, binary             the (UTF-8) bytes with 0x00 written as 0x00 0xFF, then 0x00 0x00
+
+Strings thus compare as Spark and Arrow compare them, by their UTF-8 bytes. Keys are never null. The
+escaped zero is that of FoundationDB's tuple layer, the flipped sign that of MyRocks' keys.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from elasticscan.base.errors import ContinuationKeyError, InvalidKey, UnsupportedType
+
+ALLOWED_KEY_TYPES = (
+    "bool, int8, int16, int32, int64, date32, timestamp, decimal128, string, large_string, binary, "
+    "large_binary, fixed_size_binary"
+)
+
+_END = b"\0\0"
+_ESCAPED_ZERO = b"\0\xff"
+
+_BOOL = pa.bool_().id
+_DECIMAL = pa.decimal128(1).id
+_FIXED = pa.binary(1).id
+# Types that are stored as a signed integer, and its bytes.
+_INTEGERS: dict[int, int] = {pa.int8().id: 1, pa.int16().id: 2, pa.int32().id: 4, pa.int64().id: 8}
+_TIMES: dict[int, int] = {pa.date32().id: 4, pa.timestamp("us").id: 8}
+_TEXTS = frozenset({pa.string().id, pa.large_string().id})
+_BINARIES = frozenset({pa.binary().id, pa.large_binary().id})
+_BIAS_16 = 1 << 127
+
+# Moves the point of a decimal of 38 digits without rounding, whatever the thread's own context is.
+_EXACT = decimal.Context(prec=76)
+
+
+def check_key_type(name: str, type: pa.DataType) -> None:  # noqa: A002
+    """Raise `UnsupportedType` unless a column of this type can be part of a key."""
+    if type.id not in _ENCODERS:
+        raise UnsupportedType(
+            f"Column {name!r} of type {type} cannot be part of a key. Allowed are {ALLOWED_KEY_TYPES}.",
+            column=name,
+            type=str(type),
+        )
+
+
+# ---------------------------------------------------------------------------------- one row's key
+
+
+def encode_row(columns: Sequence[pa.Array], row: int) -> bytes:
+    """The key of row `row`, `0 <= row < len(columns[0])`; quick enough to bisect with.
+
+    Raises `InvalidKey` for a null and `UnsupportedType` for a type that `check_key_type` refuses.
+
+    >>> encode_row([pa.array([5], pa.int16()), pa.array(["a"])], 0).hex()
+    '8005610000'
+    """
+    return b"".join([_encoder_of(column.type)(column[row]) for column in columns])
+
+
+def _encoder_of(kind: pa.DataType) -> Callable[[pa.Scalar], bytes]:
+    encoder = _ENCODERS.get(kind.id)
+    if encoder is None:
+        raise _unsupported("of a key", kind)
+    return encoder
+
+
+def _unsupported(what: str, kind: pa.DataType) -> UnsupportedType:
+    return UnsupportedType(
+        f"A column {what} has type {kind}. Allowed are {ALLOWED_KEY_TYPES}.", type=str(kind)
+    )
+
+
+def _null() -> InvalidKey:
+    return InvalidKey("A column of a key holds a null. Give every row a value in its key columns.")
+
+
+def _encode_bool(scalar: pa.Scalar) -> bytes:
+    value = scalar.as_py()
+    if value is None:
+        raise _null()
+    return b"\1" if value else b"\0"
+
+
+def _encode_integer(width: int, bias: int, scalar: pa.Scalar) -> bytes:
+    value: int | None = scalar.as_py()
+    if value is None:
+        raise _null()
+    return (value + bias).to_bytes(width, "big")
+
+
+def _encode_time(width: int, bias: int, scalar: pa.Scalar) -> bytes:
+    value: int | None = scalar.value  # Not `as_py`, which loses nanoseconds and far years.
+    if value is None:
+        raise _null()
+    return (value + bias).to_bytes(width, "big")
+
+
+def _encode_decimal(scalar: pa.Scalar) -> bytes:
+    value: decimal.Decimal | None = scalar.as_py()
+    if value is None:
+        raise _null()
+    return (int(value.scaleb(scalar.type.scale, _EXACT)) + _BIAS_16).to_bytes(16, "big")
+
+
+def _encode_fixed(scalar: pa.Scalar) -> bytes:
+    value: bytes | None = scalar.as_py()
+    if value is None:
+        raise _null()
+    return value
+
+
+def _encode_text(scalar: pa.Scalar) -> bytes:
+    buffer = scalar.as_buffer()
+    if buffer is None:
+        raise _null()
+    data: bytes = buffer.to_pybytes()
+    return data.replace(b"\0", _ESCAPED_ZERO) + _END
+
+
+_ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
+    _BOOL: _encode_bool,
+    _DECIMAL: _encode_decimal,
+    _FIXED: _encode_fixed,
+    **{kind: partial(_encode_integer, width, 1 << (8 * width - 1)) for kind, width in _INTEGERS.items()},
+    **{kind: partial(_encode_time, width, 1 << (8 * width - 1)) for kind, width in _TIMES.items()},
+    **dict.fromkeys(_TEXTS | _BINARIES, _encode_text),
+}
+
+
+def decode(key: bytes, types: Sequence[pa.DataType]) -> list[pa.Scalar]:
+    """The values of a key: the exact inverse of `encode_row` for columns of these types.
+
+    Raises `ContinuationKeyError` for bytes that `encode_row` cannot have written, among them keys that
+    end too early or too late.
+    """
+    at, scalars = 0, []
+    for kind in types:
+        if kind.id in _TEXTS or kind.id in _BINARIES:
+            scalar, at = _decode_text(key, at, kind)
+        elif kind.id in _ENCODERS:
+            end = at + _width(kind)
+            if end > len(key):
+                raise _malformed(f"it ends inside a {kind}", at)
+            scalar, at = _decode_fixed(key[at:end], at, kind), end
+        else:
+            raise _unsupported("of a key", kind)
+        scalars.append(scalar)
+    if at != len(key):
+        raise _malformed(f"{len(key) - at} bytes follow the last column", at)
+    return scalars
+
+
+def _malformed(what: str, at: int) -> ContinuationKeyError:
+    return ContinuationKeyError(
+        f"An order key is malformed at byte {at}: {what}. Pass the continuation key as it was returned, "
+        "to the table it was returned for.",
+        at=at,
+    )
+
+
+def _width(kind: pa.DataType) -> int:
+    """Encoded bytes of a fixed-width type."""
+    return 1 if kind.id == _BOOL else int(kind.byte_width)
+
+
+def _decode_fixed(data: bytes, at: int, kind: pa.DataType) -> pa.Scalar:
+    if kind.id == _FIXED:
+        return pa.scalar(data, kind)
+    if kind.id == _BOOL:
+        if data not in (b"\0", b"\1"):
+            raise _malformed(f"{data[0]} is not a boolean", at)
+        return pa.scalar(data == b"\1", kind)
+    value = int.from_bytes(data, "big") - (1 << (8 * len(data) - 1))
+    if kind.id != _DECIMAL:
+        return pa.scalar(value, kind)
+    if abs(value) >= 10**kind.precision:
+        raise _malformed(f"{value} has more digits than {kind}", at)
+    return pa.scalar(decimal.Decimal(value).scaleb(-kind.scale, _EXACT), kind)
+
+
+def _decode_text(key: bytes, at: int, kind: pa.DataType) -> tuple[pa.Scalar, int]:
+    end = key.find(b"\0", at)
+    while end >= 0 and key[end + 1 : end + 2] == b"\xff":
+        end = key.find(b"\0", end + 2)
+    if end < 0 or key[end : end + 2] != _END:
+        raise _malformed(f"a {kind} has no proper end", at)
+    data = key[at:end].replace(_ESCAPED_ZERO, b"\0")
+    if kind.id in _BINARIES:
+        return pa.scalar(data, kind), end + 2
+    try:
+        return pa.scalar(data.decode("utf-8"), kind), end + 2
+    except UnicodeDecodeError as error:
+        raise _malformed(f"a {kind} is not valid UTF-8", at) from error
+
+
+# ---------------------------------------------------------------------------------- whole columns
+
+
+def encode_array(columns: Sequence[pa.Array]) -> pa.FixedSizeBinaryArray:
+    """The keys of all rows, for fixed-width columns only: what `encode_row` gives, row by row.
+
+    Raises `InvalidKey` for a null and `UnsupportedType` for strings, binaries and types no key may have.
+    """
+    for column in columns:
+        if column.type.id not in _ENCODERS or column.type.id in _TEXTS or column.type.id in _BINARIES:
+            raise UnsupportedType(
+                f"Keys with a column of type {column.type} are not of one width. Encode them row by row.",
+                type=str(column.type),
+            )
+        if column.null_count:
+            raise _null()
+    rows, widths = len(columns[0]), [_width(column.type) for column in columns]
+    keys = np.empty((rows, sum(widths)), dtype=np.uint8)
+    at = 0
+    for column, width in zip(columns, widths, strict=True):
+        if rows:
+            _encode_fixed_column(column, width, keys[:, at : at + width])
+        at += width
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(at), rows, [None, pa.py_buffer(keys)])
+
+
+def _encode_fixed_column(column: pa.Array, width: int, out: NDArray[np.uint8]) -> None:
+    if column.type.id == _BOOL:
+        out[:, 0] = _values(column.cast(pa.uint8()), np.uint8)
+    elif column.type.id == _FIXED:
+        out[:] = _values(column, np.uint8, width).reshape(-1, width)
+    elif column.type.id == _DECIMAL:
+        out[:] = _values(column, np.uint8, 16).reshape(-1, 16)[:, ::-1]
+        out[:, 0] ^= 0x80
+    else:
+        flipped = _values(column, np.dtype(f"u{width}")) ^ (1 << (8 * width - 1))
+        out[:] = flipped.astype(f">u{width}").view(np.uint8).reshape(-1, width)
+
+
+def sort_codes(column: pa.Array) -> NDArray[Any]:
+    """Integers that are ordered, and equal, as the column's values are; made for `numpy.lexsort`.
+
+    They compare within this one column only. Integers, dates, timestamps and decimals that fit 64 bits
+    come without a copy, the other types as dense ranks.
+
+    Raises `InvalidKey` for a null and `UnsupportedType` for a type that `check_key_type` refuses.
+    """
+    kind = column.type
+    if kind.id not in _ENCODERS:
+        raise _unsupported("to sort by", kind)
+    if column.null_count:
+        raise _null()
+    if not len(column):
+        return np.empty(0, dtype=np.int64)
+    if kind.id == _BOOL:
+        return _values(column.cast(pa.uint8()), np.uint8)
+    if kind.id in _INTEGERS or kind.id in _TIMES:
+        return _values(column, np.dtype(f"i{_width(kind)}"))
+    if kind.id == _DECIMAL:
+        halves = _values(column, np.int64, 2)
+        low, high = halves[0::2], halves[1::2]
+        if kind.precision <= 18 or np.array_equal(low >> 63, high):
+            return low
+    ranks: NDArray[Any] = pc.rank(column, tiebreaker="dense").to_numpy()
+    return ranks
+
+
+def _values(column: pa.Array, dtype: Any, per_row: int = 1) -> NDArray[Any]:
+    item = np.dtype(dtype).itemsize * per_row
+    values = np.frombuffer(
+        column.buffers()[1], dtype, count=len(column) * per_row, offset=column.offset * item
+    )
+    values.setflags(write=False)  # Arrow's memory is shared by whoever holds the column.
+    return values

@@ -1,0 +1,157 @@
+"""The catalog: transactions over the store's metadata."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, insert, select, text, update
+
+from elasticscan.base.clock import Clock
+from elasticscan.base.errors import AlreadyExists, MoveInProgress
+from elasticscan.catalog.commits import CommitTx
+from elasticscan.catalog.engine import check_format, make_engine, reading, writing
+from elasticscan.catalog.tables import (
+    FORMAT_VERSION,
+    metadata,
+    moves,
+    seal_keys,
+    store_state,
+)
+from elasticscan.topology import Phase, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRow:
+    """A move under way, as every process sees it."""
+
+    tablet: int
+    source: int
+    target: int
+    phase: Phase
+    owner: str
+    started_at: float
+    heartbeat_at: float
+
+
+class Tx(CommitTx):
+    """One catalog transaction: everything done through it becomes visible at once, or nothing."""
+
+    def plan_move(self, tablet: int, source: int, target: int, owner: str) -> None:
+        """Enter a planned move; nobody else may move the tablet until it ended."""
+        busy = self.move(tablet)
+        if busy is not None:
+            raise MoveInProgress(
+                f"tablet {tablet} is already being moved by {busy.owner}; wait for it, or run "
+                "`elasticscan move --resume` if that process is gone",
+                tablet=tablet,
+                owner=busy.owner,
+            )
+        row = {"tablet_id": tablet, "source": source, "target": target, "phase": Phase.PLANNED.value}
+        self._sql.execute(
+            insert(moves).values(**row, owner=owner, started_at=self.now, heartbeat_at=self.now)
+        )
+
+    def move(self, tablet: int) -> MoveRow | None:
+        row = self._sql.execute(select(moves).where(moves.c.tablet_id == tablet)).one_or_none()
+        return None if row is None else _move_row(row)
+
+    def moves(self) -> tuple[MoveRow, ...]:
+        return tuple(_move_row(row) for row in self._sql.execute(select(moves).order_by(moves.c.started_at)))
+
+    def set_move_phase(self, tablet: int, owner: str, phase: Phase) -> bool:
+        """Note a move's progress. False when the move is no longer this owner's."""
+        query = update(moves).where(moves.c.tablet_id == tablet, moves.c.owner == owner)
+        return bool(self._sql.execute(query.values(phase=phase.value, heartbeat_at=self.now)).rowcount)
+
+    def end_move(self, tablet: int, owner: str) -> bool:
+        query = delete(moves).where(moves.c.tablet_id == tablet, moves.c.owner == owner)
+        return bool(self._sql.execute(query).rowcount)
+
+
+def _move_row(row: Any) -> MoveRow:
+    return MoveRow(
+        row.tablet_id, row.source, row.target, Phase(row.phase), row.owner, row.started_at, row.heartbeat_at
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NewStore:
+    """What a store starts with."""
+
+    shards: tuple[tuple[str, str], ...]  # (name, root); they get the ids 1, 2, …
+    placement: Placement
+    hash: str
+    retention_seconds: float
+
+
+class Catalog:
+    """Opens transactions. Safe to use from several threads and after a fork."""
+
+    def __init__(self, url: str, clock: Clock, where: str) -> None:
+        self._engine = make_engine(url)
+        self._clock = clock
+        check_format(self._engine, where)
+
+    @staticmethod
+    def create(url: str, clock: Clock, where: str, new: NewStore) -> None:
+        """Make the tables and the first rows; refuses a catalog that is there already."""
+        engine = make_engine(url)
+        try:
+            metadata.create_all(engine)
+            with engine.connect().execution_options(writing=True) as sql, sql.begin():
+                if engine.dialect.name == "postgresql":
+                    sql.execute(text("LOCK TABLE store_state IN EXCLUSIVE MODE"))
+                if sql.execute(select(store_state.c.id)).first():
+                    raise AlreadyExists(
+                        f"{where} already holds a store; open it, or choose another place", uri=where
+                    )
+                now = clock.now()
+                sql.execute(
+                    insert(store_state).values(
+                        id=1,
+                        format_version=FORMAT_VERSION,
+                        store_id=secrets.token_hex(16),
+                        slots=new.placement.slot_count,
+                        hash=new.hash,
+                        retention_seconds=new.retention_seconds,
+                        created_at=now,
+                        layout=1,
+                        last_commit=0,
+                        next_tablet=max(t.id for t in new.placement.tablets) + 1,
+                    )
+                )
+                sql.execute(insert(seal_keys).values(id=1, secret=secrets.token_bytes(32), created_at=now))
+                tx = Tx(sql, now)
+                for name, root in new.shards:
+                    tx.add_shard(name, root)
+                tx.replace_placement(Placement(()), new.placement)
+                tx.append_topology("created")
+        finally:
+            engine.dispose()
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def reading(self) -> Iterator[Tx]:
+        """A transaction that sees one state of the catalog and changes nothing."""
+        with reading(self._engine) as connection:
+            yield Tx(connection, self._clock.now())
+
+    @contextmanager
+    def writing(self) -> Iterator[Tx]:
+        """A transaction that may change things; one at a time over all processes.
+
+        Ends in a commit, or in nothing at all when the block raises.
+        """
+        with writing(self._engine) as connection:
+            yield Tx(connection, self._clock.now())
+
+    def versions(self) -> tuple[int, int]:
+        """(layout, last commit), the cheapest look at whether anything changed."""
+        with self.reading() as tx:
+            return tx.versions()

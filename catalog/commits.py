@@ -1,0 +1,312 @@
+"""Catalog transactions, part two: tables, commits and the fragments they consist of."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy import ColumnElement, delete, func, insert, select, update
+
+from elasticscan.base.errors import (
+    AlreadyExists,
+    SnapshotExpired,
+    SnapshotNotFound,
+    StoreDamaged,
+    TableNotFound,
+)
+from elasticscan.catalog.placement import PlacementTx
+from elasticscan.catalog.tables import commits, fragments, leases, store_state, tables
+from elasticscan.topology import Fragment, SlotSet, StagedFragment, TableInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit. `kind` is create, write, delete or overwrite."""
+
+    number: int
+    table: int
+    kind: str
+    rows: int
+    created_at: float
+
+
+class CommitTx(PlacementTx):
+    """Tables, commits, fragments."""
+
+    # Tables
+
+    def create_table(self, name: str, info: TableInfo) -> TableInfo:
+        if self._sql.execute(_live_table(tables.c.name == name)).first():
+            raise AlreadyExists(
+                f"the store already has a table {name!r}; drop it or choose another", table=name
+            )
+        commit = self._next_commit()
+        row = {
+            "name": name,
+            "schema": info.schema.serialize().to_pybytes(),
+            "primary_key": json.dumps(info.primary_key),
+            "shard_key": json.dumps(info.shard_key),
+            "compression": info.compression,
+            "created_commit": commit,
+            "oldest_snapshot": commit,
+        }
+        inserted = self._sql.execute(insert(tables).values(**row)).inserted_primary_key
+        assert inserted is not None
+        self._add_commit_row(commit, inserted[0], "create", 0)
+        return self.table(name)
+
+    def drop_table(self, name: str) -> None:
+        table = self.table(name)
+        self._sql.execute(update(tables).where(tables.c.id == table.id).values(dropped_at=self.now))
+        self._drop_where(fragments.c.table_id == table.id)
+        self.bump_layout()
+
+    def table(self, name: str) -> TableInfo:
+        row = self._sql.execute(_live_table(tables.c.name == name)).one_or_none()
+        if row is None:
+            known = [table.name for table in self.tables()]
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'no tables'}"
+            raise TableNotFound(f"the store has no table {name!r}; {hint}", table=name)
+        return _table_info(row)
+
+    def table_by_id(self, table_id: int) -> TableInfo | None:
+        row = self._sql.execute(_live_table(tables.c.id == table_id)).one_or_none()
+        return None if row is None else _table_info(row)
+
+    def tables(self) -> tuple[TableInfo, ...]:
+        query = select(tables).where(tables.c.dropped_at.is_(None)).order_by(tables.c.name)
+        return tuple(_table_info(row) for row in self._sql.execute(query))
+
+    # Commits
+
+    def add_commit(
+        self,
+        table: int,
+        kind: str,
+        staged: Sequence[StagedFragment],
+        app: tuple[str, int] | None = None,
+    ) -> int:
+        """Make staged fragments visible under the next commit number, all at once."""
+        number = self._next_commit()
+        rows = sum(fragment.rows for fragment in staged)
+        self._add_commit_row(number, table, kind, rows, app)
+        self.add_fragments(table, staged, number, number)
+        return number
+
+    def commit_of_app(self, table: int, app: tuple[str, int]) -> int | None:
+        """The commit that an application already made under this version, if it did."""
+        c = commits.c
+        return self._sql.execute(
+            select(c.number).where(c.table_id == table, c.app_id == app[0], c.app_version == app[1])
+        ).scalar()
+
+    def commits(self, table: int) -> tuple[Commit, ...]:
+        c = commits.c
+        query = select(c.number, c.table_id, c.kind, c.rows, c.created_at).where(c.table_id == table)
+        return tuple(Commit(*row) for row in self._sql.execute(query.order_by(c.number)))
+
+    def commit_before(self, timestamp: float) -> int:
+        """The newest commit made at or before a time; 0 when there is none."""
+        query = select(func.max(commits.c.number)).where(commits.c.created_at <= timestamp)
+        return self._sql.execute(query).scalar() or 0
+
+    def overwrites(self, table: int) -> tuple[int, ...]:
+        """Commits that replaced the whole table: at and after each, rows of earlier ones are gone."""
+        c = commits.c
+        query = select(c.number).where(c.table_id == table, c.kind == "overwrite").order_by(c.number)
+        return tuple(self._sql.execute(query).scalars())
+
+    def check_snapshot(self, table: TableInfo, snapshot: int) -> None:
+        """Raises unless the snapshot exists and is still kept."""
+        newest = self.versions()[1]
+        if not table.created_commit <= snapshot <= newest:
+            raise SnapshotNotFound(
+                f"table {table.name!r} has snapshots {table.created_commit} to {newest}, not {snapshot}",
+                table=table.name,
+                snapshot=snapshot,
+            )
+        if snapshot < table.oldest_snapshot:
+            raise SnapshotExpired(
+                f"snapshot {snapshot} of table {table.name!r} is no longer kept, the oldest is "
+                f"{table.oldest_snapshot}; read a newer snapshot, or load the DataFrame again",
+                table=table.name,
+                snapshot=snapshot,
+                oldest=table.oldest_snapshot,
+            )
+
+    def set_oldest_snapshot(self, table: int, snapshot: int) -> None:
+        self._sql.execute(update(tables).where(tables.c.id == table).values(oldest_snapshot=snapshot))
+
+    def _next_commit(self) -> int:
+        self._sql.execute(update(store_state).values(last_commit=store_state.c.last_commit + 1))
+        return self.versions()[1]
+
+    def _add_commit_row(
+        self, number: int, table: int, kind: str, rows: int, app: tuple[str, int] | None = None
+    ) -> None:
+        app_id, app_version = app if app else (None, None)
+        values = {"number": number, "table_id": table, "kind": kind, "rows": rows, "created_at": self.now}
+        self._sql.execute(insert(commits).values(**values, app_id=app_id, app_version=app_version))
+
+    # Fragments
+
+    def add_fragments(
+        self, table: int, staged: Iterable[StagedFragment], min_commit: int, max_commit: int
+    ) -> None:
+        for fragment in staged:
+            self._sql.execute(
+                insert(fragments).values(
+                    table_id=table,
+                    shard_id=fragment.shard,
+                    path=fragment.path,
+                    slots=str(fragment.slots),
+                    rows=fragment.rows,
+                    bytes=fragment.bytes,
+                    is_unique=fragment.unique,
+                    tombstones=fragment.tombstones,
+                    versioned=fragment.versioned,
+                    crc=fragment.crc,
+                    min_commit=min_commit,
+                    max_commit=max_commit,
+                )
+            )
+
+    def fragments(self, table: int | None = None, shard: int | None = None) -> tuple[Fragment, ...]:
+        """The fragments that serve slots now, oldest first."""
+        f = fragments.c
+        query = select(fragments).where(f.dropped_at.is_(None))
+        if table is not None:
+            query = query.where(f.table_id == table)
+        if shard is not None:
+            query = query.where(f.shard_id == shard)
+        return tuple(_fragment(row) for row in self._sql.execute(query.order_by(f.id)))
+
+    def strike_slots(self, shard: int, slots: SlotSet) -> None:
+        """Slots that leave a shard: its fragments speak for them no longer."""
+        for fragment in self.fragments(shard=shard):
+            left = fragment.slots - slots
+            if left != fragment.slots:
+                self.set_fragment_slots(fragment.id, left)
+
+    def set_fragment_slots(self, fragment_id: int, slots: SlotSet) -> None:
+        """What a fragment speaks for from now on; one that speaks for nothing is dropped."""
+        if slots:
+            this = fragments.c.id == fragment_id
+            self._sql.execute(update(fragments).where(this).values(slots=str(slots)))
+        else:
+            self._drop_where(fragments.c.id == fragment_id)
+
+    def _drop_where(self, condition: ColumnElement[bool]) -> None:
+        query = update(fragments).where(condition, fragments.c.dropped_at.is_(None))
+        self._sql.execute(query.values(dropped_at=self.now))
+
+    def dropped_fragments(self, before: float) -> tuple[Fragment, ...]:
+        query = select(fragments).where(fragments.c.dropped_at <= before)
+        return tuple(_fragment(row) for row in self._sql.execute(query))
+
+    def forget_fragments(self, ids: Iterable[int]) -> None:
+        for fragment_id in ids:
+            self._sql.execute(delete(fragments).where(fragments.c.id == fragment_id))
+
+    def known_paths(self) -> frozenset[tuple[int, str]]:
+        """(shard, path) of every file that the catalog refers to, dropped ones included."""
+        return frozenset(self._sql.execute(select(fragments.c.shard_id, fragments.c.path)).tuples())
+
+    # Leases
+
+    def take_lease(self, lease: str, table: TableInfo, snapshot: int, purpose: str, seconds: float) -> None:
+        """Promise that a snapshot stays readable until `now + seconds`."""
+        self.check_snapshot(table, snapshot)
+        self._sql.execute(
+            insert(leases).values(
+                id=lease,
+                table_id=table.id,
+                snapshot=snapshot,
+                purpose=purpose,
+                expires_at=self.now + seconds,
+            )
+        )
+
+    def renew_lease(self, lease: str, seconds: float) -> bool:
+        """False when the lease is gone."""
+        query = update(leases).where(leases.c.id == lease).values(expires_at=self.now + seconds)
+        return bool(self._sql.execute(query).rowcount)
+
+    def end_lease(self, lease: str) -> None:
+        self._sql.execute(delete(leases).where(leases.c.id == lease))
+
+    def end_expired_leases(self) -> int:
+        return self._sql.execute(delete(leases).where(leases.c.expires_at < self.now)).rowcount
+
+    def leases(self) -> list[dict[str, Any]]:
+        query = select(leases, tables.c.name).join(tables).where(leases.c.expires_at >= self.now)
+        return [
+            {
+                "id": row.id,
+                "table": row.name,
+                "snapshot": row.snapshot,
+                "purpose": row.purpose,
+                "expires_at": row.expires_at,
+            }
+            for row in self._sql.execute(query)
+        ]
+
+    def oldest_needed(self, table: int, retention_seconds: float) -> int:
+        """The oldest snapshot that a lease or the retention period may still ask for."""
+        newest = self.versions()[1]
+        kept = newest if retention_seconds <= 0 else self.commit_before(self.now - retention_seconds)
+        query = select(func.min(leases.c.snapshot)).where(
+            leases.c.table_id == table, leases.c.expires_at >= self.now
+        )
+        leased = self._sql.execute(query).scalar()
+        return kept if leased is None else min(kept, leased)
+
+
+def _live_table(condition: ColumnElement[bool]) -> Any:
+    return select(tables).where(condition, tables.c.dropped_at.is_(None))
+
+
+def _table_info(row: Any) -> TableInfo:
+    return TableInfo(
+        id=row.id,
+        name=row.name,
+        schema=pa.ipc.read_schema(pa.py_buffer(row.schema)),
+        primary_key=tuple(json.loads(row.primary_key)),
+        shard_key=tuple(json.loads(row.shard_key)),
+        compression=row.compression,
+        created_commit=row.created_commit,
+        oldest_snapshot=row.oldest_snapshot,
+    )
+
+
+def _fragment(row: Any) -> Fragment:
+    return Fragment(
+        id=row.id,
+        table=row.table_id,
+        shard=row.shard_id,
+        path=row.path,
+        slots=_slots(row),
+        rows=row.rows,
+        bytes=row.bytes,
+        unique=bool(row.is_unique),
+        tombstones=row.tombstones,
+        versioned=bool(row.versioned),
+        crc=row.crc,
+        min_commit=row.min_commit,
+        max_commit=row.max_commit,
+    )
+
+
+def _slots(row: Any) -> SlotSet:
+    try:
+        return SlotSet.parse(row.slots)
+    except ValueError as error:
+        raise StoreDamaged(
+            f"fragment {row.id} in the catalog has an unreadable list of slots; restore the catalog",
+            fragment=row.id,
+        ) from error

@@ -1,0 +1,185 @@
+"""Catalog transactions, part one: the store's state, shards, placement and the topology history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from elasticscan.base.errors import (
+    AlreadyExists,
+    InvalidTopologyChange,
+    ShardNotFound,
+    SnapshotNotFound,
+    StoreDamaged,
+    TabletNotFound,
+)
+from elasticscan.catalog.tables import seal_keys, shards, store_state, tablets, topologies
+from elasticscan.topology import Placement, Shard, Tablet, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """What is fixed when a store is created."""
+
+    store_id: str
+    slots: int
+    hash: str
+    retention_seconds: float
+    created_at: float
+
+
+class PlacementTx:
+    """Reads and changes of where things are. `now` is the time that new rows are stamped with."""
+
+    def __init__(self, connection: Connection, now: float) -> None:
+        self._sql = connection
+        self.now = now
+
+    # The store's state
+
+    def info(self) -> StoreInfo:
+        s = store_state.c
+        row = self._sql.execute(select(s.store_id, s.slots, s.hash, s.retention_seconds, s.created_at)).one()
+        return StoreInfo(*row)
+
+    def seal_keys(self) -> dict[int, bytes]:
+        rows = self._sql.execute(select(seal_keys.c.id, seal_keys.c.secret))
+        return {row.id: bytes(row.secret) for row in rows}
+
+    def versions(self) -> tuple[int, int]:
+        """(layout, last commit): whatever was cached under an equal pair is still true."""
+        row = self._sql.execute(select(store_state.c.layout, store_state.c.last_commit)).one()
+        return row.layout, row.last_commit
+
+    def bump_layout(self) -> None:
+        self._sql.execute(update(store_state).values(layout=store_state.c.layout + 1))
+
+    # Shards
+
+    def shards(self) -> tuple[Shard, ...]:
+        query = select(shards).where(shards.c.removed_at.is_(None)).order_by(shards.c.id)
+        return tuple(Shard(r.id, r.name, r.root, bool(r.draining)) for r in self._sql.execute(query))
+
+    def shard_roots(self) -> dict[int, str]:
+        """Roots of all shards there ever were: files of a removed one may still be in use."""
+        return {r.id: r.root for r in self._sql.execute(select(shards.c.id, shards.c.root))}
+
+    def shard_named(self, name: str) -> Shard:
+        found = [shard for shard in self.shards() if shard.name == name]
+        if not found:
+            known = ", ".join(shard.name for shard in self.shards())
+            raise ShardNotFound(f"the store has no shard {name!r}; it has {known}", shard=name)
+        return found[0]
+
+    def add_shard(self, name: str, root: str) -> Shard:
+        if any(shard.name == name for shard in self.shards()):
+            raise AlreadyExists(f"the store already has a shard {name!r}; choose another name", shard=name)
+        newest = self._sql.execute(select(func.max(shards.c.id))).scalar()
+        shard = Shard((newest or 0) + 1, name, root)
+        self._sql.execute(insert(shards).values(id=shard.id, name=name, root=root, draining=False))
+        return shard
+
+    def set_draining(self, shard: int, draining: bool) -> None:
+        self._sql.execute(update(shards).where(shards.c.id == shard).values(draining=draining))
+
+    def remove_shard(self, shard: int) -> None:
+        held = self._sql.execute(select(func.count()).where(tablets.c.shard_id == shard)).scalar_one()
+        if held:
+            raise InvalidTopologyChange(
+                f"shard {shard} still holds {held} tablets; move them away first", shard=shard, tablets=held
+            )
+        self._sql.execute(update(shards).where(shards.c.id == shard).values(removed_at=self.now))
+
+    # Placement
+
+    def placement(self) -> Placement:
+        rows = self._sql.execute(select(tablets)).all()
+        return Placement.of(Tablet(r.id, r.slot_start, r.slot_end, r.shard_id, r.epoch) for r in rows)
+
+    def tablet(self, tablet_id: int) -> Tablet:
+        row = self._sql.execute(select(tablets).where(tablets.c.id == tablet_id)).one_or_none()
+        if row is None:
+            raise TabletNotFound(
+                f"the store has no tablet {tablet_id}; `elasticscan status` lists them", tablet=tablet_id
+            )
+        return Tablet(row.id, row.slot_start, row.slot_end, row.shard_id, row.epoch)
+
+    def replace_placement(self, before: Placement, after: Placement) -> None:
+        """Write the difference between two placements; the layout grows."""
+        old = {t.id: t for t in before.tablets}
+        new = {t.id: t for t in after.tablets}
+        for gone in old.keys() - new.keys():
+            self._sql.execute(delete(tablets).where(tablets.c.id == gone))
+        for tablet in new.values():
+            if old.get(tablet.id) == tablet:
+                continue
+            values = {
+                "slot_start": tablet.start,
+                "slot_end": tablet.end,
+                "shard_id": tablet.shard,
+                "epoch": tablet.epoch,
+            }
+            if tablet.id in old:
+                assert tablet.epoch > old[tablet.id].epoch, "an epoch must grow with every change"
+                self._sql.execute(update(tablets).where(tablets.c.id == tablet.id).values(**values))
+            else:
+                self._sql.execute(insert(tablets).values(id=tablet.id, **values))
+        self.bump_layout()
+
+    def new_tablet_ids(self, count: int) -> tuple[int, ...]:
+        first = self._sql.execute(select(store_state.c.next_tablet)).scalar_one()
+        self._sql.execute(update(store_state).values(next_tablet=first + count))
+        return tuple(range(first, first + count))
+
+    # Topology history
+
+    def append_topology(self, reason: str) -> Topology:
+        """Publish the placement as it is now as the next topology."""
+        newest = self._sql.execute(select(func.max(topologies.c.number))).scalar() or 0
+        placement = self.placement()
+        names = tuple((shard.id, shard.name) for shard in self.shards())
+        topology = Topology(newest + 1, placement, names, self.now, reason)
+        self._sql.execute(
+            insert(topologies).values(
+                number=topology.number, created_at=self.now, reason=reason, body=_pack_topology(topology)
+            )
+        )
+        return topology
+
+    def newest_topology(self) -> Topology:
+        query = select(topologies).order_by(topologies.c.number.desc()).limit(1)
+        return _unpack_topology(self._sql.execute(query).one())
+
+    def topology(self, number: int) -> Topology:
+        row = self._sql.execute(select(topologies).where(topologies.c.number == number)).one_or_none()
+        if row is None:
+            raise SnapshotNotFound(f"the topology history holds no topology {number}", topology=number)
+        return _unpack_topology(row)
+
+    def topologies(self) -> tuple[Topology, ...]:
+        query = select(topologies).order_by(topologies.c.number)
+        return tuple(_unpack_topology(row) for row in self._sql.execute(query))
+
+
+def _pack_topology(topology: Topology) -> bytes:
+    rows = [[t.id, t.start, t.end, t.shard, t.epoch] for t in topology.placement.tablets]
+    packed = msgpack.packb([rows, [list(pair) for pair in topology.shard_names]])
+    assert isinstance(packed, bytes)
+    return packed
+
+
+def _unpack_topology(row: Any) -> Topology:
+    try:
+        rows, names = msgpack.unpackb(row.body)
+        placement = Placement.of(Tablet(*fields) for fields in rows)
+        return Topology(
+            row.number, placement, tuple((i, name) for i, name in names), row.created_at, row.reason
+        )
+    except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:
+        raise StoreDamaged(
+            f"topology {row.number} in the topology history cannot be read: {error}; restore the catalog",
+            topology=row.number,
+        ) from error

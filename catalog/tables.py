@@ -1,0 +1,156 @@
+"""The catalog's SQL tables, and the steps that bring an older catalog to this version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+FORMAT_VERSION = 1
+
+metadata = MetaData()
+
+# SQLite only numbers rows by itself when the type is plain INTEGER.
+RowId = BigInteger().with_variant(Integer, "sqlite")
+
+store_state = Table(
+    "store_state",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("format_version", Integer, nullable=False),
+    Column("store_id", String(32), nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("hash", String(16), nullable=False),
+    Column("retention_seconds", Float, nullable=False),
+    Column("created_at", Float, nullable=False),
+    # Grows with every change of placement or of the fragments that serve a slot, except for
+    # plain commits, which no earlier snapshot can see.
+    Column("layout", BigInteger, nullable=False),
+    Column("last_commit", BigInteger, nullable=False),
+    Column("next_tablet", Integer, nullable=False),
+)
+
+seal_keys = Table(
+    "seal_keys",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("secret", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+shards = Table(
+    "shards",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("name", String(64), nullable=False),
+    Column("root", Text, nullable=False),
+    Column("draining", Boolean, nullable=False),
+    Column("removed_at", Float),
+)
+
+tablets = Table(
+    "tablets",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("slot_start", Integer, nullable=False),
+    Column("slot_end", Integer, nullable=False),
+    Column("shard_id", Integer, ForeignKey("shards.id"), nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+)
+
+topologies = Table(
+    "topology_history",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("created_at", Float, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
+tables = Table(
+    "tables",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("name", String(64), nullable=False),
+    Column("schema", LargeBinary, nullable=False),
+    Column("primary_key", Text, nullable=False),
+    Column("shard_key", Text, nullable=False),
+    Column("compression", String(8)),
+    Column("created_commit", BigInteger, nullable=False),
+    Column("oldest_snapshot", BigInteger, nullable=False),
+    Column("dropped_at", Float),
+)
+
+commits = Table(
+    "commits",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("app_id", Text),
+    Column("app_version", BigInteger),
+    UniqueConstraint("table_id", "app_id", "app_version"),
+    Index("commits_by_time", "created_at"),
+)
+
+fragments = Table(
+    "fragments",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
+    Column("shard_id", Integer, ForeignKey("shards.id"), nullable=False),
+    Column("path", Text, nullable=False),
+    Column("slots", Text, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("is_unique", Boolean, nullable=False),
+    Column("tombstones", BigInteger, nullable=False),
+    Column("versioned", Boolean, nullable=False),
+    Column("crc", BigInteger, nullable=False),
+    Column("min_commit", BigInteger, nullable=False),
+    Column("max_commit", BigInteger, nullable=False),
+    Column("dropped_at", Float),
+    Index("fragments_by_table", "table_id", "dropped_at"),
+)
+
+moves = Table(
+    "moves",
+    metadata,
+    Column("tablet_id", Integer, ForeignKey("tablets.id"), primary_key=True, autoincrement=False),
+    Column("source", Integer, nullable=False),
+    Column("target", Integer, nullable=False),
+    Column("phase", String(16), nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("heartbeat_at", Float, nullable=False),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
+    Column("snapshot", BigInteger, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("expires_at", Float, nullable=False),
+)
+
+# Step N brings a catalog of format N to format N + 1, inside one transaction.
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {}

@@ -1,0 +1,72 @@
+"""The scan protocol: how a scan returns every row once while tablets move.
+
+A scan is a set of cursors over disjoint slots; a cursor says "all rows of these slots up to this
+position were returned". Each page takes three steps:
+
+1. Look up where the slots of the cursors are now, choose a shard, and ask it for the slots that
+   live there (`plan_read`, pure). At the shard where they were when the scan began this is a
+   base-shard scan, elsewhere a virtual scan; the request is the same.
+2. Read one page there: rows beyond each slot's position, at the scan's snapshot, up to a limit
+   in rows and bytes (`Shards.read_page`, a protocol with I/O behind it).
+3. Look up again. Rows of slots whose (shard, epoch) changed are dropped and their slots stay
+   where they were; all others advance (`accept_page`, pure). Only then does the page leave.
+
+It is right because of three things that the layers around it keep: the order of rows is the same
+at every shard, the rows of a slot at a snapshot are the same wherever the slot lives, and a
+slot's epoch changes before its rows stop being readable at the source. A cursor never stores
+where its slots live; so a tablet that moves again, returns, or fails to move needs no rule.
+
+`drive` is the thin loop around the pure functions. It keeps a second book, `Coverage`, filled
+from the pages alone, and refuses to end unless every slot was finished exactly once.
+
+The continuation key (`ContinuationKey`, `Sealer`) carries cursors, snapshot and the number of the
+base topology, sealed with AES-GCM: it holds row values, and nobody may forge one.
+
+`Predicate` is the filter: SQL text parsed with sqlglot into a small typed tree, evaluated with
+Arrow kernels in three-valued logic; what cannot be evaluated exactly as Spark would is refused.
+
+Source: the continuation key, base topology and virtual scans are Oracle NoSQL's design for queries
+during elasticity. Changed here: one pass a shard instead of one for each moved partition, pages
+lose only the rows that moved instead of being repeated whole, and no query is ever ended.
+Left out: secondary indexes.
+"""
+
+from elasticscan.reader.coverage import Coverage
+from elasticscan.reader.cursor import (
+    Accepted,
+    Cursor,
+    Cursors,
+    ShardRead,
+    accept_page,
+    merge,
+    plan_read,
+    restrict,
+    slots_of,
+)
+from elasticscan.reader.keys import ContinuationKey, Sealer
+from elasticscan.reader.predicate import Predicate
+from elasticscan.reader.protocol import PageRequest, PageRows, Placements, Shards
+from elasticscan.reader.scan import ScanPlan, ScanStats, drive
+
+__all__ = [
+    "Accepted",
+    "ContinuationKey",
+    "Coverage",
+    "Cursor",
+    "Cursors",
+    "PageRequest",
+    "PageRows",
+    "Placements",
+    "Predicate",
+    "ScanPlan",
+    "ScanStats",
+    "Sealer",
+    "ShardRead",
+    "Shards",
+    "accept_page",
+    "drive",
+    "merge",
+    "plan_read",
+    "restrict",
+    "slots_of",
+]

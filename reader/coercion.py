@@ -1,0 +1,125 @@
+"""Which types a filter computes with, and what Spark converts to what.
+
+Follows Spark 4 in ANSI mode: the wider of two numbers, decimals with enough digits for both
+sides, text towards whatever it is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from elasticscan.base.errors import FilterError
+
+MAX_DIGITS = 38
+TIMESTAMP = pa.timestamp("us", "UTC")
+TIMESTAMP_NTZ = pa.timestamp("us")
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
+_NAMES = {
+    pa.null(): "VOID", pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT",
+    pa.int64(): "BIGINT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE", pa.string(): "STRING",
+    pa.binary(): "BINARY", pa.date32(): "DATE", TIMESTAMP: "TIMESTAMP", TIMESTAMP_NTZ: "TIMESTAMP_NTZ",
+}  # fmt: skip
+
+
+def type_name(kind: pa.DataType) -> str:
+    """The name that Spark's SQL has for a type."""
+    if pt.is_decimal128(kind):
+        return f"DECIMAL({kind.precision}, {kind.scale})"
+    return _NAMES.get(kind) or str(kind)
+
+
+def computed_type(stored: pa.DataType) -> pa.DataType:
+    """The type that a stored column is computed with; types Spark has no match for stay as they are."""
+    if pt.is_dictionary(stored):
+        return computed_type(stored.value_type)
+    if pt.is_string(stored) or pt.is_large_string(stored) or pt.is_string_view(stored):
+        return pa.string()
+    if (
+        pt.is_binary(stored)
+        or pt.is_large_binary(stored)
+        or pt.is_binary_view(stored)
+        or pt.is_fixed_size_binary(stored)
+    ):
+        return pa.binary()
+    if pt.is_timestamp(stored):
+        return TIMESTAMP_NTZ if stored.tz is None else TIMESTAMP
+    if pt.is_decimal32(stored) or pt.is_decimal64(stored):
+        return pa.decimal128(stored.precision, stored.scale)
+    return stored
+
+
+def is_computable(kind: pa.DataType) -> bool:
+    """Whether values of the type can be compared, and not only be null or not."""
+    return kind in _NAMES or (pt.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
+
+
+def is_integer(kind: pa.DataType) -> bool:
+    return kind in _INTEGERS
+
+
+def is_float(kind: pa.DataType) -> bool:
+    return bool(pt.is_float32(kind) or pt.is_float64(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    return is_integer(kind) or is_float(kind) or bool(pt.is_decimal128(kind))
+
+
+def decimal_type(precision: int, scale: int) -> pa.DataType:
+    """A decimal type that loses nothing, or an error: beyond 38 digits Spark rounds."""
+    if precision > MAX_DIGITS:
+        raise FilterError(
+            f"an exact result needs {precision} digits, and decimals have at most {MAX_DIGITS}; "
+            "CAST one side to DOUBLE, or to a DECIMAL with fewer digits"
+        )
+    return pa.decimal128(precision, scale)
+
+
+def integer_as_decimal(kind: pa.DataType) -> pa.DataType:
+    return pa.decimal128(_INTEGER_DIGITS[kind], 0)
+
+
+def common_type(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
+    """The type to which Spark converts all of them, None when there is none."""
+    # Text goes first because what it turns into depends on the others.
+    found: pa.DataType | None = pa.null()
+    for kind in sorted(kinds, key=lambda each: not pt.is_string(each)):
+        found = None if found is None else _common_of_two(found, kind)
+    return found
+
+
+def _common_of_two(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    if left == right or pt.is_null(right):
+        return left
+    if pt.is_null(left):
+        return right
+    if pt.is_string(left) or pt.is_string(right):
+        return _common_with_text(right if pt.is_string(left) else left)
+    if is_number(left) and is_number(right):
+        return _common_number(left, right)
+    moments = {left, right}
+    if moments <= {pa.date32(), TIMESTAMP, TIMESTAMP_NTZ}:
+        return TIMESTAMP if TIMESTAMP in moments else TIMESTAMP_NTZ
+    return None
+
+
+def _common_with_text(other: pa.DataType) -> pa.DataType | None:
+    if is_integer(other):
+        return pa.int64()
+    if is_number(other):
+        return pa.float64()
+    return other if is_computable(other) else None
+
+
+def _common_number(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    if is_integer(left) and is_integer(right):
+        return max(left, right, key=_INTEGERS.index)
+    if is_float(left) or is_float(right):
+        return pa.float64()
+    left, right = (integer_as_decimal(each) if is_integer(each) else each for each in (left, right))
+    scale = max(left.scale, right.scale)
+    return decimal_type(max(left.precision - left.scale, right.precision - right.scale) + scale, scale)

@@ -1,0 +1,119 @@
+"""The cursor rule as pure functions over values: no clock, no randomness, no I/O.
+
+A scan is a set of cursors over disjoint slots. `plan_read` is step 1 of the rule (look the
+placement up, choose a shard, take the pieces of the cursors that live there), `accept_page` is
+step 3 (look again, drop what moved meanwhile, advance the rest). Step 2, reading rows at a
+shard, is I/O and lives behind `elasticscan.reader.protocol`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from elasticscan.topology import Placement, SlotSet
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """All rows of `slots` with an order key up to `position` were returned, none beyond.
+
+    `position` is the order key of a row, or None at the beginning. Where the slots live is not
+    part of a cursor: it is looked up for every page, so moves that repeat, return or fail need
+    no rule of their own.
+    """
+
+    slots: SlotSet
+    position: bytes | None = None
+
+
+Cursors = tuple[Cursor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRead:
+    """What to ask of one shard: the pieces of the cursors that live there, by `placement`."""
+
+    shard: int
+    cursors: Cursors
+    placement: Placement
+
+    @property
+    def slots(self) -> SlotSet:
+        return slots_of(self.cursors)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The cursors after a page, the slots it finished and those whose rows must be dropped."""
+
+    cursors: Cursors
+    finished: SlotSet
+    moved: SlotSet
+
+
+def slots_of(cursors: Iterable[Cursor]) -> SlotSet:
+    return SlotSet.of(r for cursor in cursors for r in cursor.slots)
+
+
+def merge(cursors: Iterable[Cursor]) -> Cursors:
+    """The same cursors with equal positions joined and empty ones gone: keeps the key small."""
+    by_position: dict[bytes | None, SlotSet] = {}
+    for cursor in cursors:
+        if cursor.slots:
+            known = by_position.get(cursor.position)
+            by_position[cursor.position] = known | cursor.slots if known else cursor.slots
+    ordered = sorted(by_position.items(), key=lambda item: (item[0] is None, item[0] or b"", item[1].ranges))
+    return tuple(Cursor(slots, position) for position, slots in ordered)
+
+
+def restrict(cursors: Iterable[Cursor], slots: SlotSet) -> Cursors:
+    """The parts of the cursors that cover `slots`, positions kept."""
+    return merge(Cursor(cursor.slots & slots, cursor.position) for cursor in cursors)
+
+
+def plan_read(cursors: Cursors, placement: Placement) -> ShardRead | None:
+    """The next read of a scan, or None when it is complete.
+
+    Shards where a slot was left half-read come first, so that few positions are ever open and
+    the continuation key stays small; all cursors at the shard are read in one pass.
+    """
+    if not cursors:
+        return None
+    begun = SlotSet.of(r for c in cursors if c.position is not None for r in c.slots)
+    where = placement.split_by_shard(begun or slots_of(cursors))
+    shard = min(where)
+    return ShardRead(shard, restrict(cursors, placement.at(shard)), placement)
+
+
+def accept_page(cursors: Cursors, read: ShardRead, after: Cursors, placement: Placement) -> Accepted:
+    """Advance a scan by one page.
+
+    Args:
+        cursors: the scan's cursors before the page.
+        read: the request that the page answers.
+        after: the cursors that the shard left over for the slots of `read`; slots in none of
+            them had no more rows.
+        placement: the placement as it is now, after the rows were read.
+
+    Slots whose (shard, epoch) changed since `read.placement` keep their old position, and the
+    caller drops their rows from the page: they may have been invisible for part of the read.
+    """
+    asked = read.slots
+    left = slots_of(after)
+    assert left <= asked, "a shard answered for slots it was not asked about"
+    _assert_forward(read.cursors, after)
+    moved = placement.changed_since(read.placement, asked)
+    staying = asked - moved
+    kept = [Cursor(c.slots - asked, c.position) for c in cursors]
+    kept += [Cursor(c.slots & moved, c.position) for c in read.cursors]
+    kept += [Cursor(c.slots & staying, c.position) for c in after]
+    return Accepted(merge(kept), staying - left, moved)
+
+
+def _assert_forward(before: Cursors, after: Cursors) -> None:
+    """Positions never go back."""
+    for new in after:
+        for old in before:
+            if old.position is not None and old.slots & new.slots:
+                assert new.position is not None and new.position >= old.position, "a position went back"

@@ -1,0 +1,162 @@
+"""The continuation key: everything a scan needs to go on elsewhere, as one sealed text.
+
+Sealed, because a key holds row values (its positions) and says what may be read: nobody but the
+store can look into one or make one. AES-256-GCM; the header and the store's id are bound as
+associated data, so a key of another store, a cut key and an altered key all fail the same way.
+The format is described byte for byte in `docs/formats.md`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from elasticscan.base.errors import ContinuationKeyError
+from elasticscan.reader.cursor import Cursor, Cursors
+from elasticscan.topology import SlotSet
+
+KEY_VERSION = 1
+MAX_KEY_CHARS = 1 << 20
+_NONCE_BYTES, _TAG_BYTES = 12, 16
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuationKey:
+    """Where a scan stands.
+
+    Attributes:
+        table: the table's id; a table that was dropped and made again has another.
+        snapshot: the commit number the scan reads at.
+        base_topology: number of the topology that the scan started from.
+        slots: all slots of the scan, done or not.
+        cursors: the slots that are not done, and how far they were read.
+        columns, filter: what the scan returns; the filter as SQL text.
+        page_rows, page_bytes: limits of a page.
+        lease: the lease that keeps the snapshot readable.
+    """
+
+    table: int
+    snapshot: int
+    base_topology: int
+    slots: SlotSet
+    cursors: Cursors
+    columns: tuple[str, ...]
+    filter: str | None
+    page_rows: int
+    page_bytes: int
+    lease: str
+
+
+def pack(key: ContinuationKey) -> bytes:
+    """msgpack of a flat list; slot sets as flat lists of bounds, positions as binaries."""
+    fields = [
+        key.table,
+        key.snapshot,
+        key.base_topology,
+        _flat(key.slots),
+        [[_flat(cursor.slots), cursor.position] for cursor in key.cursors],
+        list(key.columns),
+        key.filter,
+        key.page_rows,
+        key.page_bytes,
+        bytes.fromhex(key.lease),
+    ]
+    packed = msgpack.packb(fields)
+    assert isinstance(packed, bytes)
+    return packed
+
+
+def unpack(packed: bytes) -> ContinuationKey:
+    """The inverse of `pack`; trusts nothing, although only we can have sealed it."""
+    try:
+        fields = msgpack.unpackb(packed, strict_map_key=True, max_ext_len=0, max_map_len=0)
+        table, snapshot, base, slots, cursors, columns, text, rows, size, lease = fields
+        return ContinuationKey(
+            table=_whole(table),
+            snapshot=_whole(snapshot),
+            base_topology=_whole(base),
+            slots=_slots(slots),
+            cursors=tuple(Cursor(_slots(s), _binary(p)) for s, p in cursors),
+            columns=tuple(str(name) for name in columns),
+            filter=None if text is None else str(text),
+            page_rows=_whole(rows),
+            page_bytes=_whole(size),
+            lease=bytes(lease).hex(),
+        )
+    except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:
+        raise _refused("its content has another form than this release writes") from error
+
+
+def _flat(slots: SlotSet) -> list[int]:
+    return [bound for start_end in slots for bound in start_end]
+
+
+def _slots(flat: list[int]) -> SlotSet:
+    bounds = [_whole(bound) for bound in flat]
+    return SlotSet.of(zip(bounds[::2], bounds[1::2], strict=True))
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("not a whole number")
+    return value
+
+
+def _binary(value: Any) -> bytes | None:
+    if value is not None and not isinstance(value, bytes):
+        raise ValueError("not a position")
+    return value
+
+
+class Sealer:
+    """Seals and opens keys of one store.
+
+    Args:
+        store_id: the store's id, bound into every key.
+        secrets: 32-byte keys by their number. The highest seals, all open, so that a secret can
+            be replaced while scans are under way.
+    """
+
+    def __init__(self, store_id: str, secrets: Mapping[int, bytes]) -> None:
+        self._store_id = store_id.encode()
+        self._ciphers = {number: AESGCM(secret) for number, secret in secrets.items()}
+        self._newest = max(secrets)
+
+    def seal(self, key: ContinuationKey) -> str:
+        header = bytes([KEY_VERSION]) + self._newest.to_bytes(2, "big")
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = self._ciphers[self._newest].encrypt(nonce, pack(key), header + self._store_id)
+        return base64.urlsafe_b64encode(header + nonce + sealed).decode().rstrip("=")
+
+    def open(self, text: str) -> ContinuationKey:
+        """Raises `ContinuationKeyError`; the reason tells no more than the sender may know."""
+        if not isinstance(text, str) or not 0 < len(text) <= MAX_KEY_CHARS:
+            raise _refused("it is empty, too long or no text")
+        try:
+            raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise _refused("it is not URL-safe base64") from error
+        if len(raw) < 3 + _NONCE_BYTES + _TAG_BYTES:
+            raise _refused("it is too short; was it cut?")
+        if raw[0] != KEY_VERSION:
+            raise _refused(f"it is of version {raw[0]}, this release reads version {KEY_VERSION}")
+        header, nonce, sealed = raw[:3], raw[3 : 3 + _NONCE_BYTES], raw[3 + _NONCE_BYTES :]
+        cipher = self._ciphers.get(int.from_bytes(header[1:], "big"))
+        try:
+            if cipher is None:
+                raise InvalidTag
+            return unpack(cipher.decrypt(nonce, sealed, header + self._store_id))
+        except InvalidTag as error:
+            raise _refused("it was altered, or belongs to another store") from error
+
+
+def _refused(why: str) -> ContinuationKeyError:
+    return ContinuationKeyError(f"this continuation key cannot be used: {why}; start a new scan", why=why)

@@ -1,0 +1,59 @@
+"""What a scan needs from the outside, as narrow protocols: where slots live, and rows at a shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from elasticscan.reader.cursor import Cursors
+from elasticscan.topology import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """One page from one shard.
+
+    Attributes:
+        table: the table's id.
+        shard: the shard's id.
+        cursors: which slots to read, each beyond its position; all are read in one pass.
+        snapshot: a commit number; rows come as they were at it.
+        columns: the columns wanted, in order.
+        page_rows, page_bytes: the page ends at whichever limit is reached first, but holds at
+            least one row if there is one.
+    """
+
+    table: int
+    shard: int
+    cursors: Cursors
+    snapshot: int
+    columns: tuple[str, ...]
+    page_rows: int
+    page_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageRows:
+    """The answer: rows, the slot of each, and the cursors that remain for the slots asked for.
+
+    A shard answers with what is readable at it *while it reads*: rows of a slot that left are
+    silently absent. The scan finds that out by looking at the placement again.
+    """
+
+    rows: pa.RecordBatch
+    slots: pa.Array  # uint16, one per row
+    after: Cursors
+
+
+class Shards(Protocol):
+    """The shards' read interface."""
+
+    def read_page(self, request: PageRequest) -> PageRows: ...
+
+
+class Placements(Protocol):
+    """Where tablets are now."""
+
+    def current(self) -> Placement: ...

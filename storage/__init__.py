@@ -1,0 +1,93 @@
+"""Arrow files: how rows are written, kept and read. No SQL, no scan protocol.
+
+What this layer promises:
+
+- **A fragment never changes.** It is written under another name, flushed and renamed, so a
+  process that dies leaves no half-written fragment, and a reader may map one and keep it.
+- **One order everywhere.** Rows are sorted by (slot, primary key, newest first), at each shard
+  alike. A position means the same at every shard, so a scan can go on anywhere.
+- **Memory follows the page, not the table.** Reading maps files and gives back what was read;
+  writing sorts in parts and merges; copying (moves, compaction) streams.
+- **No per-row Python.** NumPy and Arrow kernels work on whole windows; a single row is looked
+  at only to find a position by bisection.
+
+How a page is read (`read_page`): the slots asked for are cut into intervals that the same
+fragments speak for. Where it is one fragment with nothing newer than the snapshot and nothing
+deleted, slices of the mapped file go out uncopied. Elsewhere a window of rows is gathered from
+all fragments, sorted once, and the newest version of each key kept.
+
+How rows get in (`Ingest`): they are hashed to slots with Spark's own hash, sorted in parts of
+bounded size, staged as one fragment for each shard. A staged fragment is invisible until the
+catalog commits it; if its slots moved meanwhile, only those are staged again (`reroute`).
+
+Files are reached through the `Disk` protocol: a local directory (memory-mapped), anything
+`pyarrow.fs` has a URI for, or memory. The file format is in `docs/formats.md`.
+
+Sources: the fragment shared by several tablets and the sorted-run merge are those of log-structured
+tablet servers such as KDI; pages limited by rows and by bytes are ScyllaDB's.
+Left out: which fragments exist and which commits they belong to (`elasticscan.catalog`).
+"""
+
+from elasticscan.storage.conform import batches_of, check_definition, conform, stored_schema
+from elasticscan.storage.copying import Copied, Destination, Keep, check_keys_differ, copy_slots
+from elasticscan.storage.counting import count_rows
+from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk, MemoryDisk, OpenFile, open_disk
+from elasticscan.storage.fragment import (
+    COMMIT,
+    DELETED,
+    SLOT,
+    FragmentReader,
+    checksum,
+    fragment_schema,
+)
+from elasticscan.storage.ingest import Hashing, Ingest, discard, reroute, sort_rows, staged_source
+from elasticscan.storage.pages import (
+    Page,
+    PageLimits,
+    PageSource,
+    Piece,
+    cursors_of,
+    pieces_of,
+    read_page,
+)
+from elasticscan.storage.view import Bounds, View
+
+__all__ = [
+    "COMMIT",
+    "DELETED",
+    "SLOT",
+    "ArrowDisk",
+    "Bounds",
+    "Copied",
+    "Destination",
+    "Disk",
+    "FragmentReader",
+    "Hashing",
+    "Ingest",
+    "Keep",
+    "LocalDisk",
+    "MemoryDisk",
+    "OpenFile",
+    "Page",
+    "PageLimits",
+    "PageSource",
+    "Piece",
+    "View",
+    "batches_of",
+    "check_definition",
+    "check_keys_differ",
+    "checksum",
+    "conform",
+    "copy_slots",
+    "count_rows",
+    "cursors_of",
+    "discard",
+    "fragment_schema",
+    "open_disk",
+    "pieces_of",
+    "read_page",
+    "reroute",
+    "sort_rows",
+    "staged_source",
+    "stored_schema",
+]

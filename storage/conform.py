@@ -1,0 +1,185 @@
+"""Bringing what users hand in to a table's schema, or saying exactly what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elasticscan.base.errors import InvalidOption, SchemaMismatch, UnsupportedType
+from elasticscan.base.limits import BATCH_ROWS
+from elasticscan.base.order_keys import check_key_type
+from elasticscan.storage.fragment import SYSTEM_COLUMNS
+
+RESERVED = frozenset((*SYSTEM_COLUMNS, "_change_type", "_commit_version", "_commit_timestamp"))
+
+
+def check_definition(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) -> None:
+    """Raises unless a table can be defined so."""
+    if len(schema) == 0:
+        raise SchemaMismatch("a table needs at least one column")
+    lowered: dict[str, str] = {}
+    for field in schema:
+        if field.name in RESERVED:
+            raise SchemaMismatch(
+                f"column name {field.name!r} is taken by the store ({', '.join(sorted(RESERVED))}); rename it",
+                column=field.name,
+            )
+        if field.name.lower() in lowered:
+            raise SchemaMismatch(
+                f"columns {lowered[field.name.lower()]!r} and {field.name!r} differ at most in case, which "
+                "Spark does not tell apart; rename one",
+                column=field.name,
+            )
+        lowered[field.name.lower()] = field.name
+        _check_value_type(field.name, field.type)
+    if not primary_key:
+        raise InvalidOption("primary_key must name at least one column", option="primary_key")
+    if len(set(primary_key)) < len(primary_key):
+        raise InvalidOption(f"primary_key {primary_key} names a column twice", option="primary_key")
+    for name in primary_key:
+        if name not in schema.names:
+            raise SchemaMismatch(
+                f"primary key column {name!r} is not in the schema ({', '.join(schema.names)})", column=name
+            )
+        check_key_type(name, schema.field(name).type)
+    if not shard_key or primary_key[: len(shard_key)] != shard_key:
+        raise InvalidOption(
+            f"shard_key {shard_key} must be a prefix of primary_key {primary_key}", option="shard_key"
+        )
+
+
+def _check_value_type(name: str, kind: pa.DataType) -> None:
+    unsupported = (
+        pa.types.is_union(kind)
+        or isinstance(kind, pa.BaseExtensionType)
+        or pa.types.is_dictionary(kind)
+        or pa.types.is_run_end_encoded(kind)
+    )
+    if unsupported:
+        raise UnsupportedType(
+            f"column {name!r} has type {kind}, which a table cannot hold; cast it to a plain type first",
+            column=name,
+        )
+    for index in range(kind.num_fields):
+        child = kind.field(index)
+        _check_value_type(f"{name}.{child.name}", child.type)
+
+
+def stored_schema(schema: pa.Schema, primary_key: list[str]) -> pa.Schema:
+    """The schema as a table keeps it: no metadata, key columns not null."""
+    fields = [pa.field(f.name, f.type, nullable=f.nullable and f.name not in primary_key) for f in schema]
+    return pa.schema(fields)
+
+
+def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
+    """The record batches of a Table, RecordBatch, RecordBatchReader or anything of the Arrow stream protocol."""
+    if isinstance(data, pa.RecordBatch):
+        yield data
+    elif isinstance(data, pa.Table):
+        yield from data.to_batches(max_chunksize=16 * BATCH_ROWS)
+    elif isinstance(data, pa.RecordBatchReader):
+        yield from data
+    elif hasattr(data, "__arrow_c_stream__"):
+        yield from pa.RecordBatchReader.from_stream(data)
+    else:
+        raise SchemaMismatch(
+            f"cannot write a {type(data).__name__}: hand in a pyarrow Table, RecordBatch or RecordBatchReader "
+            "(for pandas: pa.Table.from_pandas)"
+        )
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with exactly the table's columns, in its order and types.
+
+    Columns may come in any order. A type may differ where every value stays the same: narrower
+    integers and floats, large or view or dictionary forms of strings and binaries, finer nulls.
+
+    Raises:
+        SchemaMismatch: a column is missing, unknown, repeated, of another type, or has nulls
+            where the table allows none.
+    """
+    names = batch.schema.names
+    missing = [name for name in schema.names if name not in names]
+    unknown = [name for name in names if name not in schema.names]
+    if missing or unknown or len(names) != len(schema):
+        told = [f"missing: {', '.join(missing)}"] if missing else []
+        told += [f"unknown: {', '.join(unknown)}"] if unknown else []
+        raise SchemaMismatch(
+            f"the rows do not have the table's columns ({'; '.join(told) or 'one is repeated'}); the table has "
+            f"{', '.join(schema.names)}",
+            missing=missing,
+            unknown=unknown,
+        )
+    columns = [_conform_column(batch.column(field.name), field) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type != field.type:
+        if not _widens(column.type, field.type):
+            raise SchemaMismatch(
+                f"column {field.name!r} is {column.type} but the table has {field.type}; cast it first",
+                column=field.name,
+            )
+        try:
+            column = pc.cast(column, field.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SchemaMismatch(
+                f"column {field.name!r} cannot be cast from {column.type} to {field.type}: {error}",
+                column=field.name,
+            ) from error
+    if not field.nullable and column.null_count:
+        raise SchemaMismatch(
+            f"column {field.name!r} has {column.null_count} nulls but the table allows none; fill or drop them",
+            column=field.name,
+        )
+    return column
+
+
+def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value of `found` is a value of `wanted`."""
+    t = pa.types
+    if t.is_dictionary(found):
+        found = found.value_type
+        if found == wanted:
+            return True
+    if t.is_null(found):
+        return True
+    for is_kind in (t.is_integer, t.is_floating):
+        if is_kind(found) and is_kind(wanted):
+            same_sign = not t.is_integer(found) or t.is_signed_integer(found) == t.is_signed_integer(wanted)
+            return found.bit_width <= wanted.bit_width and same_sign
+    texts = (t.is_string, t.is_large_string, t.is_string_view)
+    blobs = (t.is_binary, t.is_large_binary, t.is_binary_view, t.is_fixed_size_binary)
+    for family in (texts, blobs):
+        if any(kind(found) for kind in family) and any(kind(wanted) for kind in family):
+            return True
+    if t.is_timestamp(found) and t.is_timestamp(wanted):
+        order = ("s", "ms", "us", "ns")
+        return (found.tz is None) == (wanted.tz is None) and order.index(found.unit) <= order.index(
+            wanted.unit
+        )
+    if t.is_decimal(found) and t.is_decimal(wanted):
+        return (
+            found.scale <= wanted.scale and found.precision - found.scale <= wanted.precision - wanted.scale
+        )
+    return _nested_widens(found, wanted)
+
+
+def _nested_widens(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Nested types: the same shape, each part widening."""
+    t = pa.types
+    lists = (t.is_list, t.is_large_list, t.is_fixed_size_list)
+    same_shape = (
+        (any(k(found) for k in lists) and any(k(wanted) for k in lists))
+        or (t.is_struct(found) and t.is_struct(wanted))
+        or (t.is_map(found) and t.is_map(wanted))
+    )
+    if not same_shape or found.num_fields != wanted.num_fields:
+        return False
+    pairs = [(found.field(i), wanted.field(i)) for i in range(found.num_fields)]
+    named = not t.is_struct(found) or all(a.name == b.name for a, b in pairs)
+    return named and all(a.type == b.type or _widens(a.type, b.type) for a, b in pairs)

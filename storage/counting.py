@@ -1,0 +1,36 @@
+"""How many rows there are at a snapshot, without reading more than it takes."""
+
+from __future__ import annotations
+
+from elasticscan.base.limits import BATCH_ROWS
+from elasticscan.storage.fragment import FragmentReader
+from elasticscan.storage.merge import Run, windows
+from elasticscan.storage.pages import PageSource
+from elasticscan.storage.view import Bounds
+
+
+def count_rows(source: PageSource, bounds: Bounds, most_merged_rows: int) -> tuple[int, bool]:
+    """(rows, whether exact): exact unless more than `most_merged_rows` would have to be compared."""
+    names = source.table.primary_key
+    total, merged, exact = 0, 0, True
+    for interval in source.view.between(0, 1 << 16, bounds):
+        runs = [Run(f, source.open(f, names)) for f in interval.fragments]
+        span = (interval.start, interval.end)
+        counts = [_between(run.reader, *span) for run in runs]
+        only = interval.fragments[0]
+        clean = len(runs) == 1 and only.unique and not only.tombstones and bounds.wholly_hold(only)
+        merged += 0 if clean else sum(counts)
+        if clean or merged > most_merged_rows:
+            total += sum(counts)
+            exact &= clean
+            continue
+        for window in windows(runs, span, None, names, bounds, lambda: 16 * BATCH_ROWS):
+            total += len(window.versions.newest)
+    return total, exact
+
+
+def _between(reader: FragmentReader, start: int, end: int) -> int:
+    """Rows of the slots `[start, end)`."""
+    first, first_row = reader.seek(start, None, ())
+    last, last_row = reader.seek(end, None, ())
+    return sum(reader.batch(index).num_rows for index in range(first, last)) + last_row - first_row

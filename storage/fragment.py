@@ -1,0 +1,271 @@
+"""The fragment file: a sorted, immutable Arrow IPC file. Written and read here and nowhere else.
+
+Rows are sorted by (slot, primary key, newest first). After the user's columns come system
+columns: `_slot` (uint16) always, `_commit` (int64) when rows of several commits are together,
+`_deleted` (bool) when some rows are tombstones. A record batch holds up to `BATCH_ROWS` rows and
+ends between two slots where it can, so that a page of whole slots is one slice of one batch.
+"""
+
+from __future__ import annotations
+
+import uuid
+import zlib
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import ipc
+
+from elasticscan.base.errors import FragmentDamaged
+from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
+from elasticscan.base.order_keys import encode_row
+from elasticscan.storage.disk import Disk
+from elasticscan.topology import SlotSet, StagedFragment
+
+SLOT, COMMIT, DELETED = "_slot", "_commit", "_deleted"
+SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED)
+_FORMAT = {b"elasticscan.fragment": b"1"}
+_BATCHES_KEPT = 4
+_RELEASE_BYTES = 32 << 20
+
+
+def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool) -> pa.Schema:
+    """The schema of a fragment of a table. Value columns of a tombstone are null."""
+    fields = [field.with_nullable(True) if tombstones else field for field in table]
+    fields.append(pa.field(SLOT, pa.uint16(), nullable=False))
+    if versioned:
+        fields.append(pa.field(COMMIT, pa.int64(), nullable=False))
+    if tombstones:
+        fields.append(pa.field(DELETED, pa.bool_(), nullable=False))
+    return pa.schema(fields, metadata=_FORMAT)
+
+
+class _Checksummed:
+    """Passes writes on and keeps their CRC-32 and length."""
+
+    closed = False
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.crc = 0
+        self.length = 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.crc = zlib.crc32(view, self.crc)
+        self.length += len(view)
+        done = 0
+        while done < len(view):  # an unbuffered file may take less than all
+            done += self._file.write(view[done:])
+        return len(view)
+
+    def flush(self) -> None:
+        """The disk flushes at the end."""
+
+    def tell(self) -> int:
+        return self.length
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+
+class _Writer:
+    """Cuts sorted rows into record batches."""
+
+    def __init__(self, sink: _Checksummed, schema: pa.Schema, compression: str | None) -> None:
+        self.rows = 0
+        self.tombstones = 0
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
+        self._has_tombstones = DELETED in schema.names
+        options = ipc.IpcWriteOptions(compression=compression)
+        self._writer = ipc.new_file(sink, schema, options=options)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        if self._has_tombstones:
+            self.tombstones += batch.column(DELETED).true_count
+        self._pending.append(batch)
+        self._pending_rows += batch.num_rows
+        self._pending_bytes += batch.nbytes
+        if self._pending_rows >= 2 * BATCH_ROWS or self._pending_bytes >= 2 * BATCH_BYTES:
+            self._flush(last=False)
+
+    def close(self) -> None:
+        if self._pending_rows:
+            self._flush(last=True)
+        self._writer.close()
+
+    def _flush(self, last: bool) -> None:
+        rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
+        limit = max(1, min(BATCH_ROWS, BATCH_BYTES * self._pending_rows // max(self._pending_bytes, 1)))
+        slots = rows.column(SLOT).to_numpy(zero_copy_only=True)
+        start = 0
+        while rows.num_rows - start >= (1 if last else limit + 1):
+            end = _batch_end(slots, start, limit)
+            self._writer.write_batch(rows.slice(start, end - start))
+            start = end
+        rest = rows.slice(start)
+        self._pending = [rest]
+        self._pending_rows, self._pending_bytes = rest.num_rows, rest.nbytes
+
+
+def _batch_end(slots: np.ndarray[Any, Any], start: int, limit: int) -> int:
+    """Where a batch that begins at row `start` ends: before a new slot, unless that makes it small."""
+    end = start + limit
+    if end >= len(slots):
+        return len(slots)
+    slot_start = int(np.searchsorted(slots, slots[end], "left"))
+    return slot_start if slot_start - start > limit // 2 else end
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentTarget:
+    """Where a new fragment goes and what its file looks like."""
+
+    disk: Disk
+    shard: int
+    table: int
+    schema: pa.Schema
+    compression: str | None
+
+
+def write_fragment(
+    target: FragmentTarget, slots: SlotSet, batches: Iterable[pa.RecordBatch], unique: bool = True
+) -> StagedFragment:
+    """Write sorted batches of the target's schema as one fragment, flushed to the disk.
+
+    `slots` are those it speaks for; `unique` says that no key occurs twice.
+    """
+    path = f"t{target.table}/{uuid.uuid4().hex}.arrow"
+    with target.disk.create(path) as file:
+        sink = _Checksummed(file)
+        writer = _Writer(sink, target.schema, target.compression)
+        for batch in batches:
+            writer.write(batch)
+        writer.close()
+    return StagedFragment(
+        shard=target.shard,
+        path=path,
+        slots=slots,
+        rows=writer.rows,
+        bytes=sink.length,
+        unique=unique,
+        tombstones=writer.tombstones,
+        versioned=COMMIT in target.schema.names,
+        crc=sink.crc,
+    )
+
+
+class FragmentReader:
+    """Random access to a fragment by (batch, row), reading only some columns.
+
+    Args:
+        disk, path: the file.
+        columns: user columns wanted; the system columns that the file has come with them.
+        size: its length as the catalog knows it; another length means a cut file.
+    """
+
+    def __init__(self, disk: Disk, path: str, columns: Sequence[str], size: int) -> None:
+        self._file = disk.open(path)
+        self._path = path
+        if self._file.size != size:
+            raise self._damaged(f"it has {self._file.size} bytes instead of {size}")
+        try:
+            names = ipc.open_file(self._file.source).schema.names
+            wanted = [*columns, *(name for name in SYSTEM_COLUMNS if name in names)]
+            options = ipc.IpcReadOptions(included_fields=sorted(names.index(name) for name in wanted))
+            self._reader = ipc.open_file(self._file.source, options=options)
+        except (pa.ArrowInvalid, OSError, ValueError) as error:
+            raise self._damaged(error) from error
+        self.columns = tuple(wanted)
+        self.batch_count: int = self._reader.num_record_batches
+        self._batches: OrderedDict[int, pa.RecordBatch] = OrderedDict()
+        self._slots: dict[int, tuple[int, int]] = {}
+        self._bytes_seen = 0
+
+    def _damaged(self, why: object) -> FragmentDamaged:
+        return FragmentDamaged(
+            f"fragment {self._path} cannot be read: {why}; restore it from a backup", path=self._path
+        )
+
+    def batch(self, index: int) -> pa.RecordBatch:
+        found = self._batches.get(index)
+        if found is None:
+            try:
+                found = self._reader.get_batch(index).select(list(self.columns))
+            except (pa.ArrowInvalid, OSError) as error:
+                raise self._damaged(error) from error
+            self._remember(index, found)
+        return found
+
+    def _remember(self, index: int, batch: pa.RecordBatch) -> None:
+        self._batches[index] = batch
+        if len(self._batches) > _BATCHES_KEPT:
+            self._batches.popitem(last=False)
+        self._bytes_seen += batch.nbytes
+        if self._bytes_seen > _RELEASE_BYTES:
+            self._bytes_seen = 0
+            self._file.release()
+
+    def slots(self, index: int) -> np.ndarray[Any, Any]:
+        """The slots of a batch's rows, ascending, without a copy."""
+        slots: np.ndarray[Any, Any] = self.batch(index).column(SLOT).to_numpy(zero_copy_only=True)
+        return slots
+
+    def slot_range(self, index: int) -> tuple[int, int]:
+        """The first and the last slot of a batch."""
+        found = self._slots.get(index)
+        if found is None:
+            slots = self.slots(index)
+            found = self._slots[index] = (int(slots[0]), int(slots[-1]))
+        return found
+
+    def seek(self, slot: int, key: bytes | None, primary_key: Sequence[str]) -> tuple[int, int]:
+        """(batch, row) of the first row of `slot` or later; with `key`, beyond that key in the slot."""
+
+        def is_beyond(index: int) -> bool:
+            last = self.slot_range(index)[1]
+            if last != slot or key is None:
+                return last >= slot
+            batch = self.batch(index)
+            return self.row_key(batch, batch.num_rows - 1, primary_key) > key
+
+        index = bisect_left(range(self.batch_count), True, key=is_beyond)
+        if index == self.batch_count:
+            return index, 0
+        slots = self.slots(index)
+        start = int(np.searchsorted(slots, slot, "left"))
+        if key is None:
+            return index, start
+        batch = self.batch(index)
+        end = int(np.searchsorted(slots, slot, "right"))
+        rows = range(start, end)
+        beyond = bisect_left(rows, True, key=lambda row: self.row_key(batch, row, primary_key) > key)
+        return index, start + beyond
+
+    def row_key(self, batch: pa.RecordBatch, row: int, primary_key: Sequence[str]) -> bytes:
+        return encode_row([batch.column(name) for name in primary_key], row)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return (self.batch(index) for index in range(self.batch_count))
+
+
+def checksum(disk: Disk, path: str) -> int:
+    """CRC-32 of a file, read in steps of 1 MiB."""
+    source = disk.open(path).source
+    crc = 0
+    while data := source.read(1 << 20):
+        crc = zlib.crc32(data, crc)
+    return crc

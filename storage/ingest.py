@@ -1,0 +1,201 @@
+"""Rows on their way in: checked, hashed, sorted, and staged as one fragment for each shard."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from elasticscan.base.errors import ElasticScanError, InvalidKey
+from elasticscan.base.hashing import slots_of
+from elasticscan.base.limits import WRITE_BUFFER_BYTES
+from elasticscan.base.order_keys import sort_codes
+from elasticscan.storage.copying import Destination, Keep, check_keys_differ, copy_slots, repeated_key
+from elasticscan.storage.disk import Disk
+from elasticscan.storage.fragment import (
+    DELETED,
+    SLOT,
+    FragmentReader,
+    FragmentTarget,
+    fragment_schema,
+    write_fragment,
+)
+from elasticscan.storage.merge import Array
+from elasticscan.storage.pages import PageSource
+from elasticscan.storage.view import Bounds, View
+from elasticscan.topology import Fragment, Placement, SlotSet, StagedFragment, TableInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Hashing:
+    """How a store maps a row to a slot."""
+
+    slots: int
+    hash: str
+
+
+def sort_rows(rows: pa.RecordBatch, table: TableInfo, hashing: Hashing) -> pa.RecordBatch:
+    """The rows by (slot, primary key), with their `_slot` column.
+
+    Raises:
+        InvalidKey: a key is null or occurs twice.
+    """
+    keys = [rows.column(name) for name in table.primary_key]
+    for name, column in zip(table.primary_key, keys, strict=True):
+        if column.null_count:
+            raise InvalidKey(
+                f"primary key column {name!r} is null in {column.null_count} rows; fill or drop them",
+                column=name,
+            )
+    slots = slots_of([rows.column(name) for name in table.shard_key], hashing.slots, hashing.hash)
+    codes = [sort_codes(column) for column in keys]
+    order = np.lexsort((*reversed(codes), slots))
+    same = np.ones(max(len(order) - 1, 0), dtype=bool)
+    for column in (slots, *codes):
+        ordered = column[order]
+        same &= ordered[1:] == ordered[:-1]
+    if same.any():
+        raise repeated_key(rows, int(order[int(np.argmax(same))]), table.primary_key)
+    return rows.append_column(pa.field(SLOT, pa.uint16(), nullable=False), pa.array(slots)).take(
+        pa.array(order)
+    )
+
+
+class Ingest:
+    """Stages one write. Memory is bounded by `buffer_bytes` (times three while sorting).
+
+    A write that is larger is sorted in parts, which are then merged into one fragment a shard.
+    Nothing is visible until the catalog commits what `finish` returns.
+    """
+
+    def __init__(
+        self,
+        table: TableInfo,
+        hashing: Hashing,
+        placement: Placement,
+        disk_of: Callable[[int], Disk],
+        buffer_bytes: int = WRITE_BUFFER_BYTES,
+    ) -> None:
+        self._table, self._hashing, self._placement, self._disk_of = table, hashing, placement, disk_of
+        self._buffer_bytes = buffer_bytes
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
+        self._staged: dict[int, list[StagedFragment]] = {}
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add rows of the table's schema; with a `_deleted` column, tombstones may be among them."""
+        step = max(1, rows.num_rows * self._buffer_bytes // max(rows.nbytes, 1))
+        for start in range(0, rows.num_rows, step):
+            part = rows.slice(start, step)
+            self._pending.append(part)
+            self._pending_bytes += part.nbytes
+            if self._pending_bytes >= self._buffer_bytes:
+                self._flush()
+
+    def finish(self) -> list[StagedFragment]:
+        """Stage what is left; one fragment for each shard that rows belong to."""
+        self._flush()
+        return [self._merge(shard, staged) for shard, staged in sorted(self._staged.items())]
+
+    def abandon(self) -> None:
+        """Remove what was staged."""
+        discard([f for staged in self._staged.values() for f in staged], self._disk_of)
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
+        self._pending, self._pending_bytes = [], 0
+        ordered = sort_rows(rows, self._table, self._hashing)
+        del rows
+        schema = fragment_schema(
+            self._table.schema, versioned=False, tombstones=DELETED in ordered.schema.names
+        )
+        columns = [ordered.column(name) for name in schema.names]
+        ordered = pa.RecordBatch.from_arrays(columns, schema=schema)
+        slots = ordered.column(SLOT).to_numpy()
+        for shard in self._placement.shards:
+            slices = [ordered.slice(*cut) for cut in _cuts(slots, self._placement.at(shard))]
+            if slices:
+                target = FragmentTarget(
+                    self._disk_of(shard), shard, self._table.id, schema, self._table.compression
+                )
+                touched = _touched(slots, self._placement, shard)
+                self._staged.setdefault(shard, []).append(write_fragment(target, touched, slices))
+
+    def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:
+        if len(staged) == 1:
+            return staged[0]
+        disk = self._disk_of(shard)
+        source = staged_source(self._table, staged, self._disk_of)
+        check_keys_differ(source)
+        slots = SlotSet.of(r for fragment in staged for r in fragment.slots)
+        merged = copy_slots(source, slots, Bounds(0, 1), Keep(), Destination(disk, shard))
+        assert merged is not None
+        assert merged.staged.unique
+        discard(staged, self._disk_of)
+        self._staged[shard] = [merged.staged]
+        return merged.staged
+
+
+def _cuts(slots: Array, wanted: SlotSet) -> Iterator[tuple[int, int]]:
+    """(offset, length) of the rows of each range of slots, where there are any."""
+    for start, end in wanted:
+        first, last = np.searchsorted(slots, (start, end)).tolist()
+        if first < last:
+            yield first, last - first
+
+
+def _touched(slots: Array, placement: Placement, shard: int) -> SlotSet:
+    """The slots of the tablets that have rows: whole tablets keep the list of ranges short."""
+    tablets = (tablet for tablet in placement.tablets if tablet.shard == shard)
+    return SlotSet.of(r for t in tablets for r in t.slots if next(_cuts(slots, t.slots), None))
+
+
+def staged_source(
+    table: TableInfo, staged: Sequence[StagedFragment], disk_of: Callable[[int], Disk]
+) -> PageSource:
+    """Reads staged fragments as if they were one commit, number 1."""
+    known = [_as_committed(number, table.id, fragment) for number, fragment in enumerate(staged)]
+
+    def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
+        return FragmentReader(disk_of(fragment.shard), fragment.path, columns, fragment.bytes)
+
+    return PageSource(table, View(known), lru_cache(maxsize=None)(open_fragment))
+
+
+def _as_committed(number: int, table: int, staged: StagedFragment) -> Fragment:
+    fields = {field.name: getattr(staged, field.name) for field in dataclasses.fields(staged)}
+    return Fragment(id=number, table=table, min_commit=1, max_commit=1, **fields)
+
+
+def reroute(
+    table: TableInfo, staged: Sequence[StagedFragment], placement: Placement, disk_of: Callable[[int], Disk]
+) -> list[StagedFragment]:
+    """The same rows, staged where their slots live by `placement`.
+
+    Only slots that left are copied, so each further attempt has less to do than the one before.
+    """
+    routed: list[StagedFragment] = []
+    for fragment in staged:
+        away = fragment.slots - placement.at(fragment.shard)
+        routed.append(replace(fragment, slots=fragment.slots - away) if away else fragment)
+        for shard, part in placement.split_by_shard(away).items():
+            source = staged_source(table, [fragment], disk_of)
+            to = Destination(disk_of(shard), shard)
+            copied = copy_slots(source, part, Bounds(0, 1), Keep(), to)
+            if copied is not None:
+                routed.append(copied.staged)
+    return [fragment for fragment in routed if fragment.slots]
+
+
+def discard(staged: Iterable[StagedFragment], disk_of: Callable[[int], Disk]) -> None:
+    """Remove staged files; what cannot be removed now is left to the garbage collection."""
+    for fragment in staged:
+        with suppress(OSError, ElasticScanError):
+            disk_of(fragment.shard).delete(fragment.path)

@@ -1,0 +1,240 @@
+"""Rows of several fragments brought into one order, version by version. All vectorised."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from elasticscan.base.order_keys import encode_row, sort_codes
+from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
+from elasticscan.storage.view import Bounds
+from elasticscan.topology import Fragment
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A fragment, opened."""
+
+    fragment: Fragment
+    reader: FragmentReader
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows of a run, in its order. `cut`: the run has more rows of the last slot."""
+
+    run: Run
+    rows: pa.RecordBatch
+    cut: bool = False
+
+
+class Versions:
+    """Rows of several parts sorted by (slot, primary key, newest first).
+
+    Only rows of commits within `bounds` take part. `order` indexes `rows`; `first` marks, in that
+    order, the first (newest) row of each key; `usable` is how many of the sorted rows are known
+    to be complete: beyond it a part that was cut may still have rows.
+    """
+
+    def __init__(self, parts: Sequence[Part], primary_key: Sequence[str], bounds: Bounds) -> None:
+        self.primary_key = tuple(primary_key)
+        names = [name for name in parts[0].rows.schema.names if name not in (SLOT, COMMIT, DELETED)]
+        schema = pa.schema([parts[0].rows.schema.field(name).with_nullable(True) for name in names])
+        self.rows = _concat([part.rows.select(names) for part in parts], schema)
+        self.slots = np.concatenate([_numpy(part.rows, SLOT) for part in parts])
+        self.commits = np.concatenate([_commits(part) for part in parts])
+        self.deleted = np.concatenate([_deleted(part) for part in parts])
+        wanted = (self.commits >= bounds.floor) & (self.commits <= bounds.snapshot)
+        codes = [sort_codes(self.rows.column(name)) for name in primary_key]
+        order = np.lexsort((-self.commits, *reversed(codes), self.slots))
+        self.order = order if wanted.all() else order[wanted[order]]
+        self.first = self._first_of_keys(codes)
+        self.usable = self._count_usable(parts, codes)
+
+    def _first_of_keys(self, codes: Sequence[Array]) -> Array:
+        first = np.ones(len(self.order), dtype=bool)
+        if len(first) > 1:
+            same = np.ones(len(first) - 1, dtype=bool)
+            for column in (self.slots, *codes):
+                ordered = column[self.order]
+                same &= ordered[1:] == ordered[:-1]
+            first[1:] = ~same
+        return first
+
+    def _count_usable(self, parts: Sequence[Part], codes: Sequence[Array]) -> int:
+        """How many sorted rows come before the first place where a cut part may have more."""
+        usable = len(self.order)
+        end = 0
+        for part in parts:
+            end += part.rows.num_rows
+            if not part.cut:
+                continue
+            last = [column[end - 1] for column in codes]
+            # All parts are of one slot when one is cut, so the key alone decides. A key that was
+            # cut between two of its versions must wait; a unique run cannot cut one so.
+            beyond = self._beyond(codes, last, keep_equal=part.run.fragment.unique)
+            usable = min(usable, beyond)
+        return usable
+
+    def _beyond(self, codes: Sequence[Array], last: Sequence[Any], keep_equal: bool) -> int:
+        """How many sorted rows have a key below `last` (or equal, with `keep_equal`)."""
+        below = np.zeros(len(self.order), dtype=bool)
+        equal = np.ones(len(self.order), dtype=bool)
+        for column, value in zip(codes, last, strict=True):
+            ordered = column[self.order]
+            below |= equal & (ordered < value)
+            equal &= ordered == value
+        return int(np.count_nonzero(below | equal if keep_equal else below))
+
+    @cached_property
+    def newest(self) -> Array:
+        """Indices into `rows`: the newest version of each usable key, without tombstones."""
+        chosen: Array = self.order[: self.usable][self.first[: self.usable]]
+        return chosen[~self.deleted[chosen]]
+
+    def key_before(self, position: int) -> bytes:
+        """The encoded key of the sorted row just before `position`."""
+        row = int(self.order[position - 1])
+        return encode_row([self.rows.column(name) for name in self.primary_key], row)
+
+
+def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    aligned = [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches]
+    return aligned[0] if len(aligned) == 1 else pa.concat_batches(aligned)
+
+
+def _numpy(batch: pa.RecordBatch, name: str) -> Array:
+    column: Array = batch.column(name).to_numpy(zero_copy_only=False)
+    return column
+
+
+def _commits(part: Part) -> Array:
+    if COMMIT in part.rows.schema.names:
+        return _numpy(part.rows, COMMIT)
+    return np.full(part.rows.num_rows, part.run.fragment.min_commit, dtype=np.int64)
+
+
+def _deleted(part: Part) -> Array:
+    if DELETED in part.rows.schema.names:
+        return _numpy(part.rows, DELETED)
+    return np.zeros(part.rows.num_rows, dtype=bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Sorted versions, and where reading goes on: at `slot`, beyond `key` if it is not None."""
+
+    versions: Versions
+    slot: int
+    key: bytes | None
+
+
+def windows(
+    runs: Sequence[Run],
+    slots: tuple[int, int],
+    key: bytes | None,
+    primary_key: Sequence[str],
+    bounds: Bounds,
+    room: Callable[[], int],
+) -> Iterator[Window]:
+    """Walk `[start, end)` over several runs in windows of about `room()` rows.
+
+    Args:
+        runs: the fragments to merge.
+        slots: the range of slots to walk.
+        key: begin beyond this key in the first slot.
+        primary_key: names of the key's columns.
+        bounds: which commits count.
+        room: how many rows the next window may hold; asked before each. A window holds at least
+            one key all the same.
+    """
+    at, end = slots
+    while at < end:
+        wanted = max(room(), 1)
+        parts, stop = _whole_slots(runs, at, end, key, primary_key, wanted)
+        if stop > at:
+            at, key = stop, None
+            if parts:
+                yield Window(Versions(parts, primary_key, bounds), at, None)
+        else:
+            window = _within_slot(runs, at, key, primary_key, bounds, wanted)
+            at, key = window.slot, window.key
+            yield window
+
+
+def _whole_slots(
+    runs: Sequence[Run], at: int, end: int, key: bytes | None, primary_key: Sequence[str], wanted: int
+) -> tuple[list[Part], int]:
+    """Rows of as many whole slots from `at` as fit, and the slot where they stop (`at` for none)."""
+    places: list[tuple[Run, int, int, Array]] = []
+    stop = end
+    for run in runs:
+        index, row = run.reader.seek(at, key, primary_key)
+        if index == run.reader.batch_count:
+            continue
+        places.append((run, index, row, run.reader.slots(index)))
+        if index + 1 < run.reader.batch_count:  # its next slots are only known up to the batch's end
+            stop = min(stop, run.reader.slot_range(index + 1)[0])
+    if stop <= at:
+        return [], at
+
+    def rows_before(slot: int) -> int:
+        return sum(max(0, int(np.searchsorted(slots, slot)) - row) for _, _, row, slots in places)
+
+    if rows_before(stop) > wanted:
+        stop = at + bisect_right(range(at + 1, stop), wanted, key=rows_before)
+    parts = []
+    for run, index, row, slots in places:
+        count = int(np.searchsorted(slots, stop)) - row
+        if count > 0:
+            parts.append(Part(run, run.reader.batch(index).slice(row, count)))
+    return parts, stop
+
+
+def _within_slot(
+    runs: Sequence[Run],
+    slot: int,
+    key: bytes | None,
+    primary_key: Sequence[str],
+    bounds: Bounds,
+    wanted: int,
+) -> Window:
+    """The next keys of one slot that is too large for a window, or that goes over several batches."""
+    while True:
+        parts = [part for run in runs for part in _slot_rows(run, slot, key, primary_key, wanted)]
+        versions = Versions(parts, primary_key, bounds)
+        if not any(part.cut for part in parts):
+            return Window(versions, slot + 1, None)
+        if versions.usable:
+            return Window(versions, slot, versions.key_before(versions.usable))
+        wanted *= 2  # one key has more versions than fit, or none of the rows count
+
+
+def _slot_rows(
+    run: Run, slot: int, key: bytes | None, primary_key: Sequence[str], wanted: int
+) -> Iterator[Part]:
+    """Up to `wanted` rows of one slot beyond `key`; the last part says whether there are more."""
+    index, row = run.reader.seek(slot, key, primary_key)
+    while index < run.reader.batch_count:
+        end = int(np.searchsorted(run.reader.slots(index), slot, "right"))
+        if end <= row:
+            return
+        count = min(wanted, end - row)
+        more = row + count < end or (
+            end == len(run.reader.slots(index))
+            and index + 1 < run.reader.batch_count
+            and run.reader.slot_range(index + 1)[0] == slot
+        )
+        wanted -= count
+        yield Part(run, run.reader.batch(index).slice(row, count), cut=more and wanted == 0)
+        if not more or wanted == 0:
+            return
+        index, row = index + 1, 0

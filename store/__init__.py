@@ -1,0 +1,32 @@
+"""The facade users open, and the hands of the layers below.
+
+`Store` offers everything: tables, writes, scans, elasticity, upkeep. It wires three layers that
+do not know one another: the scan protocol (`elasticscan.reader`), Arrow files
+(`elasticscan.storage`) and the catalog (`elasticscan.catalog`).
+
+What it promises:
+
+- A scan returns every row of one snapshot exactly once and does not fail because tablets move.
+  It can be stopped after any page and resumed anywhere from the page's key.
+- A write is visible on all shards at once or not at all. When `write` returned, it is on the
+  disks. When the process died before, nothing of it is visible.
+- A tablet is served from one place at every moment. A mover that dies leaves it at its source;
+  `resume_moves` finishes what was planned.
+
+How the parts work together, operation by operation, and what each conflicts with is in
+`docs/architecture.md` and `docs/formats.md`:
+
+    scan.py        pages and keys over `reader.drive`
+    shards.py      the in-process placement look-up and page reads
+    writer.py      stage, then commit; stage again what moved meanwhile
+    mover.py       one move: copy, catch up, switch
+    elasticity.py  plans carried out: expand, contract, move, split, join, resume
+    upkeep.py      compaction, garbage collection, verification
+    context.py     caches, each valid for one layout of the catalog
+"""
+
+from elasticscan.store.elasticity import Elasticity, OnProgress
+from elasticscan.store.scan import Page, Scan, restrict_key
+from elasticscan.store.store import Store
+
+__all__ = ["Elasticity", "OnProgress", "Page", "Scan", "Store", "restrict_key"]

@@ -1,0 +1,207 @@
+"""Expand, contract, move, split, join: plans made and carried out while readers and writers go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from elasticscan.base.errors import InvalidTopologyChange, MoveInProgress, TryAgain
+from elasticscan.catalog import Tx
+from elasticscan.store.context import Context
+from elasticscan.store.mover import Mover, new_owner, owner_is_gone
+from elasticscan.topology import (
+    MovePlan,
+    Placement,
+    Topology,
+    join_tablets,
+    plan_balance,
+    split_tablet,
+)
+
+PARALLEL_MOVES = 2
+WAIT_SECONDS = 600.0
+_POLL_SECONDS = 0.02
+
+# Called after each move with (moves done, moves planned).
+OnProgress = Callable[[int, int], None]
+
+
+class Elasticity:
+    """Changes of where tablets are. Every finished change is appended to the topology history."""
+
+    def __init__(
+        self,
+        context: Context,
+        bytes_per_second: float | None = None,
+        on_progress: OnProgress | None = None,
+        parallel: int = PARALLEL_MOVES,
+    ) -> None:
+        self._context = context
+        self._bytes_per_second = bytes_per_second
+        self._on_progress = on_progress or (lambda _done, _planned: None)
+        self._parallel = parallel
+
+    def expand(self, new: Sequence[tuple[str, str]]) -> Topology:
+        """Add shards (name, root) and move the fewest tablets that balance."""
+        owner = new_owner()
+        with self._context.catalog.writing() as tx:
+            for name, root in new:
+                tx.add_shard(name, root)
+            plans = self._plan(tx, owner)
+        self._carry_out(plans, owner)
+        return self._publish(f"expanded by {', '.join(name for name, _ in new)}")
+
+    def contract(self, name: str) -> Topology:
+        """Move everything off a shard, then remove it. Waits for moves to it that are under way."""
+        with self._context.catalog.writing() as tx:
+            shard = tx.shard_named(name)
+            if not any(s.id != shard.id and not s.draining for s in tx.shards()):
+                raise InvalidTopologyChange(
+                    f"{name!r} is the last shard that takes tablets; expand the store first", shard=name
+                )
+            tx.set_draining(shard.id, True)
+        self._drain(shard.id)
+        return self._publish(f"contracted by {name}")
+
+    def move(self, tablet_id: int, target_name: str) -> Topology:
+        """Move one tablet."""
+        owner = new_owner()
+        with self._context.catalog.writing() as tx:
+            tablet = tx.tablet(tablet_id)
+            target = tx.shard_named(target_name)
+            if target.draining:
+                raise InvalidTopologyChange(
+                    f"shard {target_name!r} is being emptied and takes no tablets; choose another",
+                    shard=target_name,
+                )
+            if tablet.shard == target.id:
+                raise InvalidTopologyChange(
+                    f"tablet {tablet_id} is at shard {target_name!r} already", tablet=tablet_id
+                )
+            self._forget_dead(tx)
+            plan = MovePlan(tablet_id, tablet.shard, target.id)
+            tx.plan_move(plan.tablet, plan.source, plan.target, owner)
+        Mover(self._context, owner, self._bytes_per_second).carry_out(plan)
+        return self._publish(f"tablet {tablet_id} moved to {target_name}")
+
+    def split(self, tablet_id: int, at: int | None = None) -> Topology:
+        """Cut a tablet in two, in the middle or before slot `at`; copies nothing."""
+        with self._context.catalog.writing() as tx:
+            self._check_not_moving(tx, tablet_id)
+            placement = tx.placement()
+            tx.tablet(tablet_id)
+            left, right = tx.new_tablet_ids(2)
+            tx.replace_placement(placement, split_tablet(placement, tablet_id, at, (left, right)))
+            return tx.append_topology(f"tablet {tablet_id} split into {left} and {right}")
+
+    def join(self, left: int, right: int) -> Topology:
+        """Make two neighbouring tablets at one shard one; copies nothing."""
+        with self._context.catalog.writing() as tx:
+            for tablet_id in (left, right):
+                self._check_not_moving(tx, tablet_id)
+                tx.tablet(tablet_id)
+            placement = tx.placement()
+            (joined,) = tx.new_tablet_ids(1)
+            tx.replace_placement(placement, join_tablets(placement, left, right, joined))
+            return tx.append_topology(f"tablets {left} and {right} joined into {joined}")
+
+    def resume(self) -> int:
+        """Finish what processes that died left behind; returns how many moves were found.
+
+        Each of their moves is undone (the source goes on serving), planned again and carried out;
+        shards that were being emptied are emptied and removed.
+        """
+        owner = new_owner()
+        plans = []
+        with self._context.catalog.writing() as tx:
+            for move in self._forget_dead(tx):
+                tablet = tx.tablet(move.tablet)
+                active = {shard.id for shard in tx.shards() if not shard.draining}
+                if tablet.shard == move.source and move.target in active:
+                    tx.plan_move(move.tablet, move.source, move.target, owner)
+                    plans.append(move)
+            draining = [shard.id for shard in tx.shards() if shard.draining]
+        self._carry_out(plans, owner)
+        for shard in draining:
+            self._drain(shard)
+        if plans or draining:
+            self._publish("interrupted moves resumed")
+        return len(plans)
+
+    # How plans are carried out
+
+    def _drain(self, shard: int) -> None:
+        """Empty a draining shard, however many rounds that takes, and remove it."""
+        waited = 0.0
+        while True:
+            owner = new_owner()
+            with self._context.catalog.writing() as tx:
+                if all(s.id != shard for s in tx.shards()):
+                    return  # another process removed it
+                coming = [m for m in tx.moves() if shard in (m.source, m.target)]
+                if not tx.placement().at(shard) and not coming:
+                    tx.remove_shard(shard)
+                    return
+                plans = self._plan(tx, owner, only_from=shard)
+            if plans:
+                self._carry_out(plans, owner, tolerate=True)
+                continue
+            if waited > WAIT_SECONDS:
+                raise MoveInProgress(
+                    f"shard {shard} could not be emptied: another process has been moving its tablets for "
+                    f"{WAIT_SECONDS:.0f} s; look at `elasticscan status` and try again",
+                    shard=shard,
+                )
+            self._context.clock.sleep(_POLL_SECONDS)
+            waited += _POLL_SECONDS
+
+    def _plan(self, tx: Tx, owner: str, only_from: int | None = None) -> list[MovePlan]:
+        """Plan on the placement as it will be after the moves under way; enter our part."""
+        self._forget_dead(tx)
+        moving = {move.tablet: move.target for move in tx.moves()}
+        after = Placement(tuple(replace(t, shard=moving.get(t.id, t.shard)) for t in tx.placement().tablets))
+        active = [shard.id for shard in tx.shards() if not shard.draining]
+        wanted = [p for p in plan_balance(after, active) if p.tablet not in moving]
+        plans = [p for p in wanted if only_from is None or p.source == only_from]
+        for plan in plans:
+            tx.plan_move(plan.tablet, plan.source, plan.target, owner)
+        return plans
+
+    def _carry_out(self, plans: Sequence[MovePlan], owner: str, tolerate: bool = False) -> None:
+        """Run planned moves, a few at a time. All are tried; the first error is raised at the end."""
+        mover = Mover(self._context, owner, self._bytes_per_second)
+        errors: list[BaseException] = []
+        done = 0
+        with ThreadPoolExecutor(self._parallel, thread_name_prefix="move") as pool:
+            for future in [pool.submit(mover.carry_out, plan) for plan in plans]:
+                try:
+                    future.result()
+                except (InvalidTopologyChange, TryAgain) as error:
+                    # Somebody else changed the tablet or its target: who plans again, sees it.
+                    if not tolerate:
+                        errors.append(error)
+                except Exception as error:
+                    errors.append(error)
+                done += 1
+                self._on_progress(done, len(plans))
+        if errors:
+            raise errors[0]
+
+    def _publish(self, reason: str) -> Topology:
+        with self._context.catalog.writing() as tx:
+            return tx.append_topology(reason)
+
+    def _forget_dead(self, tx: Tx) -> list[MovePlan]:
+        """End the moves of processes that died: the source goes on serving."""
+        dead = [move for move in tx.moves() if owner_is_gone(move, tx.now)]
+        for move in dead:
+            tx.end_move(move.tablet, move.owner)
+        return [MovePlan(move.tablet, move.source, move.target) for move in dead]
+
+    def _check_not_moving(self, tx: Tx, tablet_id: int) -> None:
+        self._forget_dead(tx)
+        if tx.move(tablet_id) is not None:
+            raise MoveInProgress(
+                f"tablet {tablet_id} is being moved; try again when it has arrived", tablet=tablet_id
+            )

@@ -1,0 +1,78 @@
+"""Where a store is: its catalog's URL, and the roots of its shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from elasticscan.base.errors import InvalidOption, ShardUnavailable
+
+CATALOG_FILE = "catalog.db"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A store directory, or the URL of a catalog database.
+
+    Roots of shards inside a store directory are kept relative to it, so that a store can be
+    moved or mounted elsewhere.
+    """
+
+    uri: str
+    directory: Path | None
+
+    @classmethod
+    def of(cls, uri: str | Path) -> Location:
+        text = str(uri)
+        if not text:
+            raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
+        if text.startswith("file://"):
+            text = text.removeprefix("file://")
+        return cls(text, None if "://" in text else Path(text).absolute())
+
+    @property
+    def catalog_url(self) -> str:
+        return self.uri if self.directory is None else f"sqlite:///{self.directory / CATALOG_FILE}"
+
+    def exists(self) -> bool:
+        return self.directory is None or (self.directory / CATALOG_FILE).is_file()
+
+    def make(self) -> None:
+        if self.directory is None:
+            return
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidOption(
+                f"{self.directory} cannot be made a store: {error}; name a directory that can be written",
+                option="uri",
+            ) from error
+
+    def stored_root(self, shard: str, given: str | None) -> str:
+        """A shard's root as the catalog keeps it."""
+        if given is not None:
+            return given if "://" in given else str(Path(given).absolute())
+        if self.directory is None:
+            raise InvalidOption(
+                f"shard {shard!r} needs a root, because the catalog is in a database: pass "
+                "shards={name: directory or URI}",
+                option="shards",
+            )
+        return f"shards/{shard}"
+
+    def root(self, stored: str) -> str:
+        """The full root of a shard."""
+        if "://" in stored or self.directory is None:
+            return stored
+        return str(self.directory / stored)
+
+    def make_root(self, stored: str) -> None:
+        root = self.root(stored)
+        if "://" in root:
+            return
+        try:
+            Path(root).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ShardUnavailable(
+                f"the shard's storage {root} cannot be made: {error}", root=root
+            ) from error

@@ -1,0 +1,221 @@
+"""Carries one move out: copy, catch up, switch in one transaction.
+
+The phases are those of `elasticscan.topology.moves`. The source serves until the switch and the
+target after it, so a process that dies at any point leaves the tablet served from one place; the
+target's half-made copy is a file that nothing refers to.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange
+from elasticscan.catalog import MoveRow, Tx
+from elasticscan.storage import Bounds, Copied, Destination, Keep, PageSource, View, copy_slots, discard
+from elasticscan.store.context import Context
+from elasticscan.topology import Event, MovePlan, Phase, SlotSet, Tablet, advance, move_tablet
+
+SMALL_REST_ROWS = 20_000  # what the switch may copy while writers wait
+MOST_ROUNDS = 6
+SILENT_SECONDS = 600.0  # a mover on another machine that was not heard of for so long is dead
+
+# For tests: called with a point's name at each point where a mover could be killed.
+Checkpoint = Callable[[str], None]
+
+
+def new_owner() -> str:
+    """A name for this process and thread that tells later whether the process still lives."""
+    pid = os.getpid()
+    return f"{socket.gethostname()}:{pid}:{_started(pid)}:{threading.get_ident()}"
+
+
+def _started(pid: int) -> str:
+    """When a process started, in clock ticks: tells it from a later one with the same id."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "0"
+
+
+def owner_is_gone(move: MoveRow, now: float) -> bool:
+    """Whether the process that a move belongs to is known to be dead."""
+    host, _, rest = move.owner.partition(":")
+    pid, _, rest = rest.partition(":")
+    if host != socket.gethostname():
+        return now - move.heartbeat_at > SILENT_SECONDS
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return _started(int(pid)) != rest.partition(":")[0]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """One move under way."""
+
+    plan: MovePlan
+    tablet: Tablet
+    phase: Phase
+    copied_to: int = 0
+    copies: list[tuple[int, Copied]] | None = None
+
+
+class Mover:
+    """Moves tablets for one owner. Several threads may share one.
+
+    Args:
+        context: the store.
+        owner: as from `new_owner`; the rows of `moves` with this owner are ours.
+        bytes_per_second: upper bound on how fast one move copies, to spare the disks; None for
+            no bound.
+        checkpoint: see `Checkpoint`.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        owner: str,
+        bytes_per_second: float | None = None,
+        checkpoint: Checkpoint = lambda _: None,
+    ) -> None:
+        self._context, self.owner = context, owner
+        self._bytes_per_second, self._checkpoint = bytes_per_second, checkpoint
+
+    def carry_out(self, plan: MovePlan) -> None:
+        """Move a tablet whose move was planned for this owner.
+
+        On any error the move is undone: the source goes on serving, the copy is removed.
+        """
+        with self._context.catalog.reading() as tx:
+            tablet = tx.tablet(plan.tablet)
+        move = _Progress(plan, tablet, Phase.PLANNED, copies=[])
+        try:
+            if tablet.shard != plan.source:
+                raise InvalidTopologyChange(
+                    f"tablet {plan.tablet} is not at shard {plan.source} any more; plan the move again",
+                    tablet=plan.tablet,
+                )
+            self._advance(move, Event.START_COPY)
+            for _ in range(MOST_ROUNDS):
+                self._copy_round(move)
+                if self._rest_rows(move) <= SMALL_REST_ROWS:
+                    break
+                self._advance(move, Event.MORE_COMMITS)
+            self._advance(move, Event.COPIED)
+            self._switch(move)
+        except BaseException:
+            self._undo(move)
+            raise
+
+    def _advance(self, move: _Progress, event: Event) -> None:
+        move.phase = advance(move.phase, event)
+        with self._context.catalog.writing() as tx:
+            if not tx.set_move_phase(move.plan.tablet, self.owner, move.phase):
+                raise InvalidTopologyChange(
+                    f"the move of tablet {move.plan.tablet} was taken over by another process",
+                    tablet=move.plan.tablet,
+                )
+        self._checkpoint(str(move.phase))
+
+    def _copy_round(self, move: _Progress) -> None:
+        """Copy what was committed since the last round."""
+        with self._context.catalog.reading() as tx:
+            upto = tx.versions()[1]
+            sources = _sources(self._context, tx, move, upto)
+        started = self._context.clock.now()
+        copied = self._copy(move, sources, upto)
+        self._checkpoint("copied")
+        if self._bytes_per_second:
+            due = started + copied / self._bytes_per_second
+            self._context.clock.sleep(max(0.0, due - self._context.clock.now()))
+
+    def _copy(self, move: _Progress, sources: list[PageSource], upto: int) -> int:
+        target = move.plan.target
+        to = Destination(self._context.disk_of(target), target)
+        size = 0
+        for source in sources:
+            bounds = Bounds(move.copied_to + 1, upto)
+            copied = copy_slots(source, move.tablet.slots, bounds, Keep(), to)
+            if copied is not None:
+                assert move.copies is not None
+                move.copies.append((source.table.id, copied))
+                size += copied.staged.bytes
+        move.copied_to = upto
+        return size
+
+    def _rest_rows(self, move: _Progress) -> int:
+        """How many rows were committed near the tablet since the last round, at most."""
+        with self._context.catalog.reading() as tx:
+            found = tx.fragments(shard=move.plan.source)
+        slots = move.tablet.slots
+        return sum(f.rows for f in found if f.max_commit > move.copied_to and f.slots & slots)
+
+    def _switch(self, move: _Progress) -> None:
+        """The target serves: new epoch, its fragments in, the source's out, in one transaction.
+
+        The last commits are copied inside it. No writer can commit meanwhile, so a row that the
+        source accepted is at the target, or its writer is told to route again.
+        """
+        plan, slots = move.plan, move.tablet.slots
+        with self._context.catalog.writing() as tx:
+            self._check_still_right(tx, move)
+            upto = tx.versions()[1]
+            if upto > move.copied_to:
+                self._copy(move, _sources(self._context, tx, move, upto), upto)
+            self._checkpoint("switching")
+            placement = tx.placement()
+            tx.replace_placement(
+                placement, move_tablet(placement, plan.tablet, plan.target, move.tablet.epoch)
+            )
+            tx.strike_slots(plan.source, slots)
+            for table, copied in move.copies or ():
+                if tx.table_by_id(table) is not None:
+                    tx.add_fragments(table, [copied.staged], copied.min_commit, copied.max_commit)
+            tx.end_move(plan.tablet, self.owner)
+        move.phase = advance(move.phase, Event.SWITCHED)
+        self._checkpoint(str(move.phase))
+
+    def _check_still_right(self, tx: Tx, move: _Progress) -> None:
+        row = tx.move(move.plan.tablet)
+        active = {shard.id for shard in tx.shards() if not shard.draining}
+        if (
+            row is None
+            or row.owner != self.owner
+            or tx.tablet(move.plan.tablet) != move.tablet
+            or move.plan.target not in active
+        ):
+            raise InvalidTopologyChange(
+                f"tablet {move.plan.tablet} or its target changed while it was being moved; plan the move again",
+                tablet=move.plan.tablet,
+            )
+
+    def _undo(self, move: _Progress) -> None:
+        if move.phase is Phase.TARGET_SERVES:
+            return
+        discard([copied.staged for _, copied in move.copies or ()], self._context.disk_of)
+        try:
+            with self._context.catalog.writing() as tx:
+                tx.end_move(move.plan.tablet, self.owner)
+        except ElasticScanError:
+            pass  # whoever resumes moves will see that this owner is gone
+
+
+def _sources(context: Context, tx: Tx, move: _Progress, upto: int) -> list[PageSource]:
+    """What the source holds of the tablet, table by table, of commits not copied yet."""
+    wanted = Bounds(move.copied_to + 1, upto)
+    slots: SlotSet = move.tablet.slots
+    sources = []
+    for table in tx.tables():
+        here = tx.fragments(table=table.id, shard=move.plan.source)
+        found = [f for f in here if wanted.touch(f) and f.slots & slots]
+        if found:
+            sources.append(PageSource(table, View(found), context.open_fragment))
+    return sources

@@ -1,0 +1,148 @@
+"""A scan as users hold it: pages with keys, a table, an explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.reader import Cursor, Cursors, slots_of
+from elasticscan.reader import ContinuationKey
+from elasticscan.reader import Predicate
+from elasticscan.reader import ScanPlan, ScanStats, drive
+from elasticscan.store.context import Context
+from elasticscan.store.shards import CatalogPlacements, LocalShards
+from elasticscan.topology import SlotSet, TableInfo, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some rows of a scan.
+
+    Attributes:
+        rows: the rows; possibly none, when a filter kept none or all had moved while being read.
+        key: where the scan stands after this page, for `Store.resume`; None after the last page.
+    """
+
+    rows: pa.RecordBatch
+    key: str | None
+
+
+class Scan:
+    """Every row of one snapshot exactly once, in pages.
+
+    Iterating yields pages; each page's key resumes the scan after that page, in any process, as
+    long as the snapshot is kept (a scan renews its lease with its pages). A scan can be iterated
+    once; `key` is where it stands.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        table: TableInfo,
+        base: Topology,
+        key: ContinuationKey,
+        ends_lease: bool = True,
+    ) -> None:
+        self._context = context
+        self._table = table
+        self._base = base
+        self._state = key
+        self._ends_lease = ends_lease
+        self._lease_end = context.clock.now() + LEASE_SECONDS
+        self._predicate = Predicate.parse(key.filter, table.schema) if key.filter else None
+        self.stats = ScanStats()
+
+    @property
+    def snapshot(self) -> int:
+        """The commit number that the scan reads at."""
+        return self._state.snapshot
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([self._table.schema.field(name) for name in self._state.columns])
+
+    @property
+    def key(self) -> str | None:
+        """The continuation key of where the scan stands now; None when it is complete."""
+        return self._context.sealer.seal(self._state) if self._state.cursors else None
+
+    def __iter__(self) -> Iterator[Page]:
+        needed = self._predicate.columns if self._predicate else frozenset()
+        read = tuple(dict.fromkeys((*self._state.columns, *sorted(needed))))
+        plan = ScanPlan(
+            table=self._table.id,
+            snapshot=self._state.snapshot,
+            columns=read,
+            page_rows=self._state.page_rows,
+            page_bytes=self._state.page_bytes,
+            base=self._base.placement,
+            slots=self._state.slots,
+        )
+        placements, shards = CatalogPlacements(self._context), LocalShards(self._context)
+        for page in drive(plan, self._state.cursors, placements, shards, self.stats):
+            self._state = replace(self._state, cursors=page.cursors)
+            if page.cursors:
+                self._renew_lease()
+            elif self._ends_lease:
+                with self._context.catalog.writing() as tx:
+                    tx.end_lease(self._state.lease)
+            yield Page(self._finish(page.rows), self.key)
+
+    def _finish(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if self._predicate is not None:
+            rows = rows.filter(self._predicate.mask(rows))
+        columns = list(self._state.columns)
+        return rows if rows.schema.names == columns else rows.select(columns)
+
+    def _renew_lease(self) -> None:
+        """Pages keep the snapshot readable; half a lease passes before the catalog hears of it."""
+        if self._context.clock.now() >= self._lease_end - LEASE_SECONDS / 2:
+            keep_lease(self._context, self._table, self._state)
+            self._lease_end = self._context.clock.now() + LEASE_SECONDS
+
+    def to_table(self) -> pa.Table:
+        """All remaining rows at once; needs the memory for them."""
+        batches = [page.rows for page in self]
+        return pa.Table.from_batches(batches, schema=self.schema)
+
+    def explain(self) -> dict[str, Any]:
+        """What the scan reads and where: snapshot, base topology, base-shard and virtual scans."""
+        placement = self._context.placement()
+        names = dict(self._base.shard_names) | self._context.shard_names()
+        pending = slots_of(self._state.cursors)
+        scans = []
+        for shard, slots in sorted(placement.split_by_shard(pending).items()):
+            home = slots & self._base.placement.at(shard)
+            for kind, part in (("base-shard scan", home), ("virtual scan", slots - home)):
+                if part:
+                    scans.append({"scan": kind, "shard": names.get(shard, str(shard)), "slots": len(part)})
+        return {
+            "table": self._table.name,
+            "snapshot": self._state.snapshot,
+            "base_topology": self._base.number,
+            "columns": list(self._state.columns),
+            "filter": self._state.filter,
+            "access": "direct",
+            "slots": len(self._state.slots),
+            "pending_slots": len(pending),
+            "scans": scans,
+        }
+
+
+def keep_lease(context: Context, table: TableInfo, key: ContinuationKey) -> None:
+    """Renew a scan's lease, or take it again if it ended and the snapshot is still kept."""
+    with context.catalog.writing() as tx:
+        if not tx.renew_lease(key.lease, LEASE_SECONDS):
+            tx.take_lease(key.lease, table, key.snapshot, "scan", LEASE_SECONDS)
+
+
+def restrict_key(key: ContinuationKey, slots: SlotSet) -> ContinuationKey:
+    """The same scan over fewer slots: how a scan is divided among tasks."""
+    cursors: Cursors = tuple(
+        Cursor(part, cursor.position) for cursor in key.cursors if (part := cursor.slots & slots)
+    )
+    return replace(key, slots=slots, cursors=cursors)

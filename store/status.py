@@ -1,0 +1,67 @@
+"""The state of a store as plain values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elasticscan.store import upkeep
+from elasticscan.store.context import Context
+
+MOST_MERGED_ROWS = 5_000_000
+
+
+def status_of(context: Context) -> dict[str, Any]:
+    """What `Store.status` returns; everything but row counts comes from one look at the catalog."""
+    with context.catalog.reading() as tx:
+        placement, shards, tables = tx.placement(), tx.shards(), tx.tables()
+        fragments, moves, leases = tx.fragments(), tx.moves(), tx.leases()
+        topology, snapshot = tx.newest_topology().number, tx.versions()[1]
+    names = {shard.id: shard.name for shard in shards}
+    described = []
+    for table in tables:
+        rows, exact = upkeep.rows_of(context, table, MOST_MERGED_ROWS)
+        own = [fragment for fragment in fragments if fragment.table == table.id]
+        described.append(
+            {
+                "name": table.name,
+                "rows": rows,
+                "rows_exact": exact,
+                "bytes": sum(fragment.bytes for fragment in own),
+                "fragments": len(own),
+                "indexes": [],
+                "primary_key": list(table.primary_key),
+            }
+        )
+    return {
+        "store_id": context.info.store_id,
+        "slots": context.info.slots,
+        "hash": context.info.hash,
+        "topology": topology,
+        "snapshot": snapshot,
+        "shards": [
+            {
+                "name": shard.name,
+                "root": shard.root,
+                "draining": shard.draining,
+                "tablets": sum(t.shard == shard.id for t in placement.tablets),
+                "bytes": sum(f.bytes for f in fragments if f.shard == shard.id),
+            }
+            for shard in shards
+        ],
+        "tablets": [
+            {"id": t.id, "slots": [t.start, t.end], "shard": names[t.shard], "epoch": t.epoch}
+            for t in placement.tablets
+        ],
+        "tables": described,
+        "moves": [
+            {
+                "tablet": move.tablet,
+                "from": names.get(move.source, str(move.source)),
+                "to": names.get(move.target, str(move.target)),
+                "phase": str(move.phase),
+                "started_at": move.started_at,
+            }
+            for move in moves
+        ],
+        "leases": leases,
+    }

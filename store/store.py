@@ -1,0 +1,399 @@
+"""`Store`: what users open."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from elasticscan.base.clock import Clock, SystemClock
+from elasticscan.base.errors import ColumnNotFound, InvalidOption, StoreNotFound, TableChanged
+from elasticscan.base.limits import (
+    DEFAULT_PAGE_BYTES,
+    DEFAULT_PAGE_ROWS,
+    DEFAULT_SLOTS,
+    DEFAULT_TABLETS,
+    GC_GRACE_SECONDS,
+    LEASE_SECONDS,
+    MAX_PAGE_ROWS,
+    RETENTION_SECONDS,
+    check_name,
+)
+from elasticscan.catalog import Catalog, Commit, NewStore
+from elasticscan.reader import Cursor
+from elasticscan.reader import ContinuationKey
+from elasticscan.storage import check_definition, open_disk, stored_schema
+from elasticscan.store import upkeep, writer
+from elasticscan.store.context import Context
+from elasticscan.store.elasticity import Elasticity, OnProgress
+from elasticscan.store.location import Location
+from elasticscan.store.scan import Scan, keep_lease
+from elasticscan.store.status import status_of
+from elasticscan.topology import SlotSet, TableInfo, Topology, initial_placement
+
+HASHES = ("spark", "java")
+COMPRESSIONS = (None, "lz4", "zstd")
+
+
+class Store:
+    """A sharded, elastic table store.
+
+    Any number of processes may have one store open, reading, writing and moving at once. A Store
+    may be used from several threads.
+
+    Example:
+        >>> store = Store.create("flights.store", shards=["s1", "s2"])
+        >>> store.create_table("t", pa.schema([("id", pa.int64()), ("v", pa.float64())]), ["id"])
+        >>> store.write("t", pa.table({"id": [1, 2], "v": [0.5, 0.25]}))
+        2
+        >>> store.scan("t").to_table().num_rows
+        2
+    """
+
+    def __init__(self, context: Context, location: Location) -> None:
+        self._context = context
+        self._location = location
+
+    # Opening
+
+    @classmethod
+    def create(
+        cls,
+        uri: str | Path,
+        shards: Sequence[str] | Mapping[str, str],
+        tablets: int = DEFAULT_TABLETS,
+        slots: int = DEFAULT_SLOTS,
+        hash: str = "spark",  # noqa: A002 - the word users know
+        retention_seconds: float = RETENTION_SECONDS,
+        clock: Clock | None = None,
+    ) -> Store:
+        """Make a store and open it.
+
+        Args:
+            uri: a directory, or a SQLAlchemy URL of the database that shall hold the catalog.
+            shards: names of the first shards, or names with the roots of their storage (a
+                directory or a `pyarrow.fs` URI; needed when `uri` is a database).
+            tablets: how many tablets to cut the slots into at the start.
+            slots: hash buckets, 1 to 65,536; fixed for ever.
+            hash: "spark" (Murmur3 as in Spark's `hash()`) or "java" (`hashCode`).
+            retention_seconds: how long snapshots stay readable without a lease.
+
+        Raises:
+            AlreadyExists: there is a store at `uri`.
+            InvalidOption, InvalidName: an argument is out of bounds.
+        """
+        clock = clock or SystemClock()
+        location = Location.of(uri)
+        names = list(shards)
+        for name in names:
+            check_name("shard", name)
+        if hash not in HASHES:
+            raise InvalidOption(f"hash={hash!r} must be one of {', '.join(HASHES)}", option="hash")
+        if not retention_seconds >= 0:
+            raise InvalidOption(
+                f"retention_seconds={retention_seconds} must be 0 or more", option="retention_seconds"
+            )
+        placement = initial_placement(slots, tablets, range(1, len(names) + 1))
+        given = shards if isinstance(shards, Mapping) else {}
+        roots = tuple((name, location.stored_root(name, given.get(name))) for name in names)
+        location.make()
+        Catalog.create(
+            location.catalog_url, clock, str(uri), NewStore(roots, placement, hash, float(retention_seconds))
+        )
+        for _, root in roots:
+            location.make_root(root)
+        return cls.open(uri, clock)
+
+    @classmethod
+    def open(cls, uri: str | Path, clock: Clock | None = None) -> Store:
+        """Open a store.
+
+        Raises:
+            StoreNotFound: there is none.
+            StoreTooNew: a newer release made it.
+        """
+        clock = clock or SystemClock()
+        location = Location.of(uri)
+        if not location.exists():
+            raise StoreNotFound(
+                f"{uri} holds no elasticscan store; create one with Store.create or `elasticscan create`",
+                uri=str(uri),
+            )
+        catalog = Catalog(location.catalog_url, clock, str(uri))
+        return cls(Context(catalog, clock, lambda root: open_disk(location.root(root))), location)
+
+    def close(self) -> None:
+        """Let go of database connections. Files that pages point to stay mapped until those go."""
+        self._context.catalog.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def uri(self) -> str:
+        return self._location.uri
+
+    @property
+    def context(self) -> Context:
+        """For the layers above: what the parts of an open store share."""
+        return self._context
+
+    # Tables
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema,
+        primary_key: Sequence[str],
+        shard_key: Sequence[str] | None = None,
+        compression: str | None = None,
+    ) -> TableInfo:
+        """Make a table.
+
+        Args:
+            name: 1 to 64 of a-z, 0-9 and _.
+            schema: columns; any Arrow type that Spark can read, nested ones too, as value columns.
+            primary_key: columns of type bool, integer, decimal, date, timestamp, string or binary.
+            shard_key: the prefix of the primary key that decides a row's slot; all of it by default.
+            compression: None (files are mapped and read without a copy), "lz4" or "zstd".
+        """
+        check_name("table", name)
+        if compression not in COMPRESSIONS:
+            raise InvalidOption(
+                f"compression={compression!r} must be None, 'lz4' or 'zstd'", option="compression"
+            )
+        keys = [primary_key] if isinstance(primary_key, str) else list(primary_key)
+        shard_keys = (
+            keys if shard_key is None else [shard_key] if isinstance(shard_key, str) else list(shard_key)
+        )
+        check_definition(schema, keys, shard_keys)
+        stored = stored_schema(schema, keys)
+        info = TableInfo(0, name, stored, tuple(keys), tuple(shard_keys), compression, 0, 0)
+        with self._context.catalog.writing() as tx:
+            return tx.create_table(name, info)
+
+    def drop_table(self, name: str) -> None:
+        """Drop a table; its files are removed by a later `collect_garbage`."""
+        with self._context.catalog.writing() as tx:
+            tx.drop_table(name)
+
+    def table(self, name: str) -> TableInfo:
+        """A table's definition. Raises `TableNotFound`, naming the nearest."""
+        with self._context.catalog.reading() as tx:
+            return tx.table(name)
+
+    def tables(self) -> tuple[TableInfo, ...]:
+        with self._context.catalog.reading() as tx:
+            return tx.tables()
+
+    def commits(self, name: str) -> tuple[Commit, ...]:
+        """The commits of a table, oldest first."""
+        with self._context.catalog.reading() as tx:
+            return tx.commits(tx.table(name).id)
+
+    # Writing
+
+    def write(self, name: str, data: Any, txn: tuple[str, int] | None = None) -> int:
+        """Upsert rows by primary key; returns the commit number. All or nothing over all shards.
+
+        Args:
+            name: the table.
+            data: a pyarrow Table, RecordBatch, RecordBatchReader, or anything that offers an Arrow
+                stream. A reader may be larger than memory.
+            txn: (application, version): a write that was committed under this pair before is not
+                done again; the number of that commit is returned.
+
+        Raises:
+            SchemaMismatch, InvalidKey: the rows do not fit; nothing was written.
+            DiskFull, ShardUnavailable: a shard's disk; nothing was written.
+        """
+        return writer.write(self._context, self.table(name), data, app=txn)
+
+    def overwrite(self, name: str, data: Any, txn: tuple[str, int] | None = None) -> int:
+        """Replace all rows by these in one commit. Older snapshots keep the old ones."""
+        return writer.write(self._context, self.table(name), data, kind="overwrite", app=txn)
+
+    def delete(self, name: str, keys: Any) -> int:
+        """Delete rows by primary key; `keys` holds the key columns. Returns the commit number."""
+        return writer.delete(self._context, self.table(name), keys)
+
+    # Reading
+
+    def scan(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - the word users know
+        index: str = "auto",
+        snapshot: int | None = None,
+        page_rows: int = DEFAULT_PAGE_ROWS,
+        page_bytes: int = DEFAULT_PAGE_BYTES,
+    ) -> Scan:
+        """Read every row of a snapshot exactly once.
+
+        Args:
+            name: the table.
+            columns: which, in which order; all by default.
+            filter: a SQL condition; rows for which it is true are returned.
+            index: "auto" or "none"; tables have no secondary indexes yet, so both scan directly.
+            snapshot: a commit number; the newest by default.
+            page_rows: most rows of a page, 1 to 16,777,216 (before the filter).
+            page_bytes: most bytes of a page, unless a single row is larger.
+
+        Raises:
+            TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
+            SnapshotNotFound, SnapshotExpired: there is no such snapshot, or not any more.
+        """
+        if not 1 <= page_rows <= MAX_PAGE_ROWS or page_bytes < 1:
+            raise InvalidOption(
+                f"page_rows={page_rows} must be 1 to {MAX_PAGE_ROWS} and page_bytes={page_bytes} at least 1",
+                option="page_rows",
+            )
+        if index not in ("auto", "none"):
+            raise InvalidOption(f"index={index!r} must be 'auto' or 'none'", option="index")
+        lease = secrets.token_hex(8)
+        with self._context.catalog.writing() as tx:
+            table = tx.table(name)
+            at = tx.versions()[1] if snapshot is None else snapshot
+            tx.take_lease(lease, table, at, "scan", LEASE_SECONDS)
+            base = tx.newest_topology()
+        everything = SlotSet.span(0, self._context.info.slots)
+        key = ContinuationKey(
+            table=table.id,
+            snapshot=at,
+            base_topology=base.number,
+            slots=everything,
+            cursors=(Cursor(everything),),
+            columns=_columns(table, columns),
+            filter=filter,
+            page_rows=page_rows,
+            page_bytes=page_bytes,
+            lease=lease,
+        )
+        return Scan(self._context, table, base, key)
+
+    def resume(self, key: str) -> Scan:
+        """Go on with a scan from a page's key, here or anywhere the store can be opened.
+
+        Raises:
+            ContinuationKeyError: the key is not one of this store, or was cut or altered.
+            SnapshotExpired, TableChanged: what it continues is gone; start a new scan.
+        """
+        return self.resume_part(self._context.sealer.open(key))
+
+    def resume_part(self, key: ContinuationKey, ends_lease: bool = True) -> Scan:
+        """As `resume`, for a key that was opened already."""
+        with self._context.catalog.reading() as tx:
+            table = tx.table_by_id(key.table)
+            base = tx.topology(key.base_topology)
+        if table is None:
+            raise TableChanged(
+                "the table was dropped, or dropped and made again, since this scan began; start a new scan",
+                table=key.table,
+            )
+        keep_lease(self._context, table, key)
+        return Scan(self._context, table, base, key, ends_lease)
+
+    # Elasticity
+
+    def elasticity(
+        self,
+        bytes_per_second: float | None = None,
+        on_progress: OnProgress | None = None,
+        parallel: int = 2,
+    ) -> Elasticity:
+        """Topology changes with a bound on copying, with progress, or with more moves at a time."""
+        return Elasticity(self._context, bytes_per_second, on_progress, parallel)
+
+    def expand(self, shards: Sequence[str] | Mapping[str, str]) -> Topology:
+        """Add shards and move the fewest tablets that balance; returns when all have moved."""
+        given = shards if isinstance(shards, Mapping) else {}
+        return self.expand_with(self.elasticity(), list(shards), given)
+
+    def expand_with(self, how: Elasticity, names: Sequence[str], roots: Mapping[str, str]) -> Topology:
+        """As `expand`, carried out by an `elasticity(...)`."""
+        if not names or isinstance(names, str):
+            raise InvalidOption("name at least one shard to add, as a list", option="shards")
+        new = []
+        for name in names:
+            check_name("shard", name)
+            root = self._location.stored_root(name, roots.get(name))
+            self._location.make_root(root)
+            new.append((name, root))
+        return how.expand(new)
+
+    def contract(self, shard: str) -> Topology:
+        """Move all tablets off a shard and remove it."""
+        return self.elasticity().contract(shard)
+
+    def move(self, tablet: int, shard: str) -> Topology:
+        """Move one tablet to a shard."""
+        return self.elasticity().move(tablet, shard)
+
+    def split(self, tablet: int, at: int | None = None) -> Topology:
+        """Cut a tablet in two at a slot (the middle by default)."""
+        return self.elasticity().split(tablet, at)
+
+    def join(self, left: int, right: int) -> Topology:
+        """Join two neighbouring tablets of one shard."""
+        return self.elasticity().join(left, right)
+
+    def resume_moves(self) -> int:
+        """Finish moves of processes that died; returns how many there were."""
+        return self.elasticity().resume()
+
+    @property
+    def topology(self) -> Topology:
+        """The newest published topology."""
+        with self._context.catalog.reading() as tx:
+            return tx.newest_topology()
+
+    def topology_history(self) -> tuple[Topology, ...]:
+        """All published topologies, oldest first."""
+        with self._context.catalog.reading() as tx:
+            return tx.topologies()
+
+    # Upkeep
+
+    def compact(self, name: str | None = None) -> int:
+        """Merge fragments of a table, or of all; returns how many went away."""
+        tables = self.tables() if name is None else (self.table(name),)
+        return sum(upkeep.compact(self._context, table) for table in tables)
+
+    def collect_garbage(self, grace_seconds: float = GC_GRACE_SECONDS) -> int:
+        """Remove files that nothing has needed for the grace period; returns how many.
+
+        With a grace period shorter than the longest running write, files that it has staged are
+        removed too; its commit is then refused and must be tried again.
+        """
+        return upkeep.collect_garbage(self._context, grace_seconds)
+
+    def verify(self) -> list[str]:
+        """Compare every fragment with its checksum; returns what is wrong, one text each."""
+        return [str(error) for error in upkeep.verify(self._context)]
+
+    def status(self) -> dict[str, Any]:
+        """Shards, tablets, tables, moves, leases and the newest snapshot, as plain values."""
+        return status_of(self._context)
+
+
+def _columns(table: TableInfo, wanted: Sequence[str] | None) -> tuple[str, ...]:
+    if wanted is None:
+        return tuple(table.schema.names)
+    if isinstance(wanted, str) or not wanted or len(set(wanted)) < len(wanted):
+        raise InvalidOption(
+            f"columns={wanted!r} must be a list of column names, at least one and each once", option="columns"
+        )
+    for name in wanted:
+        if name not in table.schema.names:
+            raise ColumnNotFound(
+                f"table {table.name!r} has no column {name!r}; it has {', '.join(table.schema.names)}",
+                column=name,
+            )
+    return tuple(wanted)

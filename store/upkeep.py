@@ -1,0 +1,152 @@
+"""Compaction, garbage collection, verification, counting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from elasticscan.base.errors import FragmentDamaged
+from elasticscan.catalog import Tx
+from elasticscan.storage import (
+    Bounds,
+    Copied,
+    Destination,
+    Keep,
+    PageSource,
+    View,
+    checksum,
+    copy_slots,
+    count_rows,
+    discard,
+)
+from elasticscan.store.context import Context
+from elasticscan.topology import Fragment, SlotSet, TableInfo
+
+
+def compact(context: Context, table: TableInfo) -> int:
+    """Merge a table's fragments at each shard into one; returns how many fragments went away.
+
+    Keeps every version that a lease or the retention period may need. Reads, writes and moves go
+    on: slots that moved away meanwhile are left out of the new fragment when it is swapped in.
+    """
+    with context.catalog.reading() as tx:
+        shards = sorted({fragment.shard for fragment in tx.fragments(table=table.id)})
+    return sum(_compact_shard(context, table, shard) for shard in shards)
+
+
+def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
+    with context.catalog.reading() as tx:
+        upto = tx.versions()[1]
+        horizon = tx.oldest_needed(table.id, context.info.retention_seconds)
+        floor = max((n for n in tx.overwrites(table.id) if n <= horizon), default=0)
+        fragments = tx.fragments(table=table.id, shard=shard)
+    if not _worth_it(fragments):
+        return 0
+    source = PageSource(table, View(fragments), context.open_fragment)
+    slots = SlotSet.of(r for fragment in fragments for r in fragment.slots)
+    to = Destination(context.disk_of(shard), shard)
+    merged = copy_slots(source, slots, Bounds(floor, upto), Keep(horizon, drop_tombstones=True), to)
+    with context.catalog.writing() as tx:
+        # A scan may have taken a lease on an older snapshot since the horizon was chosen.
+        if tx.table_by_id(table.id) is not None and _still_allowed(tx, table, horizon):
+            gone = _swap(tx, table, fragments, merged, slots)
+            if horizon > table.oldest_snapshot:
+                tx.set_oldest_snapshot(table.id, horizon)
+            return gone
+    if merged is not None:
+        discard([merged.staged], context.disk_of)
+    return 0
+
+
+def _worth_it(fragments: tuple[Fragment, ...]) -> bool:
+    return len(fragments) > 1 or any(f.tombstones or not f.unique for f in fragments)
+
+
+def _still_allowed(tx: Tx, table: TableInfo, horizon: int) -> bool:
+    leased = [lease["snapshot"] for lease in tx.leases() if lease["table"] == table.name]
+    return min(leased, default=horizon) >= horizon
+
+
+def _swap(
+    tx: Tx, table: TableInfo, before: tuple[Fragment, ...], merged: Copied | None, slots: SlotSet
+) -> int:
+    """Put the merged fragment in for what its sources still speak for; returns how many went."""
+    now = {fragment.id: fragment for fragment in tx.fragments(table=table.id)}
+    for fragment in before:
+        current = now.get(fragment.id)
+        slots -= fragment.slots - (current.slots if current else SlotSet())
+    gone = 0
+    for fragment in before:
+        current = now.get(fragment.id)
+        if current is not None and slots:
+            left = current.slots - slots
+            tx.set_fragment_slots(fragment.id, left)
+            gone += not left
+    if merged is not None and slots:
+        staged = replace(merged.staged, slots=slots)
+        tx.add_fragments(table.id, [staged], merged.min_commit, merged.max_commit)
+        gone -= 1
+    tx.bump_layout()
+    return gone
+
+
+def collect_garbage(context: Context, grace_seconds: float) -> int:
+    """Remove files that nothing needs any more; returns how many.
+
+    A file goes when it was dropped (by a move, a compaction, a dropped table) or never committed
+    (its writer died), and that was longer than the grace period ago.
+    """
+    before = context.clock.now() - grace_seconds
+    removed = 0
+    with context.catalog.writing() as tx:
+        tx.end_expired_leases()
+        dropped = tx.dropped_fragments(before)
+        for fragment in dropped:
+            context.disk_of(fragment.shard).delete(fragment.path)
+        tx.forget_fragments(fragment.id for fragment in dropped)
+        removed += len(dropped)
+        # Under the write lock, so that no write can commit a file while it is being removed.
+        known = tx.known_paths()
+        for shard in tx.shards():
+            disk = context.disk_of(shard.id)
+            for path, changed_at in disk.list():
+                if (shard.id, path) not in known and changed_at <= before:
+                    disk.delete(path)
+                    removed += 1
+    return removed
+
+
+def verify(context: Context) -> Iterator[FragmentDamaged]:
+    """Read every fragment and compare checksums; yields what is wrong instead of raising it."""
+    with context.catalog.reading() as tx:
+        fragments = tx.fragments()
+    for fragment in fragments:
+        try:
+            found = checksum(context.disk_of(fragment.shard), fragment.path)
+        except FragmentDamaged as error:
+            yield error
+            continue
+        if found != fragment.crc:
+            yield FragmentDamaged(
+                f"fragment {fragment.path} at shard {fragment.shard} has changed since it was written "
+                "(its checksum differs); restore it from a backup",
+                path=fragment.path,
+            )
+
+
+def rows_of(context: Context, table: TableInfo, most_merged_rows: int) -> tuple[int, bool]:
+    """(rows at the newest snapshot, whether that is exact).
+
+    Where fragments overlap, keys have to be compared to know; beyond `most_merged_rows` that is
+    not done and every version counts.
+    """
+    newest = context.catalog.versions()[1]
+    state = context.table_state(table.id, newest)
+    bounds = Bounds(state.floor(newest), newest)
+    total, exact = 0, True
+    for shard in context.placement().shards:
+        source = PageSource(table, state.view(shard), context.open_fragment)
+        rows, is_exact = count_rows(source, bounds, most_merged_rows)
+        total += rows
+        exact &= is_exact
+    return total, exact

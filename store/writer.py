@@ -1,0 +1,122 @@
+"""Writes: staged on the shards' disks, then committed in one catalog transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from elasticscan.base.errors import TableChanged, WriteConflict
+from elasticscan.base.limits import WRITE_BUFFER_BYTES
+from elasticscan.catalog import Tx
+from elasticscan.storage import (
+    DELETED,
+    Ingest,
+    batches_of,
+    check_keys_differ,
+    conform,
+    discard,
+    reroute,
+    staged_source,
+)
+from elasticscan.store.context import Context
+from elasticscan.topology import StagedFragment, TableInfo
+
+# After so many commits that found some tablet elsewhere, the rows that moved are staged again
+# while the catalog's write lock is held, so a write cannot starve beside endless moves.
+ATTEMPTS_WITHOUT_LOCK = 5
+
+
+def stage(
+    context: Context,
+    table: TableInfo,
+    batches: Iterable[pa.RecordBatch],
+    buffer_bytes: int = WRITE_BUFFER_BYTES,
+) -> list[StagedFragment]:
+    """Stage rows of the table's schema; nothing is visible yet. Cleans up after an error."""
+    ingest = Ingest(table, context.hashing, context.placement(), context.disk_of, buffer_bytes)
+    try:
+        for batch in batches:
+            ingest.add(batch)
+        return ingest.finish()
+    except BaseException:
+        ingest.abandon()
+        raise
+
+
+def publish(
+    context: Context,
+    table: TableInfo,
+    staged: Sequence[StagedFragment],
+    kind: str = "write",
+    app: tuple[str, int] | None = None,
+) -> int:
+    """Make staged fragments one commit; returns its number.
+
+    The commit requires that each fragment lies where its slots live. If some moved meanwhile,
+    their rows are staged again at the new place, and the commit is tried again.
+    """
+    fragments = list(staged)
+    for attempt in range(ATTEMPTS_WITHOUT_LOCK + 1):
+        with context.catalog.writing() as tx:
+            known = None if app is None else tx.commit_of_app(table.id, app)
+            if known is not None:
+                break
+            if tx.table_by_id(table.id) is None:
+                raise TableChanged(
+                    f"table {table.name!r} was dropped while rows were written to it; nothing was committed",
+                    table=table.name,
+                )
+            if attempt == ATTEMPTS_WITHOUT_LOCK:
+                fragments = reroute(table, fragments, tx.placement(), context.disk_of)
+            if _in_place(tx, fragments):
+                return tx.add_commit(table.id, kind, fragments, app)
+        fragments = reroute(table, fragments, context.placement(), context.disk_of)
+    else:
+        raise WriteConflict("the write could not be committed; nothing was written, try again")
+    discard(fragments, context.disk_of)
+    return known
+
+
+def _in_place(tx: Tx, staged: Sequence[StagedFragment]) -> bool:
+    placement = tx.placement()
+    return all(fragment.slots <= placement.at(fragment.shard) for fragment in staged)
+
+
+def write(
+    context: Context,
+    table: TableInfo,
+    data: Any,
+    kind: str = "write",
+    app: tuple[str, int] | None = None,
+    buffer_bytes: int = WRITE_BUFFER_BYTES,
+) -> int:
+    """Upsert rows by primary key, all or nothing; returns the commit number."""
+    batches = (conform(batch, table.schema) for batch in batches_of(data))
+    return publish(context, table, stage(context, table, batches, buffer_bytes), kind, app)
+
+
+def delete(context: Context, table: TableInfo, keys: Any) -> int:
+    """Delete by primary key, all or nothing; keys that are not there are no error."""
+    key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
+    batches = (_tombstones(conform(batch, key_schema), table) for batch in batches_of(keys))
+    return publish(context, table, stage(context, table, batches), "delete")
+
+
+def _tombstones(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
+    """Rows that say "deleted": the key, nulls for all values, and a mark."""
+    columns = [
+        keys.column(field.name) if field.name in table.primary_key else pa.nulls(len(keys), field.type)
+        for field in table.schema
+    ]
+    fields = [field.with_nullable(True) for field in table.schema]
+    marks = pa.repeat(True, len(keys))
+    return pa.RecordBatch.from_arrays(
+        [*columns, marks], schema=pa.schema([*fields, pa.field(DELETED, pa.bool_())])
+    )
+
+
+def check_no_key_twice(context: Context, table: TableInfo, staged: Sequence[StagedFragment]) -> None:
+    """For a write that several tasks staged: raises `InvalidKey` when two of them had the same key."""
+    check_keys_differ(staged_source(table, staged, context.disk_of))

@@ -1,0 +1,527 @@
+"""Hashes are those of Spark and of Java, whatever the types, chunks and offsets of the columns."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from elasticscan.base import hashing
+from elasticscan.base.errors import InvalidKey, InvalidOption, UnsupportedType
+from elasticscan.base.hashing import java_hash, java_string_hash, slots_of, spark_hash
+
+NAN = float("nan")
+LONG_TEXT = "x" * 37
+
+# What Spark 4.3 answered to `select hash(a)`.
+SPARK_SAYS: dict[str, tuple[pa.DataType, list[Any], list[int]]] = {
+    "bool": (pa.bool_(), [True, False, None], [-559580957, 933211791, 42]),
+    "int8": (
+        pa.int8(),
+        [-128, -1, 0, 1, 127, None],
+        [1110053733, -1604776387, 933211791, -559580957, 1135925485, 42],
+    ),
+    "int16": (
+        pa.int16(),
+        [-32768, -1, 0, 300, 32767],
+        [-1871935946, -1604776387, 933211791, -2133297984, 1249274084],
+    ),
+    "int32": (
+        pa.int32(),
+        [-(2**31), -1, 0, 1, 2**31 - 1],
+        [723455942, -1604776387, 933211791, -559580957, 133916647],
+    ),
+    "int64": (
+        pa.int64(),
+        [-(2**63), -1, 0, 1, 2**32, 2**63 - 1, None],
+        [-853646085, -939490007, -1670924195, -1712319331, -1307033787, -1604625029, 42],
+    ),
+    "string": (
+        pa.string(),
+        ["", "a", "ab", "abc", "abcd", "abcde", "elasticity", None],
+        [142593372, 1485273170, -97053317, 1322437556, -396302900, 814637928, -943700444, 42],
+    ),
+    "string beyond letters": (
+        pa.string(),
+        ["\0", "\x7f", "é", "日本語", "😀", "a😀b\0c", LONG_TEXT],
+        [-783713497, 1185089389, 2119106806, -1143049834, 1877935379, 1615075220, 1439221402],
+    ),
+    "binary": (
+        pa.binary(),
+        [b"", b"\xff", b"\x80\x7f", b"\0\0\0\0", bytes(range(250, 256)), bytes(range(255)), None],
+        [142593372, 1398487324, 896343744, 933211791, 1971565129, -1825100369, 42],
+    ),
+    "date": (
+        pa.date32(),
+        [-719162, -1, 0, 20000, 2932896],
+        [-1147107224, -1604776387, 933211791, -257527722, 1135886659],
+    ),
+    "timestamp": (
+        pa.timestamp("us", "UTC"),
+        [-62135596800000000, -1, 0, 1, 1700000000123456],
+        [269467232, -939490007, -1670924195, -1712319331, -1935367823],
+    ),
+    "decimal of 5 digits": (
+        pa.decimal128(5, 0),
+        [Decimal(0), Decimal(-1), Decimal(99999)],
+        [-1670924195, -939490007, 790288776],
+    ),
+    "decimal of 18 digits": (
+        pa.decimal128(18, 2),
+        [Decimal(t) for t in ("0.00", "0.01", "-0.01", "9999999999999999.99", "-9999999999999999.99")]
+        + [None],
+        [-1670924195, -1712319331, -939490007, -1795328666, 1962370902, 42],
+    ),
+    "decimal of 19 digits": (
+        pa.decimal128(19, 0),
+        [Decimal(n) for n in (0, 1, -1, 127, 128, -128, -129, 255)],
+        [-783713497, -386724586, 1398487324, 1185089389, -544401882, 775851899, -771458971, 1246198977],
+    ),
+    "decimal of 19 digits and more bytes": (
+        pa.decimal128(19, 0),
+        [Decimal(n) for n in (256, 32767, 32768, -32769, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1)],
+        [188218374, -1459034263, -99371362, 2014060947, -1627571634, 1479175736, -1794377518, -1667168926],
+    ),
+    "decimal of 38 digits": (
+        pa.decimal128(38, 10),
+        [Decimal(t) for t in ("0", "1.5", "-1.5", "9" * 28 + "." + "9" * 10, "-" + "9" * 28 + "." + "9" * 10)]
+        + [None],
+        [-783713497, -994477761, 1831729871, -817514053, 1400911110, 42],
+    ),
+    "float": (
+        pa.float32(),
+        [0.0, -0.0, 1.5, -1.5, NAN, float("inf"), float("-inf"), None],
+        [933211791, 933211791, -221251528, 1765572753, -349261430, 2026854605, 427440766, 42],
+    ),
+    "double": (
+        pa.float64(),
+        [0.0, -0.0, 1.5, -1.5, NAN, float("inf"), 5e-324, None],
+        [-1670924195, -1670924195, 1290763749, 2099784398, -1281358385, 833680482, -1712319331, 42],
+    ),
+}
+
+# What Java 17 answered to `Objects.hashCode`.
+JAVA_SAYS = {
+    "": 0,
+    "a": 97,
+    "hello": 99162322,
+    "é": 233,
+    "日本語": 25921943,
+    "😀": 1772899,
+    "a😀b\0c": -241018815,
+    "\n\r\\": 10105,
+    LONG_TEXT: -2058718600,
+}
+
+TEXTS = st.one_of(
+    st.none(), st.text(max_size=30), st.text("ab\0é日😀", max_size=12), st.sampled_from(["", LONG_TEXT])
+)
+BINARIES = st.one_of(st.none(), st.binary(max_size=40))
+LONGS = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
+WIDE_DECIMALS = st.one_of(
+    st.none(), st.integers(0, 126).flatmap(lambda bits: st.integers(-(2**bits), 2**bits))
+)
+
+
+def java_reference(text: str | None) -> int:
+    units = np.frombuffer((text or "").encode("utf-16-le"), dtype="<u2").tolist()
+    total = 0
+    for unit in units:
+        total = (31 * total + unit) & 0xFFFFFFFF
+    return total - (total >> 31 << 32)
+
+
+def murmur_reference(data: bytes | None, seed: int = 42) -> int:
+    """One string at a time, as `Murmur3_x86_32.hashUnsafeBytes` is written down."""
+    if data is None:
+        return seed
+    mask = 0xFFFFFFFF
+
+    def rotate(x: int, bits: int) -> int:
+        return (x << bits | x >> (32 - bits)) & mask
+
+    whole = len(data) // 4 * 4
+    words = [int.from_bytes(data[at : at + 4], "little") for at in range(0, whole, 4)]
+    words += [byte - (byte >> 7 << 8) for byte in data[whole:]]
+    h = seed & mask
+    for word in words:
+        h ^= rotate(word * 0xCC9E2D51 & mask, 15) * 0x1B873593 & mask
+        h = (rotate(h, 13) * 5 + 0xE6546B64) & mask
+    h ^= len(data)
+    h = (h ^ h >> 16) * 0x85EBCA6B & mask
+    h = (h ^ h >> 13) * 0xC2B2AE35 & mask
+    h ^= h >> 16
+    return h - (h >> 31 << 32)
+
+
+def shrink_blocks(patch: pytest.MonkeyPatch, rows: int = 4, size: int = 16) -> None:
+    """Blocks so small that a handful of rows crosses several of their seams."""
+    patch.setattr(hashing, "_BLOCK_ROWS", rows)
+    patch.setattr(hashing, "_BLOCK_BYTES", size)
+
+
+# ------------------------------------------------------------------------------------ known values
+
+
+@pytest.mark.parametrize("name", SPARK_SAYS)
+def test_a_column_hashes_as_in_spark(name: str) -> None:
+    kind, values, expected = SPARK_SAYS[name]
+    hashes = spark_hash([pa.array(values, kind)])
+    assert hashes.dtype == np.int32
+    assert hashes.tolist() == expected
+
+
+@pytest.mark.parametrize("name", SPARK_SAYS)
+def test_a_slice_hashes_as_its_rows_do_in_the_whole(name: str) -> None:
+    kind, values, expected = SPARK_SAYS[name]
+    column = pa.array(values, kind)
+    for start in range(len(column)):
+        assert spark_hash([column.slice(start, 2)]).tolist() == expected[start : start + 2]
+        assert spark_hash([column.slice(0, start)]).tolist() == expected[:start]
+
+
+@pytest.mark.parametrize("name", SPARK_SAYS)
+def test_chunks_hash_as_one_column(name: str) -> None:
+    kind, values, expected = SPARK_SAYS[name]
+    column = pa.array(values, kind)
+    chunked = pa.chunked_array([column[:1], column[:0], column[1:3], column[3:]], kind)
+    assert spark_hash([chunked]).tolist() == expected
+
+
+def test_the_hash_of_one_column_seeds_the_next_and_a_null_passes_it_through() -> None:
+    number = pa.array([1, 1, None, None], pa.int64())
+    text = pa.array(["x", None, "x", None])
+    assert spark_hash([number, text]).tolist() == [-1438117640, -1712319331, -80340190, 42]
+    assert spark_hash([text, number]).tolist() == [-1275199412, -1712319331, -80340190, 42]
+    assert spark_hash([text, number], seed=7).tolist()[3] == 7
+
+
+def test_large_types_hash_as_their_small_ones() -> None:
+    for small, large in ((pa.string(), pa.large_string()), (pa.binary(), pa.large_binary())):
+        _, values, expected = SPARK_SAYS[str(small)]
+        assert spark_hash([pa.array(values, large)]).tolist() == expected
+        assert spark_hash([pa.array(values, large)[1:]]).tolist() == expected[1:]
+
+
+def test_bytes_of_fixed_size_hash_as_binary() -> None:
+    rng = random.Random(3)
+    for width in (0, 1, 3, 4, 7, 16):
+        values = [rng.randbytes(width) if i % 4 else None for i in range(40)]
+        expected = spark_hash([pa.array(values, pa.binary())]).tolist()
+        column = pa.array(values, pa.binary(width))
+        assert spark_hash([column]).tolist() == expected
+        assert spark_hash([column[5:]]).tolist() == expected[5:]
+
+
+def test_timestamps_of_any_unit_hash_as_their_microseconds() -> None:
+    seconds = [-62135596800, -1, 0, 1, 1700000000, None]
+    for unit, factor in (("s", 1), ("ms", 10**3), ("us", 10**6)):
+        values = [None if s is None else s * factor for s in seconds]
+        expected = spark_hash([pa.array([None if s is None else s * 10**6 for s in seconds], pa.int64())])
+        assert spark_hash([pa.array(values, pa.timestamp(unit))]).tolist() == expected.tolist()
+        assert spark_hash([pa.array(values, pa.timestamp(unit, "UTC"))[1:]]).tolist() == expected.tolist()[1:]
+
+
+def test_nanoseconds_are_floored_to_microseconds() -> None:
+    nanoseconds = pa.array([-2001, -2000, -1, 0, 999, 1000, None], pa.timestamp("ns"))
+    floored = pa.array([-3, -2, -1, 0, 0, 1, None], pa.int64())
+    assert spark_hash([nanoseconds]).tolist() == spark_hash([floored]).tolist()
+
+
+def test_a_timestamp_beyond_microseconds_is_refused() -> None:
+    with pytest.raises(InvalidKey, match="microseconds"):
+        spark_hash([pa.array([2**60], pa.timestamp("s"))])
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+@pytest.mark.parametrize(
+    "kind",
+    [pa.uint32(), pa.list_(pa.int8()), pa.string_view(), pa.decimal256(40, 1), pa.time64("us"), pa.null()],
+    ids=str,
+)
+def test_other_types_are_refused_even_without_rows(kind: pa.DataType, rows: int) -> None:
+    with pytest.raises(UnsupportedType, match="cannot be hashed"):
+        spark_hash([pa.nulls(rows, kind)])
+
+
+def test_columns_without_rows_have_no_hashes() -> None:
+    for kind, _, _ in SPARK_SAYS.values():
+        assert spark_hash([pa.chunked_array([], kind), pa.array([], kind)]).tolist() == []
+    assert java_hash([pa.chunked_array([], pa.string())]).tolist() == []
+    assert java_hash([pa.array([], pa.int64())]).tolist() == []
+
+
+# -------------------------------------------------------------------------------------- properties
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(BINARIES, max_size=25), st.integers(0, 5), st.integers(-(2**31), 2**31 - 1))
+def test_binaries_hash_as_the_reference_whatever_their_lengths(
+    values: list[bytes | None], start: int, seed: int
+) -> None:
+    expected = [murmur_reference(value, seed) for value in values[start:]]
+    with pytest.MonkeyPatch.context() as patch:
+        shrink_blocks(patch)
+        assert spark_hash([pa.array(values, pa.binary())[start:]], seed).tolist() == expected
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(LONGS, TEXTS), max_size=20), st.integers(0, 5))
+def test_several_columns_hash_as_the_reference(rows: list[tuple[int | None, str | None]], start: int) -> None:
+    expected = []
+    for number, text in rows[start:]:
+        # The two words of a long are mixed as eight bytes are.
+        first = murmur_reference(None if number is None else number.to_bytes(8, "little", signed=True))
+        expected.append(murmur_reference(None if text is None else text.encode(), first))
+    numbers = pa.array([row[0] for row in rows], pa.int64())
+    texts = pa.array([row[1] for row in rows], pa.string())
+    with pytest.MonkeyPatch.context() as patch:
+        shrink_blocks(patch)
+        assert spark_hash([numbers[start:], texts[start:]]).tolist() == expected
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(WIDE_DECIMALS, max_size=20))
+def test_wide_decimals_hash_as_their_fewest_bytes(values: list[int | None]) -> None:
+    def fewest(value: int) -> bytes:
+        magnitude = value if value >= 0 else ~value
+        return value.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
+
+    column = pa.array([None if value is None else Decimal(value) for value in values], pa.decimal128(38, 0))
+    expected = [murmur_reference(None if value is None else fewest(value)) for value in values]
+    assert spark_hash([column]).tolist() == expected
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(TEXTS, max_size=25), st.integers(0, 5), st.booleans())
+def test_java_strings_hash_as_the_reference(texts: list[str | None], start: int, large: bool) -> None:
+    column = pa.array(texts, pa.large_string() if large else pa.string())
+    with pytest.MonkeyPatch.context() as patch:
+        shrink_blocks(patch)
+        assert java_string_hash(column[start:]).tolist() == [java_reference(text) for text in texts[start:]]
+
+
+@pytest.mark.parametrize("length", [None, 16, 13])
+def test_columns_longer_than_a_block_hash_like_their_rows(length: int | None) -> None:
+    rng = random.Random(11)
+    rows = 40_000
+    values = [
+        rng.randbytes(rng.randrange(24) if length is None else length).hex()[:length] for _ in range(rows)
+    ]
+    column = pa.array(values)
+    sample = [*range(0, rows, 997), *range(16_380, 16_390), rows - 1]
+    hashes, java_hashes = spark_hash([column]), java_string_hash(column)
+    for row in sample:
+        assert hashes[row] == murmur_reference(values[row].encode())
+        assert java_hashes[row] == java_reference(values[row])
+
+
+# ------------------------------------------------------------------------------------------- Java
+
+
+def test_strings_hash_as_in_java_and_null_is_zero() -> None:
+    column = pa.array([*JAVA_SAYS, None])
+    hashes = java_string_hash(column)
+    assert hashes.dtype == np.int32
+    assert hashes.tolist() == [*JAVA_SAYS.values(), 0]
+    assert java_hash([pa.chunked_array([column[:3], column[3:]])]).tolist() == [*JAVA_SAYS.values(), 0]
+
+
+def test_a_string_longer_than_a_block_hashes_as_in_java() -> None:
+    text = "elastic é " * 20_000
+    assert java_string_hash(pa.array(["a", text, "b"])).tolist() == [97, java_reference(text), 98]
+
+
+def test_numbers_and_booleans_hash_as_their_java_boxes_do() -> None:
+    assert java_hash([pa.array([True, False, None])]).tolist() == [1231, 1237, 0]
+    for kind in (pa.int8(), pa.int16(), pa.int32()):
+        assert java_hash([pa.array([9, -128, 127, None], kind)[1:]]).tolist() == [-128, 127, 0]
+    longs = pa.array([0, -1, 2**32, 2**63 - 1, -(2**63), 123456789012, None], pa.int64())
+    assert java_hash([longs]).tolist() == [0, 0, 1, -(2**31), -(2**31), -1097262584, 0]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.binary(), pa.date32(), pa.float64(), pa.uint8(), pa.decimal128(9, 2)], ids=str
+)
+def test_java_refuses_types_it_has_no_one_rule_for(kind: pa.DataType) -> None:
+    with pytest.raises(UnsupportedType, match="hash='java' takes"):
+        java_hash([pa.array([], kind)])
+    with pytest.raises(UnsupportedType, match="is for strings"):
+        java_string_hash(pa.array([], kind))
+
+
+def test_java_refuses_several_columns() -> None:
+    with pytest.raises(UnsupportedType, match="single shard key column, not 2"):
+        java_hash([pa.array(["a"]), pa.array(["b"])])
+
+
+def test_java_refuses_strings_that_are_not_text() -> None:
+    broken = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xc3(")]
+    )
+    with pytest.raises(InvalidKey, match="not valid UTF-8"):
+        java_string_hash(broken)
+
+
+def test_what_lies_below_a_null_is_never_looked_at() -> None:
+    # The second of three rows is null and holds the byte 0xff, which is no text.
+    validity, ends = pa.py_buffer(b"\x05"), pa.py_buffer(np.array([0, 2, 3, 5], np.int32))
+    column = pa.Array.from_buffers(
+        pa.string(), 3, [validity, ends, pa.py_buffer("éé".encode()[:2] + b"\xffab")]
+    )
+    assert java_string_hash(column).tolist() == [java_reference("é"), 0, java_reference("ab")]
+    assert spark_hash([column]).tolist() == [murmur_reference("é".encode()), 42, murmur_reference(b"ab")]
+
+
+# ------------------------------------------------------------------------------------------- slots
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(LONGS, max_size=20), st.one_of(st.integers(1, 2**31 - 1), st.integers(0, 30).map(lambda n: 2**n))
+)
+def test_the_slot_is_the_positive_remainder_of_the_hash(values: list[int | None], slots: int) -> None:
+    column = pa.array(values, pa.int64())
+    found = slots_of([column], slots)
+    assert found.dtype == (np.uint16 if slots <= 65_536 else np.uint32)
+    assert found.tolist() == [h % slots for h in spark_hash([column]).tolist()]
+
+
+def test_extreme_hashes_have_slots_too() -> None:
+    column = pa.array([-(2**31), 2**31 - 1, -1, 0], pa.int32())
+    for slots in (1, 3, 1000, 4096, 65_535, 65_536, 65_537, 2**31 - 1):
+        found = slots_of([column], slots, "java")
+        assert found.tolist() == [h % slots for h in column.to_pylist()]
+        assert found.dtype == (np.uint16 if slots <= 65_536 else np.uint32)
+
+
+def test_slots_by_either_hash_are_those_of_known_rows() -> None:
+    columns = [pa.array([1, 1, None, None], pa.int64()), pa.array(["x", None, "x", None])]
+    assert slots_of(columns, 4096).tolist() == [248, 1181, 2850, 42]
+    assert slots_of(columns, 1000).tolist() == [360, 669, 810, 42]
+    assert slots_of([pa.array(["hello", "a😀b\0c"])], 4096, hash="java").tolist() == [2258, 2113]
+
+
+def test_an_unknown_hash_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(InvalidOption, match=r"'md5'\. Use one of: spark, java"):
+        slots_of([pa.array([1])], 16, hash="md5")
+
+
+@pytest.mark.parametrize("slots", [0, -1, 2**31])
+def test_an_impossible_number_of_slots_is_refused(slots: int) -> None:
+    with pytest.raises(InvalidOption, match="slots"):
+        slots_of([pa.array([1])], slots)
+
+
+# ------------------------------------------------------------------------------------ Spark itself
+
+
+def random_text(rng: random.Random) -> str:
+    alphabet = rng.choice(["abc", "abc\0 \n", "aé日😀𝄞\U0010ffff\ue000\ud7ff"])
+    return "".join(rng.choices(alphabet, k=rng.choice([0, 1, 2, 3, 4, 5, 8, 13, 40])))
+
+
+def random_integer(bits: int) -> Callable[[random.Random], int]:
+    """All magnitudes alike, and the edges often."""
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+
+    def one(rng: random.Random) -> int:
+        size = rng.randrange(bits)
+        return rng.choice(
+            [low, high, 0, -1, rng.randint(low, high), rng.randint(-(1 << size), (1 << size) - 1)]
+        )
+
+    return one
+
+
+def random_decimal(precision: int, scale: int) -> Callable[[random.Random], Decimal]:
+    def one(rng: random.Random) -> Decimal:
+        digits = rng.randint(1, precision)
+        value = rng.choice([0, 10**digits - 1, 1 - 10**digits, rng.randint(1 - 10**digits, 10**digits - 1)])
+        value = rng.choice([value, rng.choice([1, -1]) * 2 ** rng.randrange(max(1, precision * 3))])
+        return Decimal(f"{value}e-{scale}")
+
+    return one
+
+
+RANDOM_COLUMNS: dict[str, tuple[pa.DataType, Callable[[random.Random], Any]]] = {
+    "flag": (pa.bool_(), lambda rng: rng.random() < 0.5),
+    "tiny": (pa.int8(), random_integer(8)),
+    "small": (pa.int16(), random_integer(16)),
+    "whole": (pa.int32(), random_integer(32)),
+    "big": (pa.int64(), random_integer(64)),
+    "txt": (pa.string(), random_text),
+    "bin": (pa.binary(), lambda rng: rng.randbytes(rng.randrange(20))),
+    "day": (pa.date32(), lambda rng: rng.randint(-700_000, 2_900_000)),
+    "instant": (pa.timestamp("us", "UTC"), lambda rng: rng.randint(-62_135_596_800_000_000, 2**57)),
+    "local": (pa.timestamp("us"), lambda rng: rng.randint(-62_135_596_800_000_000, 2**57)),
+    "dec9": (pa.decimal128(9, 4), random_decimal(9, 4)),
+    "dec18": (pa.decimal128(18, 2), random_decimal(18, 2)),
+    "dec19": (pa.decimal128(19, 0), random_decimal(19, 0)),
+    "dec38": (pa.decimal128(38, 10), random_decimal(38, 10)),
+    "real": (pa.float32(), lambda rng: rng.choice([0.0, -0.0, NAN, rng.uniform(-1e30, 1e30)])),
+    "dbl": (pa.float64(), lambda rng: rng.choice([0.0, -0.0, NAN, rng.uniform(-1e300, 1e300)])),
+}
+COMBINATIONS = [
+    *([name] for name in RANDOM_COLUMNS),
+    ["big", "txt"],
+    ["txt", "big"],
+    ["dec38", "bin", "flag", "day"],
+    list(RANDOM_COLUMNS),
+]
+
+
+def random_table(rows: int, seed: int) -> pa.Table:
+    rng = random.Random(seed)
+    columns = {}
+    for name, (kind, one) in RANDOM_COLUMNS.items():
+        columns[name] = pa.array([None if rng.random() < 0.08 else one(rng) for _ in range(rows)], kind)
+    return pa.table(columns)
+
+
+@pytest.mark.spark
+def test_random_rows_have_the_hashes_and_slots_that_spark_gives_them(spark: SparkSession) -> None:
+    table = random_table(3_000, seed=20)
+    selected = []
+    for number, names in enumerate(COMBINATIONS):
+        selected.append(f"hash({', '.join(names)}) AS h{number}")
+        selected.append(f"pmod(hash({', '.join(names)}), 4096) AS p{number}")
+        selected.append(f"pmod(hash({', '.join(names)}), 70001) AS q{number}")
+    answers = spark.createDataFrame(table).selectExpr(*selected).toArrow()
+    for number, names in enumerate(COMBINATIONS):
+        columns = [table[name] for name in names]
+        np.testing.assert_array_equal(spark_hash(columns), answers[f"h{number}"].to_numpy(), str(names))
+        np.testing.assert_array_equal(slots_of(columns, 4096), answers[f"p{number}"].to_numpy(), str(names))
+        np.testing.assert_array_equal(slots_of(columns, 70_001), answers[f"q{number}"].to_numpy(), str(names))
+
+
+@pytest.mark.spark
+def test_a_repartition_by_the_shard_key_puts_rows_where_the_store_does(spark: SparkSession) -> None:
+    frame = spark.range(2_000).selectExpr("id", "concat('key-', id) AS name").repartition(7, "id", "name")
+    rows = frame.selectExpr("id", "name", "spark_partition_id() AS place").toArrow()
+    assert slots_of([rows["id"], rows["name"]], 7).tolist() == rows["place"].to_pylist()
+
+
+@pytest.mark.spark
+def test_random_strings_and_numbers_have_the_hashes_that_java_gives_them(spark: SparkSession) -> None:
+    assert spark._jvm is not None
+    objects = spark._jvm.java.util.Objects
+    rng = random.Random(21)
+    texts = [*JAVA_SAYS, *(random_text(rng) for _ in range(200))]
+    assert java_string_hash(pa.array(texts)).tolist() == [objects.hashCode(text) for text in texts]
+    flags = [True, False, None]
+    assert java_hash([pa.array(flags)]).tolist() == [objects.hashCode(flag) for flag in flags]
+    # Py4J hands over a number as a Long only where it does not fit an Integer.
+    longs = [number for number in (random_integer(64)(rng) for _ in range(300)) if abs(number) > 2**31]
+    assert len(longs) > 50
+    assert java_hash([pa.array(longs)]).tolist() == [objects.hashCode(number) for number in longs]
+    integers = [random_integer(32)(rng) for _ in range(50)]
+    assert java_hash([pa.array(integers, pa.int32())]).tolist() == [objects.hashCode(n) for n in integers]

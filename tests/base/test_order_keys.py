@@ -1,0 +1,324 @@
+"""Keys compare as their values do, can be read back, and refuse what they never wrote."""
+
+from __future__ import annotations
+
+import decimal
+import string
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base.errors import ContinuationKeyError, InvalidKey, UnsupportedType
+from elasticscan.base.order_keys import check_key_type, decode, encode_array, encode_row, sort_codes
+
+
+def integers(bits: int) -> st.SearchStrategy[int]:
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+    return st.one_of(
+        st.integers(low, high), st.integers(-3, 3), st.sampled_from([low, low + 1, high - 1, high])
+    )
+
+
+def decimals(precision: int) -> st.SearchStrategy[int]:
+    top = 10**precision - 1
+    return st.one_of(st.integers(-top, top), st.integers(-3, 3), st.sampled_from([-top, top]))
+
+
+# Few letters, so that equal values, prefixes and zeros are common.
+TEXTS = st.one_of(st.text("\0\1aé\uffff😀", max_size=5), st.text(max_size=8))
+BINARIES = st.one_of(
+    st.lists(st.sampled_from([0, 1, 254, 255]), max_size=5).map(bytes), st.binary(max_size=8)
+)
+
+# Every type, and its values as what Python orders as the type is ordered: times as integers,
+# decimals by their unscaled value.
+VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.bool_(): st.booleans(),
+    pa.int8(): integers(8),
+    pa.int16(): integers(16),
+    pa.int32(): integers(32),
+    pa.int64(): integers(64),
+    pa.date32(): integers(32),
+    pa.timestamp("s"): integers(64),
+    pa.timestamp("us", "UTC"): integers(64),
+    pa.timestamp("ns"): integers(64),
+    pa.decimal128(9, 2): decimals(9),
+    pa.decimal128(38, 0): decimals(38),
+    pa.decimal128(38, 37): decimals(38),
+    pa.decimal128(20, -3): decimals(20),
+    pa.string(): TEXTS,
+    pa.large_string(): TEXTS,
+    pa.binary(): BINARIES,
+    pa.large_binary(): BINARIES,
+    pa.binary(3): st.one_of(
+        st.binary(min_size=3, max_size=3), st.sampled_from([b"\0\0\0", b"\0\0\1", b"\xff\0\0"])
+    ),
+}
+FIXED = [kind for kind in VALUES if not any(word in str(kind) for word in ("string", "binary"))] + [
+    pa.binary(3)
+]
+
+
+def array_of(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal128(kind):
+        exact = decimal.Context(prec=76)
+        values = [decimal.Decimal(value).scaleb(-kind.scale, exact) for value in values]
+    return pa.array(values, kind)
+
+
+def in_order(value: Any) -> Any:
+    """Strings are ordered by their UTF-8 bytes."""
+    return value.encode() if isinstance(value, str) else value
+
+
+@st.composite
+def tables(draw: st.DrawFn, kinds: list[pa.DataType]) -> tuple[list[pa.Array], list[tuple[Any, ...]]]:
+    """Up to three columns behind an offset, and their rows."""
+    chosen = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=3))
+    rows = draw(st.lists(st.tuples(*(VALUES[kind] for kind in chosen)), min_size=1, max_size=8))
+    skipped = draw(st.integers(0, len(rows) - 1))
+    columns = [array_of([row[i] for row in rows], kind).slice(skipped) for i, kind in enumerate(chosen)]
+    return columns, [tuple(in_order(value) for value in row) for row in rows[skipped:]]
+
+
+def key_of(*cells: tuple[Any, pa.DataType]) -> bytes:
+    return encode_row([pa.array([value], kind) for value, kind in cells], 0)
+
+
+# --------------------------------------------------------------------------------------- properties
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=str)
+def test_keys_of_one_column_are_ordered_and_equal_as_its_values(kind: pa.DataType) -> None:
+    @settings(deadline=None, max_examples=40)
+    @given(st.lists(VALUES[kind], min_size=2, max_size=12))
+    def check(values: list[Any]) -> None:
+        column = array_of(values, kind)
+        keys = [encode_row([column], row) for row in range(len(values))]
+        codes = sort_codes(column)
+        assert codes.dtype.kind in "iu"
+        plain = codes.tolist()
+        for i, one in enumerate(map(in_order, values)):
+            for j, other in enumerate(map(in_order, values)):
+                assert (keys[i] < keys[j], keys[i] == keys[j]) == (one < other, one == other)
+                assert (plain[i] < plain[j], plain[i] == plain[j]) == (one < other, one == other)
+
+    check()
+
+
+@settings(deadline=None, max_examples=150)
+@given(tables(list(VALUES)))
+def test_keys_of_several_columns_are_ordered_as_tuples_and_none_begins_another(
+    table: tuple[list[pa.Array], list[tuple[Any, ...]]],
+) -> None:
+    columns, rows = table
+    keys = [encode_row(columns, row) for row in range(len(rows))]
+    for key, row in zip(keys, rows, strict=True):
+        for other_key, other_row in zip(keys, rows, strict=True):
+            assert (key < other_key) == (row < other_row)
+            assert other_key.startswith(key) == (row == other_row)
+
+
+@settings(deadline=None, max_examples=100)
+@given(tables(list(VALUES)))
+def test_sort_codes_put_rows_in_the_order_of_their_keys(
+    table: tuple[list[pa.Array], list[tuple[Any, ...]]],
+) -> None:
+    columns, rows = table
+    keys = [encode_row(columns, row) for row in range(len(rows))]
+    by_codes = np.lexsort([sort_codes(column) for column in reversed(columns)])
+    assert by_codes.tolist() == sorted(range(len(rows)), key=keys.__getitem__)
+
+
+@settings(deadline=None, max_examples=150)
+@given(tables(list(VALUES)))
+def test_a_key_decodes_to_the_row_it_was_made_of(
+    table: tuple[list[pa.Array], list[tuple[Any, ...]]],
+) -> None:
+    columns, rows = table
+    kinds = [column.type for column in columns]
+    for row in range(len(rows)):
+        scalars = decode(encode_row(columns, row), kinds)
+        assert [scalar.type for scalar in scalars] == kinds
+        assert all(scalar.equals(column[row]) for scalar, column in zip(scalars, columns, strict=True))
+
+
+@settings(deadline=None, max_examples=100)
+@given(tables(FIXED))
+def test_keys_of_whole_columns_are_those_of_their_rows(
+    table: tuple[list[pa.Array], list[tuple[Any, ...]]],
+) -> None:
+    columns, rows = table
+    assert encode_array(columns).to_pylist() == [encode_row(columns, row) for row in range(len(rows))]
+
+
+@settings(deadline=None, max_examples=100)
+@given(tables(list(VALUES)), st.data())
+def test_a_key_cut_short_or_with_bytes_behind_it_is_refused(
+    table: tuple[list[pa.Array], list[tuple[Any, ...]]], data: st.DataObject
+) -> None:
+    columns, _ = table
+    kinds = [column.type for column in columns]
+    key = encode_row(columns, 0)
+    with pytest.raises(ContinuationKeyError, match="malformed"):
+        decode(key[: data.draw(st.integers(0, len(key) - 1))], kinds)
+    with pytest.raises(ContinuationKeyError, match="follow the last column"):
+        decode(key + data.draw(st.binary(min_size=1, max_size=3)), kinds)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.binary(max_size=24), st.lists(st.sampled_from(list(VALUES)), max_size=3))
+def test_any_bytes_are_refused_or_are_the_key_of_what_they_decode_to(
+    key: bytes, kinds: list[pa.DataType]
+) -> None:
+    try:
+        scalars = decode(key, kinds)
+    except ContinuationKeyError:
+        return
+    columns = [pa.array([scalar], kind) for scalar, kind in zip(scalars, kinds, strict=True)]
+    assert encode_row(columns, 0) == key
+
+
+# ------------------------------------------------------------------------------------ known bytes
+
+
+def test_the_bytes_of_every_type_are_these() -> None:
+    known = [
+        (True, pa.bool_(), "01"),
+        (-1, pa.int8(), "7f"),
+        (5, pa.int16(), "8005"),
+        (-(2**31), pa.int32(), "00000000"),
+        (1, pa.int64(), "8000000000000001"),
+        (0, pa.date32(), "80000000"),
+        (-1, pa.timestamp("us", "UTC"), "7fffffffffffffff"),
+        (decimal.Decimal("2.56"), pa.decimal128(9, 2), "80000000000000000000000000000100"),
+        (decimal.Decimal("-0.01"), pa.decimal128(38, 2), "7fffffffffffffffffffffffffffffff"),
+        (b"\0a\xff", pa.binary(3), "0061ff"),
+        ("a\0b", pa.string(), "6100ff620000"),
+        ("é", pa.large_string(), "c3a90000"),
+        (b"\0\xff", pa.binary(), "00ffff0000"),
+        (b"", pa.large_binary(), "0000"),
+    ]
+    for value, kind, expected in known:
+        assert key_of((value, kind)).hex() == expected, kind
+    assert key_of(("a", pa.string()), (3, pa.int8()), (b"", pa.binary())).hex() == "610000830000"
+
+
+def test_keys_do_not_depend_on_the_precision_that_a_program_calculates_with() -> None:
+    wide = decimal.Decimal("-" + "9" * 38)
+    kind = pa.decimal128(38, 0)
+    with decimal.localcontext(prec=3):
+        key = key_of((wide, kind))
+        assert decode(key, [kind])[0].as_py() == wide
+    assert key == key_of((wide, kind))
+
+
+def test_nanoseconds_and_years_beyond_python_survive() -> None:
+    for value, kind in ((2**62, pa.timestamp("us")), (1_700_000_000_123_456_789, pa.timestamp("ns"))):
+        assert decode(key_of((value, kind)), [kind])[0].value == value
+    assert decode(key_of((2**31 - 1, pa.date32())), [pa.date32()])[0].value == 2**31 - 1
+
+
+# ------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        (b"\2", pa.bool_()),
+        (b"a", pa.string()),
+        (b"a\0", pa.string()),
+        (b"a\0\1", pa.string()),
+        (b"a\0\xff", pa.binary()),
+        (b"\xff\0\0", pa.string()),
+        (b"\xff" * 16, pa.decimal128(38, 0)),
+        (b"\x80" + b"\0" * 14 + b"\x64", pa.decimal128(2, 0)),
+        (b"", pa.int8()),
+    ],
+    ids=repr,
+)
+def test_bytes_that_no_key_holds_are_refused(key: bytes, kind: pa.DataType) -> None:
+    with pytest.raises(ContinuationKeyError, match="malformed"):
+        decode(key, [kind])
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=str)
+def test_every_listed_type_may_be_a_key_and_none_may_be_null(kind: pa.DataType) -> None:
+    check_key_type("id", kind)
+    column = pa.nulls(1, kind)
+    with pytest.raises(InvalidKey, match="null"):
+        encode_row([column], 0)
+    with pytest.raises(InvalidKey, match="null"):
+        sort_codes(column)
+    if kind in FIXED:
+        with pytest.raises(InvalidKey, match="null"):
+            encode_array([column])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.float64(),
+        pa.uint8(),
+        pa.date64(),
+        pa.decimal256(40, 2),
+        pa.string_view(),
+        pa.list_(pa.int8()),
+        pa.null(),
+    ],
+    ids=str,
+)
+def test_other_types_are_refused_by_name_with_those_that_are_allowed(kind: pa.DataType) -> None:
+    with pytest.raises(UnsupportedType, match=r"'price' .* Allowed are bool, int8") as caught:
+        check_key_type("price", kind)
+    assert caught.value.fields["column"] == "price"
+    column = pa.nulls(1, kind)
+    with pytest.raises(UnsupportedType, match="Allowed are"):
+        encode_row([column], 0)
+    with pytest.raises(UnsupportedType, match="Allowed are"):
+        decode(b"\0", [kind])
+    with pytest.raises(UnsupportedType, match="Allowed are"):
+        sort_codes(column)
+    with pytest.raises(UnsupportedType, match="row by row"):
+        encode_array([column])
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()], ids=str)
+def test_whole_columns_of_varying_width_are_refused(kind: pa.DataType) -> None:
+    with pytest.raises(UnsupportedType, match="row by row"):
+        encode_array([pa.array([1]), pa.array(["a"], kind)])
+
+
+# ------------------------------------------------------------------------------------ sort codes
+
+
+def test_codes_of_integers_times_and_narrow_decimals_are_views_of_the_column() -> None:
+    for kind in (pa.int8(), pa.int64(), pa.date32(), pa.timestamp("ms"), pa.decimal128(18, 2)):
+        column = array_of([3, -1, 2], kind).slice(1)
+        codes = sort_codes(column)
+        assert codes.tolist() == [-1, 2]
+        assert not codes.flags.owndata
+        assert not codes.flags.writeable
+
+
+def test_wide_decimals_are_ranked_only_where_they_do_not_fit_a_long() -> None:
+    kind = pa.decimal128(38, 0)
+    assert sort_codes(array_of([2**63 - 1, -(2**63)], kind)).tolist() == [2**63 - 1, -(2**63)]
+    assert sort_codes(array_of([2**63, -(2**63), 2**63, 10**37], kind)).tolist() == [2, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=str)
+def test_columns_without_rows_have_no_codes_and_no_keys(kind: pa.DataType) -> None:
+    empty = pa.array([], kind)
+    assert sort_codes(empty).tolist() == []
+    if kind in FIXED:
+        assert encode_array([empty, empty]).to_pylist() == []
+
+
+def test_letters_in_order_have_codes_in_order() -> None:
+    column = pa.array(sorted(string.ascii_letters))
+    assert np.all(np.diff(sort_codes(column).astype(np.int64)) == 1)

@@ -1,0 +1,37 @@
+"""What tests of several folders share."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One small local session for the whole run; starting one takes longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environ, "PYSPARK_PYTHON", sys.executable)
+        patch.setitem(os.environ, "PYSPARK_DRIVER_PYTHON", sys.executable)
+        with warnings.catch_warnings():
+            # PySpark warns of a pandas that is newer than itself; nothing here uses pandas.
+            warnings.simplefilter("ignore")
+            session = (
+                SparkSession.builder.master("local[2]")
+                .appName("elasticscan-tests")
+                .config("spark.ui.enabled", "false")
+                .config("spark.sql.shuffle.partitions", "2")
+                .config("spark.driver.memory", "2g")
+                .config("spark.driver.bindAddress", "127.0.0.1")
+                .config("spark.driver.host", "127.0.0.1")
+                .config("spark.sql.session.timeZone", "UTC")
+                .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+                .getOrCreate()
+            )
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()

@@ -1,0 +1,70 @@
+"""The phases of a move: every pair of a phase and an event."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from elasticscan.base.errors import InvalidTopologyChange
+from elasticscan.topology import FINAL, TRANSITIONS, Event, Phase, advance, serving_side
+
+# One row per phase, one column per event; a dot is a refusal.
+TABLE = """
+                start_copy  copied     more_commits  switched       failed  owner_died
+planned         copying     .          .             .              undone  undone
+copying         .           caught_up  copying       .              undone  undone
+caught_up       .           .          copying       target_serves  undone  undone
+target_serves   .           .          .             .              .       .
+undone          .           .          .             .              .       .
+"""
+
+
+def expected() -> dict[tuple[Phase, Event], str]:
+    head, *rows = TABLE.strip().splitlines()
+    events = [Event(name) for name in head.split()]
+    cells = [(Phase(row.split()[0]), row.split()[1:]) for row in rows]
+    return {(phase, event): cell for phase, row in cells for event, cell in zip(events, row, strict=True)}
+
+
+def test_the_table_has_every_pair() -> None:
+    assert set(expected()) == set(product(Phase, Event))
+
+
+@pytest.mark.parametrize(("phase", "event"), list(product(Phase, Event)))
+def test_every_pair_does_what_the_table_says(phase: Phase, event: Event) -> None:
+    cell = expected()[phase, event]
+    if cell != ".":
+        assert advance(phase, event) is Phase(cell)
+        return
+    with pytest.raises(InvalidTopologyChange) as caught:
+        advance(phase, event)
+    allowed = tuple(e for e in Event if expected()[phase, e] != ".")
+    assert caught.value.fields == {"phase": phase, "event": event, "allowed": allowed}
+    for word in (phase, event, *allowed):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("phase", [p for p in Phase if p not in FINAL])
+def test_a_move_whose_owner_died_before_the_target_served_is_undone(phase: Phase) -> None:
+    assert advance(phase, Event.OWNER_DIED) is Phase.UNDONE
+    assert serving_side(phase) == serving_side(Phase.UNDONE) == "source"
+
+
+def test_only_the_switch_changes_who_serves() -> None:
+    changing = {e for (phase, e), after in TRANSITIONS.items() if serving_side(phase) != serving_side(after)}
+    assert changing == {Event.SWITCHED}
+    assert [p for p in Phase if serving_side(p) == "target"] == [Phase.TARGET_SERVES]
+
+
+def test_every_phase_can_be_reached_and_every_move_can_end() -> None:
+    reached = {Phase.PLANNED}
+    for _ in Phase:
+        reached |= {after for (phase, _), after in TRANSITIONS.items() if phase in reached}
+    assert reached == set(Phase)
+    assert {phase for phase, _ in TRANSITIONS} == set(Phase) - FINAL
+
+
+def test_phases_are_stored_by_their_names() -> None:
+    assert [str(p) for p in Phase] == ["planned", "copying", "caught_up", "target_serves", "undone"]
+    assert Phase("copying") is Phase.COPYING

@@ -1,0 +1,207 @@
+"""Plans: balanced, and by the fewest moves that can do it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import count, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base.errors import InvalidOption, InvalidTopologyChange, ShardNotFound
+from elasticscan.topology import (
+    MovePlan,
+    Placement,
+    SlotSet,
+    Tablet,
+    initial_placement,
+    move_tablet,
+    plan_balance,
+    plan_contract,
+    plan_expand,
+)
+
+few = settings(max_examples=150, deadline=None)
+
+
+def placed(homes: Sequence[int]) -> Placement:
+    """Tablets 1, 2, ... of one slot, at these shards."""
+    return Placement.of(Tablet(i + 1, i, i + 1, home, 1) for i, home in enumerate(homes))
+
+
+def carried_out(placement: Placement, plan: Sequence[MovePlan]) -> Placement:
+    for move in plan:
+        tablet = placement.tablet(move.tablet)
+        assert tablet is not None
+        assert tablet.shard == move.source
+        placement = move_tablet(placement, move.tablet, move.target, tablet.epoch)
+    return placement
+
+
+def is_balanced(homes: Sequence[int], shards: Sequence[int]) -> bool:
+    counts = [homes.count(s) for s in shards]
+    return sum(counts) == len(homes) and max(counts) - min(counts) <= 1
+
+
+def homes_of(placement: Placement) -> list[int]:
+    return [t.shard for t in placement.tablets]
+
+
+def fewest_moves(homes: Sequence[int], shards: Sequence[int]) -> int:
+    """By arithmetic: strangers leave, and so does what exceeds a share; some shares are one larger."""
+    small, larger_shares = divmod(len(homes), len(shards))
+    held = Counter(homes)
+    strangers = sum(n for shard, n in held.items() if shard not in shards)
+    excess = sum(max(0, held[s] - small) for s in shards)
+    return strangers + excess - min(larger_shares, sum(held[s] > small for s in shards))
+
+
+shard_lists = st.lists(st.integers(1, 9), min_size=1, max_size=9, unique=True)
+homes_lists = st.lists(st.integers(1, 9), min_size=1, max_size=40)
+
+
+@few
+@given(homes_lists, shard_lists)
+def test_a_plan_balances_by_as_few_moves_as_arithmetic_allows(homes: list[int], shards: list[int]) -> None:
+    before = placed(homes)
+    plan = plan_balance(before, shards)
+    after = carried_out(before, plan)
+    assert is_balanced(homes_of(after), shards)
+    assert len(plan) == fewest_moves(homes, shards)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    st.lists(st.integers(1, 4), min_size=1, max_size=3, unique=True),
+)
+def test_no_other_way_to_balance_moves_fewer_tablets(homes: list[int], shards: list[int]) -> None:
+    others = (ways for ways in product(shards, repeat=len(homes)) if is_balanced(ways, shards))
+    fewest = min(sum(a != b for a, b in zip(homes, way, strict=True)) for way in others)
+    assert len(plan_balance(placed(homes), shards)) == fewest
+
+
+@few
+@given(homes_lists, shard_lists)
+def test_only_needed_moves_are_planned(homes: list[int], shards: list[int]) -> None:
+    plan = plan_balance(placed(homes), shards)
+    assert len({m.tablet for m in plan}) == len(plan)
+    assert all(m.source != m.target for m in plan)
+    givers = {m.source for m in plan} & set(shards)
+    assert not givers & {m.target for m in plan}, "no shard both gives and takes"
+    assert plan_balance(carried_out(placed(homes), plan), shards) == ()
+
+
+@few
+@given(homes_lists, shard_lists, st.data())
+def test_the_order_in_which_shards_are_listed_does_not_matter(
+    homes: list[int], shards: list[int], data: st.DataObject
+) -> None:
+    listed = data.draw(st.permutations(shards))
+    assert plan_balance(placed(homes), listed) == plan_balance(placed(homes), shards)
+
+
+def test_donors_give_their_last_tablets_and_receivers_take_neighbours() -> None:
+    before = initial_placement(64, 12, [1, 2])
+    assert plan_expand(before, [1, 2], [3]) == (
+        MovePlan(5, 1, 3),
+        MovePlan(6, 1, 3),
+        MovePlan(11, 2, 3),
+        MovePlan(12, 2, 3),
+    )
+    after = carried_out(before, plan_contract(before, [1, 2], 1))
+    assert after.at(2) == SlotSet.span(0, 64)
+
+
+@few
+@given(st.integers(1, 40), st.integers(1, 9))
+def test_the_number_of_shards_counts_up_down_and_back_and_forth(tablets: int, most: int) -> None:
+    placement = initial_placement(4 * tablets, tablets, [1])
+    active, ids = [1], count(2)
+    for wanted in [*range(2, most + 1), *range(most - 1, 0, -1), most, 1, (most + 1) // 2]:
+        if wanted > len(active):
+            new = [next(ids) for _ in range(wanted - len(active))]
+            plan = plan_expand(placement, active, new)
+            assert {m.target for m in plan} <= set(new), "shards in balance only give"
+            active += new
+            placement = carried_out(placement, plan)
+        while wanted < len(active):
+            leaving = active[len(active) // 2]
+            plan = plan_contract(placement, active, leaving)
+            assert {m.source for m in plan} <= {leaving}, "shards in balance only take"
+            active.remove(leaving)
+            placement = carried_out(placement, plan)
+            assert is_balanced(homes_of(placement), active)
+        assert is_balanced(homes_of(placement), active)
+    assert placement.slot_count == 4 * tablets
+
+
+@few
+@given(st.integers(1, 300), st.data())
+def test_a_new_store_is_even_and_contiguous(slots: int, data: st.DataObject) -> None:
+    tablets = data.draw(st.integers(1, min(slots, 40)))
+    shards = data.draw(shard_lists)
+    placement = initial_placement(slots, tablets, shards)
+    sizes = [t.end - t.start for t in placement.tablets]
+    assert placement.slot_count == slots
+    assert [t.id for t in placement.tablets] == list(range(1, tablets + 1))
+    assert {t.epoch for t in placement.tablets} == {1}
+    assert max(sizes) - min(sizes) <= 1
+    assert is_balanced(homes_of(placement), shards)
+    assert all(len(placement.at(s).ranges) <= 1 for s in shards)
+    assert plan_balance(placement, shards) == ()
+
+
+def test_with_fewer_tablets_than_shards_some_shards_hold_nothing() -> None:
+    assert initial_placement(8, 2, [5, 3, 4]).shards == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("slots", "tablets", "shards"),
+    [
+        (0, 1, [1]),
+        (-4, 1, [1]),
+        (65_537, 1, [1]),
+        (4, 5, [1]),
+        (4, 0, [1]),
+        (4, -1, [1]),
+        (4, 2, []),
+        (4, 2, [1, 1]),
+    ],
+)
+def test_a_store_that_cannot_be_is_refused(slots: int, tablets: int, shards: list[int]) -> None:
+    with pytest.raises(InvalidOption):
+        initial_placement(slots, tablets, shards)
+
+
+def test_the_largest_store_and_the_smallest_can_be() -> None:
+    assert len(initial_placement(65_536, 65_536, [1, 2]).tablets) == 65_536
+    assert initial_placement(1, 1, [1]).tablets == (Tablet(1, 0, 1, 1, 1),)
+
+
+def test_tablets_always_need_a_shard_to_live_at() -> None:
+    placement = placed([1, 1, 2])
+    for shards in ([], [1, 1]):
+        with pytest.raises(InvalidTopologyChange):
+            plan_balance(placement, shards)
+    with pytest.raises(InvalidTopologyChange, match="the last one"):
+        plan_contract(placed([1, 1]), [1], 1)
+
+
+def test_only_shards_that_are_not_active_can_be_new() -> None:
+    for new in ([], [2], [3, 2], [3, 3]):
+        with pytest.raises(InvalidTopologyChange):
+            plan_expand(placed([1, 1, 2]), [1, 2], new)
+
+
+def test_a_contraction_that_stopped_half_way_can_be_planned_again() -> None:
+    draining = placed([1, 1, 2, 3])
+    assert plan_contract(draining, [1, 2], 3) == (MovePlan(4, 3, 2),)
+    assert plan_contract(draining, [1, 2, 4], 4) == (MovePlan(4, 3, 2),), "whoever drains goes on draining"
+
+
+def test_a_shard_that_is_not_there_cannot_leave() -> None:
+    with pytest.raises(ShardNotFound):
+        plan_contract(placed([1, 2]), [1, 2], 3)

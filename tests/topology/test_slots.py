@@ -1,0 +1,109 @@
+"""`SlotSet` against Python's own sets."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.topology import SlotSet
+
+few = settings(max_examples=200, deadline=None)
+
+slot = st.integers(0, 40)
+ranges = st.lists(st.tuples(slot, slot), max_size=8)
+
+
+def model(pairs: list[tuple[int, int]]) -> set[int]:
+    return {s for start, end in pairs for s in range(start, end)}
+
+
+def slots_of(slots: SlotSet) -> set[int]:
+    return model(list(slots.ranges))
+
+
+@few
+@given(ranges, ranges)
+def test_the_algebra_is_that_of_sets(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+    left, right = SlotSet.of(a), SlotSet.of(b)
+    assert slots_of(left) == model(a)
+    assert slots_of(left | right) == model(a) | model(b)
+    assert slots_of(left & right) == model(a) & model(b)
+    assert slots_of(left - right) == model(a) - model(b)
+    assert (left <= right) == (model(a) <= model(b))
+    assert (left >= right) == (model(a) >= model(b))
+    assert len(left) == len(model(a))
+    assert bool(left) == bool(model(a))
+
+
+@few
+@given(ranges, ranges)
+def test_equal_sets_are_equal_values_however_they_came_about(
+    a: list[tuple[int, int]], b: list[tuple[int, int]]
+) -> None:
+    left, right = SlotSet.of(a), SlotSet.of(b)
+    one_by_one = SlotSet.of((s, s + 1) for s in model(a) & model(b))
+    assert left & right == one_by_one == left - (left - right)
+    assert hash(left & right) == hash(one_by_one)
+    assert (left == right) == (model(a) == model(b))
+
+
+@few
+@given(ranges)
+def test_ranges_are_sorted_and_never_touch(pairs: list[tuple[int, int]]) -> None:
+    normal = SlotSet.of(pairs).ranges
+    assert all(start < end for start, end in normal)
+    assert all(normal[i][1] < normal[i + 1][0] for i in range(len(normal) - 1))
+
+
+@few
+@given(ranges)
+def test_text_and_pickle_bring_back_the_same_set(pairs: list[tuple[int, int]]) -> None:
+    slots = SlotSet.of(pairs)
+    assert SlotSet.parse(str(slots)) == slots
+    assert pickle.loads(pickle.dumps(slots)) == slots
+
+
+def test_the_text_is_ranges_with_ends_excluded() -> None:
+    assert str(SlotSet.of([(128, 192), (0, 32), (32, 64)])) == "0-64,128-192"
+    assert str(SlotSet()) == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["7", "4-2", "3-3", "-1-4", "a-b", "0-64,", "0-+4", "0-1_0", " 0-4", "0-4;8-9"]
+)
+def test_text_that_is_no_set_of_slots_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a range of slots"):
+        SlotSet.parse(text)
+
+
+@given(ranges, slot)
+@few
+def test_membership_is_that_of_sets_for_numpy_integers_too(pairs: list[tuple[int, int]], at: int) -> None:
+    slots = SlotSet.of(pairs)
+    assert (at in slots) == (at in model(pairs))
+    assert (np.int32(at) in slots) == (at in model(pairs))
+    assert "0" not in slots
+    assert 0.0 not in slots
+
+
+def test_numpy_bounds_become_plain_integers() -> None:
+    bounds = np.array([0, 4], dtype=np.int64)
+    for slots in (SlotSet.of([(bounds[0], bounds[1])]), SlotSet.span(bounds[0], bounds[1])):
+        assert slots == SlotSet.span(0, 4)
+        assert {type(bound) for pair in slots for bound in pair} == {int}
+
+
+def test_a_span_that_ends_before_it_begins_is_empty() -> None:
+    assert SlotSet.span(4, 4) == SlotSet.span(5, 2) == SlotSet()
+
+
+@pytest.mark.parametrize(
+    "pairs", [((0, 1), (1, 2)), ((4, 5), (0, 1)), ((3, 3),), ((-1, 2),), ((0, 4), (2, 6))]
+)
+def test_ranges_out_of_normal_form_are_our_mistake(pairs: tuple[tuple[int, int], ...]) -> None:
+    with pytest.raises(AssertionError):
+        SlotSet(pairs)

@@ -1,0 +1,87 @@
+"""Where rows live: slots, tablets, shards, and how all that changes while scans go on.
+
+Everything here is a frozen value or a function from values to values. There is no clock, no
+randomness, no thread and no I/O, so one seed replays the life of a whole cluster, and every
+process that looks at the same placement draws the same conclusions. Other layers carry out what
+is decided here.
+
+The words, each with one meaning:
+
+slot              the hash bucket of a row. The number of slots is fixed when a store is created.
+tablet            a contiguous range of slots `[start, end)`; what moves, splits and joins.
+shard             a named place with a storage root of its own, where tablets live.
+placement         where each tablet is now: tablet -> (shard, epoch). Tablets tile the slots.
+epoch             a tablet's count of changes. It grows whenever the owner or the bounds change
+                  (both halves of a split get the next one, a join the one beyond both), so for
+                  each single slot it only ever grows.
+topology          a numbered, published placement that never changes again.
+topology history  all of them. A scan remembers the number of the one it began with, its base
+                  topology, and nothing else about where things were.
+
+A scan that goes on while tablets move returns every row exactly once because of three invariants.
+This layer supplies the words for them; each is kept by another:
+
+(a) The order key is the same at every shard: a position reached at one shard means the same at
+    any other. Kept by `base` (order keys and hashing), from which no shard may deviate.
+(b) The rows of a slot at a snapshot are the same wherever the slot lives: a move carries every
+    version that a lease or the retention may still need. Kept by `store`, which carries out
+    moves and compaction, with the files of `storage`.
+(c) A slot's epoch changes before its rows stop being readable at the source. Kept by `catalog`,
+    which switches owner and epoch in one transaction, and by `store`, which deletes files only
+    after it and after a grace period. `Placement.changed_since` is how a reader notices.
+
+Changes of a placement (`move_tablet`, `split_tablet`, `join_tablets`) check what they require and
+return the next placement. Plans (`plan_balance`, `plan_expand`, `plan_contract`) leave shards with
+equally many tablets, give or take one, by the fewest moves that can do so. The phases of a
+move are a table (`TRANSITIONS`); in each, exactly one shard serves the tablet, and a move whose
+owner died before the target served is undone.
+
+Left out: who may change what (the catalog serializes), copying (the store), and balancing by bytes
+or load: a tablet counts as a tablet, and one that has grown too large is split.
+
+The design follows Oracle NoSQL Database's for queries during elasticity: base topology, topology
+history, virtual scans. Theirs ends a query when a partition migrates more than once in its
+lifetime. That limit is gone here, because a cursor never stores where its slots live: it is looked
+up for each page, so a tablet that moves again, returns or fails to move is no special case.
+"""
+
+from elasticscan.topology.fragments import Fragment, StagedFragment, TableInfo
+from elasticscan.topology.moves import FINAL, TRANSITIONS, Event, Phase, advance, serving_side
+from elasticscan.topology.planner import (
+    MovePlan,
+    initial_placement,
+    join_tablets,
+    move_tablet,
+    plan_balance,
+    plan_contract,
+    plan_expand,
+    split_tablet,
+)
+from elasticscan.topology.slots import Range, SlotSet
+from elasticscan.topology.values import Placement, Shard, Tablet, Topology
+
+__all__ = [
+    "FINAL",
+    "TRANSITIONS",
+    "Event",
+    "Fragment",
+    "MovePlan",
+    "Phase",
+    "Placement",
+    "Range",
+    "Shard",
+    "SlotSet",
+    "StagedFragment",
+    "TableInfo",
+    "Tablet",
+    "Topology",
+    "advance",
+    "initial_placement",
+    "join_tablets",
+    "move_tablet",
+    "plan_balance",
+    "plan_contract",
+    "plan_expand",
+    "serving_side",
+    "split_tablet",
+]

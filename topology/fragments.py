@@ -1,0 +1,70 @@
+"""What is known of a fragment without opening it, and of the table it belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from elasticscan.topology.slots import SlotSet
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFragment:
+    """A fragment that is written and flushed but that no commit refers to yet.
+
+    Attributes:
+        shard: id of the shard whose disk holds it.
+        path: its path below the shard's root.
+        slots: the slots that it speaks for.
+        unique: no key occurs in it twice (false once it holds several versions of a row).
+        tombstones: how many of its rows say that a key was deleted.
+        versioned: it has a `_commit` column; otherwise all its rows are of one commit.
+        crc: CRC-32 of the file.
+    """
+
+    shard: int
+    path: str
+    slots: SlotSet
+    rows: int
+    bytes: int
+    unique: bool
+    tombstones: int
+    versioned: bool
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A fragment that the catalog knows: where it is and which commits its rows belong to."""
+
+    id: int
+    table: int
+    shard: int
+    path: str
+    slots: SlotSet
+    rows: int
+    bytes: int
+    unique: bool
+    tombstones: int
+    versioned: bool
+    crc: int
+    min_commit: int
+    max_commit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """A table's definition.
+
+    `shard_key` is a prefix of `primary_key`. Snapshots before `oldest_snapshot` cannot be read.
+    """
+
+    id: int
+    name: str
+    schema: pa.Schema
+    primary_key: tuple[str, ...]
+    shard_key: tuple[str, ...]
+    compression: str | None
+    created_commit: int
+    oldest_snapshot: int

@@ -1,0 +1,100 @@
+"""The phases of a move, as a table.
+
+Every phase is named by what is true in it, so whoever finds a half-finished move after a crash
+can read off which shard serves the tablet, and that there is exactly one:
+
+    phase            who serves    what the target has
+    planned          source        nothing
+    copying          source        a part
+    caught_up        source        all but the last commits
+    target_serves    target        everything; final
+    undone           source        at most garbage, to be collected; final
+
+    planned ──start_copy──> copying ──copied──> caught_up ──switched──> target_serves
+       │                       │  ^                 │ │
+       │                       │  └──more_commits───┘ │
+       └── failed, owner_died ─┴──────────────────────┴───────> undone
+
+The recovery rule is one line: a move whose owner died before the target served is undone. Nothing
+needs to be rescued, since the source served all along, and whoever still wants the tablet
+elsewhere plans a new move. The only step that changes who serves is `switched`, one transaction of
+the catalog; there is no phase "in between" for a crash to leave behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, Literal
+
+from elasticscan.base.errors import InvalidTopologyChange
+
+
+class Phase(StrEnum):
+    """What is true of a move."""
+
+    PLANNED = "planned"
+    COPYING = "copying"
+    CAUGHT_UP = "caught_up"
+    TARGET_SERVES = "target_serves"
+    UNDONE = "undone"
+
+
+class Event(StrEnum):
+    """What can happen to a move.
+
+    `MORE_COMMITS`: more was committed at the source than the switch should have to carry, so
+    another round of copying is due. `FAILED`: the owner gives up, knowing it. `OWNER_DIED`:
+    somebody else found that the owner is gone.
+    """
+
+    START_COPY = "start_copy"
+    COPIED = "copied"
+    MORE_COMMITS = "more_commits"
+    SWITCHED = "switched"
+    FAILED = "failed"
+    OWNER_DIED = "owner_died"
+
+
+TRANSITIONS: Final[Mapping[tuple[Phase, Event], Phase]] = MappingProxyType(
+    {
+        (Phase.PLANNED, Event.START_COPY): Phase.COPYING,
+        (Phase.PLANNED, Event.FAILED): Phase.UNDONE,
+        (Phase.PLANNED, Event.OWNER_DIED): Phase.UNDONE,
+        (Phase.COPYING, Event.COPIED): Phase.CAUGHT_UP,
+        (Phase.COPYING, Event.MORE_COMMITS): Phase.COPYING,
+        (Phase.COPYING, Event.FAILED): Phase.UNDONE,
+        (Phase.COPYING, Event.OWNER_DIED): Phase.UNDONE,
+        (Phase.CAUGHT_UP, Event.MORE_COMMITS): Phase.COPYING,
+        (Phase.CAUGHT_UP, Event.SWITCHED): Phase.TARGET_SERVES,
+        (Phase.CAUGHT_UP, Event.FAILED): Phase.UNDONE,
+        (Phase.CAUGHT_UP, Event.OWNER_DIED): Phase.UNDONE,
+    }
+)
+
+FINAL: Final = frozenset({Phase.TARGET_SERVES, Phase.UNDONE})
+
+
+def advance(phase: Phase, event: Event) -> Phase:
+    """The phase after an event.
+
+    Raises:
+        InvalidTopologyChange: the event cannot happen in this phase; nothing may be done about it.
+    """
+    after = TRANSITIONS.get((phase, event))
+    if after is not None:
+        return after
+    allowed = tuple(str(e) for e in Event if (phase, e) in TRANSITIONS)
+    choice = f"it takes {', '.join(allowed)}" if allowed else "it is over; plan a new move instead"
+    raise InvalidTopologyChange(
+        f"a move in phase {phase} cannot take {event}: {choice}",
+        phase=str(phase),
+        event=str(event),
+        allowed=allowed,
+    )
+
+
+def serving_side(phase: Phase) -> Literal["source", "target"]:
+    """Which end of the move serves the tablet: always exactly one."""
+    return "target" if phase is Phase.TARGET_SERVES else "source"

@@ -1,0 +1,235 @@
+"""Where tablets should go, and what a placement is after each change.
+
+Plans say what to do and change nothing; changes take a placement and return the next one. Both
+are functions of their arguments alone, so every process that plans from the same placement plans
+the same moves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from elasticscan.base.errors import (
+    InvalidOption,
+    InvalidTopologyChange,
+    ShardNotFound,
+    TabletNotFound,
+    WriteConflict,
+)
+from elasticscan.base.limits import MAX_SLOTS
+from elasticscan.topology.values import Placement, Tablet
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    """One tablet to be moved, by its id, between two shards, by theirs."""
+
+    tablet: int
+    source: int
+    target: int
+
+
+def initial_placement(slots: int, tablets: int, shards: Sequence[int]) -> Placement:
+    """The placement of a new store: tablets 1, 2, ... at epoch 1, a contiguous block for each shard.
+
+    Tablets differ by one slot at most, shards by one tablet. With fewer tablets than shards the
+    last shards hold nothing yet.
+
+    Raises:
+        InvalidOption: `slots` is not in [1, 65536], `tablets` not in [1, slots], or `shards` is
+            empty or repeats itself.
+    """
+    if not 1 <= slots <= MAX_SLOTS:
+        raise InvalidOption(f"a store has 1 to {MAX_SLOTS} slots, not {slots}", slots=slots)
+    if not 1 <= tablets <= slots:
+        raise InvalidOption(
+            f"{tablets} tablets cannot share {slots} slots: choose 1 to {slots} tablets",
+            tablets=tablets,
+            slots=slots,
+        )
+    if not shards or len(set(shards)) < len(shards):
+        raise InvalidOption(f"name at least one shard, and each once: {list(shards)}", shards=tuple(shards))
+    counts = _even_counts(tablets, len(shards))
+    homes = [shard for shard, count in zip(shards, counts, strict=True) for _ in range(count)]
+    bounds = [i * slots // tablets for i in range(tablets + 1)]
+    return Placement.of(Tablet(i + 1, bounds[i], bounds[i + 1], homes[i], epoch=1) for i in range(tablets))
+
+
+def plan_balance(placement: Placement, shards: Sequence[int]) -> tuple[MovePlan, ...]:
+    """The fewest moves after which each of the `shards` has as many tablets as any other, give or take one.
+
+    Tablets at a shard that is not listed all leave it.
+
+    No plan can do with fewer moves. A shard that has more than its share must lose the excess,
+    and does so here to the last tablet and no further; and the shares that are one tablet larger
+    go to the shards that have most, where each saves a move.
+
+    A shard gives from the end of what it has, and a receiver takes neighbours, so slots that are
+    next to each other mostly stay together.
+
+    Raises:
+        InvalidTopologyChange: `shards` is empty or repeats itself.
+    """
+    if not shards or len(set(shards)) < len(shards):
+        raise InvalidTopologyChange(
+            f"tablets need at least one shard to live at, each listed once: {list(shards)}",
+            shards=tuple(shards),
+        )
+    held = Counter(t.shard for t in placement.tablets)
+    fullest_first = sorted(shards, key=lambda s: (-held[s], s))
+    share = dict(zip(fullest_first, _even_counts(len(placement.tablets), len(shards)), strict=True))
+
+    kept: Counter[int] = Counter()
+    leaving: list[Tablet] = []
+    for tablet in placement.tablets:
+        if kept[tablet.shard] < share.get(tablet.shard, 0):
+            kept[tablet.shard] += 1
+        else:
+            leaving.append(tablet)
+    room = [shard for shard in sorted(shards) for _ in range(share[shard] - kept[shard])]
+    return tuple(MovePlan(t.id, t.shard, target) for t, target in zip(leaving, room, strict=True))
+
+
+def plan_expand(placement: Placement, active: Sequence[int], new: Sequence[int]) -> tuple[MovePlan, ...]:
+    """The fewest moves that give the `new` shards their share.
+
+    Raises:
+        InvalidTopologyChange: no new shard, or one that is active already.
+    """
+    known = sorted(set(new) & set(active))
+    if not new or known:
+        what = f"shards {known} are active already" if known else "no shard to add"
+        mend = "expand with shards that the store does not use yet"
+        raise InvalidTopologyChange(f"{what}: {mend}", shards=tuple(new))
+    return plan_balance(placement, [*active, *new])
+
+
+def plan_contract(placement: Placement, active: Sequence[int], leaving: int) -> tuple[MovePlan, ...]:
+    """The fewest moves that empty the `leaving` shard and keep the others balanced.
+
+    A shard that is no longer active but still holds tablets (an earlier contraction stopped half-way)
+    may be named again; so may one that holds nothing.
+
+    Raises:
+        ShardNotFound: the shard is neither active nor does it hold a tablet.
+        InvalidTopologyChange: it is the last one.
+    """
+    if leaving not in active and leaving not in placement.shards:
+        raise ShardNotFound(f"no shard {leaving}: active are {sorted(active)}", shard=leaving)
+    remaining = [shard for shard in active if shard != leaving]
+    if not remaining:
+        raise InvalidTopologyChange(
+            f"shard {leaving} is the last one and its tablets have nowhere to go: expand first", shard=leaving
+        )
+    return plan_balance(placement, remaining)
+
+
+def move_tablet(placement: Placement, tablet_id: int, target: int, expected_epoch: int) -> Placement:
+    """The placement once the target serves the tablet, if nothing happened to it since `expected_epoch`.
+
+    Raises:
+        TabletNotFound: no such tablet (any more).
+        WriteConflict: the tablet has another epoch.
+        InvalidTopologyChange: it is at the target already.
+    """
+    tablet = _existing(placement, tablet_id)
+    if tablet.epoch != expected_epoch:
+        raise WriteConflict(
+            f"tablet {tablet_id} was changed meanwhile (epoch {tablet.epoch}, expected {expected_epoch}): "
+            "look at the placement again and retry",
+            tablet=tablet_id,
+            epoch=tablet.epoch,
+            expected_epoch=expected_epoch,
+        )
+    if tablet.shard == target:
+        raise InvalidTopologyChange(
+            f"tablet {tablet_id} is at shard {target} already: choose another shard, or leave it there",
+            tablet=tablet_id,
+            shard=target,
+        )
+    return _replaced(placement, (tablet,), (replace(tablet, shard=target, epoch=tablet.epoch + 1),))
+
+
+def split_tablet(placement: Placement, tablet_id: int, at: int | None, new_ids: tuple[int, int]) -> Placement:
+    """The placement with the tablets `[start, at)` and `[at, end)` instead of one; by default at its middle.
+
+    Raises:
+        TabletNotFound: no such tablet (any more).
+        InvalidTopologyChange: a half would be empty.
+    """
+    tablet = _existing(placement, tablet_id)
+    if tablet.end - tablet.start < 2:
+        raise InvalidTopologyChange(
+            f"tablet {tablet_id} is one slot ({tablet.start}) and slots are never split: "
+            "move it to a shard of its own if it is too large",
+            tablet=tablet_id,
+        )
+    middle = (tablet.start + tablet.end) // 2 if at is None else at
+    if not tablet.start < middle < tablet.end:
+        raise InvalidTopologyChange(
+            f"slot {middle} does not split tablet {tablet_id}: "
+            f"choose one from {tablet.start + 1} to {tablet.end - 1}",
+            tablet=tablet_id,
+            at=middle,
+        )
+    left, right = new_ids
+    halves = (
+        Tablet(left, tablet.start, middle, tablet.shard, tablet.epoch + 1),
+        Tablet(right, middle, tablet.end, tablet.shard, tablet.epoch + 1),
+    )
+    return _replaced(placement, (tablet,), halves)
+
+
+def join_tablets(placement: Placement, left_id: int, right_id: int, new_id: int) -> Placement:
+    """The placement with one tablet instead of two neighbours at one shard.
+
+    Its epoch is beyond both, so that it has grown for every slot.
+
+    Raises:
+        TabletNotFound: one of them does not exist (any more).
+        InvalidTopologyChange: they are not neighbours in this order, or at different shards.
+    """
+    left, right = _existing(placement, left_id), _existing(placement, right_id)
+    if left.end != right.start:
+        swapped = right.end == left.start
+        mend = f"join {right_id} and {left_id}, in slot order" if swapped else "only neighbours can be joined"
+        raise InvalidTopologyChange(
+            f"tablet {right_id} [{right.start}, {right.end}) does not begin where "
+            f"tablet {left_id} [{left.start}, {left.end}) ends: {mend}",
+            left=left_id,
+            right=right_id,
+        )
+    if left.shard != right.shard:
+        raise InvalidTopologyChange(
+            f"tablet {left_id} is at shard {left.shard} and tablet {right_id} at shard {right.shard}: "
+            "move one of them to the other first",
+            left=left_id,
+            right=right_id,
+        )
+    joined = Tablet(new_id, left.start, right.end, left.shard, max(left.epoch, right.epoch) + 1)
+    return _replaced(placement, (left, right), (joined,))
+
+
+def _even_counts(things: int, places: int) -> list[int]:
+    """How many each place gets; the first ones get one more where it does not divide."""
+    each, over = divmod(things, places)
+    return [each + (i < over) for i in range(places)]
+
+
+def _existing(placement: Placement, tablet_id: int) -> Tablet:
+    tablet = placement.tablet(tablet_id)
+    if tablet is None:
+        raise TabletNotFound(
+            f"no tablet {tablet_id}: it may have been split or joined; look at the placement again",
+            tablet=tablet_id,
+        )
+    return tablet
+
+
+def _replaced(placement: Placement, old: tuple[Tablet, ...], new: tuple[Tablet, ...]) -> Placement:
+    """Ids are never used twice: whoever hands out a new one must not hand out an old one."""
+    if len(new) != len(old):
+        assert not {t.id for t in new} & {t.id for t in placement.tablets}, f"tablet ids in use: {new}"
+    return Placement.of([t for t in placement.tablets if t not in old] + list(new))

@@ -1,0 +1,126 @@
+"""Tablets, placement and topologies as frozen values."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from elasticscan.topology.slots import SlotSet
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A named place that holds tablets. Ids are never used twice, names may be."""
+
+    id: int
+    name: str
+    root: str
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tablet:
+    """The slots `[start, end)` and where they live now.
+
+    `epoch` grows whenever the owner or the bounds change, so (shard, epoch) tells whether
+    anything happened to a slot between two looks.
+    """
+
+    id: int
+    start: int
+    end: int
+    shard: int
+    epoch: int
+
+    @property
+    def slots(self) -> SlotSet:
+        return SlotSet.span(self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where every slot is at one moment: tablets that tile `[0, slot_count)`, each with an id of its own.
+
+    Tiling is asserted: whoever builds a placement from what a disk or a catalog says checks
+    first and raises what fits.
+    """
+
+    tablets: tuple[Tablet, ...]
+    _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _by_shard: dict[int, SlotSet] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        assert len({t.id for t in self.tablets}) == len(self.tablets), "tablet ids must differ"
+        at = 0
+        for tablet in self.tablets:
+            assert tablet.start == at < tablet.end, f"tablets must tile the slots, at slot {at}: {tablet}"
+            at = tablet.end
+        object.__setattr__(self, "_starts", tuple(t.start for t in self.tablets))
+        by_shard: dict[int, list[tuple[int, int]]] = {}
+        for tablet in self.tablets:
+            by_shard.setdefault(tablet.shard, []).append((tablet.start, tablet.end))
+        object.__setattr__(self, "_by_shard", {s: SlotSet.of(r) for s, r in by_shard.items()})
+
+    @classmethod
+    def of(cls, tablets: Iterable[Tablet]) -> Placement:
+        return cls(tuple(sorted(tablets, key=lambda t: t.start)))
+
+    @property
+    def slot_count(self) -> int:
+        """0 in the empty placement, from which a new store's first one is a change like any other."""
+        return self.tablets[-1].end if self.tablets else 0
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """The shards that hold at least one tablet, by id."""
+        return tuple(sorted(self._by_shard))
+
+    def at(self, shard: int) -> SlotSet:
+        """The slots that live at a shard."""
+        return self._by_shard.get(shard, SlotSet())
+
+    def tablet_of(self, slot: int) -> Tablet:
+        assert 0 <= slot < self.slot_count, f"slot {slot} is not in [0, {self.slot_count})"
+        return self.tablets[bisect_right(self._starts, slot) - 1]
+
+    def tablet(self, tablet_id: int) -> Tablet | None:
+        return next((t for t in self.tablets if t.id == tablet_id), None)
+
+    def split_by_shard(self, slots: SlotSet) -> dict[int, SlotSet]:
+        """The slots, by the shard where they live. Every slot is in exactly one part."""
+        # A slot beyond the end would be in no part, and its rows lost without a word.
+        assert slots <= SlotSet.span(0, self.slot_count), f"{slots} exceed [0, {self.slot_count})"
+        parts = {shard: slots & here for shard, here in self._by_shard.items()}
+        return {shard: part for shard, part in parts.items() if part}
+
+    def changed_since(self, earlier: Placement, slots: SlotSet) -> SlotSet:
+        """Those of `slots` whose (shard, epoch) is not what it was in `earlier`."""
+        if self is earlier or self.tablets == earlier.tablets:
+            return SlotSet()
+        assert self.slot_count == earlier.slot_count, "the number of slots never changes"
+        moved: list[tuple[int, int]] = []
+        i = j = at = 0
+        while i < len(self.tablets) and j < len(earlier.tablets):
+            now, then = self.tablets[i], earlier.tablets[j]
+            end = min(now.end, then.end)
+            if (now.shard, now.epoch) != (then.shard, then.epoch):
+                moved.append((at, end))
+            at = end
+            i += now.end == end
+            j += then.end == end
+        return SlotSet.of(moved) & slots
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A numbered, published placement, as the topology history keeps it.
+
+    `created_at` is in seconds since the epoch, UTC.
+    """
+
+    number: int
+    placement: Placement
+    shard_names: tuple[tuple[int, str], ...]
+    created_at: float
+    reason: str
