@@ -83,5 +83,7 @@ lock:  ## pin the newest allowed packages again in requirements.txt
 	.venv-lock/bin/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
 		--no-emit-options --extra cli --extra demo --extra dev --extra spark \
-		--output-file requirements.txt pyproject.toml
+		--output-file .venv-lock/requirements.txt pyproject.toml
+	{ sed -n '/^#/!q;p' requirements.txt; grep -v -e '^#' -e '^$$' .venv-lock/requirements.txt; } > .venv-lock/new
+	mv .venv-lock/new requirements.txt
 	rm -rf .venv-lock build elasticscan.egg-info

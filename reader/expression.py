@@ -11,7 +11,7 @@ import datetime
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 import pyarrow as pa
@@ -40,14 +40,14 @@ class Column:
 class Literal:
     value: Value
     type: pa.DataType
-    implicit: bool = False
+    implicit: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
     child: Expression
     type: pa.DataType
-    implicit: bool = False
+    implicit: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,8 @@ def _render_float(value: float, node: Literal) -> str:
     text = repr(value)
     if pa.types.is_float32(node.type):
         return _cast_text(text if "e" in text else f"{text}D", node)
-    return text if node.implicit or "e" in text else f"{text}D"
+    # Without the D it would be a decimal, which compares and divides differently.
+    return text if "e" in text else f"{text}D"
 
 
 def decimal_literal_type(value: Decimal) -> pa.DataType:

@@ -32,9 +32,10 @@ from elasticscan.reader.expression import (
 )
 
 MAX_TEXT_BYTES = 64 << 10
-MAX_DEPTH = 200
-MAX_NODES = 50_000
+MAX_DEPTH = 100
+MAX_NODES = 20_000
 _PIECE_CHARACTERS = 80
+_LISTED_COLUMNS = 20
 
 _Names = dict[type[exp.Expr], str]
 _COMPARISONS: _Names = {
@@ -56,8 +57,8 @@ _PATTERNS: _Names = {exp.Like: "LIKE", exp.ILike: "ILIKE", exp.RegexpLike: "RLIK
 _TYPES = {
     "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(),
     "BIGINT": pa.int64(), "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "TEXT": pa.string(),
-    "BINARY": pa.binary(), "DATE": pa.date32(), "TIMESTAMP": TIMESTAMP, "TIMESTAMPTZ": TIMESTAMP, "TIMESTAMPLTZ": TIMESTAMP,
-    "TIMESTAMPNTZ": TIMESTAMP_NTZ,
+    "BINARY": pa.binary(), "DATE": pa.date32(), "TIMESTAMP": TIMESTAMP, "TIMESTAMPTZ": TIMESTAMP,
+    "TIMESTAMPLTZ": TIMESTAMP, "TIMESTAMPNTZ": TIMESTAMP_NTZ,
 }  # fmt: skip
 _SUPPORTED = (
     "columns, literals, = <> < <= > >= <=>, AND OR NOT, IS [NOT] NULL/TRUE/FALSE, IN, BETWEEN, LIKE, ILIKE, "
@@ -115,9 +116,13 @@ def _piece(node: exp.Expr) -> str:
     return text if len(text) <= _PIECE_CHARACTERS else f"{text[:_PIECE_CHARACTERS]}..."
 
 
-def _unsupported(node: exp.Expr) -> FilterError:
+def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError:
     piece = _piece(node)
     match node:
+        case _ if only_this_form:
+            what = f"this form of {node.key.upper()}"
+        case exp.Block():
+            what = "more than one expression"
         case exp.Query() | exp.Exists():
             what = "subqueries"
         case exp.AggFunc():
@@ -162,7 +167,10 @@ class _Reader:
             raise FilterError(f"the filter is nested more than {MAX_DEPTH} levels deep", depth=self.depth)
         handler, known = _HANDLERS.get(type(node), (None, frozenset()))
         if handler is None or any(value for key, value in node.args.items() if key not in known):
-            raise _unsupported(self.first_unknown(node, known))
+            subquery = node.args.get("query")
+            if isinstance(subquery, exp.Expr):
+                raise _unsupported(subquery.unnest())
+            raise _unsupported(node, only_this_form=handler is not None and not isinstance(node, exp.TryCast))
         self.depth += 1
         try:
             return handler(self, node)
@@ -173,12 +181,6 @@ class _Reader:
             raise FilterError(f"{error.message} (in {piece!r})", piece=piece) from None
         finally:
             self.depth -= 1
-
-    @staticmethod
-    def first_unknown(node: exp.Expr, known: frozenset[str]) -> exp.Expr:
-        """The subquery in an IN rather than the IN, if that is what stands in the way."""
-        found = node.args.get("query") if isinstance(node, exp.In) and "query" not in known else None
-        return found.unnest() if isinstance(found, exp.Expr) else node
 
     def operands(self, node: exp.Expr) -> tuple[Expression, Expression]:
         return self.read(node.this), self.read(node.args["expression"])
@@ -232,7 +234,7 @@ class _Reader:
         # sqlglot adds parentheses of its own around what stands right of <=>.
         if isinstance(node.this, _TESTS) or isinstance(right, _TESTS) or type(bare) in _COMPARISONS:
             raise FilterError(
-                "put what is compared in parentheses, on the left side; as it stands Spark reads it differently"
+                "put what is compared in parentheses, on the left side; Spark reads this differently"
             )
         return typed.compare(_COMPARISONS[type(node)], *self.operands(node))
 
@@ -397,18 +399,11 @@ def _named(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Field:
         names = " and ".join(field.name for field in found)
         raise ColumnNotFound(f"the filter's column {full} is ambiguous: there are {names}", column=full)
     by_lower = {field.name.lower(): field.name for field in fields}
-    near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)
-    hint = f"; the nearest is {by_lower[near[0]]}" if near else ""
-    owner = (
-        f"{'.'.join(map(quote_name, parents))} has no field {name}"
-        if parents
-        else f"there is no column {full}"
-    )
-    raise ColumnNotFound(
-        f"the filter names {full}, but {owner}{hint}",
-        column=full,
-        nearest=by_lower[near[0]] if near else None,
-    )
+    near = [by_lower[each] for each in get_close_matches(name.lower(), by_lower, n=1)]
+    known = ", ".join(field.name for field in fields[:_LISTED_COLUMNS]) or "none"
+    owner = f"{'.'.join(map(quote_name, parents))} has no field" if parents else "there is no column"
+    hint = f"did you mean {near[0]}?" if near else f"there are: {known}"
+    raise ColumnNotFound(f"the filter names {full}, but {owner} {name}; {hint}", column=full, nearest=near)
 
 
 _Handler = Callable[[_Reader, exp.Expr], Expression]

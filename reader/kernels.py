@@ -343,11 +343,9 @@ def _function(node: Call) -> Callable[..., Datum]:
     if node.name == "SUBSTRING":
         return _substring(*node.options)
     if node.name == "LENGTH" and pt.is_binary(node.args[0].type):
-        return pc.binary_length
-    checked = _CHECKED.get(node.name)
-    if checked is not None and not is_float(node.type):
-        return checked
-    return _FUNCTIONS[node.name]
+        return _FUNCTIONS["LENGTH OF BYTES"]
+    functions = _FUNCTIONS if is_float(node.type) else _FUNCTIONS | _CHECKED
+    return functions[node.name]
 
 
 def _refuse_zero(left: Datum, right: Datum, what: str) -> None:
@@ -410,6 +408,7 @@ _FUNCTIONS: dict[str, Callable[..., Datum]] = {
     "LTRIM": partial(pc.utf8_ltrim, characters=" "),
     "RTRIM": partial(pc.utf8_rtrim, characters=" "),
     "LENGTH": pc.utf8_length,
+    "LENGTH OF BYTES": pc.binary_length,
     "ISNAN": lambda number: pc.fill_null(pc.is_nan(number), False),
     "YEAR": lambda date: pc.year(date).cast(pa.int32()),
     "MONTH": lambda date: pc.month(date).cast(pa.int32()),

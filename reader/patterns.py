@@ -86,7 +86,8 @@ class _Regex:
     def refuse(self, what: str) -> FilterError:
         return FilterError(
             f"the pattern {self.pattern!r} uses {what}, which filters do not support; they support "
-            "characters, . ^ | * + ? {n,m} [..] (..) (?:..), the escapes \\d \\w \\s \\t \\n \\r \\f, and $ at the end"
+            "characters, . ^ | * + ? {n,m} [..] (..) (?:..), the escapes \\d \\w \\s \\t \\n \\r \\f, "
+            "and $ at the end"
         )
 
     def read(self) -> Pattern:

@@ -28,6 +28,7 @@ _ARROW_REFUSALS = (
     pa.ArrowIndexError,
     pa.ArrowKeyError,
 )
+_SHOWN_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,17 @@ class Predicate:
         rows = Rows(batch)
         try:
             return rows.array(self._evaluate(rows))
+        except FilterError as error:
+            raise FilterError(f"{error.message} (in the filter {self._shown()})", filter=str(self)) from None
         except _ARROW_REFUSALS as error:
-            raise FilterError(f"the filter {self} fails on these rows: {error}", filter=str(self)) from error
+            raise FilterError(f"the filter {self._shown()} fails: {error}", filter=str(self)) from error
 
     def __str__(self) -> str:
         return to_sql(self.condition)
+
+    def _shown(self) -> str:
+        text = str(self)
+        return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Predicate, (self.condition,)

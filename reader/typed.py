@@ -76,6 +76,8 @@ def convert(value: Expression, kind: pa.DataType, *, implicit: bool = True) -> E
         converted = cast_array(pa.array([value.value], value.type), kind)[0].as_py()
     except (pa.ArrowInvalid, ValueError, OverflowError) as error:
         raise FilterError(f"{to_sql(value)} does not convert to {type_name(kind)}: {error}") from None
+    if isinstance(converted, float) and math.isnan(converted):
+        converted = math.nan  # one object, so that equal conditions are equal
     return Literal(converted, kind, implicit)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from elasticscan.base.limits import (
 from elasticscan.catalog import Catalog, Commit, NewStore
 from elasticscan.reader import Cursor
 from elasticscan.reader import ContinuationKey
-from elasticscan.storage import check_definition, open_disk, stored_schema
+from elasticscan.storage import Disk, check_definition, open_disk, stored_schema
 from elasticscan.store import upkeep, writer
 from elasticscan.store.context import Context
 from elasticscan.store.elasticity import Elasticity, OnProgress
@@ -69,6 +69,7 @@ class Store:
         hash: str = "spark",  # noqa: A002 - the word users know
         retention_seconds: float = RETENTION_SECONDS,
         clock: Clock | None = None,
+        disks: Callable[[str], Disk] = open_disk,
     ) -> Store:
         """Make a store and open it.
 
@@ -80,6 +81,7 @@ class Store:
             slots: hash buckets, 1 to 65,536; fixed for ever.
             hash: "spark" (Murmur3 as in Spark's `hash()`) or "java" (`hashCode`).
             retention_seconds: how long snapshots stay readable without a lease.
+            clock, disks: the time, and the disk for a root; tests and simulations hand in others.
 
         Raises:
             AlreadyExists: there is a store at `uri`.
@@ -105,10 +107,15 @@ class Store:
         )
         for _, root in roots:
             location.make_root(root)
-        return cls.open(uri, clock)
+        return cls.open(uri, clock, disks)
 
     @classmethod
-    def open(cls, uri: str | Path, clock: Clock | None = None) -> Store:
+    def open(
+        cls,
+        uri: str | Path,
+        clock: Clock | None = None,
+        disks: Callable[[str], Disk] = open_disk,
+    ) -> Store:
         """Open a store.
 
         Raises:
@@ -123,7 +130,7 @@ class Store:
                 uri=str(uri),
             )
         catalog = Catalog(location.catalog_url, clock, str(uri))
-        return cls(Context(catalog, clock, lambda root: open_disk(location.root(root))), location)
+        return cls(Context(catalog, clock, lambda root: disks(location.root(root))), location)
 
     def close(self) -> None:
         """Let go of database connections. Files that pages point to stay mapped until those go."""
