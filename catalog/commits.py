@@ -215,7 +215,8 @@ class CommitTx(PlacementTx):
 
     def known_paths(self) -> frozenset[tuple[int, str]]:
         """(shard, path) of every file that the catalog refers to, dropped ones included."""
-        return frozenset(self._sql.execute(select(fragments.c.shard_id, fragments.c.path)).tuples())
+        rows = self._sql.execute(select(fragments.c.shard_id, fragments.c.path))
+        return frozenset((row.shard_id, row.path) for row in rows)
 
     # Leases
 

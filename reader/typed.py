@@ -216,6 +216,8 @@ def sign(name: str, value: Expression) -> Expression:
 
 
 def case(branches: Sequence[tuple[Expression, Expression]], default: Expression) -> Expression:
+    if any(pt.is_null(when.type) for when, _ in branches):
+        raise FilterError("a condition of CASE or IF cannot be a bare NULL; CAST it to BOOLEAN")
     kind = _shared_type([default, *(then for _, then in branches)])
     converted = tuple((boolean(when), convert(then, kind)) for when, then in branches)
     return Case(converted, convert(default, kind), kind)

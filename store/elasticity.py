@@ -21,6 +21,7 @@ from elasticscan.topology import (
 
 PARALLEL_MOVES = 2
 WAIT_SECONDS = 600.0
+EXPAND_ROUNDS = 3
 _POLL_SECONDS = 0.02
 
 # Called after each move with (moves done, moves planned).
@@ -45,11 +46,15 @@ class Elasticity:
     def expand(self, new: Sequence[tuple[str, str]]) -> Topology:
         """Add shards (name, root) and move the fewest tablets that balance."""
         owner = new_owner()
-        with self._context.catalog.writing() as tx:
-            for name, root in new:
-                tx.add_shard(name, root)
-            plans = self._plan(tx, owner)
-        self._carry_out(plans, owner)
+        for attempt in range(EXPAND_ROUNDS):
+            with self._context.catalog.writing() as tx:
+                for name, root in new if attempt == 0 else ():
+                    tx.add_shard(name, root)
+                plans = self._plan(tx, owner)
+            if not plans:
+                break
+            # A tablet that another process was moving is planned again, but none is chased for ever.
+            self._carry_out(plans, owner, tolerate=True)
         return self._publish(f"expanded by {', '.join(name for name, _ in new)}")
 
     def contract(self, name: str) -> Topology:
@@ -172,9 +177,9 @@ class Elasticity:
         """Run planned moves, a few at a time. All are tried; the first error is raised at the end."""
         mover = Mover(self._context, owner, self._bytes_per_second)
         errors: list[BaseException] = []
-        done = 0
-        with ThreadPoolExecutor(self._parallel, thread_name_prefix="move") as pool:
-            for future in [pool.submit(mover.carry_out, plan) for plan in plans]:
+        pool = ThreadPoolExecutor(self._parallel, thread_name_prefix="move")
+        try:
+            for done, future in enumerate([pool.submit(mover.carry_out, plan) for plan in plans], 1):
                 try:
                     future.result()
                 except (InvalidTopologyChange, TryAgain) as error:
@@ -183,8 +188,13 @@ class Elasticity:
                         errors.append(error)
                 except Exception as error:
                     errors.append(error)
-                done += 1
                 self._on_progress(done, len(plans))
+        finally:
+            # On an interrupt, moves that have not begun are given up, those under way end.
+            pool.shutdown(cancel_futures=True)
+            with self._context.catalog.writing() as tx:
+                for plan in plans:
+                    tx.end_move(plan.tablet, owner)
         if errors:
             raise errors[0]
 

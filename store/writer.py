@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import TableChanged, WriteConflict
+from elasticscan.base.errors import FragmentDamaged, TableChanged, WriteConflict
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.catalog import Tx
 from elasticscan.storage import (
@@ -71,6 +71,7 @@ def publish(
             if attempt == ATTEMPTS_WITHOUT_LOCK:
                 fragments = reroute(table, fragments, tx.placement(), context.disk_of)
             if _in_place(tx, fragments):
+                _check_not_collected(context, fragments)
                 return tx.add_commit(table.id, kind, fragments, app)
         fragments = reroute(table, fragments, context.placement(), context.disk_of)
     else:
@@ -82,6 +83,19 @@ def publish(
 def _in_place(tx: Tx, staged: Sequence[StagedFragment]) -> bool:
     placement = tx.placement()
     return all(fragment.slots <= placement.at(fragment.shard) for fragment in staged)
+
+
+def _check_not_collected(context: Context, staged: Sequence[StagedFragment]) -> None:
+    """A write may have taken longer than the grace period of a garbage collection."""
+    try:
+        for fragment in staged:
+            context.disk_of(fragment.shard).open(fragment.path)
+    except FragmentDamaged as error:
+        raise WriteConflict(
+            "garbage was collected with a grace period shorter than this write took, and took its files "
+            "too; nothing was committed, write again",
+            path=error.fields.get("path"),
+        ) from error
 
 
 def write(

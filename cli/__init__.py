@@ -1,0 +1,66 @@
+"""The command line: everything a store offers, for people and for scripts.
+
+What it promises:
+
+- **Every command has two voices.** For people: colours, pictures, and progress bars when a
+  terminal is there to see them. With `--json`: values for scripts on stdout, one JSON document, or
+  one JSON object a line for the rows of a scan. `status --json` is exactly `Store.status()`.
+- **Errors are told by what to do about them.** The message, with its `[ES_...]` code, goes to
+  stderr (as a JSON object with `--json`), and the exit code says who has to act:
+
+      0  done
+      1  something nobody foresaw, with its traceback; or a demo that failed
+      2  mend the call                           (`UsageError`, and options that do not parse)
+      3  the same call may succeed later         (`TryAgain`)
+      4  start a new scan                        (`StartAgain`)
+      5  the store or its disks need somebody    (`OperatorNeeded`, damage that `verify` found)
+
+- **Nothing happens by halves.** `load` is one commit over all its files, and a table that it made
+  goes again when the load fails. `scan --output` gives its file the name it was asked for when the
+  file is complete. A scan that stops early prints the key that goes on after the last row printed,
+  not somewhere near it.
+- **Memory follows the page, not the table**, for `load` as for `scan`.
+
+How it is cut:
+
+    app.py        the commands by name; errors and their exit codes
+    options.py    options that several commands share
+    output.py     the two voices: consoles, JSON, progress
+    picture.py    a store's status, drawn
+    stores.py     create, status, tables
+    loading.py    load;         files.py    CSV, Parquet and Arrow files as batches, and back
+    scanning.py   scan, explain; paging.py  exactly so many rows of a scan, and the key after them
+    changes.py    expand, contract, move, split, join, history
+    upkeep.py     compact, gc, verify
+    demo.py       `elasticscan demo`: a Spark scan beside a plain one while tablets move;
+                  demo_flights, demo_mover, demo_plain, demo_spark, demo_accounts, demo_view
+
+`typer` and `rich` are optional (`pip install 'elasticscan[cli]'`): whoever only reads from Spark
+needs neither. So nothing here is imported before `main` runs, and `main` says what is missing.
+"""
+
+from __future__ import annotations
+
+import sys
+
+EXTRA = "elasticscan[cli]"
+
+
+def main() -> None:
+    """The console entry point."""
+    try:
+        from elasticscan.cli.app import app  # an optional extra  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("rich", "typer"):
+            raise
+        print(
+            f"The command line needs the package {missing!r}, which is not installed. Install it with:\n\n"
+            f"    pip install '{EXTRA}'\n",
+            file=sys.stderr,
+        )
+        raise SystemExit(1) from None
+    app()
+
+
+__all__ = ["main"]

@@ -1,0 +1,72 @@
+"""The commands by name, and what becomes of an error."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from elasticscan.base.errors import ElasticScanError
+from elasticscan.cli import changes, demo, loading, scanning, stores, upkeep
+from elasticscan.cli.options import wants_json
+from elasticscan.cli.output import report_error
+
+STORE, DATA, CHANGE, CARE = "A store", "Its data", "Where tablets live", "Its upkeep"
+
+
+class Commands(TyperGroup):
+    """Turns typed errors into a message and an exit code, in one place for all commands."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ElasticScanError as error:
+            raise typer.Exit(report_error(error, wants_json(ctx))) from error
+        except KeyboardInterrupt as error:
+            # What it had staged was removed on the way here; nothing is left half done.
+            raise typer.Exit(130) from error
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Sharded tables whose tablets move while scans return every row exactly once.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(importlib.metadata.version("elasticscan"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of all commands."""
+
+
+app.command("demo", rich_help_panel="Start here")(demo.demo)
+app.command("create", rich_help_panel=STORE)(stores.create)
+app.command("status", rich_help_panel=STORE)(stores.status)
+app.command("tables", rich_help_panel=STORE)(stores.tables)
+app.command("load", rich_help_panel=DATA)(loading.load)
+app.command("scan", rich_help_panel=DATA)(scanning.scan)
+app.command("explain", rich_help_panel=DATA)(scanning.explain)
+app.command("expand", rich_help_panel=CHANGE)(changes.expand)
+app.command("contract", rich_help_panel=CHANGE)(changes.contract)
+app.command("move", rich_help_panel=CHANGE)(changes.move)
+app.command("split", rich_help_panel=CHANGE)(changes.split)
+app.command("join", rich_help_panel=CHANGE)(changes.join)
+app.command("history", rich_help_panel=CHANGE)(changes.history)
+app.command("compact", rich_help_panel=CARE)(upkeep.compact)
+app.command("gc", rich_help_panel=CARE)(upkeep.collect_garbage)
+app.command("verify", rich_help_panel=CARE)(upkeep.verify)

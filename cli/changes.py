@@ -1,0 +1,122 @@
+"""expand, contract, move, split, join, history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from elasticscan.base.errors import InvalidOption
+from elasticscan.cli.options import Json, Speed, Tablet, Uri, bytes_of, shards_of
+from elasticscan.cli.output import console, print_json, progress, say, topology_value, when
+from elasticscan.cli.picture import colours, shard_lines
+from elasticscan.store import OnProgress, Store
+from elasticscan.topology import Topology
+
+
+def expand(
+    uri: Uri,
+    shard: Annotated[list[str], typer.Argument(metavar="NAME[=ROOT]...", help="Shards to add.")],
+    bytes_per_second: Speed = None,
+    json: Json = False,
+) -> None:
+    """Add shards and move the fewest tablets that balance."""
+    names, roots = shards_of(shard)
+    with Store.open(uri) as store, _moves("moving tablets in") as moved:
+        how = store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved)
+        topology = store.expand_with(how, names, roots)
+        _tell(store, topology, json)
+
+
+def contract(
+    uri: Uri,
+    shard: Annotated[str, typer.Argument(metavar="SHARD", help="The shard to empty and remove.")],
+    bytes_per_second: Speed = None,
+    json: Json = False,
+) -> None:
+    """Move all tablets off a shard and remove it."""
+    with Store.open(uri) as store, _moves(f"emptying {shard}") as moved:
+        topology = store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved).contract(shard)
+        _tell(store, topology, json)
+
+
+def move(
+    uri: Uri,
+    tablet: Annotated[int | None, typer.Argument(metavar="TABLET", help="A tablet's id.")] = None,
+    shard: Annotated[str | None, typer.Argument(metavar="SHARD", help="Where it shall live.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Finish the moves of processes that died.")
+    ] = False,
+    bytes_per_second: Speed = None,
+    json: Json = False,
+) -> None:
+    """Move one tablet, or finish what processes that died left behind."""
+    if resume == (tablet is not None) or (tablet is None) != (shard is None):
+        raise InvalidOption("name a TABLET and a SHARD, or --resume and neither", option="--resume")
+    with Store.open(uri) as store, _moves("resuming moves") as moved:
+        how = store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved)
+        if tablet is not None and shard is not None:
+            _tell(store, how.move(tablet, shard), json)
+            return
+        found = how.resume()
+    if json:
+        print_json({"moves_resumed": found})
+    else:
+        say(f"{found} interrupted moves finished.")
+
+
+def split(
+    uri: Uri,
+    tablet: Tablet,
+    at: Annotated[int | None, typer.Option(help="The right half's first slot; the middle by default.")] = None,
+    json: Json = False,
+) -> None:
+    """Cut a tablet in two; copies nothing."""
+    with Store.open(uri) as store:
+        _tell(store, store.split(tablet, at), json)
+
+
+def join(
+    uri: Uri,
+    left: Annotated[int, typer.Argument(metavar="LEFT", help="A tablet's id.")],
+    right: Annotated[int, typer.Argument(metavar="RIGHT", help="The id of its right neighbour.")],
+    json: Json = False,
+) -> None:
+    """Make two neighbouring tablets of one shard one; copies nothing."""
+    with Store.open(uri) as store:
+        _tell(store, store.join(left, right), json)
+
+
+def history(uri: Uri, json: Json = False) -> None:
+    """List all published topologies, oldest first."""
+    with Store.open(uri) as store:
+        found = [topology_value(topology) for topology in store.topology_history()]
+    if json:
+        print_json(found)
+        return
+    shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    for title in ("topology", "published", "tablets", "reason"):
+        shown.add_column(title)
+    for topology in found:
+        colour = colours(list(topology["shards"]))
+        tablets = "  ".join(f"[{colour[name]}]{name}[/] {n}" for name, n in topology["shards"].items())
+        shown.add_row(str(topology["topology"]), when(topology["created_at"]), tablets, topology["reason"])
+    console().print(shown)
+
+
+@contextmanager
+def _moves(what: str) -> Iterator[OnProgress]:
+    with progress("tablets") as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, planned: bar.update(task, completed=done, total=planned)
+
+
+def _tell(store: Store, topology: Topology, as_json: bool) -> None:
+    if as_json:
+        print_json(topology_value(topology))
+        return
+    console().print(f"Topology {topology.number}: {topology.reason}", markup=False)
+    console().print(shard_lines(store.status()))

@@ -1,0 +1,74 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from elasticscan.base.errors import InvalidOption
+
+_JSON = "elasticscan.json"
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_SIZES = {"k": 10**3, "m": 10**6, "g": 10**9}
+
+
+def _remember(context: typer.Context, value: bool) -> bool:
+    context.meta[_JSON] = value
+    return value
+
+
+def wants_json(context: typer.Context) -> bool:
+    """Whether the command of this context, or of one below it, was given `--json`."""
+    return bool(context.meta.get(_JSON, False))
+
+
+Uri = Annotated[str, typer.Argument(metavar="URI", help="The store: a directory or a database URL.")]
+Table = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.")]
+Tablet = Annotated[int, typer.Argument(metavar="TABLET", help="A tablet's id, as `status --json` lists it.")]
+# Eager, so that errors in the other options know the voice too.
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON, for scripts.", callback=_remember, is_eager=True)
+]
+Speed = Annotated[
+    str | None,
+    typer.Option("--bytes-per-second", metavar="SIZE", help="Upper bound of a move's copying, as in 50M."),
+]
+
+
+def names_of(text: str | None) -> list[str] | None:
+    """`a, b` as a list; None stays None."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def shards_of(given: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """`s1` or `s1=/root` for each: the names, and the roots of those that have one."""
+    names = [item.partition("=")[0] for item in given]
+    roots = {name: root for name, _, root in (item.partition("=") for item in given) if root}
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidOption(f"shard {twice!r} is named twice; name each once", option="shard")
+    return names, roots
+
+
+def seconds_of(text: str, option: str) -> float:
+    """`90`, `90s`, `30m`, `12h` or `7d` in seconds."""
+    return _number(text, option, _UNITS, "a number of seconds, or one with s, m, h or d as in 7d")
+
+
+def bytes_of(text: str | None, option: str) -> float | None:
+    """`50M` as 50,000,000; None stays None."""
+    if text is None:
+        return None
+    found = _number(text, option, _SIZES, "a number of bytes, or one with K, M or G as in 50M")
+    if not found:
+        raise InvalidOption(f"{option} must be more than 0", option=option)
+    return found
+
+
+def _number(text: str, option: str, units: dict[str, float] | dict[str, int], wanted: str) -> float:
+    digits, unit = (text[:-1], units.get(text[-1:].lower())) if text[-1:].isalpha() else (text, 1)
+    if unit is None or not digits.replace(".", "", 1).isdecimal() or not digits.isascii():
+        raise InvalidOption(f"{option}={text!r} must be {wanted}", option=option)
+    return float(digits) * unit

@@ -1,0 +1,118 @@
+"""A store's status, drawn: a block for each tablet, a line of blocks for each shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from elasticscan.cli.output import size, when
+
+COLOURS = ("dodger_blue1", "dark_orange", "spring_green3", "medium_orchid", "gold1", "turquoise2", "hot_pink")
+BLOCK, LEAVING = "■", "▷"
+MOST_BLOCKS = 1_024
+
+
+def colours(shards: Sequence[str]) -> dict[str, str]:
+    """A colour for each shard, the same for the same list."""
+    return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(shards)}
+
+
+def blocks(
+    tablets: Sequence[Mapping[str, Any]],
+    colour_of: Callable[[Mapping[str, Any]], str],
+    leaving: Mapping[int, str],
+) -> Text:
+    """One block a tablet; a tablet on its way is an arrow in the colour of where it goes."""
+    text = Text(overflow="fold")
+    for tablet in tablets[:MOST_BLOCKS]:
+        goes = leaving.get(tablet["id"])
+        text.append(LEAVING if goes else BLOCK, style=f"bold {goes}" if goes else colour_of(tablet))
+    if len(tablets) > MOST_BLOCKS:
+        text.append(f" and {len(tablets) - MOST_BLOCKS:,} more", style="dim")
+    return text
+
+
+def picture(uri: str, status: Mapping[str, Any]) -> RenderableType:
+    """All of `Store.status()` for people."""
+    parts: list[RenderableType] = [
+        Text.from_markup(
+            f"[bold]{escape(uri)}[/bold]   topology {status['topology']}   snapshot {status['snapshot']}   "
+            f"{len(status['tablets'])} tablets over {status['slots']:,} slots"
+        ),
+        Text(),
+        shard_lines(status),
+    ]
+    for title, shown in (
+        ("tables", _tables(status["tables"])),
+        ("moves under way", _moves(status)),
+        ("leases", _leases(status["leases"])),
+    ):
+        if shown.row_count:
+            parts += [Text(), Text(title, style="bold"), shown]
+    return Group(*parts)
+
+
+def shard_lines(status: Mapping[str, Any], home: Mapping[int, str] | None = None) -> Table:
+    """The shards with their tablets.
+
+    Args:
+        status: `shards`, `tablets` and `moves` as in `Store.status()`.
+        home: colours of tablets by id, for a picture that shows where each came from; by default
+            a tablet has the colour of the shard that it is at.
+    """
+    colour = colours([shard["name"] for shard in status["shards"]])
+    leaving = {move["tablet"]: colour.get(move["to"], "white") for move in status["moves"]}
+    lines = Table.grid(padding=(0, 2))
+    for shard in status["shards"]:
+        name = shard["name"]
+        here = [tablet for tablet in status["tablets"] if tablet["shard"] == name]
+        label = Text(name, style=f"bold {colour[name]}")
+        if shard["draining"]:
+            label.append(" leaving", style="dim italic")
+        lines.add_row(
+            label,
+            Text(f"{len(here):>4} tablets", style="dim"),
+            Text(f"{size(shard['bytes']):>9}", style="dim"),
+            blocks(here, lambda tablet: (home or {}).get(tablet["id"], colour[tablet["shard"]]), leaving),
+        )
+    return lines
+
+
+def _tables(tables: Sequence[Mapping[str, Any]]) -> Table:
+    shown = _listing("name", "rows", "size", "fragments", "primary key")
+    for table in tables:
+        rows = f"{'' if table['rows_exact'] else '≤ '}{table['rows']:,}"
+        keys = ", ".join(table["primary_key"])
+        shown.add_row(table["name"], rows, size(table["bytes"]), str(table["fragments"]), keys)
+    return shown
+
+
+def _moves(status: Mapping[str, Any]) -> Table:
+    colour = colours([shard["name"] for shard in status["shards"]])
+    shown = _listing("tablet", "from", "to", "phase", "since")
+    for move in status["moves"]:
+        names = (Text(move[end], style=colour.get(move[end], "white")) for end in ("from", "to"))
+        shown.add_row(str(move["tablet"]), *names, move["phase"], when(move["started_at"]))
+    return shown
+
+
+def _leases(leases: Sequence[Mapping[str, Any]]) -> Table:
+    if not leases:
+        return _listing()
+    shown = _listing(*leases[0])
+    for lease in leases:
+        told = [when(value) if isinstance(value, float) else str(value) for value in lease.values()]
+        shown.add_row(*(escape(text) for text in told))
+    return shown
+
+
+def _listing(*titles: str) -> Table:
+    shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    for title in titles:
+        shown.add_column(title, justify="right" if title in ("rows", "size", "fragments") else "left")
+    return shown

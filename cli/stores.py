@@ -1,0 +1,80 @@
+"""create, status, tables."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
+from elasticscan.cli.options import Json, Uri, seconds_of, shards_of
+from elasticscan.cli.output import console, print_json, say, size
+from elasticscan.cli.picture import picture
+from elasticscan.store import Store
+
+
+def create(
+    uri: Uri,
+    shard: Annotated[
+        list[str],
+        typer.Option("--shard", metavar="NAME[=ROOT]", help="A shard, with its storage root or without."),
+    ],
+    tablets: Annotated[int, typer.Option(help="Tablets to start with.")] = DEFAULT_TABLETS,
+    slots: Annotated[int, typer.Option(help="Hash buckets, fixed for ever.")] = DEFAULT_SLOTS,
+    hash: Annotated[str, typer.Option(help="spark (Murmur3) or java (hashCode).")] = "spark",  # noqa: A002
+    retention: Annotated[
+        str, typer.Option(metavar="TIME", help="How long snapshots stay readable, as in 7d, 12h or 30m.")
+    ] = "7d",
+    json: Json = False,
+) -> None:
+    """Make a store."""
+    names, roots = shards_of(shard)
+    given = {name: roots[name] for name in names} if len(roots) == len(names) else names
+    with Store.create(
+        uri, given, tablets, slots, hash, retention_seconds=seconds_of(retention, "--retention")
+    ) as store:
+        found = store.status()
+    if json:
+        print_json(found)
+    else:
+        say(f"Created {uri}: {len(found['tablets'])} tablets at {', '.join(names)}.")
+
+
+def status(uri: Uri, json: Json = False) -> None:
+    """Show shards, tablets, tables, moves and leases."""
+    with Store.open(uri) as store:
+        found = store.status()
+    if json:
+        print_json(found)
+    else:
+        console().print(picture(uri, found))
+
+
+def tables(uri: Uri, json: Json = False) -> None:
+    """List the tables and their columns."""
+    with Store.open(uri) as store:
+        counts = {table["name"]: table for table in store.status()["tables"]}
+        found = [
+            {
+                "name": table.name,
+                "primary_key": list(table.primary_key),
+                "shard_key": list(table.shard_key),
+                "compression": table.compression,
+                "columns": {field.name: str(field.type) for field in table.schema},
+                **{what: counts[table.name][what] for what in ("rows", "rows_exact", "bytes")},
+            }
+            for table in store.tables()
+            if table.name in counts
+        ]
+    if json:
+        print_json(found)
+        return
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("table", "rows", "size", "primary key", "columns"):
+        shown.add_column(title, justify="right" if title in ("rows", "size") else "left")
+    for table in found:
+        columns = ", ".join(f"{name} [dim]{kind}[/dim]" for name, kind in table["columns"].items())
+        rows = f"{'' if table['rows_exact'] else '≤ '}{table['rows']:,}"
+        shown.add_row(table["name"], rows, size(table["bytes"]), ", ".join(table["primary_key"]), columns)
+    console().print(shown if found else "[dim]no tables yet; `elasticscan load` makes one[/dim]")

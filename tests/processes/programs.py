@@ -1,0 +1,117 @@
+"""Programs that the tests run as processes of their own, and kill.
+
+    python programs.py write URI SEED     upserts and deletes for ever, acknowledging each commit
+    python programs.py move URI SEED      moves, splits, joins, expands and contracts for ever
+    python programs.py move-slowly URI S  moves one tablet with pauses, to be killed in the middle
+    python programs.py resume URI         reads a key per line from stdin, writes rows as JSON lines
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+
+from elasticscan.base.errors import TryAgain, UsageError
+from elasticscan.store import Store
+
+KEYS = 3_000
+
+
+def tell(**what: object) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def change(seed: int, number: int) -> tuple[str, list[int], int]:
+    """What a writer does in its step `number`: known to the test as well."""
+    chance = random.Random(seed * 1_000_003 + number)
+    keys = sorted(chance.sample(range(KEYS), chance.randrange(1, 400)))
+    return ("delete" if chance.random() < 0.3 else "write"), keys, number
+
+
+def write(store: Store, seed: int) -> None:
+    for number in range(1_000_000):
+        kind, keys, value = change(seed, number)
+        tell(begin=number)
+        ids = pa.array(keys, pa.int64())
+        if kind == "write":
+            values = pa.array(np.full(len(keys), value))
+            commit = store.write("t", pa.table({"id": ids, "v": values}))
+        else:
+            commit = store.delete("t", pa.table({"id": ids}))
+        tell(done=number, commit=commit)
+
+
+def move(store: Store, seed: int) -> None:
+    chance = random.Random(seed)
+    for number in range(1_000_000):
+        try:
+            _one_change(store, chance, f"n{seed}_{number}")
+        except (TryAgain, UsageError):
+            continue  # another mover was quicker
+        tell(done=number)
+
+
+def _one_change(store: Store, chance: random.Random, fresh_name: str) -> None:
+    status = store.status()
+    tablets, shards = status["tablets"], [s["name"] for s in status["shards"] if not s["draining"]]
+    operation = chance.choice(["move"] * 6 + ["expand", "contract", "split", "join", "compact"])
+    if operation == "move":
+        store.move(chance.choice(tablets)["id"], chance.choice(shards))
+    elif operation == "expand" and len(shards) < 5:
+        store.expand([fresh_name])
+    elif operation == "contract" and len(shards) > 2:
+        store.contract(chance.choice(shards))
+    elif operation == "split" and len(tablets) < 40:
+        store.split(chance.choice(tablets)["id"])
+    elif operation == "join":
+        left = chance.randrange(len(tablets) - 1)
+        store.join(tablets[left]["id"], tablets[left + 1]["id"])
+    elif operation == "compact":
+        store.compact()
+
+
+def move_slowly(uri: str, seed: int) -> None:
+    """A mover that says where it is and waits there a little: killed at every phase sooner or later."""
+    from elasticscan.store.mover import Mover, new_owner  # noqa: PLC0415
+    from elasticscan.topology import MovePlan  # noqa: PLC0415
+
+    store, chance = Store.open(uri), random.Random(seed)
+
+    def pause(point: str) -> None:
+        tell(at=point)
+        time.sleep(0.02)
+
+    while True:
+        tablet = chance.choice(store.context.placement().tablets)
+        with store.context.catalog.writing() as tx:
+            target = chance.choice([s.id for s in tx.shards() if s.id != tablet.shard])
+            owner = new_owner()
+            tx.plan_move(tablet.id, tablet.shard, target, owner)
+        Mover(store.context, owner, checkpoint=pause).carry_out(MovePlan(tablet.id, tablet.shard, target))
+
+
+def resume(store: Store) -> None:
+    """One page for each key: its rows and the key after it."""
+    for line in sys.stdin:
+        page = next(iter(store.resume(line.strip())))
+        tell(ids=page.rows.column("id").to_pylist(), key=page.key)
+
+
+def main() -> None:
+    command, uri, *rest = sys.argv[1:]
+    if command == "move-slowly":
+        move_slowly(uri, int(rest[0]))
+    elif command == "resume":
+        resume(Store.open(uri))
+    else:
+        {"write": write, "move": move}[command](Store.open(uri), int(rest[0]))
+
+
+if __name__ == "__main__":
+    main()
