@@ -27,7 +27,7 @@ GC_GRACE_SECONDS: Final = 3_600
 # How data is written.
 BATCH_ROWS: Final = 65_536  # rows of one Arrow batch in a fragment
 BATCH_BYTES = 32 << 20
-WRITE_BUFFER_BYTES: Final = 256 << 20
+WRITE_BUFFER_BYTES: Final = 128 << 20
 
 # Names become parts of file names, SQL and Spark options: this is what all of them take unquoted.
 NAME_PATTERN: Final = r"[a-z0-9_]{1,64}"

@@ -1,0 +1,255 @@
+"""`make bench`: every figure as a ratio within this run, with what is wanted of it.
+
+python benchmarks/run.py [--rows 10000000] [--rounds 3] [--only spark,python,load,memory,key]
+                         [--memory-rows 100000000] [--keep DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from data import SCHEMA, batches, make_store, parquet_reader, write_parquet
+from measure import Results, by_turns, seconds
+
+from elasticscan.base.hashing import slots_of
+from elasticscan.store import Store
+
+HERE = Path(__file__).parent
+MOVER_BYTES_PER_SECOND = 32 << 20
+
+
+def bench_load(results: Results, source: Path, work: Path, rows: int, rounds: int) -> None:
+    """Bulk load from Parquet, beside pyarrow writing Parquet sorted the same way."""
+
+    def load() -> None:
+        make_store(work / "load", parquet_reader(source)).close()
+        shutil.rmtree(work / "load")
+
+    def parquet() -> None:
+        table = pq.read_table(source)
+        slots = pa.array(slots_of([table["id"]], 4096))
+        order = pc.sort_indices(
+            table.append_column("_slot", slots),
+            sort_keys=[("_slot", "ascending"), ("id", "ascending")],
+        )
+        pq.write_table(table.take(order), work / "sorted.parquet", compression="zstd")
+
+    took = by_turns(max(1, rounds - 1), load=load, parquet=parquet)
+    detail = f"{rows / took['load'] / 1e6:.2f} and {rows / took['parquet'] / 1e6:.2f} million rows/s"
+    results.at_least("bulk load / sorted Parquet write", took["parquet"] / took["load"], 0.5, detail)
+
+
+def bench_python(results: Results, store: Store, rows: int, rounds: int) -> None:
+    """A scan without Spark, and what a page costs at the start and the end."""
+
+    def scan() -> int:
+        return sum(page.rows.num_rows for page in store.scan("t"))
+
+    def summed() -> None:
+        for page in store.scan("t"):
+            pc.sum(page.rows.column("id"))
+            pc.sum(page.rows.column("v"))
+
+    assert scan() == rows
+    took = by_turns(rounds, scan=scan, summed=summed)
+    results.at_least("Python scan, million rows/s", rows / took["scan"] / 1e6, 10)
+    results.at_least("… summing two columns, million rows/s", rows / took["summed"] / 1e6, 10)
+    pages: list[float] = []
+    for _ in range(rounds):
+        scan_pages = iter(store.scan("t"))
+        times = []
+        for _ in range(rows // 65_536 - 1):
+            times.append(seconds(lambda: next(scan_pages)))
+        pages = times if not pages else [min(a, b) for a, b in zip(pages, times, strict=False)]
+        for _ in scan_pages:
+            pass
+    tenth = max(1, len(pages) // 10)
+    first, last = statistics.median(pages[1 : tenth + 1]), statistics.median(pages[-tenth:])
+    results.at_most("page at the end / at the start", last / first, 1.5, f"{first * 1e3:.2f} ms")
+
+
+def bench_page_in_larger_table(results: Results, work: Path, store: Store, rows: int) -> None:
+    """A page in a table ten times smaller, beside one in the full table."""
+    small = make_store(work / "small", pa.RecordBatchReader.from_batches(SCHEMA, batches(rows // 10)))
+
+    def page_cost(of: Store) -> float:
+        times = []
+        for _ in range(5):
+            pages = iter(of.scan("t", page_rows=10_000))
+            next(pages)
+            times += [seconds(lambda: next(pages)) for _ in range(40)]
+        return statistics.median(times)
+
+    page_cost(small), page_cost(store)
+    ratio = page_cost(store) / page_cost(small)
+    results.at_most("page in a ten times larger table", ratio, 1.5)
+
+
+def bench_key(results: Results, work: Path) -> None:
+    """The continuation key after 1,000 moves of 64 tablets during one scan."""
+    store = Store.create(work / "key", ["s1", "s2", "s3"])
+    store.create_table("t", SCHEMA, ["id"])
+    store.write("t", next(batches(200_000)))
+    chance = random.Random(5)
+    scan = iter(store.scan("t", page_rows=180))
+    longest = moves = seen = 0
+    for page in scan:
+        longest, seen = max(longest, len(page.key or "")), seen + page.rows.num_rows
+        if moves < 1_000:
+            tablet = chance.choice(store.context.placement().tablets)
+            names = [n for _, n in store.topology.shard_names]
+            here = dict(store.topology.shard_names)[tablet.shard]
+            store.move(tablet.id, chance.choice([n for n in names if n != here]))
+            moves += 1
+    assert (moves, seen) == (1_000, 200_000), (moves, seen)
+    results.at_most("continuation key after 1,000 moves, bytes", longest, 1_024)
+
+
+def bench_memory(results: Results, work: Path, rows: int) -> None:
+    store = make_store(work / "large", pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
+    store.close()
+    command = [sys.executable, str(HERE / "memory.py"), str(work / "large")]
+    counted, peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert int(counted) == rows
+    results.at_most(f"peak memory of a scan of {rows:,} rows, MB", float(peak), 300)
+
+
+def start_spark(work: Path) -> Any:
+    import spark_sources  # noqa: PLC0415 - Spark is not needed for the other benchmarks
+    from pyspark import cloudpickle  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    spark_sources.PREPARED = next(batches(65_536))
+    cloudpickle.register_pickle_by_value(spark_sources)
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "4g")
+        .config("spark.sql.warehouse.dir", str(work / "warehouse"))
+        .config("spark.pyspark.python", sys.executable)
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(spark_sources.CeilingSource)
+    return spark
+
+
+@contextmanager
+def moving(store: Path) -> Iterator[list[int]]:
+    """Tablets move all the time while the block runs; the list gets how many did."""
+    command = [sys.executable, str(HERE / "mover.py"), str(store), str(MOVER_BYTES_PER_SECOND)]
+    counted: list[int] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield counted
+        finally:
+            process.terminate()
+            counted.append(sum(1 for _ in process.stdout))
+
+
+def bench_spark(results: Results, work: Path, place: Path, rows: int, rounds: int) -> None:
+    spark = start_spark(work)
+    names = ",".join(SCHEMA.names)
+
+    def noop(frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    def elastic(**options: str) -> Any:
+        reader = spark.read.format("elasticscan").options(store=str(place), table="t", **options)
+        return lambda: noop(reader.load())
+
+    def ceiling(columns: str) -> Any:
+        reader = spark.read.format("ceiling").options(rows=rows, columns=columns, partitions=2)
+        return lambda: noop(reader.load())
+
+    parquet = str(work / "rows.parquet")
+    assert spark.read.format("elasticscan").load(f"{place}/t").count() == rows
+    took = by_turns(
+        rounds,
+        elastic=elastic(),
+        ceiling=ceiling(names),
+        parquet=lambda: noop(spark.read.parquet(parquet)),
+        elastic_v=elastic(columns="v"),
+        ceiling_v=ceiling("v"),
+        elastic_s=elastic(columns="s"),
+        ceiling_s=ceiling("s"),
+    )
+    rate = f"{rows / took['elastic'] / 1e6:.2f} million rows/s"
+    results.at_least("Spark scan / ceiling of a Python source", took["ceiling"] / took["elastic"], 0.95, rate)
+    results.at_least("Spark scan / Spark's Parquet scan", took["parquet"] / took["elastic"], 0.9)
+    results.at_least("columns=v / ceiling of that column", took["ceiling_v"] / took["elastic_v"], 0.95)
+    results.at_least("columns=s / ceiling of that column", took["ceiling_s"] / took["elastic_s"], 0.95)
+    bench_spark_moving(results, place, elastic, rounds)
+    spark.stop()
+
+
+def bench_spark_moving(results: Results, place: Path, elastic: Any, rounds: int) -> None:
+    """The same scan quiet and while tablets move, by turns."""
+    quiet, busy, moves = [], [], 0
+    for _ in range(rounds):
+        quiet.append(seconds(elastic()))
+        with moving(place) as counted:
+            time.sleep(0.2)
+            busy.append(seconds(elastic()))
+        moves += counted[0]
+        with Store.open(place) as store:  # settle again, so that the next quiet scan is one
+            store.compact()
+            store.collect_garbage(grace_seconds=0)
+    ratio = statistics.median(quiet) / statistics.median(busy)
+    results.at_least("Spark scan while tablets move / quiet", ratio, 0.85, f"{moves} moves in {rounds} scans")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="load,python,key,spark,memory")
+    parser.add_argument("--memory-rows", type=int, default=100_000_000)
+    parser.add_argument("--keep", type=Path)
+    options = parser.parse_args()
+    only = set(options.only.split(","))
+    results = Results()
+    with tempfile.TemporaryDirectory(prefix="elasticscan-bench-") as temporary:
+        work = options.keep or Path(temporary)
+        work.mkdir(parents=True, exist_ok=True)
+        if not (work / "rows.parquet").exists():
+            write_parquet(work / "rows.parquet", options.rows)
+        place = work / "store"
+        exists = (place / "catalog.db").exists()
+        store = Store.open(place) if exists else make_store(place, parquet_reader(work / "rows.parquet"))
+        if "load" in only:
+            bench_load(results, work / "rows.parquet", Path(temporary), options.rows, options.rounds)
+        if "python" in only:
+            bench_python(results, store, options.rows, options.rounds)
+            bench_page_in_larger_table(results, Path(temporary), store, options.rows)
+        if "key" in only:
+            bench_key(results, Path(temporary))
+        if "spark" in only:
+            bench_spark(results, work, place, options.rows, options.rounds)
+        if "memory" in only:
+            bench_memory(results, Path(temporary), options.memory_rows)
+    missed = [row for row in results.rows if not row[3]]
+    print(f"\n{len(results.rows) - len(missed)} of {len(results.rows)} as wanted")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
