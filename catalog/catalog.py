@@ -13,7 +13,7 @@ from sqlalchemy import delete, insert, select, text, update
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import AlreadyExists, MoveInProgress
 from elasticscan.catalog.commits import CommitTx
-from elasticscan.catalog.engine import check_format, make_engine, reading, writing
+from elasticscan.catalog.engine import Watch, check_format, make_engine, reading, writing
 from elasticscan.catalog.tables import (
     FORMAT_VERSION,
     metadata,
@@ -95,6 +95,7 @@ class Catalog:
         self._engine = make_engine(url)
         self._clock = clock
         check_format(self._engine, where)
+        self._watch = Watch(self._engine, select(store_state.c.layout, store_state.c.last_commit))
 
     @staticmethod
     def create(url: str, clock: Clock, where: str, new: NewStore) -> None:
@@ -134,6 +135,7 @@ class Catalog:
             engine.dispose()
 
     def close(self) -> None:
+        self._watch.close()
         self._engine.dispose()
 
     @contextmanager
@@ -153,5 +155,8 @@ class Catalog:
 
     def versions(self) -> tuple[int, int]:
         """(layout, last commit), the cheapest look at whether anything changed."""
+        row = self._watch.row()
+        if row is not None:
+            return row[0], row[1]
         with self.reading() as tx:
             return tx.versions()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, update
+from sqlalchemy import Connection, Engine, Select, create_engine, event, inspect, select, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError, SQLAlchemyError
 
@@ -79,6 +80,48 @@ def writing(engine: Engine) -> Iterator[Connection]:
     ):
         connection.execute(update(store_state).values(layout=store_state.c.layout))
         yield connection
+
+
+class Watch:
+    """One small query asked again and again, on a connection of each thread's own.
+
+    A scan asks three times for each page whether anything changed. Going through a transaction
+    of the engine costs ten times what the query does.
+    """
+
+    def __init__(self, engine: Engine, query: Select[Any]) -> None:
+        self._engine = engine
+        self._sql = str(query.compile(engine))
+        self._local = threading.local()
+        self._open: list[Any] = []
+
+    def row(self) -> tuple[Any, ...] | None:
+        """The row, or None when it could not be had this way: then ask in a transaction."""
+        try:
+            connection = self._connection()
+            cursor = connection.cursor()
+            cursor.execute(self._sql)
+            found: tuple[Any, ...] | None = cursor.fetchone()
+            cursor.close()
+            connection.rollback()  # a driver that began a transaction must not keep it open
+        except Exception:  # whatever the driver raises, the slow way will say what is wrong
+            self._local.__dict__.clear()
+            return None
+        return found
+
+    def _connection(self) -> Any:
+        mine = self._local.__dict__
+        if mine.get("pid") != os.getpid():  # a forked child must not use its parent's connection
+            mine.update(pid=os.getpid(), connection=self._engine.raw_connection())
+            self._open.append(mine["connection"])
+        return mine["connection"]
+
+    def close(self) -> None:
+        for connection in self._open:
+            with suppress(Exception):
+                connection.close()
+        self._open.clear()
+        self._local = threading.local()
 
 
 @contextmanager
