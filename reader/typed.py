@@ -147,7 +147,12 @@ def compare(op: str, left: Expression, right: Expression) -> Expression:
 
 def member(child: Expression, values: Sequence[Expression]) -> Expression:
     kind = _shared_type([child, *values])
-    child, values = convert(child, kind), [convert(value, kind) for value in values]
+    # Beside a column the list becomes separate comparisons, which have to say what they convert to.
+    implicit = all(isinstance(value, Literal) for value in values)
+    child, values = (
+        convert(child, kind, implicit=implicit),
+        [convert(value, kind, implicit=implicit) for value in values],
+    )
     constants = tuple(value for value in values if isinstance(value, Literal))
     others = [Compare("=", child, value) for value in values if not isinstance(value, Literal)]
     if pt.is_null(kind):

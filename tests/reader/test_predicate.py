@@ -508,6 +508,7 @@ def test_timestamps_of_any_unit_and_zone_are_instants(kind: pa.DataType) -> None
         ("at = '2020-01-01 00:00:00 Europe/Paris'", "Europe/Paris"),
         ("x = 1e400", "out of the range of DOUBLE"),
         ("tiny = 128Y", "128 does not convert to TINYINT"),
+        ("CASE WHEN NULL THEN n END = 1", "cannot be a bare NULL"),
         ("flag = n > 1", "parentheses"),
         ("flag = name LIKE 'a'", "parentheses"),
         ("substring(name, n) = 'a'", "whole constants"),

@@ -263,7 +263,7 @@ def test_random_filters_give_what_spark_gives(spark: SparkSession) -> None:
     refused: list[str] = []
     failed: list[str] = []
     for _ in range(330):
-        text = dice.condition(dice.random.randint(1, 3))
+        text = dice.condition(dice.random.randint(1, 5))
         try:
             predicate = Predicate.parse(text, rows.schema)
         except FilterError:

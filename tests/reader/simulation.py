@@ -1,0 +1,286 @@
+"""A whole cluster and its scans, driven by one seed: the harness of the simulation tests.
+
+`Simulation(seed).run()` raises an AssertionError that names the seed when a scan returned anything
+but the rows of its snapshot, or needed more pages than it may. The same seed gives the same
+schedule every time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from elasticscan.reader.coverage import Coverage
+from elasticscan.reader.cursor import Cursor, Cursors, restrict, slots_of
+from elasticscan.reader.keys import ContinuationKey, Sealer
+from elasticscan.reader.memory import DIRECT, INDEX, MemoryCluster
+from elasticscan.reader.protocol import Placements, Shards
+from elasticscan.reader.scan import ScannedPage, ScanPlan, ScanStats, drive
+from elasticscan.topology import SlotSet, Tablet, initial_placement
+
+Row = tuple[int, int]
+
+SEALER = Sealer("simulated", {1: bytes(range(32))})
+COLUMNS = ("key", "value")
+MOST_PAGES = 10_000
+
+
+@dataclass(slots=True)
+class SimulatedScan:
+    """One scan: what it returned so far, and what it must have returned at its end."""
+
+    cluster: MemoryCluster
+    plan: ScanPlan
+    cursors: Cursors
+    expected: Counter[Row]
+    got: list[Row] = field(default_factory=list)
+    marks: list[tuple[str, int]] = field(default_factory=list)  # (a key, rows returned until then)
+    stats: ScanStats = field(default_factory=ScanStats)
+    pages: Iterator[ScannedPage] | None = None
+    done: bool = False
+
+    @classmethod
+    def of(
+        cls, cluster: MemoryCluster, rows: dict[int, int], page_rows: int, part: SlotSet | None = None
+    ) -> SimulatedScan:
+        """A scan at the newest snapshot over `part` of the slots, all by default."""
+        base = cluster.current()
+        slots = SlotSet.span(0, base.slot_count) if part is None else part
+        plan = ScanPlan(1, cluster.last_commit, COLUMNS, page_rows, 1 << 20, base, slots)
+        wanted = [(key, value) for key, value in rows.items() if key % base.slot_count in slots]
+        return cls(cluster, plan, restrict((Cursor(slots),), slots), Counter(wanted))
+
+    @property
+    def key(self) -> str:
+        """The scan as it stands, sealed."""
+        plan = self.plan
+        return SEALER.seal(
+            ContinuationKey(
+                table=plan.table,
+                snapshot=plan.snapshot,
+                base_topology=1,
+                slots=plan.slots,
+                cursors=self.cursors,
+                columns=plan.columns,
+                filter=None,
+                page_rows=plan.page_rows,
+                page_bytes=plan.page_bytes,
+                lease="00" * 8,
+            )
+        )
+
+    def resumed(self, key: str, returned: int) -> SimulatedScan:
+        """A new driver that knows nothing but a key and what was returned before it."""
+        opened = SEALER.open(key)
+        return replace(
+            self,
+            cursors=opened.cursors,
+            got=self.got[:returned],
+            marks=[],
+            stats=ScanStats(),
+            pages=None,
+            done=not opened.cursors,
+        )
+
+    def step(self) -> None:
+        """One page, or the end."""
+        if self.pages is None:
+            placements: Placements = self.cluster
+            shards: Shards = self.cluster
+            self.pages = drive(self.plan, self.cursors, placements, shards, self.stats)
+        page = next(self.pages, None)
+        if page is None:
+            self.done = True
+            assert not self.cursors, "the scan ended before its cursors did"
+            return
+        self.cursors = page.cursors
+        self.got += zip(*page.rows.to_pydict().values(), strict=True)
+        assert self.stats.pages < MOST_PAGES, "the scan does not come to an end"
+
+    def most_pages_left(self) -> int:
+        """How many pages the scan may still need when nothing moves any more.
+
+        A page is full, or it finishes all that its shard has; and one step tells that it is over.
+        """
+        left = sum(self.expected.values()) - len(self.got)
+        shards = self.cluster.current().split_by_shard(slots_of(self.cursors))
+        return left // self.plan.page_rows + len(shards) + 1
+
+    def check(self) -> None:
+        got = Counter(self.got)
+        assert got == self.expected, f"lost {self.expected - got}, too many {got - self.expected}"
+
+
+class Simulation:
+    """A cluster, what was written to it, and several scans, all scheduled by one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        slots = self.random.randint(1, 20)
+        tablets = self.random.randint(1, min(slots, 8))
+        self.shards = list(range(1, self.random.randint(2, 5)))
+        placement = initial_placement(slots, tablets, self.shards)
+        self.cluster = MemoryCluster(placement, self.random.choice([DIRECT, INDEX]), self._during)
+        self.keys = self.random.randint(1, 60)
+        self.values = self.random.choice([2, 1_000])  # few of them: many ties in an index scan
+        self.rows: dict[int, int] = {}
+        self.scans: list[SimulatedScan] = []
+        self.left: dict[int, int] = {}  # tablet -> the shard that it came from last
+        # How wild this schedule is; some are calm except within pages, some everywhere.
+        self.noise_within, self.noise_between = self.random.choice([(0.3, 0.5), (0.05, 0.9), (0.6, 0.0)])
+        self.changes_left = self.random.randint(0, 60)
+
+    def run(self) -> None:
+        try:
+            self._write()
+            for _ in range(self.random.randint(0, 3)):
+                self._change()
+            for _ in range(self.random.randint(1, 4)):
+                self._start_scan()
+            while self.changes_left > 0 and not all(scan.done for scan in self.scans):
+                if self.random.random() < self.noise_between:
+                    self._change()
+                self._advance(self.random.choice(self.scans))
+            self._finish()
+        except BaseException as error:
+            error.add_note(f"replay with Simulation({self.seed}).run()")
+            raise
+
+    # Scans
+
+    def _start_scan(self) -> None:
+        count = self.cluster.current().slot_count
+        bounds = sorted(self.random.sample(range(count + 1), 2))
+        part = SlotSet.span(*bounds) if self.random.random() < 0.2 else None
+        page_rows = self.random.choice([1, 1, 2, 3, 7, 100])
+        self.scans.append(SimulatedScan.of(self.cluster, self.rows, page_rows, part))
+
+    def _advance(self, scan: SimulatedScan) -> None:
+        if scan.done:
+            scan.check()
+            return
+        if self.random.random() < 0.3:
+            scan.marks.append((scan.key, len(scan.got)))
+        if scan.marks and self.random.random() < 0.1:
+            # Somebody goes on from an old key although the scan went further: the same rows again.
+            self.scans.append(scan.resumed(*self.random.choice(scan.marks)))
+        elif self.random.random() < 0.2:
+            self.scans[self.scans.index(scan)] = scan = scan.resumed(scan.key, len(scan.got))
+        if not scan.done:
+            scan.step()
+
+    def _finish(self) -> None:
+        """Nothing moves any more: every scan ends within its bound."""
+        self.changes_left = 0
+        for scan in self.scans:
+            for _ in range(scan.most_pages_left()):
+                if not scan.done:
+                    scan.step()
+            assert scan.done, "the scan did not end within its bound although nothing moved any more"
+            scan.check()
+
+    # What happens meanwhile
+
+    def _during(self) -> None:
+        if self.changes_left > 0 and self.random.random() < self.noise_within:
+            self._change()
+
+    def _change(self) -> None:
+        self.changes_left -= 1
+        self.random.choice(self._CHANGES)(self)
+
+    def _write(self) -> None:
+        keys = self.random.sample(range(self.keys), self.random.randint(0, self.keys))
+        deleting = self.random.random() < 0.3
+        rows = {key: None if deleting else self.random.randrange(self.values) for key in keys}
+        self.cluster.write(rows)
+        self.rows |= {key: value for key, value in rows.items() if value is not None}
+        self.rows = {key: value for key, value in self.rows.items() if rows.get(key, value) is not None}
+
+    def _resting(self) -> list[Tablet]:
+        return [t for t in self.cluster.current().tablets if t.id not in self.cluster.moving]
+
+    def _targets(self, tablet: Tablet) -> list[int]:
+        return [shard for shard in self.shards if shard != tablet.shard]
+
+    def _begin_move(self) -> None:
+        tablets = [tablet for tablet in self._resting() if self._targets(tablet)]
+        if tablets:
+            tablet = self.random.choice(tablets)
+            self.cluster.begin_move(tablet.id, self.random.choice(self._targets(tablet)))
+
+    def _end_move(self) -> None:
+        if self.cluster.moving:
+            tablet = self.random.choice(self.cluster.moving)
+            self.random.choice([self.cluster.commit_move, self.cluster.commit_move, self.cluster.fail_move])(tablet)
+
+    def _move(self) -> None:
+        tablets = [tablet for tablet in self._resting() if self._targets(tablet)]
+        if tablets:
+            tablet = self.random.choice(tablets)
+            self.left[tablet.id] = tablet.shard
+            self.cluster.move(tablet.id, self.random.choice(self._targets(tablet)))
+
+    def _return(self) -> None:
+        """A tablet goes back to where it came from."""
+        for tablet in self._resting():
+            back = self.left.get(tablet.id)
+            if back is not None and back != tablet.shard:
+                self.left[tablet.id] = tablet.shard
+                self.cluster.move(tablet.id, back)
+                return
+
+    def _ping_pong(self) -> None:
+        """Out and back at once."""
+        tablets = [tablet for tablet in self._resting() if self._targets(tablet)]
+        if tablets:
+            tablet = self.random.choice(tablets)
+            self.cluster.move(tablet.id, self.random.choice(self._targets(tablet)))
+            self.cluster.move(tablet.id, tablet.shard)
+
+    def _split(self) -> None:
+        tablets = [tablet for tablet in self._resting() if len(tablet.slots) > 1]
+        if tablets:
+            self.cluster.split(self.random.choice(tablets).id)
+
+    def _join(self) -> None:
+        resting = self._resting()
+        pairs = [(a, b) for a, b in zip(resting, resting[1:], strict=False) if a.shard == b.shard]
+        pairs = [(a, b) for a, b in pairs if a.end == b.start]
+        if pairs:
+            left, right = self.random.choice(pairs)
+            self.cluster.join(left.id, right.id)
+
+    def _empty_shard(self) -> None:
+        """All that a shard has leaves it, as in a contraction."""
+        shard = self.random.choice(self.shards)
+        for tablet in self._resting():
+            if tablet.shard == shard and self._targets(tablet):
+                self.cluster.move(tablet.id, self.random.choice(self._targets(tablet)))
+
+    def _add_shard(self) -> None:
+        if len(self.shards) < 8:
+            self.shards.append(max(self.shards) + 1)
+
+    _CHANGES: tuple[Callable[[Simulation], None], ...] = (
+        _write,
+        _begin_move,
+        _begin_move,
+        _end_move,
+        _end_move,
+        _move,
+        _return,
+        _ping_pong,
+        _split,
+        _join,
+        _empty_shard,
+        _add_shard,
+    )
+
+
+def run_simulations(seeds: range) -> None:
+    for seed in seeds:
+        Simulation(seed).run()
