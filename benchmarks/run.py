@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,7 @@ def bench_python(results: Results, store: Store, rows: int, rounds: int) -> None
     pages: list[float] = []
     for _ in range(rounds):
         scan_pages = iter(store.scan("t"))
-        times = []
-        for _ in range(rows // 65_536 - 1):
-            times.append(seconds(lambda: next(scan_pages)))
+        times = [seconds(partial(next, scan_pages)) for _ in range(rows // 65_536 - 1)]
         pages = times if not pages else [min(a, b) for a, b in zip(pages, times, strict=False)]
         for _ in scan_pages:
             pass
@@ -91,7 +90,7 @@ def bench_page_in_larger_table(results: Results, work: Path, store: Store, rows:
         for _ in range(5):
             pages = iter(of.scan("t", page_rows=10_000))
             next(pages)
-            times += [seconds(lambda: next(pages)) for _ in range(40)]
+            times += [seconds(partial(next, pages)) for _ in range(40)]
         return statistics.median(times)
 
     page_cost(small), page_cost(store)

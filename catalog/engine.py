@@ -155,7 +155,8 @@ def check_format(
         with reading(engine) as connection:
             if not inspect(connection).has_table(store_state.name):
                 raise StoreNotFound(
-                    f"{where} holds no elasticscan store; create one with Store.create or `elasticscan create`",
+                    f"{where} holds no elasticscan store; "
+                    "create one with Store.create or `elasticscan create`",
                     uri=where,
                 )
             found = connection.execute(select(store_state.c.format_version)).scalar_one()

@@ -24,7 +24,8 @@ def check_definition(schema: pa.Schema, primary_key: list[str], shard_key: list[
     for field in schema:
         if field.name in RESERVED:
             raise SchemaMismatch(
-                f"column name {field.name!r} is taken by the store ({', '.join(sorted(RESERVED))}); rename it",
+                f"column name {field.name!r} is taken by the store, like {', '.join(sorted(RESERVED))}; "
+                "rename it",
                 column=field.name,
             )
         if field.name.lower() in lowered:
@@ -75,7 +76,7 @@ def stored_schema(schema: pa.Schema, primary_key: list[str]) -> pa.Schema:
 
 
 def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
-    """The record batches of a Table, RecordBatch, RecordBatchReader or anything of the Arrow stream protocol."""
+    """The record batches of anything that speaks Arrow: tables, batches, readers, streams."""
     if isinstance(data, pa.RecordBatch):
         yield data
     elif isinstance(data, pa.Table):
@@ -86,8 +87,8 @@ def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
         yield from pa.RecordBatchReader.from_stream(data)
     else:
         raise SchemaMismatch(
-            f"cannot write a {type(data).__name__}: hand in a pyarrow Table, RecordBatch or RecordBatchReader "
-            "(for pandas: pa.Table.from_pandas)"
+            f"cannot write a {type(data).__name__}: hand in a pyarrow Table, RecordBatch or "
+            "RecordBatchReader (for pandas: pa.Table.from_pandas)"
         )
 
 
@@ -108,8 +109,8 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         told = [f"missing: {', '.join(missing)}"] if missing else []
         told += [f"unknown: {', '.join(unknown)}"] if unknown else []
         raise SchemaMismatch(
-            f"the rows do not have the table's columns ({'; '.join(told) or 'one is repeated'}); the table has "
-            f"{', '.join(schema.names)}",
+            f"the rows do not have the table's columns ({'; '.join(told) or 'one is repeated'}); "
+            f"the table has {', '.join(schema.names)}",
             missing=missing,
             unknown=unknown,
         )
@@ -133,7 +134,8 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
             ) from error
     if not field.nullable and column.null_count:
         raise SchemaMismatch(
-            f"column {field.name!r} has {column.null_count} nulls but the table allows none; fill or drop them",
+            f"column {field.name!r} has {column.null_count} nulls but the table allows none; "
+            "fill or drop them",
             column=field.name,
         )
     return column
@@ -151,7 +153,7 @@ def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:
     for is_kind in (t.is_integer, t.is_floating):
         if is_kind(found) and is_kind(wanted):
             same_sign = not t.is_integer(found) or t.is_signed_integer(found) == t.is_signed_integer(wanted)
-            return found.bit_width <= wanted.bit_width and same_sign
+            return bool(found.bit_width <= wanted.bit_width) and same_sign
     texts = (t.is_string, t.is_large_string, t.is_string_view)
     blobs = (t.is_binary, t.is_large_binary, t.is_binary_view, t.is_fixed_size_binary)
     for family in (texts, blobs):

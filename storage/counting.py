@@ -33,4 +33,5 @@ def _between(reader: FragmentReader, start: int, end: int) -> int:
     """Rows of the slots `[start, end)`."""
     first, first_row = reader.seek(start, None, ())
     last, last_row = reader.seek(end, None, ())
-    return sum(reader.batch(index).num_rows for index in range(first, last)) + last_row - first_row
+    rows: int = sum(reader.batch(index).num_rows for index in range(first, last))
+    return rows + last_row - first_row

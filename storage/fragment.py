@@ -29,6 +29,7 @@ from elasticscan.topology import SlotSet, StagedFragment
 SLOT, COMMIT, DELETED = "_slot", "_commit", "_deleted"
 SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED)
 _FORMAT = {b"elasticscan.fragment": b"1"}
+_COMPRESSION = b"elasticscan.compression"  # its codec; absent when the file is not compressed
 _BATCHES_KEPT = 4
 _RELEASE_BYTES = 32 << 20
 
@@ -90,6 +91,8 @@ class _Writer:
         self._pending_bytes = 0
         self._has_tombstones = DELETED in schema.names
         options = ipc.IpcWriteOptions(compression=compression)
+        if compression is not None:
+            schema = schema.with_metadata({**(schema.metadata or {}), _COMPRESSION: compression.encode()})
         self._writer = ipc.new_file(sink, schema, options=options)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -183,10 +186,16 @@ class FragmentReader:
         if self._file.size != size:
             raise self._damaged(f"it has {self._file.size} bytes instead of {size}")
         try:
-            names = ipc.open_file(self._file.source).schema.names
-            wanted = [*columns, *(name for name in SYSTEM_COLUMNS if name in names)]
-            options = ipc.IpcReadOptions(included_fields=sorted(names.index(name) for name in wanted))
-            self._reader = ipc.open_file(self._file.source, options=options)
+            self._reader = ipc.open_file(self._file.source)
+            schema = self._reader.schema
+            wanted = [*columns, *(name for name in SYSTEM_COLUMNS if name in schema.names)]
+            fields = sorted(schema.names.index(name) for name in wanted)
+            mapped = isinstance(self._file.source, pa.BufferReader)
+            if not mapped or _COMPRESSION in (schema.metadata or {}):
+                # Only the wanted columns are fetched and decompressed. Of a mapped plain file
+                # columns cost nothing until they are touched, but Arrow copies chosen ones.
+                options = ipc.IpcReadOptions(included_fields=fields)
+                self._reader = ipc.open_file(self._file.source, options=options)
         except (pa.ArrowInvalid, OSError, ValueError) as error:
             raise self._damaged(error) from error
         self.columns = tuple(wanted)

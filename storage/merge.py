@@ -98,7 +98,8 @@ class Versions:
     def newest(self) -> Array:
         """Indices into `rows`: the newest version of each usable key, without tombstones."""
         chosen: Array = self.order[: self.usable][self.first[: self.usable]]
-        return chosen[~self.deleted[chosen]]
+        living: Array = chosen[~self.deleted[chosen]]
+        return living
 
     def key_before(self, position: int) -> bytes:
         """The encoded key of the sorted row just before `position`."""

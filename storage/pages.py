@@ -74,7 +74,7 @@ class _Filling:
 
     def fitting(self, batch: pa.RecordBatch) -> int:
         """How many rows from the front of `batch` still fit; at least one in an empty page."""
-        count = min(batch.num_rows, self.room)
+        count: int = min(batch.num_rows, self.room)
         space = self.limits.bytes - self.bytes
         if count > 0 and batch.slice(0, count).nbytes > space:
             low, high = 0, count
@@ -268,7 +268,7 @@ def pieces_of(cursors: Sequence[tuple[SlotSet, bytes | None]]) -> list[Piece]:
 def cursors_of(pieces: Sequence[Piece]) -> list[tuple[SlotSet, bytes | None]]:
     """The inverse of `pieces_of`: untouched slots in one cursor, one more for each half-read slot."""
     untouched = SlotSet.of((piece.start, piece.end) for piece in pieces if piece.key is None)
-    begun = [
+    begun: list[tuple[SlotSet, bytes | None]] = [
         (SlotSet.span(piece.start, piece.end), piece.start.to_bytes(2, "big") + piece.key)
         for piece in pieces
         if piece.key is not None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import ShardNotFound, TableChanged
+from elasticscan.base.errors import FragmentDamaged, ShardNotFound, TableChanged, WriteConflict
 from elasticscan.catalog import Catalog, StoreInfo
 from elasticscan.reader import Sealer
 from elasticscan.storage import Disk, FragmentReader, Hashing, View
-from elasticscan.topology import Fragment, Placement, TableInfo
+from elasticscan.topology import Fragment, Placement, StagedFragment, TableInfo
 
 OPEN_FRAGMENTS = 256
 
@@ -67,14 +68,15 @@ class Context:
         """
         layout, _ = self.catalog.versions()
         known = self._tables.get(table_id)
-        if known is not None and known.layout == layout and known.last_commit >= snapshot:
+        if known is not None and known.layout == layout and known.serves(snapshot):
             return known
         with self.catalog.reading() as tx:
             layout, last_commit = tx.versions()
             table = tx.table_by_id(table_id)
             if table is None:
                 raise TableChanged(
-                    "the table was dropped, or dropped and made again, since this scan began; start a new scan",
+                    "the table was dropped, or dropped and made again, since this scan began; "
+                    "start a new scan",
                     table=table_id,
                 )
             tx.check_snapshot(table, snapshot)
@@ -99,6 +101,31 @@ class Context:
                 self._readers.popitem(last=False)
         return opened
 
+    def check_not_collected(self, staged: Iterable[StagedFragment]) -> None:
+        """To be asked in the transaction that refers to staged files; see `noticing_collection`."""
+        for fragment in staged:
+            self.disk_of(fragment.shard).open(fragment.path)
+
+    @contextmanager
+    def noticing_collection(self) -> Iterator[None]:
+        """For work that may take longer than the grace period of a garbage collection.
+
+        A file that it staged, or that was replaced while it read, may then be gone. That is no
+        damage, and trying again helps.
+        """
+        try:
+            yield
+        except FragmentDamaged as error:
+            path = str(error.fields.get("path"))
+            with self.catalog.reading() as tx:
+                if any(path.endswith(fragment.path) for fragment in tx.fragments()):
+                    raise
+            raise WriteConflict(
+                "garbage was collected with a grace period shorter than this took, and took files that it "
+                "needed; nothing was changed, try again",
+                path=path,
+            ) from error
+
 
 class _TableState:
     """A table's fragments at one layout."""
@@ -118,6 +145,10 @@ class _TableState:
             by_shard.setdefault(fragment.shard, []).append(fragment)
         self._views = {shard: View(found) for shard, found in by_shard.items()}
         self._nothing = View(())
+
+    def serves(self, snapshot: int) -> bool:
+        """Whether a snapshot is known to be readable: its commits are all here and it is still kept."""
+        return self.table.oldest_snapshot <= snapshot <= self.last_commit
 
     def view(self, shard: int) -> View:
         return self._views.get(shard, self._nothing)

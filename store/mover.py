@@ -103,17 +103,21 @@ class Mover:
                     f"tablet {plan.tablet} is not at shard {plan.source} any more; plan the move again",
                     tablet=plan.tablet,
                 )
-            self._advance(move, Event.START_COPY)
-            for _ in range(MOST_ROUNDS):
-                self._copy_round(move)
-                if self._rest_rows(move) <= SMALL_REST_ROWS:
-                    break
-                self._advance(move, Event.MORE_COMMITS)
-            self._advance(move, Event.COPIED)
-            self._switch(move)
+            with self._context.noticing_collection():
+                self._copy_and_switch(move)
         except BaseException:
             self._undo(move)
             raise
+
+    def _copy_and_switch(self, move: _Progress) -> None:
+        self._advance(move, Event.START_COPY)
+        for _ in range(MOST_ROUNDS):
+            self._copy_round(move)
+            if self._rest_rows(move) <= SMALL_REST_ROWS:
+                break
+            self._advance(move, Event.MORE_COMMITS)
+        self._advance(move, Event.COPIED)
+        self._switch(move)
 
     def _advance(self, move: _Progress, event: Event) -> None:
         move.phase = advance(move.phase, event)
@@ -170,6 +174,7 @@ class Mover:
             upto = tx.versions()[1]
             if upto > move.copied_to:
                 self._copy(move, _sources(self._context, tx, move, upto), upto)
+            self._context.check_not_collected(copied.staged for _, copied in move.copies or ())
             self._checkpoint("switching")
             placement = tx.placement()
             tx.replace_placement(
@@ -193,7 +198,8 @@ class Mover:
             or move.plan.target not in active
         ):
             raise InvalidTopologyChange(
-                f"tablet {move.plan.tablet} or its target changed while it was being moved; plan the move again",
+                f"tablet {move.plan.tablet} or its target changed while it was being moved; "
+                "plan the move again",
                 tablet=move.plan.tablet,
             )
 

@@ -9,10 +9,16 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.limits import LEASE_SECONDS
-from elasticscan.reader import Cursor, Cursors, slots_of
-from elasticscan.reader import ContinuationKey
-from elasticscan.reader import Predicate
-from elasticscan.reader import ScanPlan, ScanStats, drive
+from elasticscan.reader import (
+    ContinuationKey,
+    Cursor,
+    Cursors,
+    Predicate,
+    ScanPlan,
+    ScanStats,
+    drive,
+    slots_of,
+)
 from elasticscan.store.context import Context
 from elasticscan.store.shards import CatalogPlacements, LocalShards
 from elasticscan.topology import SlotSet, TableInfo, Topology

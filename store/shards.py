@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from elasticscan.base.errors import FragmentDamaged
-from elasticscan.reader import Cursor
-from elasticscan.reader import PageRequest, PageRows
+from elasticscan.reader import Cursor, PageRequest, PageRows
 from elasticscan.storage import Bounds, Page, PageLimits, PageSource, cursors_of, pieces_of, read_page
 from elasticscan.store.context import Context
 from elasticscan.topology import Placement

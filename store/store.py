@@ -23,8 +23,7 @@ from elasticscan.base.limits import (
     check_name,
 )
 from elasticscan.catalog import Catalog, Commit, NewStore
-from elasticscan.reader import Cursor
-from elasticscan.reader import ContinuationKey
+from elasticscan.reader import ContinuationKey, Cursor
 from elasticscan.storage import Disk, check_definition, open_disk, stored_schema
 from elasticscan.store import upkeep, writer
 from elasticscan.store.context import Context

@@ -20,7 +20,7 @@ from elasticscan.storage import (
     discard,
 )
 from elasticscan.store.context import Context
-from elasticscan.topology import Fragment, SlotSet, TableInfo
+from elasticscan.topology import Fragment, Phase, SlotSet, TableInfo
 
 
 def compact(context: Context, table: TableInfo) -> int:
@@ -45,14 +45,17 @@ def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
     source = PageSource(table, View(fragments), context.open_fragment)
     slots = SlotSet.of(r for fragment in fragments for r in fragment.slots)
     to = Destination(context.disk_of(shard), shard)
-    merged = copy_slots(source, slots, Bounds(floor, upto), Keep(horizon, drop_tombstones=True), to)
-    with context.catalog.writing() as tx:
-        # A scan may have taken a lease on an older snapshot since the horizon was chosen.
-        if tx.table_by_id(table.id) is not None and _still_allowed(tx, table, horizon):
-            gone = _swap(tx, table, fragments, merged, slots)
-            if horizon > table.oldest_snapshot:
-                tx.set_oldest_snapshot(table.id, horizon)
-            return gone
+    with context.noticing_collection():
+        merged = copy_slots(source, slots, Bounds(floor, upto), Keep(horizon, drop_tombstones=True), to)
+        with context.catalog.writing() as tx:
+            now = tx.table_by_id(table.id)
+            # A scan may have taken a lease on an older snapshot since the horizon was chosen.
+            if now is not None and _still_allowed(tx, table, horizon):
+                context.check_not_collected([merged.staged] if merged else [])
+                gone = _swap(tx, table, fragments, merged, slots - _being_copied(tx))
+                if horizon > now.oldest_snapshot:
+                    tx.set_oldest_snapshot(table.id, horizon)
+                return gone
     if merged is not None:
         discard([merged.staged], context.disk_of)
     return 0
@@ -65,6 +68,16 @@ def _worth_it(fragments: tuple[Fragment, ...]) -> bool:
 def _still_allowed(tx: Tx, table: TableInfo, horizon: int) -> bool:
     leased = [lease["snapshot"] for lease in tx.leases() if lease["table"] == table.name]
     return min(leased, default=horizon) >= horizon
+
+
+def _being_copied(tx: Tx) -> SlotSet:
+    """The slots of tablets that a mover has begun to copy.
+
+    It copies commit by commit: were a deletion merged away between two of its rounds, the row that
+    it deleted would come back at the target.
+    """
+    copying = {move.tablet for move in tx.moves() if move.phase is not Phase.PLANNED}
+    return SlotSet.of((t.start, t.end) for t in tx.placement().tablets if t.id in copying)
 
 
 def _swap(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import FragmentDamaged, TableChanged, WriteConflict
+from elasticscan.base.errors import TableChanged, WriteConflict
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.catalog import Tx
 from elasticscan.storage import (
@@ -57,7 +57,17 @@ def publish(
     The commit requires that each fragment lies where its slots live. If some moved meanwhile,
     their rows are staged again at the new place, and the commit is tried again.
     """
-    fragments = list(staged)
+    with context.noticing_collection():
+        return _publish(context, table, list(staged), kind, app)
+
+
+def _publish(
+    context: Context,
+    table: TableInfo,
+    fragments: list[StagedFragment],
+    kind: str,
+    app: tuple[str, int] | None,
+) -> int:
     for attempt in range(ATTEMPTS_WITHOUT_LOCK + 1):
         with context.catalog.writing() as tx:
             known = None if app is None else tx.commit_of_app(table.id, app)
@@ -71,7 +81,7 @@ def publish(
             if attempt == ATTEMPTS_WITHOUT_LOCK:
                 fragments = reroute(table, fragments, tx.placement(), context.disk_of)
             if _in_place(tx, fragments):
-                _check_not_collected(context, fragments)
+                context.check_not_collected(fragments)
                 return tx.add_commit(table.id, kind, fragments, app)
         fragments = reroute(table, fragments, context.placement(), context.disk_of)
     else:
@@ -83,19 +93,6 @@ def publish(
 def _in_place(tx: Tx, staged: Sequence[StagedFragment]) -> bool:
     placement = tx.placement()
     return all(fragment.slots <= placement.at(fragment.shard) for fragment in staged)
-
-
-def _check_not_collected(context: Context, staged: Sequence[StagedFragment]) -> None:
-    """A write may have taken longer than the grace period of a garbage collection."""
-    try:
-        for fragment in staged:
-            context.disk_of(fragment.shard).open(fragment.path)
-    except FragmentDamaged as error:
-        raise WriteConflict(
-            "garbage was collected with a grace period shorter than this write took, and took its files "
-            "too; nothing was committed, write again",
-            path=error.fields.get("path"),
-        ) from error
 
 
 def write(

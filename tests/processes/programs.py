@@ -1,9 +1,9 @@
 """Programs that the tests run as processes of their own, and kill.
 
-    python programs.py write URI SEED     upserts and deletes for ever, acknowledging each commit
-    python programs.py move URI SEED      moves, splits, joins, expands and contracts for ever
-    python programs.py move-slowly URI S  moves one tablet with pauses, to be killed in the middle
-    python programs.py resume URI         reads a key per line from stdin, writes rows as JSON lines
+python programs.py write URI SEED     upserts and deletes for ever, acknowledging each commit
+python programs.py move URI SEED      moves, splits, joins, expands and contracts for ever
+python programs.py move-slowly URI S  moves one tablet with pauses, to be killed in the middle
+python programs.py resume URI         reads a key per line from stdin, writes rows as JSON lines
 """
 
 from __future__ import annotations

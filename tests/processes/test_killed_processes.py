@@ -73,7 +73,7 @@ def rows(store: Store) -> dict[int, int]:
 def change() -> Any:
     """The writer's own plan of what it does in each step."""
     namespace: dict[str, Any] = {"__name__": "programs"}
-    exec(compile(PROGRAMS.read_text(), str(PROGRAMS), "exec"), namespace)  # noqa: S102 - our own file
+    exec(compile(PROGRAMS.read_text(), str(PROGRAMS), "exec"), namespace)
     return namespace["change"]
 
 
@@ -112,7 +112,9 @@ def test_a_killed_mover_leaves_each_tablet_served_from_one_place(uri: str) -> No
         for seed in range(KILLS):
             said = run_and_kill(chance.uniform(0.0, 0.25), "move-slowly", uri, str(seed))
             seen.add(said[-1]["at"])
-            assert rows(store) == dict.fromkeys(ids.tolist()) | dict(zip(ids.tolist(), ids.tolist(), strict=True))
+            assert rows(store) == dict.fromkeys(ids.tolist()) | dict(
+                zip(ids.tolist(), ids.tolist(), strict=True)
+            )
             interrupted = len(store.status()["moves"])
             assert store.resume_moves() == interrupted
             assert store.status()["moves"] == []
