@@ -7,6 +7,7 @@ python benchmarks/run.py [--rows 10000000] [--rounds 3] [--only spark,python,loa
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import statistics
@@ -132,6 +133,8 @@ def start_spark(work: Path) -> Any:
     from pyspark import cloudpickle  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
+    # Spark looks for sources with the Python that this names; a setting of the session is too late.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     spark_sources.PREPARED = next(batches(65_536))
     cloudpickle.register_pickle_by_value(spark_sources)
     spark = (
@@ -141,7 +144,6 @@ def start_spark(work: Path) -> Any:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "4g")
         .config("spark.sql.warehouse.dir", str(work / "warehouse"))
-        .config("spark.pyspark.python", sys.executable)
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

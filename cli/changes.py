@@ -71,7 +71,9 @@ def move(
 def split(
     uri: Uri,
     tablet: Tablet,
-    at: Annotated[int | None, typer.Option(help="The right half's first slot; the middle by default.")] = None,
+    at: Annotated[
+        int | None, typer.Option(help="The right half's first slot; the middle by default.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Cut a tablet in two; copies nothing."""
@@ -109,9 +111,13 @@ def history(uri: Uri, json: Json = False) -> None:
 
 @contextmanager
 def _moves(what: str) -> Iterator[OnProgress]:
-    with progress("tablets") as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, planned: bar.update(task, completed=done, total=planned)
+    with progress() as bar:
+        task = bar.add_task(what, total=None, note="")
+
+        def moved(done: int, planned: int) -> None:
+            bar.update(task, completed=done, total=planned, note=f"{done} of {planned}")
+
+        yield moved
 
 
 def _tell(store: Store, topology: Topology, as_json: bool) -> None:

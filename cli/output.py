@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,7 +43,11 @@ def print_json(value: Any) -> None:
 
 
 def print_json_line(value: Any, stderr: bool = False) -> None:
-    print(json.dumps(value, default=plain), file=console(stderr).file)
+    print(json.dumps(value, default=plain), file=sys.stderr if stderr else sys.stdout)
+
+
+def print_json_lines(values: Iterable[Any]) -> None:
+    sys.stdout.writelines(f"{json.dumps(value, default=plain)}\n" for value in values)
 
 
 def plain(value: Any) -> Any:
@@ -66,15 +71,15 @@ def report_error(error: ElasticScanError, as_json: bool) -> int:
     return code
 
 
-def progress(unit: str = "") -> Progress:
-    """A progress bar on stderr; draws nothing without a terminal."""
+def progress() -> Progress:
+    """A progress bar on stderr; draws nothing without a terminal. Tasks have a `note`."""
     screen = console(stderr=True)
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn(unit or "{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", style="dim"),
         TimeRemainingColumn(),
         console=screen,
         disable=not screen.is_terminal,

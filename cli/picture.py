@@ -57,15 +57,21 @@ def picture(uri: str, status: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def shard_lines(status: Mapping[str, Any], home: Mapping[int, str] | None = None) -> Table:
+def shard_lines(
+    status: Mapping[str, Any],
+    colour: Mapping[str, str] | None = None,
+    home: Mapping[int, str] | None = None,
+) -> Table:
     """The shards with their tablets.
 
     Args:
-        status: `shards`, `tablets` and `moves` as in `Store.status()`.
+        status: `shards`, `tablets` and `moves` as in `Store.status()`; shards without `bytes` are
+            drawn without a size.
+        colour: colours of shards by name, for a picture that outlives some of them.
         home: colours of tablets by id, for a picture that shows where each came from; by default
             a tablet has the colour of the shard that it is at.
     """
-    colour = colours([shard["name"] for shard in status["shards"]])
+    colour = colour or colours([shard["name"] for shard in status["shards"]])
     leaving = {move["tablet"]: colour.get(move["to"], "white") for move in status["moves"]}
     lines = Table.grid(padding=(0, 2))
     for shard in status["shards"]:
@@ -77,7 +83,7 @@ def shard_lines(status: Mapping[str, Any], home: Mapping[int, str] | None = None
         lines.add_row(
             label,
             Text(f"{len(here):>4} tablets", style="dim"),
-            Text(f"{size(shard['bytes']):>9}", style="dim"),
+            Text(f"{size(shard['bytes']):>9}" if "bytes" in shard else "", style="dim"),
             blocks(here, lambda tablet: (home or {}).get(tablet["id"], colour[tablet["shard"]]), leaving),
         )
     return lines

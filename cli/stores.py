@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
+from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
 from elasticscan.cli.options import Json, Uri, seconds_of, shards_of
 from elasticscan.cli.output import console, print_json, say, size
@@ -30,10 +32,11 @@ def create(
 ) -> None:
     """Make a store."""
     names, roots = shards_of(shard)
-    given = {name: roots[name] for name in names} if len(roots) == len(names) else names
-    with Store.create(
-        uri, given, tablets, slots, hash, retention_seconds=seconds_of(retention, "--retention")
-    ) as store:
+    if roots and len(roots) < len(names):
+        bare = next(name for name in names if name not in roots)
+        raise InvalidOption(f"shard {bare!r} has no root; give every shard one, or none", option="--shard")
+    kept = seconds_of(retention, "--retention")
+    with Store.create(uri, roots or names, tablets, slots, hash, retention_seconds=kept) as store:
         found = store.status()
     if json:
         print_json(found)
@@ -74,7 +77,7 @@ def tables(uri: Uri, json: Json = False) -> None:
     for title in ("table", "rows", "size", "primary key", "columns"):
         shown.add_column(title, justify="right" if title in ("rows", "size") else "left")
     for table in found:
-        columns = ", ".join(f"{name} [dim]{kind}[/dim]" for name, kind in table["columns"].items())
+        columns = ", ".join(f"{name} [dim]{escape(kind)}[/dim]" for name, kind in table["columns"].items())
         rows = f"{'' if table['rows_exact'] else '≤ '}{table['rows']:,}"
         shown.add_row(table["name"], rows, size(table["bytes"]), ", ".join(table["primary_key"]), columns)
     console().print(shown if found else "[dim]no tables yet; `elasticscan load` makes one[/dim]")

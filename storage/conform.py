@@ -58,6 +58,8 @@ def _check_value_type(name: str, kind: pa.DataType) -> None:
         or isinstance(kind, pa.BaseExtensionType)
         or pa.types.is_dictionary(kind)
         or pa.types.is_run_end_encoded(kind)
+        or pa.types.is_string_view(kind)  # Arrow cannot reorder columns of views
+        or pa.types.is_binary_view(kind)
     )
     if unsupported:
         raise UnsupportedType(
@@ -138,7 +140,57 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
             "fill or drop them",
             column=field.name,
         )
+    _check_values(column, field)
     return column
+
+
+def _check_values(column: pa.Array, field: pa.Field) -> None:
+    """What goes into a fragment has to be sound: whoever reads one takes unsound values for damage."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise SchemaMismatch(
+            f"column {field.name!r} holds values that are no {field.type}: {error}; if it is text that is not "
+            "UTF-8, make the column binary",
+            column=field.name,
+        ) from error
+    if _has_required_parts(field.type) and _lacks_required_part(column):
+        raise SchemaMismatch(
+            f"column {field.name!r} has nulls inside its values where {field.type} allows none; fill or drop them",
+            column=field.name,
+        )
+
+
+def _parts(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.field(index) for index in range(kind.num_fields)]
+
+
+def _has_required_parts(kind: pa.DataType) -> bool:
+    return any(not part.nullable or _has_required_parts(part.type) for part in _parts(kind))
+
+
+def _lacks_required_part(column: pa.Array) -> bool:
+    """Whether a nested value has a null where its type allows none; Arrow itself never looks."""
+    kind = column.type
+    if pa.types.is_map(kind):
+        column = column.cast(pa.list_(kind.field(0)))
+        kind = column.type
+    if pa.types.is_struct(kind):
+        present = column.is_valid() if column.null_count else None
+        children = [column.field(index) for index in range(kind.num_fields)]
+        if present is not None:
+            children = [child.filter(present) for child in children]
+    elif kind.num_fields:
+        children = [column.flatten()]
+    else:
+        return False
+    fields = [kind.field(index) for index in range(kind.num_fields)]
+    return any(
+        (not part.nullable and child.null_count) or _lacks_required_part(child)
+        for part, child in zip(fields, children, strict=True)
+    )
 
 
 def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:
@@ -160,14 +212,12 @@ def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:
         if any(kind(found) for kind in family) and any(kind(wanted) for kind in family):
             return True
     if t.is_timestamp(found) and t.is_timestamp(wanted):
-        order = ("s", "ms", "us", "ns")
-        return (found.tz is None) == (wanted.tz is None) and order.index(found.unit) <= order.index(
-            wanted.unit
-        )
+        units = ("s", "ms", "us", "ns")
+        same_kind = (found.tz is None) == (wanted.tz is None)
+        return same_kind and units.index(found.unit) <= units.index(wanted.unit)
     if t.is_decimal(found) and t.is_decimal(wanted):
-        return (
-            found.scale <= wanted.scale and found.precision - found.scale <= wanted.precision - wanted.scale
-        )
+        whole_digits = wanted.precision - wanted.scale
+        return bool(found.scale <= wanted.scale and found.precision - found.scale <= whole_digits)
     return _nested_widens(found, wanted)
 
 

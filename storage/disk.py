@@ -17,6 +17,10 @@ import pyarrow.fs as pafs
 from elasticscan.base.errors import DiskFull, FragmentDamaged, ShardUnavailable
 
 
+# EFBIG: the limit on the size of a file is one more way in which a disk has no room.
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
 class OpenFile(Protocol):
     """An open, immutable file. `source` is what `pyarrow.ipc.open_file` takes."""
 
@@ -41,7 +45,7 @@ class Disk(Protocol):
         """Raises `FragmentDamaged` when the file is gone, `ShardUnavailable` when the root is."""
 
     def delete(self, path: str) -> None:
-        """Remove a file; fine when it is gone already."""
+        """Remove a file; fine when it is gone already. Raises `ShardUnavailable`."""
 
     def list(self) -> list[tuple[str, float]]:
         """(path, time of last change in seconds) of every file, unfinished ones included."""
@@ -98,7 +102,7 @@ class LocalDisk:
         except BaseException as error:
             with suppress(OSError):
                 unfinished.unlink()
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 raise _full(str(target)) from error
             if isinstance(error, OSError):
                 raise _no_root(str(self.root), error) from error
@@ -110,13 +114,18 @@ class LocalDisk:
         except FileNotFoundError as error:
             self._check_root()
             raise _gone(str(self.root / path)) from error
-        except (OSError, ValueError) as error:
+        except OSError as error:  # no permission, too many open files, a root that is no directory
+            raise _no_root(str(self.root), error) from error
+        except ValueError as error:
             raise FragmentDamaged(
                 f"{self.root / path} cannot be opened: {error}; restore it from a backup", path=path
             ) from error
 
     def delete(self, path: str) -> None:
-        (self.root / path).unlink(missing_ok=True)
+        try:
+            (self.root / path).unlink(missing_ok=True)
+        except OSError as error:
+            raise _no_root(str(self.root), error) from error
 
     def list(self) -> list[tuple[str, float]]:
         self._check_root()
@@ -178,7 +187,7 @@ class ArrowDisk:
         except BaseException as error:
             with suppress(OSError):
                 self._files.delete_file(unfinished)
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 raise _full(f"{self._root}/{path}") from error
             if isinstance(error, OSError):
                 raise _no_root(self._root, error) from error
@@ -188,13 +197,18 @@ class ArrowDisk:
         try:
             return _StreamedFile(self._files.open_input_file(path))
         except FileNotFoundError as error:
+            if self._files.get_file_info("").type == pafs.FileType.NotFound:
+                raise _no_root(self._root) from error
             raise _gone(f"{self._root}/{path}") from error
         except OSError as error:
             raise _no_root(self._root, error) from error
 
     def delete(self, path: str) -> None:
-        with suppress(FileNotFoundError):
-            self._files.delete_file(path)
+        try:
+            with suppress(FileNotFoundError):
+                self._files.delete_file(path)
+        except OSError as error:
+            raise _no_root(self._root, error) from error
 
     def list(self) -> list[tuple[str, float]]:
         try:
@@ -228,8 +242,8 @@ class MemoryDisk:
         file = io.BytesIO()
         yield file
         self._ticks += 1
-        self.files[path] = file.getvalue()
         self._times[path] = self._ticks
+        self.files[path] = file.getvalue()
 
     def open(self, path: str) -> OpenFile:
         self._check_root()
@@ -242,7 +256,7 @@ class MemoryDisk:
 
     def list(self) -> list[tuple[str, float]]:
         self._check_root()
-        return [(path, self._times[path]) for path in self.files]
+        return [(path, self._times[path]) for path in list(self.files)]
 
     def _check_root(self) -> None:
         if not self.present:

@@ -28,10 +28,23 @@ from elasticscan.topology import SlotSet, StagedFragment
 
 SLOT, COMMIT, DELETED = "_slot", "_commit", "_deleted"
 SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED)
+_SYSTEM_TYPES = {SLOT: pa.uint16(), COMMIT: pa.int64(), DELETED: pa.bool_()}
 _FORMAT = {b"elasticscan.fragment": b"1"}
 _COMPRESSION = b"elasticscan.compression"  # its codec; absent when the file is not compressed
 _BATCHES_KEPT = 4
 _RELEASE_BYTES = 32 << 20
+
+# What Arrow raises on bytes that no writer wrote; several of its errors are kinds of these.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    NotImplementedError,
+    pa.ArrowSerializationError,
+    pa.ArrowMemoryError,  # a length that was damaged asks for far more than there is
+)
 
 
 def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool) -> pa.Schema:
@@ -188,7 +201,7 @@ class FragmentReader:
         try:
             self._reader = ipc.open_file(self._file.source)
             schema = self._reader.schema
-            wanted = [*columns, *(name for name in SYSTEM_COLUMNS if name in schema.names)]
+            wanted = [*columns, *_system_columns(schema)]
             fields = sorted(schema.names.index(name) for name in wanted)
             mapped = isinstance(self._file.source, pa.BufferReader)
             if not mapped or _COMPRESSION in (schema.metadata or {}):
@@ -196,11 +209,12 @@ class FragmentReader:
                 # columns cost nothing until they are touched, but Arrow copies chosen ones.
                 options = ipc.IpcReadOptions(included_fields=fields)
                 self._reader = ipc.open_file(self._file.source, options=options)
-        except (pa.ArrowInvalid, OSError, ValueError) as error:
+        except _UNREADABLE as error:
             raise self._damaged(error) from error
         self.columns = tuple(wanted)
         self.batch_count: int = self._reader.num_record_batches
         self._batches: OrderedDict[int, pa.RecordBatch] = OrderedDict()
+        self._sound: set[int] = set()
         self._slots: dict[int, tuple[int, int]] = {}
         self._bytes_seen = 0
 
@@ -214,7 +228,10 @@ class FragmentReader:
         if found is None:
             try:
                 found = self._reader.get_batch(index).select(list(self.columns))
-            except (pa.ArrowInvalid, OSError) as error:
+                if index not in self._sound:
+                    _check_sound(found)
+                    self._sound.add(index)
+            except _UNREADABLE as error:
                 raise self._damaged(error) from error
             self._remember(index, found)
         return found
@@ -269,6 +286,20 @@ class FragmentReader:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return (self.batch(index) for index in range(self.batch_count))
+
+
+def _system_columns(schema: pa.Schema) -> list[str]:
+    found = [name for name in SYSTEM_COLUMNS if name in schema.names]
+    if SLOT not in found or any(schema.field(name).type != _SYSTEM_TYPES[name] for name in found):
+        raise ValueError("its system columns are not those of a fragment")
+    return found
+
+
+def _check_sound(batch: pa.RecordBatch) -> None:
+    """Kernels trust what they are given: one bad offset would end the process, not raise."""
+    batch.validate(full=True)
+    if not batch.num_rows or any(batch.column(n).null_count for n in SYSTEM_COLUMNS if n in batch.schema.names):
+        raise ValueError("its rows are not those of a fragment")
 
 
 def checksum(disk: Disk, path: str) -> int:

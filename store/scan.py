@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.reader import (
     ContinuationKey,
@@ -90,13 +91,15 @@ class Scan:
         )
         placements, shards = CatalogPlacements(self._context), LocalShards(self._context)
         for page in drive(plan, self._state.cursors, placements, shards, self.stats):
-            self._state = replace(self._state, cursors=page.cursors)
+            # Whatever may fail comes first: the scan stands after a page only when the page is given out.
+            rows = self._finish(page.rows)
             if page.cursors:
                 self._renew_lease()
             elif self._ends_lease:
                 with self._context.catalog.writing() as tx:
                     tx.end_lease(self._state.lease)
-            yield Page(self._finish(page.rows), self.key)
+            self._state = replace(self._state, cursors=page.cursors)
+            yield Page(rows, self.key)
 
     def _finish(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if self._predicate is not None:
@@ -107,7 +110,7 @@ class Scan:
     def _renew_lease(self) -> None:
         """Pages keep the snapshot readable; half a lease passes before the catalog hears of it."""
         if self._context.clock.now() >= self._lease_end - LEASE_SECONDS / 2:
-            keep_lease(self._context, self._table, self._state)
+            keep_lease(self._context, self._state)
             self._lease_end = self._context.clock.now() + LEASE_SECONDS
 
     def to_table(self) -> pa.Table:
@@ -139,11 +142,25 @@ class Scan:
         }
 
 
-def keep_lease(context: Context, table: TableInfo, key: ContinuationKey) -> None:
-    """Renew a scan's lease, or take it again if it ended and the snapshot is still kept."""
+def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
+    """Renew a scan's lease, or take it again if it ended and the snapshot is still kept.
+
+    Raises:
+        TableChanged: the table was dropped.
+        SnapshotExpired: the lease had run out, and the snapshot is gone.
+    """
     with context.catalog.writing() as tx:
+        table = tx.table_by_id(key.table)
+        if table is None:
+            raise TableChanged(
+                "the table was dropped, or dropped and made again, since this scan began; start a new scan",
+                table=key.table,
+            )
+        # A lease may still stand in the catalog although its time was up when a compaction looked.
+        tx.check_snapshot(table, key.snapshot)
         if not tx.renew_lease(key.lease, LEASE_SECONDS):
             tx.take_lease(key.lease, table, key.snapshot, "scan", LEASE_SECONDS)
+    return table
 
 
 def restrict_key(key: ContinuationKey, slots: SlotSet) -> ContinuationKey:

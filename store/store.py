@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.clock import Clock, SystemClock
-from elasticscan.base.errors import ColumnNotFound, InvalidOption, StoreNotFound, TableChanged
+from elasticscan.base.errors import ColumnNotFound, InvalidOption, StoreNotFound
 from elasticscan.base.limits import (
     DEFAULT_PAGE_BYTES,
     DEFAULT_PAGE_ROWS,
@@ -296,14 +296,8 @@ class Store:
     def resume_part(self, key: ContinuationKey, ends_lease: bool = True) -> Scan:
         """As `resume`, for a key that was opened already."""
         with self._context.catalog.reading() as tx:
-            table = tx.table_by_id(key.table)
             base = tx.topology(key.base_topology)
-        if table is None:
-            raise TableChanged(
-                "the table was dropped, or dropped and made again, since this scan began; start a new scan",
-                table=key.table,
-            )
-        keep_lease(self._context, table, key)
+        table = keep_lease(self._context, key)
         return Scan(self._context, table, base, key, ends_lease)
 
     # Elasticity

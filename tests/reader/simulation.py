@@ -11,8 +11,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
-from elasticscan.reader.coverage import Coverage
 from elasticscan.reader.cursor import Cursor, Cursors, restrict, slots_of
 from elasticscan.reader.keys import ContinuationKey, Sealer
 from elasticscan.reader.memory import DIRECT, INDEX, MemoryCluster
@@ -146,12 +146,14 @@ class Simulation:
                 self._advance(self.random.choice(self.scans))
             self._finish()
         except BaseException as error:
-            error.add_note(f"replay with Simulation({self.seed}).run()")
+            error.add_note(f"replay with: ELASTICSCAN_SEEDS={self.seed} pytest tests/reader/test_simulation.py")
             raise
 
     # Scans
 
     def _start_scan(self) -> None:
+        if len(self.scans) == 6:
+            return
         count = self.cluster.current().slot_count
         bounds = sorted(self.random.sample(range(count + 1), 2))
         part = SlotSet.span(*bounds) if self.random.random() < 0.2 else None
@@ -214,8 +216,9 @@ class Simulation:
 
     def _end_move(self) -> None:
         if self.cluster.moving:
-            tablet = self.random.choice(self.cluster.moving)
-            self.random.choice([self.cluster.commit_move, self.cluster.commit_move, self.cluster.fail_move])(tablet)
+            arrives = self.random.random() < 0.7
+            end = self.cluster.commit_move if arrives else self.cluster.fail_move
+            end(self.random.choice(self.cluster.moving))
 
     def _move(self) -> None:
         tablets = [tablet for tablet in self._resting() if self._targets(tablet)]
@@ -248,8 +251,7 @@ class Simulation:
 
     def _join(self) -> None:
         resting = self._resting()
-        pairs = [(a, b) for a, b in zip(resting, resting[1:], strict=False) if a.shard == b.shard]
-        pairs = [(a, b) for a, b in pairs if a.end == b.start]
+        pairs = [(a, b) for a, b in pairwise(resting) if a.shard == b.shard and a.end == b.start]
         if pairs:
             left, right = self.random.choice(pairs)
             self.cluster.join(left.id, right.id)
@@ -267,6 +269,8 @@ class Simulation:
 
     _CHANGES: tuple[Callable[[Simulation], None], ...] = (
         _write,
+        _write,
+        _start_scan,
         _begin_move,
         _begin_move,
         _end_move,

@@ -1,0 +1,213 @@
+"""CSV, Parquet and Arrow files as record batches, and record batches as such files.
+
+Files are streamed both ways: memory holds some batches, however large the file.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from elasticscan.base.errors import InvalidOption, SchemaMismatch
+from elasticscan.base.limits import BATCH_ROWS
+
+# Types of a CSV file are guessed from so much of its beginning, and then hold for all of it.
+GUESS_BYTES = 32 << 20
+_CSV_BLOCK_BYTES = 4 << 20
+
+# Called with the bytes of the file that were read since the last call.
+OnRead = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CsvRules:
+    """How text becomes values.
+
+    Attributes:
+        nulls: what stands for null, also in text columns; none: the usual spellings, and text
+            stays text.
+        types: types of columns by name, instead of guessed ones.
+    """
+
+    nulls: tuple[str, ...] = ()
+    types: Mapping[str, pa.DataType] | None = None
+
+    def options(self, types: Mapping[str, pa.DataType]) -> Any:
+        """For pyarrow."""
+        given: dict[str, Any] = {"column_types": dict(types)}
+        if self.nulls:
+            given |= {"null_values": ["", *self.nulls], "strings_can_be_null": True}
+        return pyarrow.csv.ConvertOptions(**given)
+
+
+def kind_of(path: Path) -> str:
+    """`csv`, `parquet` or `arrow`, by the name."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in (".gz", ".bz2", ".zst") and ".csv" in suffixes:
+        return "csv"
+    found = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+    kind = found.get(suffixes[-1] if suffixes else "")
+    if kind is None:
+        raise InvalidOption(
+            f"{path} is of no kind that is known by its name: use .csv (also .csv.gz), .parquet or .arrow",
+            file=str(path),
+        )
+    return kind
+
+
+def schema_of(path: Path, rules: CsvRules) -> pa.Schema:
+    """The schema of a file; for CSV guessed from its beginning."""
+    kind = kind_of(path)
+    with _told(path):
+        if kind == "parquet":
+            return pyarrow.parquet.read_schema(path).remove_metadata()
+        if kind == "arrow":
+            with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
+                return reader.schema.remove_metadata()
+        with _CountedFile(path) as file:
+            guessed = pyarrow.csv.open_csv(
+                file.decompressed(),
+                read_options=pyarrow.csv.ReadOptions(block_size=GUESS_BYTES),
+                convert_options=rules.options(rules.types or {}),
+            ).schema
+    return pa.schema([field.with_type(_kept(field.type)) for field in guessed])
+
+
+def _kept(guessed: pa.DataType) -> pa.DataType:
+    """The type a table gets: text where no value was seen, and the microseconds of Spark."""
+    if pa.types.is_null(guessed):
+        return pa.string()
+    return pa.timestamp("us", guessed.tz) if pa.types.is_timestamp(guessed) else guessed
+
+
+def read_batches(
+    paths: Sequence[Path], schema: pa.Schema, rules: CsvRules, on_read: OnRead
+) -> Iterator[pa.RecordBatch]:
+    """The batches of all files, one after another; CSV is read as the types of `schema`."""
+    for path in paths:
+        kind = kind_of(path)
+        with _told(path):
+            if kind == "csv":
+                yield from _read_csv(path, schema, rules, on_read)
+            elif kind == "parquet":
+                with pyarrow.parquet.ParquetFile(path) as file:
+                    each = path.stat().st_size / max(1, file.metadata.num_rows)
+                    yield from _counted(file.iter_batches(BATCH_ROWS), each, on_read)
+            else:
+                with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
+                    each = path.stat().st_size / max(1, reader.num_record_batches)
+                    for index in range(reader.num_record_batches):
+                        on_read(round(each))
+                        yield reader.get_batch(index)
+
+
+def _counted(
+    batches: Iterator[pa.RecordBatch], bytes_per_row: float, on_read: OnRead
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        on_read(round(batch.num_rows * bytes_per_row))
+        yield batch
+
+
+def _read_csv(path: Path, schema: pa.Schema, rules: CsvRules, on_read: OnRead) -> Iterator[pa.RecordBatch]:
+    types = {field.name: field.type for field in schema}
+    with _CountedFile(path) as file:
+        reader = pyarrow.csv.open_csv(
+            file.decompressed(),
+            read_options=pyarrow.csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
+            convert_options=rules.options(types),
+        )
+        known = 0
+        for batch in reader:
+            on_read(file.count - known)
+            known = file.count
+            yield batch
+
+
+class _CountedFile(io.RawIOBase):
+    """A file that knows how much of it was read: CSV does not tell its rows beforehand."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("rb")
+        self.count = 0
+
+    def decompressed(self) -> Any:
+        codec = pa.Codec.detect(str(self._path)).name if self._path.suffix.lower() != ".csv" else None
+        plain = pa.PythonFile(self, mode="r")
+        return plain if codec is None else pa.CompressedInputStream(plain, codec)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._file.read(size)
+        self.count += len(found)
+        return found
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What pyarrow and the disk say about a file, as errors that name it."""
+    try:
+        yield
+    except OSError as error:
+        told = os.strerror(error.errno) if error.errno else str(error)
+        raise InvalidOption(f"{path} cannot be read: {told}", file=str(path)) from error
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        hint = "; name the type of a column with --type NAME=TYPE" if kind_of(path) == "csv" else ""
+        raise SchemaMismatch(f"{path} cannot be read: {error}{hint}", file=str(path)) from error
+
+
+# Writing
+
+
+def open_writer(path: Path, schema: pa.Schema) -> AbstractContextManager[Any]:
+    """Something with `write_batch`; the file bears its name only once it is complete."""
+    return _finished(path, kind_of(path), schema)
+
+
+@contextmanager
+def _finished(path: Path, kind: str, schema: pa.Schema) -> Iterator[Any]:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with _writable(path), _writer(partial, kind, schema) as writer:
+            yield writer
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _writer(path: Path, kind: str, schema: pa.Schema) -> Any:
+    if kind == "parquet":
+        return pyarrow.parquet.ParquetWriter(path, schema)
+    if kind == "arrow":
+        return pa.ipc.new_file(str(path), schema)
+    return pyarrow.csv.CSVWriter(str(path), schema)
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        told = os.strerror(error.errno) if error.errno else str(error)
+        raise InvalidOption(f"{path} cannot be written: {told}", file=str(path)) from error
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatch(
+            f"{path} cannot hold these columns: {error}; choose others with --columns, or write .parquet",
+            file=str(path),
+        ) from error

@@ -1,0 +1,115 @@
+"""load: files into a table, as one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+from rich.markup import escape
+
+from elasticscan.base.errors import InvalidOption, TableNotFound
+from elasticscan.cli.files import CsvRules, kind_of, read_batches, schema_of
+from elasticscan.cli.options import Json, Table, Uri, names_of
+from elasticscan.cli.output import print_json, progress, say
+from elasticscan.storage import conform
+from elasticscan.store import Store
+
+
+def load(
+    uri: Uri,
+    table: Table,
+    file: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV, Parquet or Arrow files.")],
+    primary_key: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Makes the table if it is missing, with this key.")
+    ] = None,
+    shard_key: Annotated[
+        str | None, typer.Option(metavar="A", help="The prefix of the key that decides a row's slot.")
+    ] = None,
+    compression: Annotated[str | None, typer.Option(help="lz4 or zstd; none by default.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace all rows by these.")] = False,
+    null: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="CSV: what stands for null, also in text.")
+    ] = None,
+    type_: Annotated[
+        list[str] | None, typer.Option("--type", metavar="NAME=TYPE", help="CSV: a column's Arrow type.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Load files into a table: one commit, all or nothing."""
+    rules = CsvRules(tuple(null or ()), _types(type_ or ()))
+    for path in file:
+        kind_of(path)
+    with Store.open(uri) as store:
+        made = None
+        schema = _schema_of_table(store, table)
+        if schema is None:
+            schema = schema_of(file[0], rules)
+            keys = names_of(primary_key)
+            if not keys:
+                raise TableNotFound(
+                    f"the store has no table {table!r}; pass --primary-key to make it with the columns of "
+                    f"{file[0]} ({', '.join(schema.names)})",
+                    table=table,
+                )
+            made = store.create_table(table, schema, keys, names_of(shard_key), compression)
+            schema = made.schema
+        try:
+            commit, rows = _write(store, table, file, schema, rules, overwrite)
+        except BaseException:
+            if made is not None:
+                store.drop_table(table)
+            raise
+    if json:
+        print_json({"table": table, "rows": rows, "commit": commit, "created": made is not None})
+    else:
+        say(f"{rows:,} rows loaded into [bold]{escape(table)}[/bold] as commit {commit}.")
+
+
+def _write(
+    store: Store, table: str, files: Sequence[Path], schema: pa.Schema, rules: CsvRules, overwrite: bool
+) -> tuple[int, int]:
+    """The commit number, and how many rows were read."""
+    rows = 0
+    with progress() as bar:
+        task = bar.add_task(f"loading {table}", total=sum(map(_size, files)), note="")
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal rows
+            for batch in read_batches(files, schema, rules, lambda size: bar.advance(task, size)):
+                rows += batch.num_rows
+                bar.update(task, note=f"{rows:,} rows")
+                yield conform(batch, schema)
+            bar.update(task, note=f"{rows:,} rows, committing")
+
+        write = store.overwrite if overwrite else store.write
+        commit = write(table, pa.RecordBatchReader.from_batches(schema, counted()))
+        return commit, rows
+
+
+def _schema_of_table(store: Store, table: str) -> pa.Schema | None:
+    try:
+        return store.table(table).schema
+    except TableNotFound:
+        return None
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _types(given: Sequence[str]) -> dict[str, pa.DataType]:
+    found = {}
+    for item in given:
+        name, _, alias = item.partition("=")
+        try:
+            found[name] = pa.type_for_alias(alias)
+        except ValueError as error:
+            raise InvalidOption(
+                f"--type {item!r} must be NAME=TYPE, with a type such as int64, double, string, date32 or "
+                "timestamp[us]",
+                option="--type",
+            ) from error
+    return found

@@ -1,0 +1,46 @@
+"""Exactly so many rows of a scan, and the key that goes on after the last of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from elasticscan.store import Page, Scan, Store
+
+
+def first_pages(store: Store, scan: Scan, rows: int | None, pages: int | None) -> Iterator[Page]:
+    """Pages of a scan until it has given so many rows or pages, or is complete.
+
+    The key of each page is right also when the last page was cut short: a key says where a page
+    ends, never a place within one, so a page that holds more than is left is read again, half as
+    long, until its end is the place to stop at. A filter makes that needed: pages are measured
+    before it.
+    """
+    if rows is None:
+        for number, page in enumerate(scan, 1):
+            yield page
+            if number == pages:
+                return
+        return
+    key, count = scan.key, 0
+    most = store.context.sealer.open(key).page_rows if key else 0
+    while key is not None and rows and count != pages:
+        page = _one_page(store, key, most)
+        while page.rows.num_rows > rows:
+            most = max(1, min(most // 2, page.rows.num_rows))
+            page = _one_page(store, key, most)
+        yield page
+        key, rows, count = page.key, rows - page.rows.num_rows, count + 1
+
+
+def _one_page(store: Store, key: str, page_rows: int) -> Page:
+    """The page after `key`. Its lease goes on: the page may be read again, and others follow."""
+    opened = store.context.sealer.open(key)
+    return next(iter(store.resume_part(replace(opened, page_rows=page_rows), ends_lease=False)))
+
+
+def end_lease(store: Store, key: str | None) -> None:
+    """Let go of a scan's snapshot before its lease runs out: nobody will go on with it."""
+    if key is not None:
+        with store.context.catalog.writing() as tx:
+            tx.end_lease(store.context.sealer.open(key).lease)

@@ -1,0 +1,56 @@
+"""Spark's way in: `spark.read.format("elasticscan")`, its SQL, and writes.
+
+    frame = spark.read.format("elasticscan").load("/data/my.store/flights")
+    frame.write.format("elasticscan").mode("append").save("/data/my.store/flights")
+    attach(spark, "/data/my.store")          # a temporary view of every table
+
+What it promises:
+
+- A DataFrame is a snapshot, fixed when its first action plans it. Every action returns each row
+  of it exactly once, while tablets move, until the snapshot is no longer kept; then a typed error
+  says to load it again. Tasks that are tried again or run twice return the same rows.
+- A write is one commit over all shards, or nothing. Tasks only stage files; the driver checks
+  that no key came from two tasks and commits what Spark names as successful. With `txnAppId` and
+  `txnVersion` a write that was committed under this pair before is not done again.
+- Rows cross as whole Arrow batches in both directions, in exactly the types that Spark expects.
+  Types that need no change pass without a copy.
+
+How a read works: planning (`reading.py`) fixes the snapshot, takes a lease on it, looks up where
+slots live and cuts the scan into few, large partitions (`splits.py`): base-shard scans, for slots
+where the newest topology has them, and virtual scans, for slots that have moved since. Each
+carries a sealed continuation key over slots of its own. A task resumes the scan from that key, so
+a tablet that moves after planning is followed like in any scan, and each task proves at its end
+that it covered its slots. The scan protocol itself is in `elasticscan.reader`.
+
+Limits that Spark 4.3 sets, found by trying:
+
+- **No filter or column reaches the source from the plan** by default. All scans of one loaded
+  relation share one plan, and the filters handed over last win, so two queries over one DataFrame
+  get each other's rows. Columns are never handed over. Therefore `filter` and `columns` are
+  options, and `.schema(...)` may name a subset. `pushdown=true` takes Spark's filters all the
+  same (with `spark.sql.python.filterPushdown.enabled`): only for a `load()` that feeds one query.
+- **A relation is planned once**, by its first action; views and later actions read that plan
+  again. Newer rows need a new `load()`, or `attach` again.
+- **`CREATE TABLE ... USING elasticscan OPTIONS (...)` loses its options** when the table is read.
+  Use temporary views, or `SELECT ... FROM t WITH (store = '...', table = '...')`.
+- **Only the modes append and overwrite**; Spark refuses the others. Append upserts by primary
+  key. Overwrite replaces the whole table, in one commit; nothing asks twice, and the rows before
+  stay readable through `versionAsOf` for the retention period. A view with `filter` or a fixed
+  snapshot is refused as a target.
+- **No statistics** reach the planner: wrap small tables in `broadcast()`.
+- Only the text of an error survives between Spark's processes, so each begins with its code.
+
+Timestamps of nanoseconds are cut to microseconds on the way to Spark; no other value changes. A
+type that Spark lacks is an error that names the column; times of day pass, but Spark refuses them
+in aggregates unless `spark.sql.timeType.enabled` is set. Streaming is left to a later release.
+
+Modules: `options` checks what users set, `conversion` the types, `reading`, `pushdown` and
+`writing` are what Spark calls, `source` is the entry, `access` opens stores in tasks.
+"""
+
+from elasticscan.connector.source import ElasticScanSource, attach, register
+
+# The name under which Spark looks for a source in modules called `pyspark_...`.
+DefaultSource = ElasticScanSource
+
+__all__ = ["DefaultSource", "ElasticScanSource", "attach", "register"]

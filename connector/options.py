@@ -1,0 +1,319 @@
+"""The options of a read or a write, checked before anything is opened."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from elasticscan.base.errors import InvalidOption
+from elasticscan.base.limits import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS
+
+DEFAULT_SPLIT_BYTES = 256 << 20
+
+_OWN = (
+    "store",
+    "table",
+    "path",
+    "columns",
+    "filter",
+    "index",
+    "versionAsOf",
+    "timestampAsOf",
+    "batchSize",
+    "splitSize",
+    "numPartitions",
+    "includeMetadata",
+    "pushdown",
+    "txnAppId",
+    "txnVersion",
+    "primaryKey",
+    "shardKey",
+)
+_STREAMING = (
+    "maxRowsPerTrigger",
+    "maxBytesPerTrigger",
+    "startingVersion",
+    "startingTimestamp",
+    "readChangeFeed",
+    "failOnDataLoss",
+)
+# Spark adds these to what the user gave; all keys reach us in lower case from SQL.
+_FROM_SPARK = frozenset(
+    ("provider", "owner", "location", "external", "comment", "is_managed_location", "serialization.format")
+)
+_FROM_SPARK_PREFIXES = ("option.", "spark.")
+
+_BYTES = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+T = TypeVar("T")
+
+_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options as values. Built by `parse_options`, which checks each and all together.
+
+    Attributes:
+        store: the store's uri; a directory is absolute, since tasks may run in another one.
+        table: the table's name.
+        columns, filter, index: what a read returns and how.
+        version, timestamp: the snapshot to read (a commit number, or seconds since the epoch);
+            at most one is given.
+        batch_rows: most rows of an Arrow batch.
+        split_bytes: about how much a task reads.
+        partitions: most partitions of a read.
+        metadata: whether `_shard` and `_slot` are added.
+        pushdown: whether Spark may hand its filters over.
+        app: (txnAppId, txnVersion) of a write.
+        primary_key, shard_key: of the table that a write may create.
+    """
+
+    store: str
+    table: str
+    columns: tuple[str, ...] | None = None
+    filter: str | None = None
+    index: str = "auto"
+    version: int | None = None
+    timestamp: float | None = None
+    batch_rows: int = DEFAULT_PAGE_ROWS
+    split_bytes: int = DEFAULT_SPLIT_BYTES
+    partitions: int | None = None
+    metadata: bool = False
+    pushdown: bool = False
+    app: tuple[str, int] | None = None
+    primary_key: tuple[str, ...] | None = None
+    shard_key: tuple[str, ...] | None = None
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """Check what Spark handed over.
+
+    Keys are case-insensitive. Options of the other direction are let through where they cannot
+    change any rows: a temporary view has one set of options for reading and for INSERT INTO.
+
+    Raises:
+        InvalidOption: one is unknown (the nearest right one is named), has an impossible value,
+            or contradicts another.
+    """
+    values = _known(given)
+    store, table = _where(values)
+    if "versionAsOf" in values and "timestampAsOf" in values:
+        raise InvalidOption(
+            "options 'versionAsOf' and 'timestampAsOf' both choose the snapshot; give one of them",
+            option="timestampAsOf",
+        )
+    index = _take(values, "index", str.lower) or "auto"
+    if index not in ("auto", "none"):
+        raise _bad("index", values["index"], "'auto' or 'none'")
+    options = Options(
+        store=store,
+        table=table,
+        columns=_take(values, "columns", _names("columns")),
+        filter=_take(values, "filter", _text("filter")),
+        index=index,
+        version=_take(values, "versionAsOf", _whole("versionAsOf", 0)),
+        timestamp=_take(values, "timestampAsOf", _moment),
+        batch_rows=_take(values, "batchSize", _whole("batchSize", 1, MAX_PAGE_ROWS)) or DEFAULT_PAGE_ROWS,
+        split_bytes=_take(values, "splitSize", _size) or DEFAULT_SPLIT_BYTES,
+        partitions=_take(values, "numPartitions", _whole("numPartitions", 1)),
+        metadata=_take(values, "includeMetadata", _flag("includeMetadata")) or False,
+        pushdown=_take(values, "pushdown", _flag("pushdown")) or False,
+        app=_app(values),
+        primary_key=_take(values, "primaryKey", _names("primaryKey")),
+        shard_key=_take(values, "shardKey", _names("shardKey")),
+    )
+    if options.shard_key and not options.primary_key:
+        raise InvalidOption(
+            "option 'shardKey' only goes with 'primaryKey', for a table that a write creates",
+            option="shardKey",
+        )
+    return options
+
+
+def check_for_write(options: Options) -> Options:
+    """Refuse what would make a write do something else than it says."""
+    narrowing = {
+        "filter": options.filter,
+        "versionAsOf": options.version,
+        "timestampAsOf": options.timestamp,
+    }
+    for name, value in narrowing.items():
+        if value is not None:
+            raise InvalidOption(
+                f"option {name!r} narrows what is read, but a write always goes to the whole table as it is "
+                "now; write without it (for INSERT INTO: into a view made without it)",
+                option=name,
+            )
+    return options
+
+
+def _known(given: Mapping[str, str]) -> dict[str, str]:
+    """The options by their proper names."""
+    own = {name.lower(): name for name in _OWN}
+    streaming = {name.lower(): name for name in _STREAMING}
+    values: dict[str, str] = {}
+    for key, value in given.items():
+        lower = key.lower()
+        if lower in own:
+            values[own[lower]] = value
+        elif lower == "paths":
+            values.setdefault("path", _only_path(value))
+        elif lower in streaming:
+            raise InvalidOption(
+                f"option {streaming[lower]!r} is for streaming reads, which this release does not offer; a "
+                "batch read chooses its snapshot with 'versionAsOf' or 'timestampAsOf'",
+                option=streaming[lower],
+            )
+        elif lower not in _FROM_SPARK and not lower.startswith(_FROM_SPARK_PREFIXES):
+            near = difflib.get_close_matches(lower, own, n=1, cutoff=0.5)
+            hint = f"did you mean {own[near[0]]!r}?" if near else f"there are {', '.join(_OWN)}"
+            raise InvalidOption(f"there is no option {key!r}; {hint}", option=key)
+    return values
+
+
+def _only_path(text: str) -> str:
+    try:
+        paths = json.loads(text)
+    except ValueError:
+        paths = None
+    if isinstance(paths, list) and len(paths) == 1 and isinstance(paths[0], str):
+        return paths[0]
+    raise InvalidOption(
+        f"load() takes one 'uri/table', not {text}; load each table by itself and union them", option="path"
+    )
+
+
+def _where(values: Mapping[str, str]) -> tuple[str, str]:
+    """Store and table, from `store` and `table` or from `path`, which is "uri/table"."""
+    store, table, path = (values.get(name) for name in ("store", "table", "path"))
+    if path is not None:
+        head, _, tail = path.rstrip("/").rpartition("/")
+        if not head and store is None:
+            raise _bad("path", path, "'uri/table', as in load('/data/my.store/flights')")
+        for name, value, found in (("store", store, head or store), ("table", table, tail)):
+            if value is not None and value.rstrip("/") != found:
+                raise InvalidOption(
+                    f"option {name!r}={value!r} contradicts load({path!r}), which says {found!r}; give "
+                    "either load('uri/table') or the options 'store' and 'table'",
+                    option=name,
+                )
+        store, table = head or store, tail
+    for name, value in (("store", store), ("table", table)):
+        if not value:
+            raise InvalidOption(
+                f"no {name} is given: set the options 'store' and 'table', or load('uri/table'). Spark does "
+                "not hand over the options of CREATE TABLE later: read such a table WITH (store = '...', "
+                "table = '...'), or make a TEMPORARY VIEW",
+                option=name,
+            )
+    assert store is not None
+    assert table is not None
+    return _absolute(store), table
+
+
+def _absolute(uri: str) -> str:
+    if uri.startswith("file://"):
+        uri = uri.removeprefix("file://")
+    return uri if "://" in uri else str(Path(uri).absolute())
+
+
+def _app(values: Mapping[str, str]) -> tuple[str, int] | None:
+    given = [name for name in ("txnAppId", "txnVersion") if name in values]
+    if len(given) == 1:
+        raise InvalidOption(
+            f"option {given[0]!r} needs the other of 'txnAppId' and 'txnVersion' beside it; give "
+            "both or neither",
+            option=given[0],
+        )
+    if not given:
+        return None
+    app = _text("txnAppId")(values["txnAppId"])
+    return app, _whole("txnVersion", 0, (1 << 63) - 1)(values["txnVersion"])
+
+
+# One value
+
+
+def _take(values: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T | None:
+    text = values.get(name)
+    return None if text is None else parse(text)
+
+
+def _bad(name: str, value: str, wanted: str) -> InvalidOption:
+    return InvalidOption(f"option {name!r}={value!r} must be {wanted}", option=name)
+
+
+def _text(name: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if not text.strip():
+            raise _bad(name, text, "some text; leave it out for none")
+        return text
+
+    return parse
+
+
+def _names(name: str) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(part.strip() for part in text.split(","))
+        if not all(names) or len({part.lower() for part in names}) < len(names):
+            raise _bad(name, text, "column names with commas between, each once, such as 'id, name'")
+        return names
+
+    return parse
+
+
+def _whole(name: str, least: int, most: int | None = None) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        digits = text.strip()
+        number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else -1
+        if number < least or (most is not None and number > most):
+            bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+            raise _bad(name, text, f"a whole number {bounds}")
+        return number
+
+    return parse
+
+
+def _flag(name: str) -> Callable[[str], bool]:
+    def parse(text: str) -> bool:
+        if text.strip().lower() not in ("true", "false"):
+            raise _bad(name, text, "true or false")
+        return text.strip().lower() == "true"
+
+    return parse
+
+
+def _size(text: str) -> int:
+    found = _BYTES.fullmatch(text.strip())
+    size = int(found[1]) * _FACTORS[found[2].lower()] if found else 0
+    if size < 1:
+        raise _bad("splitSize", text, "a number of bytes of at least 1, such as 67108864, 64m or 1g")
+    return size
+
+
+def _moment(text: str) -> float:
+    """Seconds since the epoch. Digits alone are that already; without a zone, UTC is meant."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            found = datetime.fromisoformat(text.strip())
+        except ValueError:
+            seconds = math.nan
+        else:
+            seconds = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    if not math.isfinite(seconds):
+        raise _bad(
+            "timestampAsOf",
+            text,
+            "an ISO date or time such as '2026-01-31' or '2026-01-31T12:00:00Z' (UTC without a zone), or "
+            "seconds since 1970",
+        )
+    return seconds

@@ -1,0 +1,197 @@
+"""Batch reads: a scan planned once, cut into partitions, read by tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from elasticscan.base.errors import (
+    ColumnNotFound,
+    ContinuationKeyError,
+    SnapshotNotFound,
+)
+from elasticscan.base.hashing import slots_of
+from elasticscan.connector.access import opened
+from elasticscan.connector.conversion import ToSpark, match_columns, spark_schema
+from elasticscan.connector.options import Options
+from elasticscan.connector.splits import KINDS, Part, cut, slot_bytes
+from elasticscan.reader import ContinuationKey
+from elasticscan.store import Store, restrict_key
+from elasticscan.topology import TableInfo
+
+SHARD_COLUMN, SLOT_COLUMN = "_shard", "_slot"
+_METADATA = pa.schema(
+    [pa.field(SHARD_COLUMN, pa.string(), nullable=False), pa.field(SLOT_COLUMN, pa.int32(), nullable=False)]
+)
+
+
+def offered_schema(table: TableInfo, options: Options) -> StructType:
+    """What a read with these options returns when the user gave no schema."""
+    found = spark_schema(pa.schema([table.schema.field(name) for name in _chosen(table, options)]))
+    if not options.metadata:
+        return found
+    return StructType(
+        [
+            *found,
+            StructField(SHARD_COLUMN, StringType(), nullable=False),
+            StructField(SLOT_COLUMN, IntegerType(), nullable=False),
+        ]
+    )
+
+
+def _chosen(table: TableInfo, options: Options) -> list[str]:
+    """The columns that the option `columns` names, as the table spells them."""
+    if options.columns is None:
+        return list(table.schema.names)
+    by_name = {name.lower(): name for name in table.schema.names}
+    for name in options.columns:
+        if name.lower() not in by_name:
+            raise ColumnNotFound(
+                f"table {table.name!r} has no column {name!r}; it has {', '.join(table.schema.names)}",
+                column=name,
+            )
+    return [by_name[name.lower()] for name in options.columns]
+
+
+class ScanPartition(InputPartition):
+    """A part of a scan, for one task. Plain values only; what counts is sealed in `key`.
+
+    Attributes:
+        key: continuation key of the part.
+        kind, shards, slots: what it reads and where that was at planning, for people.
+        store_id: the store that it was planned for.
+    """
+
+    def __init__(self, key: str, store_id: str, kind: str, shards: str, slots: str) -> None:
+        super().__init__(f"{kind} at {shards}")
+        self.key, self.store_id = key, store_id
+        self.kind, self.shards, self.slots = kind, shards, slots
+
+    def __repr__(self) -> str:
+        return f"ScanPartition({self.kind} at {self.shards}, slots {self.slots})"
+
+
+class ElasticScanReader(DataSourceReader):
+    """Plans a scan once, then reads its partitions in the tasks.
+
+    Has no `pushFilters`: Spark fails every action on a reader that has it unless a setting is on.
+    """
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """`schema` is what Spark expects: all that is offered, or what the user asked for."""
+        self._options = options
+        self._schema = schema
+        with Store.open(options.store) as store:
+            # Fails here, where the plan is made, rather than in every task.
+            self._columns = match_columns(schema, offered_schema(store.table(options.table), options))
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Fix the snapshot, take a lease on it, and cut the scan by where slots live now."""
+        with Store.open(self._options.store) as store:
+            key = self._begin(store)
+            with store.context.catalog.reading() as tx:
+                now, base = tx.placement(), tx.topology(key.base_topology)
+                fragments = tx.fragments(table=key.table)
+            weights = slot_bytes(fragments, now.slot_count)
+            parts = cut(now, base.placement, weights, self._options.split_bytes, self._options.partitions)
+            names = dict(base.shard_names) | store.context.shard_names()
+            return [self._partition(store, key, part, names) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The partition's rows, each once, wherever its slots are by now.
+
+        Every read of a partition returns the same rows, so Spark may try a task again or run it
+        twice. It may also stop asking at any point; nothing has to be told.
+        """
+        part = _checked(partition)
+        store = opened(self._options.store, part.store_id)
+        scan = store.resume_part(store.context.sealer.open(part.key), ends_lease=False)
+        table = store.table(self._options.table) if self._wants_metadata else None
+        found = scan.schema if table is None else pa.schema([*scan.schema, *_METADATA])
+        convert = ToSpark(found, self._columns, self._schema)
+        for page in scan:
+            rows = page.rows
+            if rows.num_rows:
+                yield convert(rows if table is None else _with_metadata(rows, store, table))
+
+    def scan_filter(self) -> str | None:
+        """The condition that rows must meet, as SQL text."""
+        return self._options.filter
+
+    @property
+    def _wants_metadata(self) -> bool:
+        return not {SHARD_COLUMN, SLOT_COLUMN}.isdisjoint(self._columns)
+
+    def _begin(self, store: Store) -> ContinuationKey:
+        options = self._options
+        table = store.table(options.table)
+        columns = [name for name in self._columns if name not in (SHARD_COLUMN, SLOT_COLUMN)]
+        if self._wants_metadata:
+            columns += [name for name in table.shard_key if name not in columns]
+        scan = store.scan(
+            options.table,
+            columns=columns,
+            filter=self.scan_filter(),
+            index=options.index,
+            snapshot=_snapshot(store, options),
+            page_rows=options.batch_rows,
+        )
+        assert scan.key is not None, "a scan that was not begun has slots left"
+        return store.context.sealer.open(scan.key)
+
+    @staticmethod
+    def _partition(store: Store, key: ContinuationKey, part: Part, names: dict[int, str]) -> ScanPartition:
+        return ScanPartition(
+            store.context.sealer.seal(restrict_key(key, part.slots)),
+            store.context.info.store_id,
+            part.kind,
+            ", ".join(names.get(shard, str(shard)) for shard in part.shards),
+            str(part.slots),
+        )
+
+
+def _snapshot(store: Store, options: Options) -> int | None:
+    if options.timestamp is None:
+        return options.version
+    with store.context.catalog.reading() as tx:
+        table = tx.table(options.table)
+        found = tx.commit_before(options.timestamp)
+    if found < table.created_commit:
+        raise SnapshotNotFound(
+            f"table {table.name!r} was made after timestampAsOf={options.timestamp:f} (seconds since 1970); "
+            f"its first snapshot is {table.created_commit}",
+            table=table.name,
+            timestamp=options.timestamp,
+        )
+    return found
+
+
+def _checked(partition: Any) -> ScanPartition:
+    """Partitions travel through Spark; the key is sealed, the rest is looked at again."""
+    if isinstance(partition, ScanPartition):
+        plain = (isinstance(v, str) for v in (partition.key, partition.store_id, partition.kind))
+        if all(plain) and partition.kind in KINDS:
+            return partition
+    raise ContinuationKeyError(
+        f"{partition!r} is no partition of an elasticscan read; load the DataFrame again"
+    )
+
+
+def _with_metadata(rows: pa.RecordBatch, store: Store, table: TableInfo) -> pa.RecordBatch:
+    """The rows with their slots, and the shards where these are at this moment."""
+    context = store.context
+    slots = slots_of(
+        [rows.column(name) for name in table.shard_key], context.hashing.slots, context.hashing.hash
+    )
+    placement = context.placement()
+    names = context.shard_names()
+    starts = np.array([tablet.start for tablet in placement.tablets])
+    homes = pa.array([names.get(tablet.shard, str(tablet.shard)) for tablet in placement.tablets])
+    at: Any = np.searchsorted(starts, slots, "right") - 1
+    arrays = [*rows.columns, homes.take(pa.array(at)), pa.array(slots.astype(np.int32))]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*rows.schema, *_METADATA]))

@@ -1,0 +1,88 @@
+"""`format("elasticscan")`: what Spark asks for a schema, a reader, a writer."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from elasticscan.base.errors import InvalidOption
+from elasticscan.connector.options import Options, check_for_write, parse_options
+from elasticscan.connector.pushdown import PushdownReader
+from elasticscan.connector.reading import ElasticScanReader, offered_schema
+from elasticscan.connector.writing import ElasticScanWriter
+from elasticscan.reader import Predicate
+from elasticscan.store import Store
+
+
+class ElasticScanSource(DataSource):
+    """The data source.
+
+    Spark makes one for each use and pickles it, so it holds the options and nothing else.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "elasticscan"
+
+    def schema(self) -> StructType:
+        """The table's columns; asked for by `load()` unless the user gave a schema."""
+        options = self._options()
+        with Store.open(options.store) as store:
+            table = store.table(options.table)
+        if options.filter is not None:
+            # Rather when the user loads than when the first action plans.
+            Predicate.parse(options.filter, table.schema)
+        return offered_schema(table, options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = self._options()
+        kind = PushdownReader if options.pushdown else ElasticScanReader
+        return kind(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return ElasticScanWriter(check_for_write(self._options()), schema, overwrite)
+
+    def _options(self) -> Options:
+        return parse_options(self.options)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("elasticscan")` known to a session.
+
+    Needed only where Spark's own look-up does not find `pyspark_elasticscan`, as in an editable
+    installation or when another package's source fails to import.
+    """
+    spark.dataSource.register(ElasticScanSource)
+
+
+def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> list[str]:
+    """Make a temporary view of every table of a store; returns their names.
+
+    A view shows one snapshot: the newest when it is first read. Calling again makes the views
+    anew, with newer snapshots and tables that came since. INSERT INTO and INSERT OVERWRITE work on
+    the views.
+
+    Args:
+        uri: the store.
+        prefix: put before the table's names, as in `attach(spark, uri, "sales_")`.
+
+    Raises:
+        StoreNotFound: there is no store at `uri`.
+        InvalidOption: a view's name would not be one.
+    """
+    with Store.open(uri) as store:
+        tables = [table.name for table in store.tables()]
+    if prefix is not None and not prefix.replace("_", "a").isalnum():
+        raise InvalidOption(
+            f"prefix={prefix!r} cannot begin the name of a view; use letters, digits and underscores",
+            option="prefix",
+        )
+    register(spark)
+    names = []
+    for table in tables:
+        # Through the reader and not as SQL text: so no uri has to be quoted.
+        frame = spark.read.format(ElasticScanSource.name()).options(store=uri, table=table).load()
+        names.append(f"{prefix or ''}{table}")
+        frame.createOrReplaceTempView(f"`{names[-1]}`")
+    return names

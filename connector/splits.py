@@ -1,0 +1,127 @@
+"""How a scan is cut into partitions: few and large, each at one place. Pure."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from elasticscan.topology import Fragment, Placement, SlotSet
+
+BASE, VIRTUAL, MIXED = "base-shard scan", "virtual scan", "mixed scan"
+KINDS = (BASE, VIRTUAL, MIXED)
+
+Weights = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Slots for one task to read; `size` is about how many bytes they hold."""
+
+    kind: str
+    shards: tuple[int, ...]
+    slots: SlotSet
+    size: float
+
+    def with_(self, other: Part) -> Part:
+        return Part(
+            self.kind if self.kind == other.kind else MIXED,
+            tuple(sorted({*self.shards, *other.shards})),
+            self.slots | other.slots,
+            self.size + other.size,
+        )
+
+
+def slot_bytes(fragments: Iterable[Fragment], slot_count: int) -> Weights:
+    """About how many bytes each slot holds: a fragment's are spread over the slots it speaks for."""
+    found: Weights = np.zeros(slot_count)
+    for fragment in fragments:
+        each = fragment.bytes / max(len(fragment.slots), 1)
+        for start, end in fragment.slots:
+            found[start:end] += each
+    return found
+
+
+def cut(
+    now: Placement, base: Placement, weights: Weights, split_bytes: int, most: int | None = None
+) -> list[Part]:
+    """Parts that cover every slot once.
+
+    Each is a base-shard scan (slots where they were in the base topology) or a virtual scan
+    (slots elsewhere) at one shard, of at most about `split_bytes`. With fewer than that allowed,
+    parts grow first; then parts of one kind are put together, and at last any.
+    """
+    places = _places(now, base, weights)
+    counts = [min(max(1, -int(-place.size // split_bytes)), len(place.slots)) for place in places]
+    if most is not None:
+        _lower(counts, [place.size for place in places], most)
+        places, counts = _join(places, counts, most)
+    return [
+        part for place, count in zip(places, counts, strict=True) for part in _divide(place, count, weights)
+    ]
+
+
+def _places(now: Placement, base: Placement, weights: Weights) -> list[Part]:
+    found: list[Part] = []
+    for shard in now.shards:
+        here = now.at(shard)
+        home = here & base.at(shard)
+        for kind, slots in ((BASE, home), (VIRTUAL, here - home)):
+            if slots:
+                found.append(Part(kind, (shard,), slots, _size(slots, weights)))
+    return found
+
+
+def _size(slots: SlotSet, weights: Weights) -> float:
+    return float(sum(weights[start:end].sum() for start, end in slots))
+
+
+def _lower(counts: list[int], sizes: Sequence[float], most: int) -> None:
+    """Take cuts away where the parts stay smallest, until there are `most` or one for each place."""
+    heap = [(sizes[i] / (count - 1), i) for i, count in enumerate(counts) if count > 1]
+    heapq.heapify(heap)
+    excess = sum(counts) - most
+    while excess > 0 and heap:
+        _, i = heapq.heappop(heap)
+        counts[i] -= 1
+        excess -= 1
+        if counts[i] > 1:
+            heapq.heappush(heap, (sizes[i] / (counts[i] - 1), i))
+
+
+def _join(places: list[Part], counts: list[int], most: int) -> tuple[list[Part], list[int]]:
+    if len(places) <= most:
+        return places, counts
+    parts = list(places)
+    while len(parts) > most:
+        kinds = [kind for kind in KINDS if sum(part.kind == kind for part in parts) > 1]
+        fitting = [part for part in parts if not kinds or part.kind in kinds]
+        first = min(fitting, key=lambda part: part.size)
+        others = [part for part in parts if part is not first and (not kinds or part.kind == first.kind)]
+        second = min(others, key=lambda part: part.size)
+        parts = [part for part in parts if part is not first and part is not second]
+        parts.append(first.with_(second))
+    return parts, [1] * len(parts)
+
+
+def _divide(place: Part, count: int, weights: Weights) -> list[Part]:
+    """Cut a place into `count` parts of about equal size, between slots."""
+    if count == 1:
+        return [place]
+    slots = np.concatenate([np.arange(start, end) for start, end in place.slots])
+    # A little for every slot, so that empty ones are shared out too and no part is left without.
+    each = weights[slots] + max(place.size, 1.0) * 1e-6
+    ends = np.cumsum(each)
+    targets = ends[-1] * np.arange(1, count) / count
+    cuts = [0, *(int(at) for at in np.searchsorted(ends - each / 2, targets)), len(slots)]
+    parts = []
+    for start, end in itertools.pairwise(cuts):
+        if start < end:
+            bounds = (int(slots[start]), int(slots[end - 1]) + 1)
+            mine = place.slots & SlotSet.span(*bounds)
+            parts.append(Part(place.kind, place.shards, mine, _size(mine, weights)))
+    return parts

@@ -1,0 +1,145 @@
+"""Batch writes: tasks stage fragments, the driver makes them one commit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from elasticscan.base.errors import AlreadyExists, InvalidOption, TableChanged, TableNotFound
+from elasticscan.connector.access import opened
+from elasticscan.connector.conversion import FromSpark, arrow_schema
+from elasticscan.connector.options import Options
+from elasticscan.storage import discard
+from elasticscan.store import Store
+from elasticscan.store.writer import check_no_key_twice, publish, stage
+from elasticscan.topology import SlotSet, StagedFragment, TableInfo
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(StagedFragment))
+
+
+class StagedMessage(WriterCommitMessage):
+    """What one task staged, as plain values; nothing of it is visible yet."""
+
+    def __init__(self, staged: Iterable[StagedFragment]) -> None:
+        self.fragments: list[dict[str, Any]] = [
+            {name: getattr(fragment, name) for name in _FIELDS} | {"slots": str(fragment.slots)}
+            for fragment in staged
+        ]
+
+    def staged(self) -> list[StagedFragment]:
+        return [
+            StagedFragment(**{**fragment, "slots": SlotSet.parse(fragment["slots"])})
+            for fragment in self.fragments
+        ]
+
+
+class ElasticScanWriter(DataSourceArrowWriter):
+    """Upserts rows by primary key, or replaces the whole table, in one commit.
+
+    Only what Spark names as successful is committed; an attempt that failed, was repeated or ran
+    twice leaves at most files that nothing refers to, for `collect_garbage`.
+    """
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        """Runs beside the driver: checks that rows of `schema` can go into the table."""
+        rows = arrow_schema(schema)
+        with Store.open(options.store) as store:
+            table = _table(store, options, rows)
+            self._store_id = store.context.info.store_id
+        empty = [pa.array([], field.type) for field in rows]
+        FromSpark(table.schema)(pa.RecordBatch.from_arrays(empty, schema=rows))
+        self._uri, self._app = options.store, options.app
+        self._table_id, self._table_name = table.id, table.name
+        self._kind = "overwrite" if overwrite else "write"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        """Stage a task's rows; runs where the task runs."""
+        store = opened(self._uri, self._store_id)
+        table = self._find(store)
+        convert = FromSpark(table.schema)
+        return StagedMessage(stage(store.context, table, (convert(batch) for batch in iterator)))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publish what all tasks staged, at once and on all shards, or nothing."""
+        tasks = [message.staged() for message in _ours(messages)]
+        staged = [fragment for task in tasks for fragment in task]
+        with self._opened() as store:
+            table = self._find(store)
+            if sum(map(bool, tasks)) > 1:
+                check_no_key_twice(store.context, table, staged)
+            publish(store.context, table, staged, self._kind, self._app)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what was staged. Spark also calls this when `commit` failed, perhaps after the
+        commit went through, so files that the catalog knows stay."""
+        with self._opened() as store:
+            with store.context.catalog.reading() as tx:
+                known = tx.known_paths()
+            staged = [fragment for message in _ours(messages) for fragment in message.staged()]
+            discard([each for each in staged if (each.shard, each.path) not in known], store.context.disk_of)
+
+    def _opened(self) -> Store:
+        store = Store.open(self._uri)
+        if store.context.info.store_id != self._store_id:
+            store.close()
+            raise TableChanged(
+                f"the store at {self._uri} was replaced while rows were written to it; nothing was committed",
+                uri=self._uri,
+            )
+        return store
+
+    def _find(self, store: Store) -> TableInfo:
+        with store.context.catalog.reading() as tx:
+            table = tx.table_by_id(self._table_id)
+        if table is None:
+            raise TableChanged(
+                f"table {self._table_name!r} was dropped while rows were written to it; nothing "
+                "was committed",
+                table=self._table_name,
+            )
+        return table
+
+
+def _ours(messages: Iterable[Any]) -> list[StagedMessage]:
+    """Messages of tasks that ended; Spark gives None for the others."""
+    return [message for message in messages if isinstance(message, StagedMessage)]
+
+
+def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
+    """The table to write to; made now if it is missing and the options say its primary key."""
+    try:
+        table = store.table(options.table)
+    except TableNotFound as error:
+        if options.primary_key is None:
+            raise TableNotFound(
+                f"{error.message}. Create it first, or give the option 'primaryKey' to have it made from the "
+                "DataFrame's columns",
+                table=options.table,
+            ) from error
+        shard_key = None if options.shard_key is None else _spelt(options.shard_key, rows)
+        try:
+            return store.create_table(options.table, rows, _spelt(options.primary_key, rows), shard_key)
+        except AlreadyExists:
+            table = store.table(options.table)  # another write made it meanwhile
+    for name, given, found in (
+        ("primaryKey", options.primary_key, table.primary_key),
+        ("shardKey", options.shard_key, table.shard_key),
+    ):
+        if given is not None and [key.lower() for key in given] != [key.lower() for key in found]:
+            raise InvalidOption(
+                f"option {name!r}={','.join(given)!r}, but table {table.name!r} has {','.join(found)!r}; "
+                "leave the option out, or write to another table",
+                option=name,
+            )
+    return table
+
+
+def _spelt(names: Sequence[str], rows: pa.Schema) -> list[str]:
+    """Column names as the rows spell them."""
+    by_name = {name.lower(): name for name in rows.names}
+    return [by_name.get(name.lower(), name) for name in names]

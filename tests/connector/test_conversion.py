@@ -1,0 +1,330 @@
+"""Arrow to Spark and back: exact types, every value kept or an error that says why not."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
+
+from elasticscan.base.errors import SchemaMismatch, UnsupportedType
+from elasticscan.connector.conversion import (
+    FromSpark,
+    ToSpark,
+    arrow_schema,
+    match_columns,
+    spark_schema,
+)
+
+ZONED = datetime(2026, 1, 31, 12, 30, 15, tzinfo=UTC)
+MOMENT = ZONED.replace(tzinfo=None)
+SPAN = timedelta(days=-2, seconds=5)
+
+# An Arrow type, a value of it, and what Spark calls the type.
+CARRIED: list[tuple[pa.DataType, Any, str]] = [
+    (pa.null(), None, "void"),
+    (pa.bool_(), True, "boolean"),
+    (pa.int8(), -7, "tinyint"),
+    (pa.int16(), -700, "smallint"),
+    (pa.int32(), -70_000, "int"),
+    (pa.int64(), -(1 << 40), "bigint"),
+    (pa.uint8(), 255, "smallint"),
+    (pa.uint16(), 65_535, "int"),
+    (pa.uint32(), (1 << 32) - 1, "bigint"),
+    (pa.uint64(), (1 << 64) - 1, "decimal(20,0)"),
+    (pa.float16(), 1.5, "float"),
+    (pa.float32(), 0.5, "float"),
+    (pa.float64(), 0.1, "double"),
+    (pa.decimal32(7, 2), Decimal("12345.67"), "decimal(7,2)"),
+    (pa.decimal64(15, 4), Decimal("12345678901.2345"), "decimal(15,4)"),
+    (pa.decimal128(38, 10), Decimal("-1.5"), "decimal(38,10)"),
+    (pa.decimal256(30, 3), Decimal("9.125"), "decimal(30,3)"),
+    (pa.string(), "grün", "string"),
+    (pa.large_string(), "grün", "string"),
+    (pa.string_view(), "a text that is too long to lie within the view", "string"),
+    (pa.binary(), b"\x00\xff", "binary"),
+    (pa.large_binary(), b"\x00\xff", "binary"),
+    (pa.binary_view(), b"bytes that are too many to lie within the view", "binary"),
+    (pa.binary(3), b"abc", "binary"),
+    (pa.date32(), date(1969, 12, 31), "date"),
+    (pa.date64(), date(2026, 1, 31), "date"),
+    (pa.time32("s"), time(23, 59, 59), "time(6)"),
+    (pa.time32("ms"), time(23, 59, 59, 999_000), "time(6)"),
+    (pa.time64("us"), time(23, 59, 59, 999_999), "time(6)"),
+    (pa.time64("ns"), time(23, 59, 59, 999_999), "time(6)"),
+    *[(pa.timestamp(unit), MOMENT, "timestamp_ntz") for unit in ("s", "ms", "us", "ns")],
+    *[(pa.timestamp(unit, "UTC"), ZONED, "timestamp") for unit in ("s", "ms", "us", "ns")],
+    (pa.timestamp("us", "Europe/Berlin"), ZONED, "timestamp"),
+    *[(pa.duration(unit), SPAN, "interval day to second") for unit in ("s", "us", "ns")],
+    (pa.list_(pa.int32()), [1, None, 3], "array<int>"),
+    (pa.list_(pa.field("item", pa.int64(), nullable=False)), [1, 2], "array<bigint>"),
+    (pa.large_list(pa.large_string()), ["a", None], "array<string>"),
+    (pa.list_(pa.uint8(), 2), [1, 2], "array<smallint>"),
+    (pa.list_(pa.list_(pa.timestamp("s"))), [[MOMENT], [], None], "array<array<timestamp_ntz>>"),
+    (pa.map_(pa.large_string(), pa.date64()), [("k", date(2026, 1, 1)), ("l", None)], "map<string,date>"),
+    (
+        pa.struct([pa.field("a", pa.uint32(), nullable=False), pa.field("b", pa.list_(pa.large_string()))]),
+        {"a": 1, "b": ["x", None]},
+        "struct<a:bigint,b:array<string>>",
+    ),
+    (
+        pa.map_(pa.int32(), pa.struct([pa.field("t", pa.timestamp("ns"))])),
+        [(1, {"t": MOMENT}), (2, None)],
+        "map<int,struct<t:timestamp_ntz>>",
+    ),
+]  # fmt: skip
+
+
+def batch_of(kind: pa.DataType, *values: Any, nullable: bool = True) -> pa.RecordBatch:
+    plain = pa.float32() if kind == pa.float16() else kind
+    return pa.record_batch(
+        [pa.array(values, plain).cast(kind)], schema=pa.schema([pa.field("c", kind, nullable=nullable)])
+    )
+
+
+def there(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch as Spark gets it."""
+    wanted = spark_schema(batch.schema)
+    return ToSpark(batch.schema, batch.schema.names, wanted)(batch)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "name"), CARRIED, ids=lambda p: str(p) if isinstance(p, pa.DataType) else ""
+)
+def test_every_type_reaches_spark_exactly_as_it_is_expected(kind: pa.DataType, value: Any, name: str) -> None:
+    batch = batch_of(kind, value, None)
+    schema = spark_schema(batch.schema)
+    assert schema[0].dataType.simpleString() == name
+    sent = there(batch)
+    sent.validate(full=True)
+    assert sent.schema.equals(to_arrow_schema(schema, timezone="UTC"))
+    assert sent.column(0).to_pylist() == batch.column(0).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "name"), CARRIED, ids=lambda p: str(p) if isinstance(p, pa.DataType) else ""
+)
+def test_every_type_comes_back_from_spark_unchanged(kind: pa.DataType, value: Any, name: str) -> None:
+    batch = batch_of(kind, value, None, value)
+    returned = FromSpark(batch.schema)(there(batch))
+    returned.validate(full=True)
+    assert returned.equals(batch)
+
+
+def test_a_batch_that_spark_takes_as_it_is_is_not_rebuilt() -> None:
+    batch = batch_of(pa.int64(), 1, 2, nullable=False)
+    assert there(batch) is batch
+
+
+def test_nullability_is_exact() -> None:
+    schema = pa.schema(
+        [
+            pa.field("a", pa.int64(), nullable=False),
+            pa.field("b", pa.list_(pa.field("item", pa.int32(), nullable=False))),
+            pa.field("c", pa.struct([pa.field("d", pa.string(), nullable=False)])),
+        ]
+    )
+    a, b, c = spark_schema(schema)
+    assert (a.nullable, b.nullable, b.dataType.containsNull, c.dataType["d"].nullable) == (
+        False,
+        True,
+        False,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.decimal256(40, 0),
+        pa.decimal128(10, -2),
+        pa.month_day_nano_interval(),
+        pa.list_view(pa.int32()),
+        pa.struct([]),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.list_(pa.struct([pa.field("deep", pa.month_day_nano_interval())])),
+    ],
+    ids=str,
+)
+def test_a_type_that_spark_lacks_is_refused_by_column(kind: pa.DataType) -> None:
+    with pytest.raises(UnsupportedType, match=r"'c.*'.*leave it out"):
+        spark_schema(pa.schema([pa.field("c", kind)]))
+
+
+def test_nanoseconds_are_cut_off_on_the_way_to_spark() -> None:
+    kind = pa.struct([pa.field("t", pa.timestamp("ns"))])
+    batch = pa.record_batch([pa.array([{"t": 1_999}], kind)], names=["c"])
+    assert there(batch).column(0)[0]["t"].value == 1
+
+
+def test_a_time_beyond_sparks_range_is_an_error_that_names_the_column() -> None:
+    with pytest.raises(UnsupportedType, match="column 'c' holds a value"):
+        there(batch_of(pa.timestamp("s"), 1 << 60))
+
+
+# What Spark may hand in
+
+
+def given(kind: pa.DataType, *values: Any) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(values, kind)], names=["c"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "table"),
+    [
+        (pa.timestamp("us"), 1_500, pa.timestamp("ms")),
+        (pa.timestamp("us", "Etc/UTC"), 1, pa.timestamp("s", "UTC")),
+        (pa.int16(), 256, pa.uint8()),
+        (pa.int64(), -1, pa.uint32()),
+        (pa.decimal128(20, 0), Decimal(1 << 65), pa.uint64()),
+        (pa.float32(), 0.1, pa.float16()),
+        (pa.float32(), 1e30, pa.float16()),
+        (pa.binary(), b"abcd", pa.binary(3)),
+        (pa.list_(pa.int32()), [1, 2, 3], pa.list_(pa.int32(), 2)),
+        (pa.list_(pa.float32()), [1.0], pa.list_(pa.float16())),
+        (pa.time64("ns"), 1_500, pa.time64("us")),
+        (pa.int64(), 1, pa.int32()),
+        (pa.float64(), 1.0, pa.float32()),
+        (pa.string(), "1", pa.int32()),
+        (pa.timestamp("us"), 1, pa.timestamp("us", "UTC")),
+        (pa.date32(), 1, pa.timestamp("us")),
+    ],
+    ids=str,
+)
+def test_a_value_that_the_table_cannot_hold_is_refused(
+    kind: pa.DataType, value: Any, table: pa.DataType
+) -> None:
+    with pytest.raises(SchemaMismatch, match="'c'"):
+        FromSpark(pa.schema([pa.field("c", table)]))(given(kind, value))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "table"),
+    [
+        (pa.int32(), 7, pa.int64()),
+        (pa.float32(), 0.5, pa.float64()),
+        (pa.null(), None, pa.string()),
+        (pa.timestamp("us", "Etc/UTC"), ZONED, pa.timestamp("ns", "UTC")),
+        (pa.decimal128(5, 2), Decimal("1.25"), pa.decimal128(10, 4)),
+        (pa.float32(), float("nan"), pa.float16()),
+    ],
+    ids=str,
+)
+def test_a_narrower_type_widens(kind: pa.DataType, value: Any, table: pa.DataType) -> None:
+    schema = pa.schema([pa.field("c", table)])
+    found = FromSpark(schema)(given(kind, value))
+    assert found.schema == schema
+    assert str(found.column(0)[0].as_py()) == str(pa.array([value], kind).cast(table)[0].as_py())
+
+
+def test_columns_may_come_in_any_order_and_case() -> None:
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("Name", pa.string())])
+    batch = pa.record_batch({"NAME": ["x"], "ID": pa.array([1], pa.int64())})
+    assert FromSpark(schema)(batch).to_pylist() == [{"id": 1, "Name": "x"}]
+
+
+@pytest.mark.parametrize("columns", [{"id": [1], "x": [1]}, {"id": [1], "ID": [1]}, {"x": [1]}, {}])
+def test_missing_and_unknown_columns_are_refused(columns: dict[str, list[int]]) -> None:
+    schema = pa.schema([pa.field("id", pa.int64())])
+    with pytest.raises(SchemaMismatch, match="do not have the table's columns"):
+        FromSpark(schema)(pa.record_batch(columns))
+
+
+NOT_NULL = [
+    (pa.list_(pa.field("item", pa.int32(), nullable=False)), pa.list_(pa.int32()), [[1], None], [[1, None]]),
+    (
+        pa.struct([pa.field("a", pa.int32(), nullable=False)]),
+        pa.struct([pa.field("a", pa.int32())]),
+        [{"a": 1}, None],
+        [None, {"a": None}],
+    ),
+    (
+        pa.map_(pa.string(), pa.field("value", pa.int32(), nullable=False)),
+        pa.map_(pa.string(), pa.int32()),
+        [[("k", 1)], None],
+        [[("k", 1)], [("k", None)]],
+    ),
+    (
+        pa.list_(pa.struct([pa.field("a", pa.list_(pa.field("item", pa.int8(), nullable=False)))])),
+        pa.list_(pa.struct([pa.field("a", pa.list_(pa.int8()))])),
+        [[{"a": [1]}, None], None],
+        [[None], [{"a": [1]}, {"a": [None]}]],
+    ),
+    (
+        pa.list_(pa.field("item", pa.int32(), nullable=False), 2),
+        pa.list_(pa.int32()),
+        [[1, 2], [3, 4]],
+        [[1, 2], [3, None]],
+    ),
+]
+
+
+@pytest.mark.parametrize(("table", "kind", "fine", "broken"), NOT_NULL)
+def test_nulls_inside_are_refused_where_the_table_allows_none(
+    table: pa.DataType, kind: pa.DataType, fine: list[Any], broken: list[Any]
+) -> None:
+    convert = FromSpark(pa.schema([pa.field("c", table)]))
+    assert convert(given(kind, *fine)).column(0).to_pylist() == fine
+    with pytest.raises(SchemaMismatch, match="has nulls"):
+        convert(given(kind, *broken))
+
+
+# Schemas that users give
+
+OFFERED = spark_schema(
+    pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("name", pa.string()),
+            pa.field("tags", pa.list_(pa.field("item", pa.string(), nullable=False))),
+        ]
+    )
+)
+
+
+def test_a_subset_in_any_order_and_case_is_matched() -> None:
+    wanted = StructType(
+        [StructField("TAGS", ArrayType(StringType(), True)), StructField("id", LongType(), False)]
+    )
+    assert match_columns(wanted, OFFERED) == ("tags", "id")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        (StructType([StructField("id", IntegerType())]), "says int for column 'id', but it is bigint"),
+        (StructType([StructField("idd", LongType())]), "names a column 'idd'"),
+        (StructType([StructField("name", StringType(), False)]), "says NOT NULL for column 'name'"),
+        (StructType([StructField("tags", ArrayType(LongType()))]), "array<bigint>"),
+        (StructType([StructField("id", LongType()), StructField("ID", LongType())]), "each once"),
+        (StructType([]), "at least one column"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(wanted: StructType, why: str) -> None:
+    with pytest.raises(SchemaMismatch, match=why):
+        match_columns(wanted, OFFERED)
+
+
+def test_columns_that_no_table_can_give_back_are_refused_for_a_new_table() -> None:
+    for kind in (VariantType(), YearMonthIntervalType(), ArrayType(VariantType())):
+        with pytest.raises(UnsupportedType, match="column 'c'"):
+            arrow_schema(StructType([StructField("c", kind)]))
+
+
+def test_a_table_that_changed_since_planning_is_told() -> None:
+    planned = StructType([StructField("c", LongType())])
+    with pytest.raises(SchemaMismatch, match="load the DataFrame again"):
+        ToSpark(pa.schema([pa.field("c", pa.string())]), ["c"], planned)

@@ -1,0 +1,208 @@
+"""Options: each value checked, contradictions refused, the nearest right name told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elasticscan.base.errors import InvalidOption
+from elasticscan.connector.options import DEFAULT_SPLIT_BYTES, Options, check_for_write, parse_options
+
+WHERE = {"store": "/data/my.store", "table": "t"}
+
+
+def parsed(**given: str) -> Options:
+    return parse_options({**WHERE, **given})
+
+
+def refused(**given: str) -> str:
+    with pytest.raises(InvalidOption) as caught:
+        parsed(**given)
+    return str(caught.value)
+
+
+def test_store_and_table_are_enough_and_the_rest_has_defaults() -> None:
+    assert parsed() == Options("/data/my.store", "t")
+    assert parsed().split_bytes == DEFAULT_SPLIT_BYTES == 256 << 20
+
+
+def test_keys_may_come_in_any_case() -> None:
+    found = parse_options({"STORE": "/s", "table": "t", "versionasof": "7", "NUMPARTITIONS": "3"})
+    assert (found.version, found.partitions) == (7, 3)
+
+
+def test_load_takes_uri_and_table_in_one_path() -> None:
+    assert parse_options({"path": "/data/my.store/t"}) == Options("/data/my.store", "t")
+    assert parse_options({"path": "postgresql://u@h/db/t"}).store == "postgresql://u@h/db"
+    assert parse_options({"paths": '["/data/my.store/t"]'}) == Options("/data/my.store", "t")
+
+
+def test_load_may_name_the_table_alone_beside_a_store() -> None:
+    assert parse_options({"store": "/s", "path": "t"}) == Options("/s", "t")
+
+
+def test_a_relative_store_becomes_absolute_for_tasks_elsewhere() -> None:
+    assert parse_options({"path": "my.store/t"}).store == str(Path("my.store").absolute())
+    assert parse_options({"path": "file:///data/my.store/t"}).store == "/data/my.store"
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        ({"path": "/s/t", "table": "other"}, "table"),
+        ({"path": "/s/t", "store": "/other"}, "store"),
+        ({"store": "/s"}, "table"),
+        ({"table": "t"}, "store"),
+        ({"path": "t"}, "path"),
+        ({"paths": '["/a/t", "/b/t"]'}, "path"),
+        ({"paths": "no json"}, "path"),
+        ({}, "store"),
+    ],
+)
+def test_a_place_that_is_missing_or_said_twice_is_refused(given: dict[str, str], option: str) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        parse_options(given)
+    assert caught.value.fields["option"] == option
+
+
+def test_the_same_place_said_twice_is_fine() -> None:
+    assert parse_options({**WHERE, "path": "/data/my.store/t"}) == parsed()
+
+
+def test_all_read_options_arrive() -> None:
+    found = parsed(
+        columns="id, name",
+        filter="id > 3",
+        index="NONE",
+        versionAsOf="12",
+        batchSize="1000",
+        splitSize="64m",
+        numPartitions="4",
+        includeMetadata="true",
+        pushdown="TRUE",
+    )
+    expected = Options(
+        "/data/my.store", "t", ("id", "name"), "id > 3", "none", 12, None, 1000, 64 << 20, 4, True, True
+    )
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("10k", 10 << 10), ("3 MB", 3 << 20), ("2G", 2 << 30), ("1gib", 1 << 30)]
+)
+def test_sizes_take_suffixes(text: str, size: int) -> None:
+    assert parsed(splitSize=text).split_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0.0),
+        ("1700000000.5", 1_700_000_000.5),
+        ("1970-01-02", 86_400.0),
+        ("1970-01-01 01:00:00", 3_600.0),
+        ("1970-01-01T01:00:00Z", 3_600.0),
+        ("1970-01-01T01:00:00+01:00", 0.0),
+        ("1970-01-01T00:00:00.25", 0.25),
+    ],
+)
+def test_timestamps_are_utc_unless_they_say_otherwise(text: str, seconds: float) -> None:
+    assert parsed(timestampAsOf=text).timestamp == seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("columns", ""),
+        ("columns", "id,,v"),
+        ("columns", "id, ID"),
+        ("filter", "  "),
+        ("index", "sorted"),
+        ("versionAsOf", "-1"),
+        ("versionAsOf", "latest"),
+        ("versionAsOf", "9" * 20),
+        ("timestampAsOf", "yesterday"),
+        ("timestampAsOf", "nan"),
+        ("batchSize", "0"),
+        ("batchSize", "16777217"),
+        ("batchSize", "1.5"),
+        ("splitSize", "0"),
+        ("splitSize", "-1m"),
+        ("splitSize", "10 apples"),
+        ("numPartitions", "0"),
+        ("includeMetadata", "yes"),
+        ("pushdown", "1"),
+        ("primaryKey", ","),
+    ],
+)
+def test_an_impossible_value_is_refused_by_name(name: str, value: str) -> None:
+    text = refused(**{name: value})
+    assert text.startswith("[ES_INVALID_OPTION]")
+    assert f"{name!r}={value!r} must be " in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("column", "columns"),
+        ("versionAsOff", "versionAsOf"),
+        ("snapshotTimestampAsOf", "timestampAsOf"),
+        ("fetchBatchSize", "batchSize"),
+        ("numPartition", "numPartitions"),
+        ("where_filter", "filter"),
+    ],
+)
+def test_an_unknown_option_names_the_nearest_right_one(typed: str, meant: str) -> None:
+    assert f"there is no option {typed!r}; did you mean {meant!r}?" in refused(**{typed: "1"})
+
+
+def test_an_option_like_no_other_gets_the_whole_list() -> None:
+    assert "numPartitions" in refused(qqqq="1")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "maxRowsPerTrigger",
+        "maxbytespertrigger",
+        "startingVersion",
+        "startingTimestamp",
+        "readChangeFeed",
+        "failOnDataLoss",
+    ],
+)
+def test_streaming_options_say_that_they_are(name: str) -> None:
+    assert "is for streaming reads" in refused(**{name: "1"})
+
+
+def test_two_snapshots_contradict() -> None:
+    assert "'versionAsOf' and 'timestampAsOf'" in refused(versionAsOf="1", timestampAsOf="2026-01-01")
+
+
+def test_a_transaction_needs_both_of_its_options() -> None:
+    assert "'txnAppId'" in refused(txnAppId="app")
+    assert "'txnVersion'" in refused(txnVersion="1")
+    assert parsed(txnAppId="app", txnVersion="1").app == ("app", 1)
+
+
+def test_a_shard_key_needs_a_primary_key() -> None:
+    assert "'primaryKey'" in refused(shardKey="id")
+
+
+def test_what_spark_adds_is_ignored() -> None:
+    added = {"provider": "elasticscan", "owner": "me", "option.store": "/s", "spark.x": "1"}
+    assert parsed(**added) == parsed()
+
+
+@pytest.mark.parametrize(
+    "narrowing", [{"filter": "id > 1"}, {"versionAsOf": "1"}, {"timestampAsOf": "2026-01-01"}]
+)
+def test_a_write_through_a_narrowed_view_is_refused(narrowing: dict[str, str]) -> None:
+    with pytest.raises(InvalidOption, match="narrows what is read"):
+        check_for_write(parsed(**narrowing))
+
+
+def test_a_write_does_not_mind_how_reads_are_cut() -> None:
+    options = parsed(numPartitions="2", batchSize="10", pushdown="true", columns="id")
+    assert check_for_write(options) is options

@@ -1,0 +1,321 @@
+"""The reader as Spark calls it: planned once, pickled, read by tasks, while tablets move."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import LongType, StructField, StructType
+
+from elasticscan.base.clock import ManualClock
+from elasticscan.base.errors import (
+    ColumnNotFound,
+    ContinuationKeyError,
+    FilterError,
+    InvalidOption,
+    SchemaMismatch,
+    SnapshotExpired,
+    SnapshotNotFound,
+    StoreNotFound,
+    TableChanged,
+    TableNotFound,
+    UnsupportedType,
+)
+from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.connector import ElasticScanSource
+from elasticscan.connector.reading import ElasticScanReader, ScanPartition
+from elasticscan.connector.splits import BASE, VIRTUAL
+from elasticscan.store import Store, mover
+from elasticscan.topology import MovePlan
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("v", pa.float64())])
+
+
+def rows(start: int, end: int, v: float = 0.5) -> pa.Table:
+    ids = range(start, end)
+    return pa.table({"id": ids, "name": [f"n{i % 7}" for i in ids], "v": [v] * len(ids)}, schema=SCHEMA)
+
+
+def source(made: Store, **options: str) -> ElasticScanSource:
+    return ElasticScanSource({"store": made.uri, "table": "t", **options})
+
+
+def planned(
+    store: Store, schema: StructType | None = None, **options: str
+) -> tuple[DataSourceReader, Sequence[InputPartition]]:
+    """A reader and its partitions, both carried to other processes and back."""
+    made = source(store, **options)
+    reader = made.reader(schema or made.schema())
+    carried: DataSourceReader = pickle.loads(CPickleSerializer().dumps(reader))
+    return carried, pickle.loads(pickle.dumps(reader.partitions()))
+
+
+def ids(reader: DataSourceReader, partitions: Sequence[InputPartition]) -> list[int]:
+    return [i for part in partitions for batch in batches(reader, part) for i in batch.column(0).to_pylist()]
+
+
+def batches(reader: DataSourceReader, part: InputPartition) -> Iterator[pa.RecordBatch]:
+    for batch in reader.read(part):
+        assert isinstance(batch, pa.RecordBatch)
+        yield batch
+
+
+def test_every_row_is_read_once_over_all_partitions(store: Store) -> None:
+    reader, partitions = planned(store)
+    assert [part.kind for part in partitions if isinstance(part, ScanPartition)] == [BASE, BASE]
+    assert sorted(ids(reader, partitions)) == list(range(1_000))
+
+
+def test_partitions_hold_plain_values_only(store: Store) -> None:
+    _, partitions = planned(store)
+    for part in partitions:
+        assert all(type(value) is str for value in vars(part).values())
+        assert "slots" in repr(part)
+
+
+def test_small_splits_make_many_partitions_and_a_bound_makes_few(store: Store) -> None:
+    reader, many = planned(store, splitSize="1k")
+    assert len(many) > 8
+    assert sorted(ids(reader, many)) == list(range(1_000))
+    for bound in ("1", "3"):
+        reader, few = planned(store, splitSize="1k", numPartitions=bound)
+        assert len(few) == int(bound)
+        assert sorted(ids(reader, few)) == list(range(1_000))
+
+
+def test_batches_are_bounded_and_never_empty(store: Store) -> None:
+    reader, partitions = planned(store, batchSize="100", filter="id < 500")
+    sizes = [batch.num_rows for part in partitions for batch in batches(reader, part)]
+    assert sum(sizes) == 500
+    assert min(sizes) > 0
+    assert max(sizes) <= 100
+
+
+def test_an_empty_table_has_partitions_without_rows(store: Store) -> None:
+    store.create_table("empty", SCHEMA, ["id"])
+    reader, partitions = planned(store, table="empty")
+    assert partitions
+    assert ids(reader, partitions) == []
+
+
+def test_columns_and_filter_are_applied_while_scanning(store: Store) -> None:
+    assert source(store, columns="V, id").schema().names == ["v", "id"]
+    reader, partitions = planned(store, columns="V, id", filter="name = 'n3' AND id < 50")
+    found = pa.Table.from_batches([b for part in partitions for b in batches(reader, part)])
+    assert found.schema.names == ["v", "id"]
+    assert sorted(found["id"].to_pylist()) == list(range(3, 50, 7))
+
+
+def test_a_schema_of_some_columns_is_honoured(store: Store) -> None:
+    wanted = StructType([StructField("ID", LongType())])
+    reader, (first, *_) = planned(store, wanted)
+    batch = next(batches(reader, first))
+    assert batch.schema == pa.schema([pa.field("ID", pa.int64())])
+
+
+def test_a_schema_of_another_type_is_refused_at_planning(store: Store) -> None:
+    with pytest.raises(SchemaMismatch):
+        source(store).reader(StructType([StructField("name", LongType())]))
+
+
+def test_the_reader_offers_no_filter_pushdown_unless_asked(store: Store) -> None:
+    base = DataSourceReader.pushFilters
+    made = source(store)
+    assert type(made.reader(made.schema())).pushFilters is base
+    made = source(store, pushdown="true")
+    assert type(made.reader(made.schema())).pushFilters is not base
+
+
+def test_a_plan_is_a_snapshot(store: Store) -> None:
+    reader, partitions = planned(store)
+    store.write("t", rows(500, 2_000, v=9.0))
+    store.delete("t", pa.table({"id": [1, 2, 3]}))
+    store.compact("t")
+    found = pa.Table.from_batches([b for part in partitions for b in batches(reader, part)])
+    assert sorted(found["id"].to_pylist()) == list(range(1_000))
+    assert set(found["v"].to_pylist()) == {0.5}
+
+
+def test_versions_and_timestamps_choose_the_snapshot(tmp_path: Path) -> None:
+    clock = ManualClock(1_000.0)
+    made = Store.create(tmp_path / "s", ["s1"], tablets=2, slots=16, clock=clock)
+    clock.advance(10)
+    made.create_table("t", SCHEMA, ["id"])
+    first = made.write("t", rows(0, 10))
+    clock.advance(10)
+    second = made.write("t", rows(10, 20))
+    assert len(ids(*planned(made, versionAsOf=str(first)))) == 10
+    assert len(ids(*planned(made, versionAsOf=str(second)))) == 20
+    assert len(ids(*planned(made, timestampAsOf="1019.9"))) == 10
+    assert len(ids(*planned(made, timestampAsOf="1970-01-01T00:17:00Z"))) == 20
+    with pytest.raises(SnapshotNotFound, match="timestampAsOf"):
+        planned(made, timestampAsOf="1009")
+    with pytest.raises(SnapshotNotFound, match="not 99"):
+        planned(made, versionAsOf="99")
+
+
+# Tablets that move
+
+
+def test_slots_that_left_since_the_newest_topology_are_virtual_scans(store: Store) -> None:
+    tablet = store.topology.placement.tablets[0]
+    target = next(s for s in store.topology.placement.shards if s != tablet.shard)
+    owner = mover.new_owner()
+    with store.context.catalog.writing() as tx:
+        tx.plan_move(tablet.id, tablet.shard, target, owner)
+    # Without a published topology, as in the middle of an expansion.
+    mover.Mover(store.context, owner).carry_out(MovePlan(tablet.id, tablet.shard, target))
+    reader, partitions = planned(store)
+    kinds = [part.kind for part in partitions if isinstance(part, ScanPartition)]
+    assert sorted(kinds) == [BASE, BASE, VIRTUAL]
+    assert sorted(ids(reader, partitions)) == list(range(1_000))
+
+
+def test_rows_stay_exact_when_every_tablet_moves_between_planning_and_reading(store: Store) -> None:
+    reader, partitions = planned(store)
+    store.expand(["s3"])
+    store.contract("s1")
+    assert sorted(ids(reader, partitions)) == list(range(1_000))
+
+
+def test_rows_stay_exact_when_tablets_move_between_pages(store: Store) -> None:
+    reader, partitions = planned(store, batchSize="20")
+    names = {name: number for number, name in store.topology.shard_names}
+    seen: list[int] = []
+    for number, part in enumerate(partitions):
+        for at, batch in enumerate(batches(reader, part)):
+            seen += batch.column(0).to_pylist()
+            tablet = store.topology.placement.tablets[(3 * at + number) % 8]
+            store.move(tablet.id, "s2" if tablet.shard == names["s1"] else "s1")
+    assert sorted(seen) == list(range(1_000))
+
+
+def test_a_partition_read_twice_gives_the_same_rows_wherever_they_are(store: Store) -> None:
+    reader, (first, *_) = planned(store)
+    before = sorted(ids(reader, [first]))
+    assert isinstance(first, ScanPartition)
+    store.contract(first.shards)
+    store.write("t", rows(0, 1_000, v=7.0))
+    assert sorted(ids(reader, [first])) == before
+
+
+def test_a_reader_that_is_left_early_disturbs_no_other(store: Store) -> None:
+    reader, partitions = planned(store, batchSize="10")
+    left = iter(reader.read(partitions[0]))
+    next(left)
+    left.close()  # type: ignore[union-attr]
+    assert sorted(ids(reader, partitions)) == list(range(1_000))
+
+
+# How long a plan lasts
+
+
+def test_planning_takes_a_lease_and_reading_does_not_end_it(store: Store) -> None:
+    reader, partitions = planned(store)
+    (lease,) = store.status()["leases"]
+    now = store.context.clock.now()
+    assert lease["expires_at"] > now + LEASE_SECONDS - 60
+    ids(reader, partitions)
+    assert len(store.status()["leases"]) == 1
+
+
+def test_after_lease_and_compaction_the_error_says_to_load_again(tmp_path: Path) -> None:
+    made = Store.create(tmp_path / "s", ["s1"], tablets=2, slots=16, retention_seconds=0)
+    made.create_table("t", SCHEMA, ["id"])
+    made.write("t", rows(0, 10))
+    reader, partitions = planned(made)
+    made.write("t", rows(0, 10, v=1.0))
+    tomorrow = ManualClock(made.context.clock.now() + 2 * LEASE_SECONDS)
+    Store.open(made.uri, tomorrow).compact("t")
+    with pytest.raises(SnapshotExpired, match="load the DataFrame again"):
+        ids(reader, partitions)
+
+
+def test_a_table_that_was_made_again_is_not_read_by_an_old_plan(store: Store) -> None:
+    reader, partitions = planned(store)
+    store.drop_table("t")
+    store.create_table("t", SCHEMA, ["id"])
+    with pytest.raises(TableChanged):
+        ids(reader, partitions)
+
+
+def test_a_store_that_was_made_again_is_not_read_by_an_old_plan(store: Store, tmp_path: Path) -> None:
+    reader, partitions = planned(store)
+    ids(reader, partitions)
+    store.close()
+    Path(store.uri).rename(tmp_path / "old")
+    made = Store.create(store.uri, ["s1"], tablets=2, slots=16)
+    made.create_table("t", SCHEMA, ["id"])
+    assert ids(*planned(made)) == []
+    with pytest.raises(TableChanged, match="load the DataFrame again"):
+        ids(reader, partitions)
+
+
+@pytest.mark.parametrize("partition", [InputPartition(None), ScanPartition("x", "y", "z", "s1", "0-1")])
+def test_a_partition_of_another_source_is_refused(store: Store, partition: InputPartition) -> None:
+    reader, _ = planned(store)
+    with pytest.raises(ContinuationKeyError):
+        next(iter(reader.read(partition)))
+
+
+def test_an_altered_key_is_refused(store: Store) -> None:
+    reader, (part, *_) = planned(store)
+    assert isinstance(part, ScanPartition)
+    part.key = part.key[:-4] + "AAAA"
+    with pytest.raises(ContinuationKeyError):
+        next(iter(reader.read(part)))
+
+
+# Metadata
+
+
+def test_metadata_tells_slot_and_shard(store: Store) -> None:
+    made = source(store, includeMetadata="true", columns="name")
+    assert made.schema().simpleString() == "struct<name:string,_shard:string,_slot:int>"
+    reader, partitions = planned(store, includeMetadata="true", columns="name", numPartitions="1")
+    found = pa.Table.from_batches(list(batches(reader, partitions[0]))).to_pylist()
+    placement, names = store.topology.placement, dict(store.topology.shard_names)
+    assert len(found) == 1_000
+    assert {row["_slot"] for row in found} == set(range(64))
+    assert all(names[placement.tablet_of(row["_slot"]).shard] == row["_shard"] for row in found)
+
+
+def test_metadata_can_be_read_alone_and_is_unknown_unless_asked_for(store: Store) -> None:
+    made = source(store, includeMetadata="true")
+    wanted = StructType([made.schema()["_slot"]])
+    reader, partitions = planned(store, wanted, includeMetadata="true")
+    assert len(ids(reader, partitions)) == 1_000
+    with pytest.raises(SchemaMismatch, match="_slot"):
+        source(store).reader(wanted)
+
+
+# What is said early
+
+
+def test_mistakes_are_told_when_loading(store: Store) -> None:
+    with pytest.raises(TableNotFound, match="has no table 'tt'"):
+        source(store, table="tt").schema()
+    with pytest.raises(StoreNotFound):
+        source(store, store=store.uri + "x").schema()
+    with pytest.raises(ColumnNotFound, match="no column 'w'"):
+        source(store, columns="id,w").schema()
+    with pytest.raises(FilterError):
+        source(store, filter="id >").schema()
+    with pytest.raises(InvalidOption, match="did you mean 'columns'"):
+        source(store, column="id").schema()
+
+
+def test_a_column_that_spark_cannot_take_can_be_left_out(store: Store) -> None:
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("odd", pa.month_day_nano_interval())])
+    store.create_table("odd", schema, ["id"])
+    with pytest.raises(UnsupportedType, match="'odd'"):
+        source(store, table="odd").schema()
+    assert source(store, table="odd", columns="id").schema().names == ["id"]
+    reader, partitions = planned(store, table="odd", columns="id")
+    assert isinstance(reader, ElasticScanReader)
+    assert ids(reader, partitions) == []

@@ -1,0 +1,323 @@
+"""The source inside Spark: reads, SQL, writes, moves under way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from chispa import assert_df_equality
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader, DataFrameWriter, SparkSession
+from pyspark.sql import functions as F
+
+from elasticscan.connector import attach, register
+from elasticscan.store import Store
+
+from datetime import UTC, date, datetime, time, timedelta  # isort: skip
+from decimal import Decimal  # isort: skip
+
+pytestmark = pytest.mark.spark
+
+IDS = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered(spark: SparkSession) -> None:
+    register(spark)
+
+
+def reader(spark: SparkSession, store: Store, **options: str) -> DataFrameReader:
+    return spark.read.format("elasticscan").options(store=store.uri, table="t", **options)
+
+
+def writer(frame: DataFrame, store: Store, mode: str = "append", **options: str) -> DataFrameWriter:
+    return frame.write.format("elasticscan").mode(mode).options(store=store.uri, **{"table": "t", **options})
+
+
+def expected(spark: SparkSession, *ids: range) -> DataFrame:
+    """What the fixture's table holds in these rows, made by Spark itself."""
+    parts = [spark.range(part.start, part.stop, numPartitions=1) for part in ids]
+    return reduce(DataFrame.union, parts).selectExpr("id", "concat('n', id % 7) AS name", "0.5D AS v")
+
+
+def shown(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def rows(ids: range) -> list[tuple[Any, ...]]:
+    return [(i, f"n{i % 7}", 0.5) for i in ids]
+
+
+@contextmanager
+def error_with(text: str) -> Iterator[None]:
+    """Spark keeps only the text of an error, wrapped in its own."""
+    with pytest.raises(PySparkException) as caught:
+        yield
+    assert text in str(caught.value)
+
+
+@contextmanager
+def enabled(spark: SparkSession, name: str) -> Iterator[None]:
+    spark.conf.set(name, "true")
+    try:
+        yield
+    finally:
+        spark.conf.unset(name)
+
+
+# Reading
+
+
+def test_a_batch_read_gives_every_row_once(spark: SparkSession, store: Store) -> None:
+    frame = spark.read.format("elasticscan").load(f"{store.uri}/t")
+    assert frame.schema.simpleString() == "struct<id:bigint,name:string,v:double>"
+    assert [field.nullable for field in frame.schema] == [False, True, True]
+    assert_df_equality(frame, expected(spark, range(1_000)), ignore_row_order=True, ignore_nullable=True)
+
+
+def test_columns_filter_and_schema_narrow_a_read(spark: SparkSession, store: Store) -> None:
+    options = reader(spark, store, columns="v,id", filter="id >= 990 AND name <> 'n5'")
+    wanted = expected(spark, range(990, 1_000)).where("name <> 'n5'").select("v", "id")
+    assert_df_equality(options.load(), wanted, ignore_row_order=True, ignore_nullable=True)
+    subset = reader(spark, store).schema("NAME string, id bigint not null").load()
+    assert subset.columns == ["NAME", "id"]
+    assert shown(subset) == sorted((name, i) for i, name, _ in rows(range(1_000)))
+
+
+def test_a_limit_stops_early_and_leaves_the_frame_whole(spark: SparkSession, store: Store) -> None:
+    frame = reader(spark, store, batchSize="10").load()
+    assert len(frame.limit(3).collect()) == 3
+    assert frame.count() == 1_000
+
+
+def test_an_empty_table_gives_an_empty_frame(spark: SparkSession, store: Store) -> None:
+    store.create_table("empty", IDS, ["id"])
+    assert reader(spark, store).option("table", "empty").load().collect() == []
+
+
+def test_a_frame_is_a_snapshot_until_it_is_loaded_again(spark: SparkSession, store: Store) -> None:
+    frame = reader(spark, store).load()
+    assert frame.count() == 1_000
+    version = store.delete("t", pa.table({"id": range(10, 1_000)}))
+    store.compact("t")
+    assert shown(frame) == rows(range(1_000))
+    assert shown(reader(spark, store).load()) == rows(range(10))
+    assert shown(reader(spark, store, versionAsOf=str(version - 1)).load()) == rows(range(1_000))
+
+
+def test_metadata_columns_come_when_asked_for(spark: SparkSession, store: Store) -> None:
+    frame = reader(spark, store, includeMetadata="true").load()
+    assert frame.columns == ["id", "name", "v", "_shard", "_slot"]
+    # Spark's own hash agrees with the store's.
+    assert frame.where("_slot <> pmod(hash(id), 64)").count() == 0
+    assert {row[0] for row in frame.select("_shard").distinct().collect()} == {"s1", "s2"}
+
+
+def test_mistakes_keep_their_code_through_spark(spark: SparkSession, store: Store) -> None:
+    with error_with("[ES_INVALID_OPTION] there is no option 'colums'; did you mean 'columns'?"):
+        reader(spark, store, colums="id").load()
+    with error_with("[ES_INVALID_OPTION] option 'startingVersion' is for streaming reads"):
+        reader(spark, store, startingVersion="1").load()
+    with error_with("[ES_SCHEMA_MISMATCH] the schema says string for column 'v'"):
+        reader(spark, store).schema("v string").load().collect()
+    with error_with("[ES_SNAPSHOT_NOT_FOUND]"):
+        reader(spark, store, versionAsOf="99").load().collect()
+
+
+def test_pushdown_takes_the_filters_of_one_query(spark: SparkSession, store: Store) -> None:
+    with enabled(spark, "spark.sql.python.filterPushdown.enabled"):
+        frame = reader(spark, store, pushdown="true").load()
+        found = frame.where("id >= 995 AND name IS NOT NULL AND upper(name) <> 'N1'")
+        plan = found._jdf.queryExecution().executedPlan().toString()
+        assert "upper" in plan
+        assert ">= 995" not in plan
+        assert shown(found) == [row for row in rows(range(995, 1_000)) if row[1] != "n1"]
+
+
+# While tablets move
+
+
+def test_a_frame_follows_tablets_that_moved_since_it_was_planned(spark: SparkSession, store: Store) -> None:
+    frame = reader(spark, store).load()
+    assert frame.count() == 1_000
+    store.expand(["s3"])
+    store.contract("s1")
+    assert shown(frame) == rows(range(1_000))
+
+
+def test_rows_stay_exact_while_tablets_move(spark: SparkSession, store: Store) -> None:
+    stop = threading.Event()
+    moves = _in_thread(lambda: _keep_moving(store, stop))
+    try:
+        for _ in range(2):
+            frame = reader(spark, store, batchSize="5", splitSize="4k").load()
+            found = frame.agg(F.count("id"), F.countDistinct("id"), F.sum("id")).collect()
+            assert [tuple(row) for row in found] == [(1_000, 1_000, sum(range(1_000)))]
+    finally:
+        stop.set()
+    assert moves() > 10
+
+
+def _keep_moving(store: Store, stop: threading.Event) -> int:
+    """Send tablets to and fro until told to stop; returns how often."""
+    with Store.open(store.uri) as own:
+        names = dict(own.topology.shard_names)
+        moves = 0
+        while not stop.is_set():
+            tablet = own.topology.placement.tablets[moves % 8]
+            own.move(tablet.id, "s2" if names[tablet.shard] == "s1" else "s1")
+            moves += 1
+        return moves
+
+
+def _in_thread(work: Callable[[], int]) -> Callable[[], int]:
+    """Start `work`; the returned function waits for its result."""
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+
+    def result() -> int:
+        thread.join()
+        return found[0]
+
+    return result
+
+
+# SQL
+
+
+def test_a_temporary_view_can_be_queried_and_inserted_into(spark: SparkSession, store: Store) -> None:
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW v USING elasticscan OPTIONS (store '{store.uri}', TABLE 't')"
+    )
+    assert spark.sql("SELECT count(*), max(id) FROM v WHERE name = 'n0'").first() == (143, 994)
+    spark.sql("INSERT INTO v SELECT id + 1000, concat('n', (id + 1000) % 7), 0.5D FROM range(20)")
+    spark.sql("INSERT INTO v (v, name, id) VALUES (0.5D, 'n5', 1020)")
+    assert shown(reader(spark, store).load()) == rows(range(1_021))
+    spark.sql("INSERT OVERWRITE v SELECT id, name, v FROM v WHERE id < 5")
+    assert shown(reader(spark, store).load()) == rows(range(5))
+
+
+def test_attach_makes_a_view_of_every_table_and_again_shows_what_came_since(
+    spark: SparkSession, store: Store
+) -> None:
+    store.create_table("12", IDS, ["id"])
+    assert attach(spark, store.uri, "shop_") == ["shop_12", "shop_t"]
+    assert attach(spark, store.uri) == ["12", "t"]
+    assert spark.sql("SELECT count(*) FROM shop_t JOIN t USING (id)").first() == (1_000,)
+    assert spark.table("`12`").count() == 0
+    spark.sql("INSERT INTO `12` VALUES (1), (2)")
+    assert spark.table("`12`").count() == 0
+    attach(spark, store.uri)
+    assert spark.table("`12`").count() == 2
+
+
+def test_attach_refuses_a_prefix_that_cannot_be_in_a_name(spark: SparkSession, store: Store) -> None:
+    for prefix in ("a`b", "a.b", ""):
+        with pytest.raises(Exception, match="ES_INVALID_OPTION"):
+            attach(spark, store.uri, prefix)
+
+
+# Writing
+
+
+def test_append_upserts_and_overwrite_replaces(spark: SparkSession, store: Store) -> None:
+    writer(expected(spark, range(995, 1_100)).repartition(3), store).save()
+    assert shown(reader(spark, store).load()) == rows(range(1_100))
+    commits = len(store.commits("t"))
+    writer(expected(spark, range(5)).repartition(2), store, "overwrite").save()
+    assert len(store.commits("t")) == commits + 1
+    assert shown(reader(spark, store).load()) == rows(range(5))
+
+
+def test_a_key_in_two_tasks_fails_the_write_and_leaves_nothing(spark: SparkSession, store: Store) -> None:
+    twice = expected(spark, range(2_000, 2_010)).union(expected(spark, range(2_009, 2_020)))
+    before = store.status()["tables"]
+    with error_with("[ES_INVALID_KEY]"):
+        writer(twice, store).save()
+    assert store.status()["tables"] == before
+    assert store.collect_garbage(grace_seconds=0) == 0
+
+
+def test_a_failing_task_fails_the_write_and_leaves_nothing(spark: SparkSession, store: Store) -> None:
+    frame = expected(spark, range(2_000, 2_020)).selectExpr(
+        "id", "IF(id = 2013, raise_error('no such name'), name) AS name", "v"
+    )
+    with error_with("no such name"):
+        writer(frame.repartition(2), store).save()
+    assert store.status()["tables"][0]["rows"] == 1_000
+    assert store.collect_garbage(grace_seconds=0) == 0
+
+
+def test_a_transaction_is_written_once(spark: SparkSession, store: Store) -> None:
+    for _ in range(2):
+        writer(expected(spark, range(5)), store, "overwrite", txnAppId="job", txnVersion="1").save()
+    writer(expected(spark, range(7)), store, "overwrite", txnAppId="job", txnVersion="2").save()
+    assert [commit.kind for commit in store.commits("t")] == ["create", "write", "overwrite", "overwrite"]
+    assert reader(spark, store).load().count() == 7
+
+
+def test_a_missing_table_is_made_when_its_key_is_named(spark: SparkSession, store: Store) -> None:
+    frame = expected(spark, range(10))
+    with error_with("[ES_TABLE_NOT_FOUND]"):
+        writer(frame, store, table="fresh").save()
+    writer(frame, store, table="fresh", primaryKey="name,id").save()
+    assert shown(reader(spark, store).option("table", "fresh").load()) == rows(range(10))
+
+
+MOMENT = datetime(2026, 1, 31, 12, 30, 15, tzinfo=UTC)
+LOCAL = MOMENT.replace(tzinfo=None)
+TYPES: list[tuple[str, pa.DataType, Any]] = [
+    ("bool", pa.bool_(), True),
+    ("i8", pa.int8(), -7),
+    ("i16", pa.int16(), -7),
+    ("i32", pa.int32(), -7),
+    ("u8", pa.uint8(), 255),
+    ("u16", pa.uint16(), 65_535),
+    ("u32", pa.uint32(), 1 << 31),
+    ("u64", pa.uint64(), 1 << 63),
+    ("f32", pa.float32(), 0.5),
+    ("f64", pa.float64(), 0.1),
+    ("dec", pa.decimal128(20, 3), Decimal("1.125")),
+    ("text", pa.large_string(), "grün"),
+    ("bytes", pa.large_binary(), b"\x00\xff"),
+    ("four", pa.binary(4), b"abcd"),
+    ("day", pa.date32(), date(1969, 12, 31)),
+    ("day64", pa.date64(), date(2026, 1, 31)),
+    ("clock", pa.time64("us"), time(1, 2, 3, 4)),
+    *[(f"at_{unit}", pa.timestamp(unit, "UTC"), MOMENT) for unit in ("s", "ms", "us", "ns")],
+    ("berlin", pa.timestamp("us", "Europe/Berlin"), MOMENT),
+    *[(f"ntz_{unit}", pa.timestamp(unit), LOCAL) for unit in ("s", "ms", "us", "ns")],
+    ("span", pa.duration("ms"), timedelta(days=-1, seconds=3)),
+    ("list", pa.list_(pa.field("item", pa.int64(), nullable=False)), [1, 2]),
+    ("large", pa.large_list(pa.large_string()), ["a", None]),
+    ("pair", pa.list_(pa.int16(), 2), [1, 2]),
+    ("map", pa.map_(pa.string(), pa.timestamp("ms")), [("k", LOCAL)]),
+    ("struct", pa.struct([pa.field("a", pa.uint8(), nullable=False), ("b", pa.list_(pa.date32()))]),
+     {"a": 1, "b": [date(2026, 1, 1), None]}),
+]  # fmt: skip
+
+
+def test_every_type_goes_through_spark_and_back_unchanged(spark: SparkSession, store: Store) -> None:
+    fields = [pa.field("id", pa.int64(), nullable=False), *[pa.field(n, kind) for n, kind, _ in TYPES]]
+    schema = pa.schema(fields)
+    full = {"id": 1, **{name: value for name, _, value in TYPES}}
+    given = pa.Table.from_pylist([full, {"id": 2}], schema)
+    for table in ("types", "copy"):
+        store.create_table(table, schema, ["id"])
+    store.write("types", given)
+    frame = reader(spark, store).option("table", "types").load()
+    with enabled(spark, "spark.sql.timeType.enabled"):
+        # Spark understands the values, and does not just carry them.
+        known = frame.where(
+            "u64 = 9223372036854775808 AND at_ns = at_s AND ntz_ns = ntz_s AND text = 'grün' "
+            "AND size(list) = 2 AND map['k'] = ntz_ms AND struct.a = 1 AND clock = to_time('01:02:03.000004')"
+        )
+        assert known.count() == 1
+    writer(frame, store, table="copy").save()
+    assert store.scan("copy").to_table().sort_by("id") == given

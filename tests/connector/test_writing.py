@@ -1,0 +1,268 @@
+"""The writer as Spark calls it: staged by tasks, one commit by the driver, or nothing."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql.datasource import DataSourceWriter
+from pyspark.sql.types import LongType, StringType, StructField, StructType, VariantType
+
+from elasticscan.base.errors import (
+    InvalidKey,
+    InvalidOption,
+    SchemaMismatch,
+    TableChanged,
+    TableNotFound,
+    UnsupportedType,
+)
+from elasticscan.connector import ElasticScanSource, access
+from elasticscan.connector import writing as connector_writing
+from elasticscan.connector.conversion import spark_schema
+from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
+from elasticscan.store import Store
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("v", pa.float64())])
+COLUMNS = spark_schema(SCHEMA)
+
+
+def rows(start: int, end: int, v: float = 2.0) -> pa.RecordBatch:
+    ids = range(start, end)
+    columns = [list(ids), [f"n{i % 7}" for i in ids], [v] * len(ids)]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def writer(
+    made: Store, schema: StructType = COLUMNS, overwrite: bool = False, **options: str
+) -> ElasticScanWriter:
+    """A writer, carried to another process and back."""
+    source = ElasticScanSource({"store": made.uri, "table": "t", **options})
+    carried: DataSourceWriter = pickle.loads(CPickleSerializer().dumps(source.writer(schema, overwrite)))
+    assert isinstance(carried, ElasticScanWriter)
+    return carried
+
+
+def staged(write: ElasticScanWriter, *batches: pa.RecordBatch) -> StagedMessage:
+    """What a task sends to the driver."""
+    message = pickle.loads(pickle.dumps(write.write(iter(batches))))
+    assert isinstance(message, StagedMessage)
+    return message
+
+
+def contents(made: Store, table: str = "t") -> dict[int, float]:
+    found = made.scan(table).to_table()
+    ids = found["id"].to_pylist()
+    assert len(set(ids)) == len(ids)
+    return dict(zip(ids, found["v"].to_pylist(), strict=True))
+
+
+def files(made: Store) -> int:
+    return len(list(Path(made.uri).glob("shards/**/*.arrow")))
+
+
+def test_an_append_upserts_rows_of_all_tasks_in_one_commit(store: Store) -> None:
+    write = writer(store)
+    before = store.status()["snapshot"]
+    messages = [staged(write, rows(900, 1_000), rows(1_000, 1_100)), staged(write, rows(1_100, 1_200))]
+    assert len(contents(store)) == 1_000
+    write.commit(messages)
+    assert store.status()["snapshot"] == before + 1
+    assert contents(store) == {i: 0.5 if i < 900 else 2.0 for i in range(1_200)}
+
+
+def test_an_overwrite_replaces_everything_and_older_snapshots_keep_it(store: Store) -> None:
+    before = store.status()["snapshot"]
+    write = writer(store, overwrite=True)
+    write.commit([staged(write, rows(0, 10)), staged(write, rows(10, 20)), staged(write)])
+    assert contents(store) == dict.fromkeys(range(20), 2.0)
+    assert store.scan("t", snapshot=before).to_table().num_rows == 1_000
+
+
+def test_an_overwrite_with_nothing_empties_the_table(store: Store) -> None:
+    write = writer(store, overwrite=True)
+    write.commit([staged(write)])
+    assert contents(store) == {}
+
+
+def test_a_message_holds_plain_values_only(store: Store) -> None:
+    message = staged(writer(store), rows(0, 10))
+    assert message.fragments
+    for fragment in message.fragments:
+        assert {type(value) for value in fragment.values()} <= {int, str, bool}
+    assert [each.rows for each in message.staged()] == [f["rows"] for f in message.fragments]
+
+
+def test_only_attempts_that_spark_names_are_committed(store: Store) -> None:
+    write = writer(store)
+    staged(write, rows(2_000, 2_100))  # an attempt whose executor was lost
+    chosen = staged(write, rows(2_000, 2_100))
+    staged(write, rows(2_000, 2_100))  # a speculative twin that came second
+    write.commit([chosen])
+    assert len(contents(store)) == 1_100
+    assert store.collect_garbage(grace_seconds=0) > 0
+    assert len(contents(store)) == 1_100
+
+
+def test_a_key_from_two_tasks_is_refused_and_nothing_written(store: Store) -> None:
+    write = writer(store)
+    messages = [staged(write, rows(2_000, 2_010)), staged(write, rows(2_009, 2_020))]
+    with pytest.raises(InvalidKey, match="2009"):
+        write.commit(messages)
+    assert len(contents(store)) == 1_000
+
+
+def test_a_key_twice_in_one_task_is_refused_by_the_task(store: Store) -> None:
+    before = files(store)
+    with pytest.raises(InvalidKey):
+        staged(writer(store), rows(0, 10), rows(9, 12))
+    assert files(store) == before
+
+
+def test_abort_removes_what_was_staged(store: Store) -> None:
+    before = files(store)
+    write = writer(store)
+    messages = [staged(write, rows(2_000, 2_100)), None]
+    assert files(store) > before
+    write.abort(messages)
+    assert files(store) == before
+    assert len(contents(store)) == 1_000
+
+
+def test_abort_after_a_commit_that_went_through_removes_nothing(store: Store) -> None:
+    write = writer(store)
+    messages = [staged(write, rows(2_000, 2_100))]
+    write.commit(messages)
+    write.abort(messages)
+    assert len(contents(store)) == 1_100
+    assert store.verify() == []
+
+
+def test_a_task_that_fails_leaves_no_file(store: Store) -> None:
+    before = files(store)
+    broken = rows(0, 10).set_column(0, SCHEMA.field("id"), pa.array([None] * 10, pa.int64()))
+    with pytest.raises(SchemaMismatch, match="'id' has 10 nulls"):
+        staged(writer(store), rows(2_000, 2_010), broken)
+    assert files(store) == before
+
+
+def test_a_transaction_that_was_committed_is_not_done_again(store: Store) -> None:
+    app = {"txnAppId": "nightly", "txnVersion": "7"}
+    for v in (3.0, 4.0):
+        write = writer(store, **app)
+        write.commit([staged(write, rows(0, 10, v=v))])
+        assert contents(store)[0] == 3.0
+    write = writer(store, txnAppId="nightly", txnVersion="8")
+    write.commit([staged(write, rows(0, 10, v=4.0))])
+    assert contents(store)[0] == 4.0
+
+
+def test_tablets_that_move_between_staging_and_commit_are_followed(store: Store) -> None:
+    write = writer(store)
+    messages = [staged(write, rows(n, n + 100)) for n in (1_000, 1_100)]
+    store.expand(["s3"])
+    store.contract("s1")
+    write.commit(messages)
+    assert sorted(contents(store)) == list(range(1_200))
+
+
+def test_the_table_being_made_again_is_noticed(store: Store) -> None:
+    write = writer(store)
+    messages = [staged(write, rows(0, 10))]
+    store.drop_table("t")
+    store.create_table("t", SCHEMA, ["id"])
+    for call in (lambda: write.commit(messages), lambda: staged(write, rows(0, 10))):
+        with pytest.raises(TableChanged, match="nothing was committed"):
+            call()
+
+
+def test_the_store_being_made_again_is_noticed(store: Store, tmp_path: Path) -> None:
+    write = writer(store)
+    messages = [staged(write, rows(0, 10))]
+    Path(store.uri).rename(tmp_path / "old")
+    made = Store.create(store.uri, ["s1"], tablets=2, slots=16)
+    made.create_table("t", SCHEMA, ["id"])
+    access._open.clear()  # as in a worker that has not seen the old store
+    calls: list[Callable[[], Any]] = [
+        lambda: write.commit(messages),
+        lambda: write.abort(messages),
+        lambda: staged(write, rows(0, 10)),
+    ]
+    for call in calls:
+        with pytest.raises(TableChanged):
+            call()
+    assert contents(made) == {}
+
+
+# What is said before any task runs
+
+
+@pytest.mark.parametrize(
+    ("schema", "error", "why"),
+    [
+        (StructType([*COLUMNS[:2]]), SchemaMismatch, "missing: v"),
+        (StructType([*COLUMNS, StructField("w", LongType())]), SchemaMismatch, "unknown: w"),
+        (StructType([*COLUMNS[:2], StructField("v", StringType())]), SchemaMismatch, "'v' is string"),
+        (StructType([*COLUMNS, StructField("w", VariantType())]), UnsupportedType, "'w' is variant"),
+    ],
+)
+def test_rows_that_cannot_fit_are_refused_by_the_driver(
+    store: Store, schema: StructType, error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        writer(store, schema)
+
+
+def test_a_write_through_a_filter_or_into_the_past_is_refused(store: Store) -> None:
+    for options in ({"filter": "id > 1"}, {"versionAsOf": "2"}, {"timestampAsOf": "0"}):
+        with pytest.raises(InvalidOption, match="narrows what is read"):
+            writer(store, **options)
+
+
+# Tables that a write makes
+
+
+def test_a_missing_table_needs_a_primary_key(store: Store) -> None:
+    with pytest.raises(TableNotFound, match="give the option 'primaryKey'"):
+        writer(store, table="fresh")
+
+
+def test_a_missing_table_is_made_from_the_columns(store: Store) -> None:
+    write = writer(store, table="fresh", primaryKey="NAME, id", shardKey="name")
+    write.commit([staged(write, rows(0, 10))])
+    table = store.table("fresh")
+    assert (table.primary_key, table.shard_key) == (("name", "id"), ("name",))
+    assert not table.schema.field("name").nullable
+    assert sorted(contents(store, "fresh")) == list(range(10))
+
+
+def test_two_writes_that_make_the_same_table_share_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Store.create_table
+
+    def late(self: Store, *args: Any, **given: Any) -> Any:
+        real(self, *args, **given)
+        return real(self, *args, **given)
+
+    monkeypatch.setattr(connector_writing.Store, "create_table", late)
+    write = writer(store, table="fresh", primaryKey="id")
+    write.commit([staged(write, rows(0, 10))])
+    assert len(contents(store, "fresh")) == 10
+
+
+def test_a_primary_key_that_is_not_the_tables_is_refused(store: Store) -> None:
+    writer(store, primaryKey="ID")
+    with pytest.raises(InvalidOption, match="has 'id'"):
+        writer(store, primaryKey="name,id")
+    with pytest.raises(InvalidOption, match="'shardKey'"):
+        writer(store, primaryKey="id", shardKey="name")
+
+
+def test_a_table_with_an_impossible_key_is_not_made(store: Store) -> None:
+    with pytest.raises(SchemaMismatch, match="'nope'"):
+        writer(store, table="fresh", primaryKey="nope")
+    assert [table.name for table in store.tables()] == ["t"]

@@ -1,0 +1,428 @@
+"""Faults that the harnesses must find: each a small patch that breaks one rule.
+
+A harness that cannot find them proves nothing. Each fault names the rule that it breaks, the
+harness that has to notice, and the seed from which that harness starts to look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pytest
+
+from elasticscan.catalog import Tx
+from elasticscan.catalog.catalog import MoveRow
+from elasticscan.catalog.commits import CommitTx
+from elasticscan.reader import Accepted, Cursor, Cursors, PageRequest, PageRows, ShardRead, cursor, keys, memory
+from elasticscan.reader import scan as driver
+from elasticscan.reader.memory import MemoryCluster, Versions
+from elasticscan.storage import Bounds, Copied, Destination, Keep, PageSource, copying, fragment
+from elasticscan.store import context, mover, shards, upkeep, writer
+from elasticscan.store.context import Context
+from elasticscan.store.mover import Mover
+from elasticscan.topology import Placement, SlotSet, TableInfo
+
+Patch = pytest.MonkeyPatch
+Harness = Literal["simulation", "soup"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`plant` breaks the rule for as long as the patch lasts; `seed`: where to begin to look."""
+
+    name: str
+    breaks: str
+    harness: Harness
+    plant: Callable[[Patch], None]
+    seed: int = 0
+
+
+FAULTS: list[Fault] = []
+
+
+def fault(harness: Harness, breaks: str, seed: int = 0) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    def enter(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        FAULTS.append(Fault(plant.__name__, breaks, harness, plant, seed))
+        return plant
+
+    return enter
+
+
+# ------------------------------------------------------------------------------ the cursor rule
+
+
+@fault("simulation", "the placement is looked up again after a page")
+def no_second_look(patch: Patch) -> None:
+    accept = driver.accept_page
+
+    def trusting(cursors: Cursors, read: ShardRead, after: Cursors, _: Placement) -> Accepted:
+        return accept(cursors, read, after, read.placement)
+
+    patch.setattr(driver, "accept_page", trusting)
+
+
+@fault("simulation", "the second look comes after the rows were read, not before")
+def second_look_too_early(patch: Patch) -> None:
+    read_page, accept = MemoryCluster.read_page, driver.accept_page
+    seen: list[Placement] = []
+
+    def looking_first(self: MemoryCluster, request: PageRequest) -> PageRows:
+        self.during()
+        seen.append(self.current())
+        return read_page(self, request)
+
+    def with_the_early_look(cursors: Cursors, read: ShardRead, after: Cursors, _: Placement) -> Accepted:
+        return accept(cursors, read, after, seen[-1])
+
+    patch.setattr(MemoryCluster, "read_page", looking_first)
+    patch.setattr(driver, "accept_page", with_the_early_look)
+
+
+@fault("simulation", "the epoch grows with every move, so out and back within a page is seen")
+def epoch_stays(patch: Patch) -> None:
+    move_tablet = memory.move_tablet
+
+    def silently(placement: Placement, tablet_id: int, target: int, expected_epoch: int) -> Placement:
+        moved = move_tablet(placement, tablet_id, target, expected_epoch)
+        return Placement(
+            tuple(replace(t, epoch=expected_epoch) if t.id == tablet_id else t for t in moved.tablets)
+        )
+
+    patch.setattr(memory, "move_tablet", silently)
+
+
+@fault("simulation", "rows of slots that moved while a page was read never leave")
+def moved_rows_leave(patch: Patch) -> None:
+    patch.setattr(driver, "keep_settled", lambda page, moved: page.rows)
+
+
+@fault("simulation", "slots that moved while a page was read keep their old position")
+def moved_slots_advance(patch: Patch) -> None:
+    accept = driver.accept_page
+
+    def hasty(cursors: Cursors, read: ShardRead, after: Cursors, placement: Placement) -> Accepted:
+        honest = accept(cursors, read, after, placement)
+        further = [Cursor(c.slots & honest.moved, c.position) for c in after]
+        done = honest.moved - cursor.slots_of(after)
+        still = [Cursor(c.slots - honest.moved, c.position) for c in honest.cursors]
+        return Accepted(cursor.merge([*still, *further]), honest.finished | done, honest.moved)
+
+    patch.setattr(driver, "accept_page", hasty)
+
+
+@fault("simulation", "a slot is finished only when its shard has no more rows of it")
+def half_read_slot_is_finished(patch: Patch) -> None:
+    accept = driver.accept_page
+
+    def hasty(cursors: Cursors, read: ShardRead, after: Cursors, placement: Placement) -> Accepted:
+        whole = tuple(c for c in after if c.position is None)
+        return accept(cursors, read, whole, placement)
+
+    patch.setattr(driver, "accept_page", hasty)
+
+
+@fault("simulation", "cursors are values: a page cannot change those that its retry starts from")
+def cursors_are_shared(patch: Patch) -> None:
+    read_page = MemoryCluster.read_page
+
+    def advancing_in_place(self: MemoryCluster, request: PageRequest) -> PageRows:
+        page = read_page(self, request)
+        for old in request.cursors:
+            for new in page.after:
+                if old.slots & new.slots and new.position is not None:
+                    object.__setattr__(old, "position", new.position)
+        return page
+
+    patch.setattr(MemoryCluster, "read_page", advancing_in_place)
+
+
+@fault("simulation", "cursors merge only when their positions are equal")
+def different_positions_merge(patch: Patch) -> None:
+    merge = cursor.merge
+
+    def greedy(cursors: Iterable[Cursor]) -> Cursors:
+        merged = merge(cursors)
+        begun = [c for c in merged if c.position is not None]
+        if len(begun) < 2:
+            return merged
+        furthest = max(c.position or b"" for c in begun)
+        return merge([*(c for c in merged if c.position is None), Cursor(cursor.slots_of(begun), furthest)])
+
+    patch.setattr(cursor, "merge", greedy)
+
+
+@fault("simulation", "a page holds rows beyond the position, not at it")
+def position_is_read_again(patch: Patch) -> None:
+    patch.setattr(memory, "_is_beyond", lambda order, position: position is None or order >= position)
+
+
+@fault("simulation", "where slots live is looked up for each page, never remembered")
+def placement_is_remembered(patch: Patch) -> None:
+    patch.setattr(MemoryCluster, "current", lambda self: self.__dict__.setdefault("_first", self._placement))
+
+
+@fault("simulation", "a continuation key keeps every position")
+def key_forgets_positions(patch: Patch) -> None:
+    pack = keys.pack
+
+    def forgetful(key: keys.ContinuationKey) -> bytes:
+        return pack(replace(key, cursors=tuple(Cursor(c.slots) for c in key.cursors)))
+
+    patch.setattr(keys, "pack", forgetful)
+
+
+@fault("simulation", "no slot falls out of the cursors unread (the proof of coverage notices)")
+def cursor_gets_lost(patch: Patch) -> None:
+    accept = driver.accept_page
+
+    def careless(cursors: Cursors, read: ShardRead, after: Cursors, placement: Placement) -> Accepted:
+        honest = accept(cursors, read, after, placement)
+        return replace(honest, cursors=tuple(c for c in honest.cursors if not c.slots <= honest.moved))
+
+    patch.setattr(driver, "accept_page", careless)
+
+
+@fault("simulation", "the epoch grows no later than the rows stop being readable at the source")
+def rows_vanish_before_the_epoch_grows(patch: Patch) -> None:
+    late: list[Callable[[], None]] = []
+    current, write, at_rest = MemoryCluster.current, MemoryCluster.write, MemoryCluster._at_rest
+
+    def struck_first(self: MemoryCluster, tablet_id: int) -> None:
+        move = self._moves.pop(tablet_id)
+        self._catch_up(move)
+        self._strike(move)
+        late.append(lambda: self._switch(move))
+
+    def switch_now() -> None:
+        while late:
+            late.pop()()
+
+    def with_the_switch_after(self: MemoryCluster) -> Placement:
+        seen = current(self)
+        switch_now()
+        return seen
+
+    def after_the_switch(honest: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: (switch_now(), honest(*args))[1]
+
+    patch.setattr(MemoryCluster, "commit_move", struck_first)
+    patch.setattr(MemoryCluster, "current", with_the_switch_after)
+    patch.setattr(MemoryCluster, "write", after_the_switch(write))
+    patch.setattr(MemoryCluster, "_at_rest", after_the_switch(at_rest))
+
+
+@fault("simulation", "a switch carries what was committed since the copy")
+def twin_does_not_catch_up(patch: Patch) -> None:
+    patch.setattr(MemoryCluster, "_catch_up", lambda self, move: None)
+
+
+@fault("simulation", "a move carries deletions")
+def twin_forgets_deletions(patch: Patch) -> None:
+    copy = MemoryCluster._copy
+
+    def forgetful(self: MemoryCluster, shard: int, slot: int, after: int = 0) -> Versions:
+        copied = copy(self, shard, slot, after)
+        return {key: [v for v in versions if v[1] is not None] for key, versions in copied.items()}
+
+    patch.setattr(MemoryCluster, "_copy", forgetful)
+
+
+@fault("simulation", "a move carries every version that a scan may still need")
+def twin_forgets_old_versions(patch: Patch) -> None:
+    copy = MemoryCluster._copy
+
+    def forgetful(self: MemoryCluster, shard: int, slot: int, after: int = 0) -> Versions:
+        return {key: versions[-1:] for key, versions in copy(self, shard, slot, after).items()}
+
+    patch.setattr(MemoryCluster, "_copy", forgetful)
+
+
+# ------------------------------------------------------------------------------------- the store
+
+
+@fault("soup", "a commit requires that each fragment lies where its slots live")
+def commit_without_the_ownership_check(patch: Patch) -> None:
+    patch.setattr(writer, "_in_place", lambda tx, staged: True)
+
+
+@fault("soup", "a switch copies the last commits")
+def switch_without_the_last_commits(patch: Patch) -> None:
+    switch = Mover._switch
+
+    def hasty(self: Mover, move: Any) -> None:
+        move.copied_to = 1 << 40
+        switch(self, move)
+
+    patch.setattr(Mover, "_switch", hasty)
+
+
+@fault("soup", "striking the source and growing the epoch are one transaction")
+def strike_in_a_transaction_of_its_own(patch: Patch) -> None:
+    switch = Mover._switch
+
+    def in_two_steps(self: Mover, move: Any) -> None:
+        with self._context.catalog.writing() as tx:
+            self._check_still_right(tx, move)
+            self._copy(move, mover._sources(self._context, tx, move, tx.versions()[1]), tx.versions()[1])
+            tx.strike_slots(move.plan.source, move.tablet.slots)
+            tx.bump_layout()
+        self._checkpoint("struck")
+        switch(self, move)
+
+    patch.setattr(Mover, "_switch", in_two_steps)
+
+
+@fault("soup", "fragments of the source speak no longer for a tablet that left")
+def source_is_not_struck(patch: Patch) -> None:
+    patch.setattr(CommitTx, "strike_slots", lambda self, shard, slots: None)
+
+
+def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:
+    copy = mover.copy_slots
+
+    def careless(
+        source: PageSource, slots: SlotSet, bounds: Bounds, _: Keep, to: Destination
+    ) -> Copied | None:
+        return copy(source, slots, bounds, keep(bounds), to)
+
+    patch.setattr(mover, "copy_slots", careless)
+
+
+@fault("soup", "a mover carries tombstones")
+def mover_forgets_tombstones(patch: Patch) -> None:
+    whole, chosen = copying._Copy._whole, copying._Copy._chosen
+    patch.setattr(copying._Copy, "_whole", lambda self, f: not f.tombstones and whole(self, f))
+    patch.setattr(
+        copying._Copy, "_chosen", lambda self, v: (rows := chosen(self, v))[~v.deleted[rows]]
+    )
+
+
+@fault("soup", "a mover carries old versions")
+def mover_forgets_old_versions(patch: Patch) -> None:
+    _copying_with(patch, lambda bounds: Keep(horizon=bounds.snapshot))
+
+
+@fault("soup", "compaction keeps what a leased snapshot needs")
+def compaction_ignores_leases(patch: Patch) -> None:
+    patch.setattr(Tx, "oldest_needed", lambda self, table, retention_seconds: self.versions()[1])
+    patch.setattr(upkeep, "_still_allowed", lambda tx, table, horizon: True)
+
+
+@fault("soup", "compaction looks at the leases again in the transaction that swaps")
+def lease_taken_during_compaction_is_ignored(patch: Patch) -> None:
+    patch.setattr(upkeep, "_still_allowed", lambda tx, table, horizon: True)
+
+
+@fault("soup", "a tombstone stays as long as an older version of its row does")
+def compaction_drops_needed_tombstones(patch: Patch) -> None:
+    merge = upkeep.copy_slots
+
+    def greedy(source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, to: Destination) -> Copied | None:
+        with pytest.MonkeyPatch.context() as inner:
+            mover_forgets_tombstones(inner)
+            return merge(source, slots, bounds, keep, to)
+
+    patch.setattr(upkeep, "copy_slots", greedy)
+
+
+@fault("soup", "compaction leaves alone what a mover is copying")
+def compaction_below_a_mover(patch: Patch) -> None:
+    patch.setattr(upkeep, "_being_copied", lambda tx: SlotSet())
+
+
+@fault("soup", "a compacted fragment speaks for no slot that left meanwhile")
+def swap_of_slots_that_left(patch: Patch) -> None:
+    def blindly(tx: Tx, table: TableInfo, before: Any, merged: Copied | None, slots: SlotSet) -> int:
+        for old in before:
+            tx.set_fragment_slots(old.id, SlotSet())
+        if merged is not None:
+            staged = replace(merged.staged, slots=slots)
+            tx.add_fragments(table.id, [staged], merged.min_commit, merged.max_commit)
+        tx.bump_layout()
+        return 0
+
+    patch.setattr(upkeep, "_swap", blindly)
+
+
+@fault("soup", "an expired snapshot is refused even when its table is known already")
+def expired_snapshot_is_read(patch: Patch) -> None:
+    patch.setattr(context._TableState, "serves", lambda self, snapshot: snapshot <= self.last_commit)
+    patch.setattr(CommitTx, "check_snapshot", lambda self, table, snapshot: None)
+
+
+@fault("soup", "a scan reads at its snapshot")
+def scan_reads_the_newest_rows(patch: Patch) -> None:
+    patch.setattr(shards, "Bounds", lambda floor, snapshot: Bounds(floor, 1 << 40))
+
+
+@fault("soup", "an overwrite hides all rows before it")
+def overwrite_hides_nothing(patch: Patch) -> None:
+    patch.setattr(context._TableState, "floor", lambda self, snapshot: 0)
+
+
+@fault("soup", "a cached placement is used only while the layout is the same")
+def placement_is_cached_for_ever(patch: Patch) -> None:
+    placement = Context.placement
+
+    def stale(self: Context) -> Placement:
+        known = self._placement
+        return known[1] if known is not None else placement(self)
+
+    patch.setattr(Context, "placement", stale)
+
+
+@fault("soup", "a cached list of fragments is used only while the layout is the same")
+def fragments_are_cached_for_ever(patch: Patch) -> None:
+    table_state = Context.table_state
+
+    def stale(self: Context, table_id: int, snapshot: int) -> Any:
+        known = self._tables.get(table_id)
+        return known if known is not None and known.serves(snapshot) else table_state(self, table_id, snapshot)
+
+    patch.setattr(Context, "table_state", stale)
+
+
+@fault("soup", "a page of files begins beyond its position")
+def file_is_read_from_the_position(patch: Patch) -> None:
+    seek = fragment.FragmentReader.seek
+
+    def inclusive(self: fragment.FragmentReader, slot: int, key: bytes | None, primary_key: Any) -> tuple[int, int]:
+        index, row = seek(self, slot, key, primary_key)
+        if key is not None and index < self.batch_count and row > 0:
+            batch = self.batch(index)
+            row -= self.slots(index)[row - 1] == slot and self.row_key(batch, row - 1, primary_key) == key
+        return index, int(row)
+
+    patch.setattr(fragment.FragmentReader, "seek", inclusive)
+
+
+@fault("soup", "garbage is only what nothing refers to")
+def garbage_collection_takes_staged_and_served_files(patch: Patch) -> None:
+    patch.setattr(CommitTx, "known_paths", lambda self: frozenset())
+
+
+@fault("soup", "a mover's copy is still there when the target begins to serve")
+def switch_to_collected_files(patch: Patch) -> None:
+    patch.setattr(Context, "check_not_collected", lambda self, staged: None)
+
+
+@fault("soup", "a mover whose move was taken over stops")
+def zombie_mover_goes_on(patch: Patch) -> None:
+    patch.setattr(Mover, "_check_still_right", lambda self, tx, move: None)
+    patch.setattr(Tx, "set_move_phase", lambda self, tablet, owner, phase: True)
+
+
+@fault("soup", "a lost reply is no reason to write again: moves are undone, not half done")
+def failed_move_switches_all_the_same(patch: Patch) -> None:
+    undo = Mover._undo
+
+    def stubborn(self: Mover, move: Any) -> None:
+        with contextlib.suppress(Exception), self._context.catalog.writing() as tx:
+            tx.strike_slots(move.plan.source, move.tablet.slots)
+            tx.bump_layout()
+        undo(self, move)
+
+    patch.setattr(Mover, "_undo", stubborn)

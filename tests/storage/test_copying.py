@@ -1,0 +1,270 @@
+"""Copies against plain Python: moves keep every version, compaction every version that is needed."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base.errors import InvalidKey
+from elasticscan.storage import copying as copying_module
+from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage.copying import Copied, Destination, Keep, check_keys_differ, copy_slots
+from elasticscan.storage.counting import count_rows
+from elasticscan.storage.disk import MemoryDisk
+from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader, checksum
+from elasticscan.storage.pages import PageLimits, PageSource, Piece, read_page
+from elasticscan.storage.view import Bounds, View
+from elasticscan.topology import Fragment, SlotSet
+from tests.storage.versions import KEY_KINDS, Key, Scenario, Shelf, Version, keys_of, table_of, visible
+
+SEEDS = st.integers(0, 1 << 32)
+EVERYTHING = PageLimits(1 << 20, 1 << 30)
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
+    monkeypatch.setattr(copying_module, "BATCH_ROWS", 4)
+
+
+def versions_in(copied: Copied, shelf: Shelf) -> list[Version]:
+    """What a copy's file holds, row by row."""
+    staged = copied.staged
+    reader = FragmentReader(shelf.disk, staged.path, shelf.table.schema.names, staged.bytes)
+    found: list[Version] = []
+    for batch in reader:
+        names = batch.schema.names
+        rows = batch.num_rows
+        commits = batch.column(COMMIT).to_pylist() if COMMIT in names else [copied.min_commit] * rows
+        deleted = batch.column(DELETED).to_pylist() if DELETED in names else [False] * rows
+        values = batch.column("v").to_pylist()
+        slots = batch.column(SLOT).to_pylist()
+        found += [
+            Version(key, commit, None if gone else value, slot)
+            for key, commit, gone, value, slot in zip(
+                keys_of(batch, shelf.table), commits, deleted, values, slots, strict=True
+            )
+        ]
+    return found
+
+
+def check_honest(copied: Copied, rows: list[Version], shelf: Shelf, slots: SlotSet) -> None:
+    """What the catalog is told about a copy is true of its file."""
+    staged = copied.staged
+    assert rows == sorted(rows, key=lambda v: (v.slot, v.key, -v.commit))
+    assert staged.rows == len(rows) > 0
+    assert staged.tombstones == sum(version.value is None for version in rows)
+    assert staged.slots == slots
+    assert all(version.slot in slots for version in rows)
+    if staged.unique:
+        assert len({version.key for version in rows}) == len(rows)
+    assert all(copied.min_commit <= version.commit <= copied.max_commit for version in rows)
+    if not staged.versioned:
+        assert copied.min_commit == copied.max_commit
+    content = shelf.disk.open(staged.path)
+    assert staged.bytes == content.size
+    assert staged.crc == checksum(shelf.disk, staged.path) == zlib.crc32(content.source.read_at(1 << 30, 0))
+
+
+def within(scenario: Scenario, bounds: Bounds, slots: SlotSet) -> list[Version]:
+    return [
+        version
+        for version in scenario.shelf.versions()
+        if version.slot in slots and bounds.floor <= version.commit <= bounds.snapshot
+    ]
+
+
+def some_slots(rng: random.Random, slot_count: int) -> SlotSet:
+    start = rng.randrange(slot_count)
+    return SlotSet.span(start, rng.randint(start + 1, slot_count))
+
+
+def as_fragment(copied: Copied, number: int) -> Fragment:
+    shelf = Shelf(table_of(KEY_KINDS["int"]), 1)
+    return shelf.register(copied.staged, number, copied.min_commit, copied.max_commit, [])
+
+
+def visible_through(shelf: Shelf, fragments: list[Fragment], floor: int, snapshot: int) -> dict[Key, str]:
+    names = [*shelf.table.primary_key, "v"]
+    source = PageSource(shelf.table, View(fragments), shelf.source().open)
+    bounds = Bounds(floor, snapshot)
+    page = read_page(source, [Piece(0, shelf.slot_count)], bounds, names, EVERYTHING)
+    assert page.left == () or page.rows.num_rows
+    rows = list(zip(keys_of(page.rows, shelf.table), page.rows.column("v").to_pylist(), strict=True))
+    while page.left:
+        page = read_page(source, page.left, bounds, names, EVERYTHING)
+        rows += zip(keys_of(page.rows, shelf.table), page.rows.column("v").to_pylist(), strict=True)
+    assert len(dict(rows)) == len(rows)
+    return dict(rows)
+
+
+@settings(max_examples=120, deadline=None)
+@given(SEEDS)
+def test_a_copy_for_a_move_keeps_every_version_within_its_bounds(seed: int) -> None:
+    scenario = Scenario(seed)
+    rng, shelf = scenario.rng, scenario.shelf
+    floor = rng.randint(0, scenario.commits + 1)
+    bounds = Bounds(floor, rng.randint(floor, scenario.commits + 1))
+    slots = some_slots(rng, shelf.slot_count)
+    expected = within(scenario, bounds, slots)
+    copied = copy_slots(shelf.source(), slots, bounds, Keep(), Destination(shelf.disk, 2))
+    if copied is None:
+        assert not expected
+        return
+    rows = versions_in(copied, shelf)
+    assert Counter(rows) == Counter(expected)
+    assert copied.staged.shard == 2
+    check_honest(copied, rows, shelf, slots)
+
+
+@settings(max_examples=120, deadline=None)
+@given(SEEDS)
+def test_copies_of_consecutive_commits_make_up_the_whole(seed: int) -> None:
+    scenario = Scenario(seed)
+    rng, shelf = scenario.rng, scenario.shelf
+    everything = SlotSet.span(0, shelf.slot_count)
+    copies, done = [], 0
+    while done < scenario.commits:
+        upto = rng.randint(done + 1, scenario.commits)
+        bounds = Bounds(done + 1, upto)
+        copied = copy_slots(shelf.source(), everything, bounds, Keep(), Destination(shelf.disk, 1))
+        if copied is not None:
+            check_honest(copied, versions_in(copied, shelf), shelf, everything)
+            copies.append(as_fragment(copied, len(copies) + 1))
+        done = upto
+    for snapshot in range(scenario.commits + 1):
+        floor = scenario.floor(snapshot)
+        assert visible_through(shelf, copies, floor, snapshot) == scenario.visible(snapshot)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS)
+def test_compaction_keeps_what_snapshots_from_the_horizon_on_see(seed: int) -> None:
+    scenario = Scenario(seed)
+    rng, shelf = scenario.rng, scenario.shelf
+    everything = SlotSet.span(0, shelf.slot_count)
+    horizon = rng.randint(0, scenario.commits)
+    bounds = Bounds(scenario.floor(horizon), scenario.commits)
+    keep = Keep(horizon, drop_tombstones=rng.random() < 0.7)
+    copied = copy_slots(shelf.source(), everything, bounds, keep, Destination(shelf.disk, 1))
+    rows = [] if copied is None else versions_in(copied, shelf)
+    assert Counter(rows) == Counter(needed(within(scenario, bounds, everything), keep))
+    if copied is not None:
+        check_honest(copied, rows, shelf, everything)
+    fragments = [] if copied is None else [as_fragment(copied, 1)]
+    for snapshot in range(horizon, scenario.commits + 1):
+        floor = scenario.floor(snapshot)
+        assert visible_through(shelf, fragments, floor, snapshot) == scenario.visible(snapshot)
+
+
+def needed(versions: list[Version], keep: Keep) -> list[Version]:
+    """All after the horizon, and of each key the newest up to it."""
+    newest = {
+        version.key: version
+        for version in sorted(versions, key=lambda v: v.commit)
+        if version.commit <= keep.horizon
+    }
+    old = [v for v in newest.values() if not (keep.drop_tombstones and v.value is None)]
+    return old + [version for version in versions if version.commit > keep.horizon]
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_a_compaction_of_a_compaction_loses_nothing(seed: int) -> None:
+    scenario = Scenario(seed)
+    shelf = scenario.shelf
+    everything = SlotSet.span(0, shelf.slot_count)
+    fragments: list[Fragment] = list(shelf.fragments)
+    for horizon in range(scenario.commits + 1):
+        source = PageSource(shelf.table, View(fragments), shelf.source().open)
+        bounds = Bounds(scenario.floor(horizon), scenario.commits)
+        copied = copy_slots(source, everything, bounds, Keep(horizon, True), Destination(shelf.disk, 1))
+        fragments = [] if copied is None else [as_fragment(copied, horizon + 100)]
+        for snapshot in range(horizon, scenario.commits + 1):
+            seen = visible_through(shelf, fragments, scenario.floor(snapshot), snapshot)
+            assert seen == scenario.visible(snapshot)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_counting_without_a_bound_is_exact(seed: int) -> None:
+    scenario = Scenario(seed)
+    for snapshot in range(scenario.commits + 1):
+        bounds = Bounds(scenario.floor(snapshot), snapshot)
+        rows, exact = count_rows(scenario.shelf.source(), bounds, 1 << 30)
+        assert exact
+        assert rows == len(scenario.visible(snapshot))
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS)
+def test_counting_with_a_bound_never_counts_too_few_and_says_whether_it_is_exact(seed: int) -> None:
+    scenario = Scenario(seed)
+    bounds = Bounds(scenario.floor(scenario.commits), scenario.commits)
+    rows, exact = count_rows(scenario.shelf.source(), bounds, 3)
+    actual = len(scenario.visible(scenario.commits))
+    assert rows == actual if exact else rows >= actual
+
+
+# ------------------------------------------------------------------------------- cases with names
+
+
+def shelf_of(*fragments: list[tuple[int, int, str | None]]) -> Shelf:
+    shelf = Shelf(table_of(KEY_KINDS["int"]), 4)
+    for rows in fragments:
+        shelf.add([Version((key,), commit, value, shelf.slot_of((key,))) for key, commit, value in rows])
+    return shelf
+
+
+def test_nothing_to_copy_makes_no_file() -> None:
+    shelf = shelf_of([(1, 1, "a")])
+    disk = MemoryDisk()
+    assert copy_slots(shelf.source(), SlotSet.span(0, 4), Bounds(2, 9), Keep(), Destination(disk, 1)) is None
+    assert disk.list() == []
+
+
+def test_a_table_whose_rows_were_all_deleted_before_the_horizon_compacts_to_nothing() -> None:
+    shelf = shelf_of([(k, 1, "a") for k in range(20)], [(k, 2, None) for k in range(20)])
+    disk = MemoryDisk()
+    keep, to = Keep(2, True), Destination(disk, 1)
+    assert copy_slots(shelf.source(), SlotSet.span(0, 4), Bounds(0, 2), keep, to) is None
+    assert disk.list() == []
+
+
+def test_a_tombstone_after_the_horizon_stays_with_what_it_hides() -> None:
+    shelf = shelf_of([(1, 1, "a")], [(1, 2, None)])
+    slots, to = SlotSet.span(0, 4), Destination(shelf.disk, 1)
+    copied = copy_slots(shelf.source(), slots, Bounds(0, 2), Keep(1, True), to)
+    assert copied is not None
+    assert [(v.commit, v.value) for v in versions_in(copied, shelf)] == [(2, None), (1, "a")]
+    assert not copied.staged.unique
+
+
+def test_one_version_of_each_key_is_called_unique() -> None:
+    shelf = shelf_of([(k, 1, "a") for k in range(20)], [(k, 2, "b") for k in range(10)])
+    slots, to = SlotSet.span(0, 4), Destination(shelf.disk, 1)
+    copied = copy_slots(shelf.source(), slots, Bounds(0, 2), Keep(2, True), to)
+    assert copied is not None
+    assert copied.staged.unique
+    assert (copied.min_commit, copied.max_commit) == (1, 2)
+
+
+@pytest.mark.parametrize("rows", [1, 30])
+def test_a_key_in_two_fragments_of_one_write_is_refused_by_name(rows: int) -> None:
+    shelf = shelf_of([(k, 1, "a") for k in range(rows)], [(k + rows - 1, 1, "b") for k in range(rows)])
+    with pytest.raises(InvalidKey, match=f"'k': {rows - 1}"):
+        check_keys_differ(shelf.source())
+
+
+def test_different_keys_in_two_fragments_of_one_write_are_fine() -> None:
+    check_keys_differ(shelf_of([(k, 1, "a") for k in range(30)], [(k, 1, "b") for k in range(30, 60)]).source())
+
+
+def test_rows_of_a_copy_are_visible_as_the_source_has_them() -> None:
+    shelf = shelf_of([(k, 1, "a") for k in range(9)], [(3, 2, "b"), (4, 2, None)])
+    assert visible(shelf.versions(), 0, 2) == visible_through(shelf, shelf.fragments, 0, 2)

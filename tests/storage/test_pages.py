@@ -1,0 +1,361 @@
+"""Pages against plain Python: every visible row once, in order, within the limits, from any cursor."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base.order_keys import encode_row
+from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage.disk import LocalDisk, MemoryDisk
+from elasticscan.storage.pages import (
+    Page,
+    PageLimits,
+    PageSource,
+    Piece,
+    cursors_of,
+    pieces_of,
+    read_page,
+)
+from elasticscan.storage.view import Bounds
+from elasticscan.topology import SlotSet
+from tests.storage.versions import KEY_KINDS, Key, Scenario, Shelf, Version, keys_of, table_of, visible
+
+PLENTY = PageLimits(1 << 20, 1 << 30)
+SEEDS = st.integers(0, 1 << 32)
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots are larger than batches, so that pages end in all kinds of places."""
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
+
+
+def encoded(key: Key, scenario: Scenario) -> bytes:
+    kinds = [scenario.shelf.table.schema.field(name).type for name in scenario.shelf.table.primary_key]
+    return encode_row([pa.array([value], kind) for value, kind in zip(key, kinds, strict=True)], 0)
+
+
+def read_all(
+    source: PageSource,
+    pieces: Sequence[Piece],
+    bounds: Bounds,
+    columns: Sequence[str],
+    limits: Iterator[PageLimits],
+) -> list[Page]:
+    """Page after page, each from the cursors of the one before it, as if by another process."""
+    pages: list[Page] = []
+    while pieces:
+        limit = next(limits)
+        page = read_page(source, pieces, bounds, columns, limit)
+        assert page.rows.schema.names == list(columns)
+        assert page.rows.num_rows == len(page.slots)
+        assert page.rows.num_rows <= limit.rows
+        assert page.rows.num_rows <= 1 or page.rows.nbytes <= limit.bytes
+        # Either rows or the end: no page without rows can be followed by another, so none loops.
+        assert page.rows.num_rows or not page.left
+        pages.append(page)
+        pieces = pieces_of(cursors_of(page.left))
+        assert set(pieces) == set(pieces_of(cursors_of(pieces)))
+    return pages
+
+
+def same(limit: PageLimits) -> Iterator[PageLimits]:
+    while True:
+        yield limit
+
+
+def varying(rng: random.Random) -> Iterator[PageLimits]:
+    while True:
+        yield PageLimits(rng.choice((1, 2, 3, 5, 9, 100)), rng.choice((1, 30, 100, 300, 1 << 20)))
+
+
+def together(pages: Sequence[Page], shelf: Shelf) -> list[tuple[int, Key, Any]]:
+    """(slot, key, value) of all rows, in the order in which they came."""
+    return [
+        (slot, key, value)
+        for page in pages
+        for slot, key, value in zip(
+            page.slots.to_pylist(),
+            keys_of(page.rows, shelf.table),
+            page.rows.column("v").to_pylist(),
+            strict=True,
+        )
+    ]
+
+
+def check_against_oracle(scenario: Scenario, snapshot: int, limits: Iterator[PageLimits]) -> None:
+    shelf, bounds = scenario.shelf, Bounds(scenario.floor(snapshot), snapshot)
+    columns = [*shelf.table.primary_key, "v"]
+    pages = read_all(shelf.source(), [Piece(0, shelf.slot_count)], bounds, columns, limits)
+    rows = together(pages, shelf)
+    expected = scenario.visible(snapshot)
+    assert {key: value for _, key, value in rows} == expected
+    assert [(slot, key) for slot, key, _ in rows] == sorted((scenario.slots[key], key) for key in expected)
+
+
+@settings(max_examples=120, deadline=None)
+@given(SEEDS)
+def test_pages_of_any_limits_hold_each_visible_row_once_and_in_order(seed: int) -> None:
+    scenario = Scenario(seed)
+    check_against_oracle(scenario, scenario.rng.randint(0, scenario.commits), varying(scenario.rng))
+
+
+@pytest.mark.parametrize("kind", sorted(KEY_KINDS))
+@settings(max_examples=12, deadline=None)
+@given(seed=SEEDS, rows=st.integers(1, 12))
+def test_pages_of_any_kind_of_key_hold_each_visible_row_once(kind: str, seed: int, rows: int) -> None:
+    scenario = Scenario(seed, kind)
+    check_against_oracle(scenario, scenario.commits, same(PageLimits(rows, 1 << 20)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_pages_in_batches_of_any_size_hold_each_visible_row_once(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fragment_module, "BATCH_ROWS", 1 + seed % 8)
+        scenario = Scenario(seed)
+        check_against_oracle(scenario, scenario.commits, varying(scenario.rng))
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_any_cursors_give_the_rows_beyond_their_positions(seed: int) -> None:
+    """Positions come from other shards: their keys need not be here, nor be visible."""
+    scenario = Scenario(seed)
+    rng, shelf, snapshot = scenario.rng, scenario.shelf, scenario.commits
+    cursors: list[tuple[SlotSet, bytes | None]] = []
+    asked: list[tuple[SlotSet, int, Key | None]] = []
+    left = list(range(shelf.slot_count))
+    while left:
+        size = rng.randint(1, len(left))
+        rng.shuffle(left)
+        slots, left = SlotSet.of((at, at + 1) for at in left[:size]), left[size:]
+        if rng.random() < 0.3:
+            cursors.append((slots, None))
+            asked.append((slots, -1, None))
+        elif rng.random() < 0.9:
+            at, key = rng.randrange(shelf.slot_count), scenario.kind.make(rng, rng.randint(0, 30))
+            cursors.append((slots, at.to_bytes(2, "big") + encoded(key, scenario)))
+            asked.append((slots, at, key))
+    bounds = Bounds(scenario.floor(snapshot), snapshot)
+    columns = [*shelf.table.primary_key, "v"]
+    pages = read_all(shelf.source(), pieces_of(cursors), bounds, columns, varying(rng))
+    expected = {
+        (scenario.slots[key], key, value)
+        for key, value in scenario.visible(snapshot).items()
+        for slots, at, beyond in asked
+        if (slot := scenario.slots[key]) in slots and (beyond is None or (slot, key) > (at, beyond))
+    }
+    rows = together(pages, shelf)
+    assert len(rows) == len(expected)
+    assert set(rows) == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS)
+def test_columns_come_as_asked_for_without_the_key(seed: int) -> None:
+    scenario = Scenario(seed)
+    snapshot = scenario.commits
+    bounds = Bounds(scenario.floor(snapshot), snapshot)
+    source = scenario.shelf.source()
+    pages = read_all(
+        source, [Piece(0, scenario.shelf.slot_count)], bounds, ["n", "v"], varying(scenario.rng)
+    )
+    found = [value for page in pages for value in page.rows.column("v").to_pylist()]
+    assert sorted(found) == sorted(scenario.visible(snapshot).values())
+
+
+# ------------------------------------------------------------------------------- cases with names
+
+
+def shelf_of(slot_count: int, disk: Any = None, kind: str = "int") -> Shelf:
+    return Shelf(table_of(KEY_KINDS[kind]), slot_count, disk or MemoryDisk())
+
+
+def written(shelf: Shelf, keys: Sequence[int], commit: int = 1, value: str | None = "v") -> list[Version]:
+    return [Version((key,), commit, value, shelf.slot_of((key,))) for key in keys]
+
+
+def page_of(shelf: Shelf, pieces: Sequence[Piece], limits: PageLimits, snapshot: int = 99) -> Page:
+    return read_page(shelf.source(), pieces, Bounds(0, snapshot), ["k", "v"], limits)
+
+
+def test_an_empty_table_gives_one_empty_page_and_nothing_is_left() -> None:
+    page = page_of(shelf_of(4), [Piece(0, 4)], PLENTY)
+    assert page.rows.num_rows == 0
+    assert page.rows.schema == pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
+    assert page.left == ()
+
+
+def test_a_page_of_one_row_holds_the_first_row() -> None:
+    shelf = shelf_of(1)
+    shelf.add(written(shelf, range(10)))
+    page = page_of(shelf, [Piece(0, 1)], PageLimits(1, 1 << 30))
+    assert page.rows.column("k").to_pylist() == [0]
+    assert page.left == (Piece(0, 1, encode_row([pa.array([0])], 0)),)
+
+
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_a_limit_that_is_reached_exactly_at_the_end_leaves_nothing(fragments: int) -> None:
+    shelf = shelf_of(1)
+    for part in range(fragments):
+        shelf.add(written(shelf, range(part, 12, fragments), part + 1))
+    for rows in (1, 2, 3, 4, 6, 12):
+        limits = same(PageLimits(rows, 1 << 30))
+        pages = read_all(shelf.source(), [Piece(0, 1)], Bounds(0, 9), ["k", "v"], limits)
+        assert [key for _, (key,), _ in together(pages, shelf)] == list(range(12))
+        assert all(page.rows.num_rows for page in pages), "no empty page behind the last row"
+
+
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_a_row_beyond_the_byte_limit_comes_alone(fragments: int) -> None:
+    shelf = shelf_of(2)
+    for part in range(fragments):
+        shelf.add(written(shelf, range(part, 9, fragments), part + 1, "x" * 1_000))
+    pages = read_all(
+        shelf.source(), [Piece(0, 2)], Bounds(0, 9), ["k", "v"], same(PageLimits(100, 10))
+    )
+    assert [page.rows.num_rows for page in pages] == [1] * 9
+    assert sorted(key for _, (key,), _ in together(pages, shelf)) == list(range(9))
+
+
+def test_a_slot_that_spans_batches_is_read_by_key() -> None:
+    shelf = shelf_of(1)
+    fragment = shelf.add(written(shelf, range(19)))
+    reader = FragmentBatches(shelf, fragment.path, fragment.bytes)
+    assert reader.count > 3
+    for rows in range(1, 20):
+        pages = read_all(
+            shelf.source(), [Piece(0, 1)], Bounds(0, 1), ["k", "v"], same(PageLimits(rows, 1 << 30))
+        )
+        assert [key for _, (key,), _ in together(pages, shelf)] == list(range(19))
+
+
+class FragmentBatches:
+    def __init__(self, shelf: Shelf, path: str, size: int) -> None:
+        self.count = fragment_module.FragmentReader(shelf.disk, path, ["k"], size).batch_count
+
+
+@pytest.mark.parametrize("fragments", [1, 3])
+def test_a_half_read_slot_goes_on_beyond_its_key_and_before_the_other_slots(fragments: int) -> None:
+    shelf = shelf_of(4)
+    for part in range(fragments):
+        shelf.add(written(shelf, range(part, 60, fragments), part + 1))
+    inside = sorted(key for key in range(60) if shelf.slot_of((key,)) == 2)
+    middle = encode_row([pa.array([inside[len(inside) // 2]])], 0)
+    cursors = [(SlotSet.span(0, 2), None), (SlotSet.span(2, 3), b"\0\2" + middle)]
+    page = page_of(shelf, pieces_of(cursors), PLENTY)
+    keys = page.rows.column("k").to_pylist()
+    rest = inside[len(inside) // 2 + 1 :]
+    assert keys[: len(rest)] == rest
+    assert {shelf.slot_of((key,)) for key in keys[len(rest) :]} == {0, 1}
+    assert 3 not in page.slots.to_pylist()
+
+
+def test_a_position_between_two_keys_or_beyond_the_last_is_no_error() -> None:
+    shelf = shelf_of(1)
+    shelf.add(written(shelf, range(0, 40, 2)))
+    shelf.add(written(shelf, range(0, 40, 4), 2))
+    for snapshot in (1, 2):
+        for key in range(-1, 41):
+            piece = Piece(0, 1, encode_row([pa.array([key])], 0))
+            page = page_of(shelf, [piece], PLENTY, snapshot)
+            assert page.rows.column("k").to_pylist() == [k for k in range(0, 40, 2) if k > key]
+            assert page.left == ()
+
+
+@pytest.mark.parametrize("versions", [1, 3, 4, 5, 9, 50])
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_a_key_with_more_versions_than_a_page_has_rows_comes_once(versions: int, rows: int) -> None:
+    shelf = shelf_of(1)
+    shelf.add([v for commit in range(1, versions + 1) for v in written(shelf, [3, 5, 7], commit, str(commit))])
+    shelf.add(written(shelf, [4, 5], versions + 1, "newest"))
+    for snapshot in range(versions + 2):
+        pages = read_all(
+            shelf.source(), [Piece(0, 1)], Bounds(0, snapshot), ["k", "v"], same(PageLimits(rows, 1 << 30))
+        )
+        found = {key: value for _, key, value in together(pages, shelf)}
+        assert found == visible(shelf.versions(), 0, snapshot)
+
+
+def test_a_slot_of_nothing_but_tombstones_gives_no_row() -> None:
+    shelf = shelf_of(2)
+    shelf.add(written(shelf, range(30)))
+    shelf.add(written(shelf, range(30), 2, None))
+    assert page_of(shelf, [Piece(0, 2)], PageLimits(1, 1)).left == ()
+    assert page_of(shelf, [Piece(0, 2)], PageLimits(1, 1)).rows.num_rows == 0
+    assert page_of(shelf, [Piece(0, 2)], PLENTY, snapshot=1).rows.num_rows == 30
+
+
+def test_the_last_slot_of_the_largest_store_is_read_and_resumed() -> None:
+    shelf = shelf_of(1 << 16)
+    last = (1 << 16) - 1
+    rows = [Version((key,), 1, "v", last - (key < 5)) for key in range(15)]
+    shelf.add(rows)
+    pages = read_all(
+        shelf.source(), [Piece(0, 1 << 16)], Bounds(0, 1), ["k", "v"], same(PageLimits(2, 1 << 30))
+    )
+    assert [key for _, (key,), _ in together(pages, shelf)] == list(range(15))
+
+
+def test_pages_of_a_clean_fragment_are_slices_of_the_mapped_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 1_000)
+    shelf = shelf_of(8, LocalDisk(tmp_path))
+    fragment = shelf.add(written(shelf, range(3_000)))
+    source = shelf.source()
+    pages = read_all(source, [Piece(0, 8)], Bounds(0, 1), ["k", "v"], same(PageLimits(1_000, 1 << 30)))
+    assert sum(page.rows.num_rows for page in pages) == 3_000
+    (start, end) = address_range(source, fragment)
+    for page in pages:
+        for column in (*page.rows.columns, page.slots):
+            for buffer in column.buffers():
+                assert buffer is None or start <= buffer.address < buffer.address + buffer.size <= end
+
+
+def address_range(source: PageSource, fragment: Any) -> tuple[int, int]:
+    mapped = source.open(fragment, ("k", "v"))._file._map
+    start = int(np.frombuffer(mapped, dtype=np.uint8).__array_interface__["data"][0])
+    return start, start + len(mapped)
+
+
+def test_a_page_of_a_clean_fragment_ends_between_slots_where_that_costs_less_than_half(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 200)
+    shelf = shelf_of(16)
+    shelf.add(written(shelf, range(400)))
+    page = page_of(shelf, [Piece(0, 16)], PageLimits(100, 1 << 30))
+    assert 50 <= page.rows.num_rows <= 100
+    assert [piece.key for piece in page.left] == [None]
+
+
+cursor_pieces = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(1, 4), st.none() | st.binary(max_size=3)), max_size=6
+)
+
+
+@given(cursor_pieces)
+def test_pieces_and_cursors_say_the_same(drawn: list[tuple[int, int, bytes | None]]) -> None:
+    taken, pieces = SlotSet(), []
+    for start, length, key in drawn:
+        piece = Piece(start, start + 1 if key is not None else start + length, key)
+        span = SlotSet.span(piece.start, piece.end)
+        if not taken & span:
+            taken |= span
+            pieces.append(piece)
+    again = pieces_of(cursors_of(pieces))
+    assert {piece for piece in again if piece.key is not None} == {p for p in pieces if p.key is not None}
+    assert SlotSet.of((p.start, p.end) for p in again if p.key is None) == SlotSet.of(
+        (p.start, p.end) for p in pieces if p.key is None
+    )
