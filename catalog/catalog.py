@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import delete, insert, select, text, update
@@ -13,7 +14,8 @@ from sqlalchemy import delete, insert, select, text, update
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import AlreadyExists, MoveInProgress
 from elasticscan.catalog.commits import CommitTx
-from elasticscan.catalog.engine import Watch, check_format, make_engine, reading, writing
+from elasticscan.catalog.engine import Watch, check_format, make_engine, reading, told_plainly, writing
+from elasticscan.catalog.placement import decoding
 from elasticscan.catalog.tables import (
     FORMAT_VERSION,
     metadata,
@@ -73,9 +75,9 @@ class Tx(CommitTx):
 
 
 def _move_row(row: Any) -> MoveRow:
-    return MoveRow(
-        row.tablet_id, row.source, row.target, Phase(row.phase), row.owner, row.started_at, row.heartbeat_at
-    )
+    with decoding(f"the move of tablet {row.tablet_id}"):
+        phase = Phase(row.phase)
+    return MoveRow(row.tablet_id, row.source, row.target, phase, row.owner, row.started_at, row.heartbeat_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +93,23 @@ class NewStore:
 class Catalog:
     """Opens transactions. Safe to use from several threads and after a fork."""
 
-    def __init__(self, url: str, clock: Clock, where: str) -> None:
+    def __init__(self, url: str | Path, clock: Clock, where: str) -> None:
         self._engine = make_engine(url)
         self._clock = clock
         check_format(self._engine, where)
         self._watch = Watch(self._engine, select(store_state.c.layout, store_state.c.last_commit))
 
     @staticmethod
-    def create(url: str, clock: Clock, where: str, new: NewStore) -> None:
-        """Make the tables and the first rows; refuses a catalog that is there already."""
+    def create(url: str | Path, clock: Clock, where: str, new: NewStore) -> None:
+        """Make the tables and the first rows, or nothing; refuses a catalog that is there already."""
         engine = make_engine(url)
         try:
-            metadata.create_all(engine)
-            with engine.connect().execution_options(writing=True) as sql, sql.begin():
+            with (
+                told_plainly(engine),
+                engine.connect().execution_options(writing=True) as sql,
+                sql.begin(),
+            ):
+                metadata.create_all(sql)
                 if engine.dialect.name == "postgresql":
                     sql.execute(text("LOCK TABLE store_state IN EXCLUSIVE MODE"))
                 if sql.execute(select(store_state.c.id)).first():

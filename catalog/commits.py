@@ -15,11 +15,11 @@ from elasticscan.base.errors import (
     AlreadyExists,
     SnapshotExpired,
     SnapshotNotFound,
-    StoreDamaged,
+    TableChanged,
     TableNotFound,
 )
-from elasticscan.catalog.placement import PlacementTx
-from elasticscan.catalog.tables import commits, fragments, leases, store_state, tables
+from elasticscan.catalog.placement import PlacementTx, decoding
+from elasticscan.catalog.tables import commits, fragments, leases, shards, store_state, tables
 from elasticscan.topology import Fragment, SlotSet, StagedFragment, TableInfo
 
 
@@ -140,7 +140,9 @@ class CommitTx(PlacementTx):
             )
 
     def set_oldest_snapshot(self, table: int, snapshot: int) -> None:
-        self._sql.execute(update(tables).where(tables.c.id == table).values(oldest_snapshot=snapshot))
+        """Snapshots before this one are no longer kept. Never goes back: what is gone stays gone."""
+        older = (tables.c.id == table, tables.c.oldest_snapshot < snapshot)
+        self._sql.execute(update(tables).where(*older).values(oldest_snapshot=snapshot))
 
     def _next_commit(self) -> int:
         self._sql.execute(update(store_state).values(last_commit=store_state.c.last_commit + 1))
@@ -214,15 +216,28 @@ class CommitTx(PlacementTx):
             self._sql.execute(delete(fragments).where(fragments.c.id == fragment_id))
 
     def known_paths(self) -> frozenset[tuple[int, str]]:
-        """(shard, path) of every file that the catalog refers to, dropped ones included."""
-        rows = self._sql.execute(select(fragments.c.shard_id, fragments.c.path))
-        return frozenset((row.shard_id, row.path) for row in rows)
+        """(shard, path) of every file that the catalog refers to, dropped ones included.
+
+        A shard that was added again where a removed one had been shares its files: they are
+        known under both.
+        """
+        theirs, same_root = shards.alias(), shards.alias()
+        query = (
+            select(same_root.c.id, fragments.c.path)
+            .join(theirs, theirs.c.id == fragments.c.shard_id)
+            .join(same_root, same_root.c.root == theirs.c.root)
+        )
+        return frozenset((row.id, row.path) for row in self._sql.execute(query))
 
     # Leases
 
     def take_lease(self, lease: str, table: TableInfo, snapshot: int, purpose: str, seconds: float) -> None:
-        """Promise that a snapshot stays readable until `now + seconds`."""
-        self.check_snapshot(table, snapshot)
+        """Promise that a snapshot stays readable until `now + seconds`; takes one that ended anew."""
+        current = self.table_by_id(table.id)  # the caller's may be from before a compaction
+        if current is None:
+            raise TableChanged(f"table {table.name!r} was dropped; start a new scan", table=table.name)
+        self.check_snapshot(current, snapshot)
+        self.end_lease(lease)
         self._sql.execute(
             insert(leases).values(
                 id=lease,
@@ -234,8 +249,9 @@ class CommitTx(PlacementTx):
         )
 
     def renew_lease(self, lease: str, seconds: float) -> bool:
-        """False when the lease is gone."""
-        query = update(leases).where(leases.c.id == lease).values(expires_at=self.now + seconds)
+        """False when the lease is gone, or ended: then its snapshot may be gone too."""
+        running = (leases.c.id == lease, leases.c.expires_at >= self.now)
+        query = update(leases).where(*running).values(expires_at=self.now + seconds)
         return bool(self._sql.execute(query).rowcount)
 
     def end_lease(self, lease: str) -> None:
@@ -273,12 +289,15 @@ def _live_table(condition: ColumnElement[bool]) -> Any:
 
 
 def _table_info(row: Any) -> TableInfo:
+    with decoding(f"table {row.name!r}"):
+        schema = pa.ipc.read_schema(pa.py_buffer(row.schema))
+        primary_key, shard_key = json.loads(row.primary_key), json.loads(row.shard_key)
     return TableInfo(
         id=row.id,
         name=row.name,
-        schema=pa.ipc.read_schema(pa.py_buffer(row.schema)),
-        primary_key=tuple(json.loads(row.primary_key)),
-        shard_key=tuple(json.loads(row.shard_key)),
+        schema=schema,
+        primary_key=tuple(primary_key),
+        shard_key=tuple(shard_key),
         compression=row.compression,
         created_commit=row.created_commit,
         oldest_snapshot=row.oldest_snapshot,
@@ -304,10 +323,5 @@ def _fragment(row: Any) -> Fragment:
 
 
 def _slots(row: Any) -> SlotSet:
-    try:
+    with decoding(f"the list of slots of fragment {row.id}"):
         return SlotSet.parse(row.slots)
-    except ValueError as error:
-        raise StoreDamaged(
-            f"fragment {row.id} in the catalog has an unreadable list of slots; restore the catalog",
-            fragment=row.id,
-        ) from error

@@ -6,15 +6,27 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, Select, create_engine, event, inspect, select, update
+from sqlalchemy import URL, Connection, Engine, Select, create_engine, event, inspect, select, update
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DBAPIError,
+    MultipleResultsFound,
+    NoResultFound,
+    OperationalError,
+    SQLAlchemyError,
+    TimeoutError,  # noqa: A004 - of waiting for a connection
+)
 
 from elasticscan.base.errors import (
     CatalogUnavailable,
     DiskFull,
+    InvalidOption,
     StoreDamaged,
     StoreNotFound,
     StoreTooNew,
@@ -24,21 +36,49 @@ from elasticscan.catalog.tables import FORMAT_VERSION, MIGRATIONS, store_state
 BUSY_SECONDS = 120.0
 
 
-def make_engine(url: str) -> Engine:
+# Engines of this process, for as long as somebody holds them.
+_ENGINES: WeakSet[Engine] = WeakSet()
+
+
+def _forget_connections() -> None:
+    for engine in list(_ENGINES):
+        engine.dispose(close=False)
+
+
+# A connection must never be shared with a forked child: SQLite forbids it, and two processes
+# would mix their words on one PostgreSQL socket.
+os.register_at_fork(after_in_child=_forget_connections)
+
+
+def make_engine(url: str | Path) -> Engine:
     """An engine whose transactions start exactly when asked, and survive a fork.
 
+    A path is the file of an SQLite database; it may hold what a URL would take for something else.
     SQLite runs in WAL mode, so readers never wait for a writer, with `synchronous=FULL`, so a
     commit that was acknowledged is on the disk.
     """
-    parsed = make_url(url)
-    sqlite = parsed.get_backend_name() == "sqlite"
-    arguments: dict[str, Any] = {"connect_args": {"timeout": BUSY_SECONDS}} if sqlite else {}
-    engine = create_engine(parsed, pool_size=8, max_overflow=32, **arguments)
+    try:
+        parsed = URL.create("sqlite", database=str(url)) if isinstance(url, Path) else make_url(url)
+        sqlite = parsed.get_backend_name() == "sqlite"
+        if sqlite and parsed.database in (None, "", ":memory:"):
+            raise InvalidOption(f"{url} names no file; a catalog has to outlive its process", option="uri")
+        arguments: dict[str, Any] = {"connect_args": {"timeout": BUSY_SECONDS}} if sqlite else {}
+        engine = create_engine(parsed, pool_size=8, max_overflow=32, **arguments)
+    except ArgumentError as error:
+        raise InvalidOption(
+            f"{url} is neither a directory nor the URL of a database that can hold a catalog ({error}); "
+            "shards may be anywhere, but a catalog needs one of the two",
+            option="uri",
+        ) from error
+    except ImportError as error:
+        raise InvalidOption(
+            f"the driver for {parsed.drivername} is not installed ({error}); for PostgreSQL: "
+            "pip install 'elasticscan[postgres]'",
+            option="uri",
+        ) from error
     if sqlite:
         _prepare_sqlite(engine)
-    # A connection must never be shared with a forked child: SQLite forbids it, and two
-    # processes would mix their words on one PostgreSQL socket.
-    os.register_at_fork(after_in_child=lambda: engine.dispose(close=False))
+    _ENGINES.add(engine)
     return engine
 
 
@@ -61,8 +101,16 @@ def _prepare_sqlite(engine: Engine) -> None:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A transaction that sees one state of the catalog."""
-    with told_plainly(engine), engine.connect() as connection, connection.begin():
+    """A transaction that sees one state of the catalog.
+
+    SQLite's always do; elsewhere each statement would see its own.
+    """
+    level = {} if engine.dialect.name == "sqlite" else {"isolation_level": "REPEATABLE READ"}
+    with (
+        told_plainly(engine),
+        engine.connect().execution_options(**level) as connection,
+        connection.begin(),
+    ):
         yield connection
 
 
@@ -71,14 +119,22 @@ def writing(engine: Engine) -> Iterator[Connection]:
     """The one writing transaction: others wait until it ends.
 
     It begins by touching the state row. That is the lock on databases with row locks, and makes
-    the order of commit numbers the order in which commits become visible.
+    the order of commit numbers the order in which commits become visible. A process that had the
+    store open when a newer release migrated it stops here.
     """
     with (
         told_plainly(engine),
         engine.connect().execution_options(writing=True) as connection,
         connection.begin(),
     ):
-        connection.execute(update(store_state).values(layout=store_state.c.layout))
+        known = store_state.c.format_version <= FORMAT_VERSION
+        touched = connection.execute(update(store_state).where(known).values(layout=store_state.c.layout))
+        if not touched.rowcount:
+            raise StoreTooNew(
+                "a newer release has brought the store to a newer format since it was opened; "
+                "upgrade elasticscan",
+                known=FORMAT_VERSION,
+            )
         yield connection
 
 
@@ -93,7 +149,7 @@ class Watch:
         self._engine = engine
         self._sql = str(query.compile(engine))
         self._local = threading.local()
-        self._open: list[Any] = []
+        self._open: WeakSet[_Own] = WeakSet()
 
     def row(self) -> tuple[Any, ...] | None:
         """The row, or None when it could not be had this way: then ask in a transaction."""
@@ -112,16 +168,30 @@ class Watch:
     def _connection(self) -> Any:
         mine = self._local.__dict__
         if mine.get("pid") != os.getpid():  # a forked child must not use its parent's connection
-            mine.update(pid=os.getpid(), connection=self._engine.raw_connection())
-            self._open.append(mine["connection"])
-        return mine["connection"]
+            mine.update(pid=os.getpid(), own=_Own(self._engine))
+            self._open.add(mine["own"])
+        return mine["own"].connection
 
     def close(self) -> None:
-        for connection in self._open:
-            with suppress(Exception):
-                connection.close()
-        self._open.clear()
+        for own in list(self._open):
+            own.close()
         self._local = threading.local()
+
+
+class _Own:
+    """A connection that a thread keeps until it ends; not one of the pool's, which has only so many."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._pid = os.getpid()
+        self.connection: Any = engine.raw_connection()
+        self.connection.detach()
+
+    def close(self) -> None:
+        if self._pid == os.getpid():
+            with suppress(Exception):
+                self.connection.close()
+
+    __del__ = close
 
 
 @contextmanager
@@ -131,20 +201,31 @@ def told_plainly(engine: Engine) -> Iterator[None]:
         yield
     except OperationalError as error:
         text = str(error.orig)
-        if "full" in text:
+        if "is full" in text or "No space left" in text:
             raise DiskFull(
                 f"the catalog's disk is full ({text}); nothing was committed: free some space and try again"
             ) from error
+        if "no such table" in text or "no such column" in text:
+            raise _damaged(text) from error
         raise CatalogUnavailable(
             f"the catalog could not be used: {text}; check that it is reachable and writable, then try again",
             detail=text,
         ) from error
     except DBAPIError as error:
         if type(error) is DatabaseError or "malformed" in str(error.orig):
-            raise StoreDamaged(
-                f"the catalog cannot be read: {error.orig}; restore it from a backup", detail=str(error.orig)
-            ) from error
+            raise _damaged(error.orig) from error
         raise
+    except (NoResultFound, MultipleResultsFound) as error:
+        raise _damaged(error) from error
+    except TimeoutError as error:
+        raise CatalogUnavailable(
+            f"too many threads of this process use the catalog at once ({error}); try again",
+            detail=str(error),
+        ) from error
+
+
+def _damaged(why: object) -> StoreDamaged:
+    return StoreDamaged(f"the catalog cannot be read: {why}; restore it from a backup", detail=str(why))
 
 
 def check_format(
@@ -162,6 +243,8 @@ def check_format(
             found = connection.execute(select(store_state.c.format_version)).scalar_one()
     except SQLAlchemyError as error:
         raise StoreDamaged(f"the catalog of {where} cannot be read: {error}", uri=where) from error
+    if not isinstance(found, int):
+        raise _damaged(f"{found!r} is no format version")
     if found > FORMAT_VERSION:
         raise StoreTooNew(
             f"{where} is a store of format {found}, this release knows formats up to {FORMAT_VERSION}; "
@@ -178,5 +261,7 @@ def migrate(engine: Engine, migrations: Mapping[int, Callable[[Connection], None
     with writing(engine) as connection:
         found = connection.execute(select(store_state.c.format_version)).scalar_one()
         for version in range(found, FORMAT_VERSION):
+            if version not in migrations:
+                raise _damaged(f"nothing is known of a store of format {version}")
             migrations[version](connection)
         connection.execute(update(store_state).values(format_version=FORMAT_VERSION))

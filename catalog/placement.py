@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from elasticscan.base.errors import (
     AlreadyExists,
+    InvalidOption,
     InvalidTopologyChange,
     ShardNotFound,
     SnapshotNotFound,
@@ -47,7 +50,10 @@ class PlacementTx:
 
     def seal_keys(self) -> dict[int, bytes]:
         rows = self._sql.execute(select(seal_keys.c.id, seal_keys.c.secret))
-        return {row.id: bytes(row.secret) for row in rows}
+        found = {row.id: bytes(row.secret) for row in rows}
+        if not found:
+            raise StoreDamaged("the catalog holds no key to seal scans with; restore it from a backup")
+        return found
 
     def versions(self) -> tuple[int, int]:
         """(layout, last commit): whatever was cached under an equal pair is still true."""
@@ -75,8 +81,17 @@ class PlacementTx:
         return found[0]
 
     def add_shard(self, name: str, root: str) -> Shard:
-        if any(shard.name == name for shard in self.shards()):
-            raise AlreadyExists(f"the store already has a shard {name!r}; choose another name", shard=name)
+        for shard in self.shards():
+            if shard.name == name:
+                raise AlreadyExists(
+                    f"the store already has a shard {name!r}; choose another name", shard=name
+                )
+            if _within(root, shard.root) or _within(shard.root, root):
+                raise InvalidOption(
+                    f"the storage of shard {name!r}, {root}, overlaps with {shard.root} of {shard.name!r}; "
+                    "each shard needs a place of its own, where its garbage can be collected",
+                    option="shards",
+                )
         newest = self._sql.execute(select(func.max(shards.c.id))).scalar()
         shard = Shard((newest or 0) + 1, name, root)
         self._sql.execute(insert(shards).values(id=shard.id, name=name, root=root, draining=False))
@@ -96,8 +111,19 @@ class PlacementTx:
     # Placement
 
     def placement(self) -> Placement:
-        rows = self._sql.execute(select(tablets)).all()
-        return Placement.of(Tablet(r.id, r.slot_start, r.slot_end, r.shard_id, r.epoch) for r in rows)
+        rows = self._sql.execute(select(tablets).order_by(tablets.c.slot_start)).all()
+        at, slots = 0, self._sql.execute(select(store_state.c.slots)).scalar_one()
+        for row in rows:
+            if not row.slot_start == at < row.slot_end:
+                break
+            at = row.slot_end
+        if at != slots:
+            raise StoreDamaged(
+                f"the tablets in the catalog do not hold slot {at} of {slots} exactly once; "
+                "restore the catalog from a backup",
+                slot=at,
+            )
+        return Placement(tuple(Tablet(r.id, r.slot_start, r.slot_end, r.shard_id, r.epoch) for r in rows))
 
     def tablet(self, tablet_id: int) -> Tablet:
         row = self._sql.execute(select(tablets).where(tablets.c.id == tablet_id)).one_or_none()
@@ -164,6 +190,10 @@ class PlacementTx:
         return tuple(_unpack_topology(row) for row in self._sql.execute(query))
 
 
+def _within(root: str, other: str) -> bool:
+    return f"{root.rstrip('/')}/".startswith(f"{other.rstrip('/')}/")
+
+
 def _pack_topology(topology: Topology) -> bytes:
     rows = [[t.id, t.start, t.end, t.shard, t.epoch] for t in topology.placement.tablets]
     packed = msgpack.packb([rows, [list(pair) for pair in topology.shard_names]])
@@ -172,14 +202,20 @@ def _pack_topology(topology: Topology) -> bytes:
 
 
 def _unpack_topology(row: Any) -> Topology:
-    try:
+    with decoding(f"topology {row.number} in the topology history"):
         rows, names = msgpack.unpackb(row.body)
         placement = Placement.of(Tablet(*fields) for fields in rows)
         return Topology(
             row.number, placement, tuple((i, name) for i, name in names), row.created_at, row.reason
         )
-    except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:
+
+
+@contextmanager
+def decoding(what: str) -> Iterator[None]:
+    """What is stored as bytes or text comes back as a value, or the store is damaged."""
+    try:
+        yield
+    except (ValueError, TypeError, AssertionError, OSError, msgpack.UnpackException) as error:
         raise StoreDamaged(
-            f"topology {row.number} in the topology history cannot be read: {error}; restore the catalog",
-            topology=row.number,
+            f"{what} cannot be read from the catalog: {error}; restore the catalog from a backup", what=what
         ) from error

@@ -150,12 +150,13 @@ def _run(
         base = store.context.placement()
         desk = Desk(scratch / "desk")
         desk.open()
-        frame = scan_frame(session, uri, TABLE, PAGE_ROWS, desk)
+        # Spark is only ever asked from the pool: Ctrl-C then finds this thread waiting, not amid a call.
+        frame = pool.submit(scan_frame, session, uri, TABLE, PAGE_ROWS, desk).result()
         view.say(f"{source.num_rows:,} flights in {TABLETS} tablets at {' and '.join(SHARDS)}. Scanning ...")
         race = _Race(store, desk, source.num_rows, seconds, dice)
         with picture(out, store) if out else nullcontext(view) as watching:
             seen, arrivals = race.run(pool, frame.toArrow, watching)
-        counted = flights_by_airline(frame)
+        counted = pool.submit(flights_by_airline, frame).result()
         away, followed = _away(seen, base, {name: shard for shard, name in race.names.items()})
         span = window(arrivals)
         return Outcome(

@@ -39,6 +39,7 @@ from elasticscan.storage.fragment import (
     FragmentReader,
     checksum,
     fragment_schema,
+    is_fragment_path,
 )
 from elasticscan.storage.ingest import Hashing, Ingest, discard, reroute, sort_rows, staged_source
 from elasticscan.storage.pages import (
@@ -83,6 +84,7 @@ __all__ = [
     "cursors_of",
     "discard",
     "fragment_schema",
+    "is_fragment_path",
     "open_disk",
     "pieces_of",
     "read_page",

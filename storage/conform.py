@@ -150,13 +150,14 @@ def _check_values(column: pa.Array, field: pa.Field) -> None:
         column.validate(full=True)
     except pa.ArrowInvalid as error:
         raise SchemaMismatch(
-            f"column {field.name!r} holds values that are no {field.type}: {error}; if it is text that is not "
-            "UTF-8, make the column binary",
+            f"column {field.name!r} holds values that are no {field.type}: {error}; text that is not UTF-8 "
+            "belongs into a binary column",
             column=field.name,
         ) from error
     if _has_required_parts(field.type) and _lacks_required_part(column):
         raise SchemaMismatch(
-            f"column {field.name!r} has nulls inside its values where {field.type} allows none; fill or drop them",
+            f"column {field.name!r} has nulls inside its values where {field.type} allows none; "
+            "fill or drop them",
             column=field.name,
         )
 
@@ -234,4 +235,6 @@ def _nested_widens(found: pa.DataType, wanted: pa.DataType) -> bool:
         return False
     pairs = [(found.field(i), wanted.field(i)) for i in range(found.num_fields)]
     named = not t.is_struct(found) or all(a.name == b.name for a, b in pairs)
-    return named and all(a.type == b.type or _widens(a.type, b.type) for a, b in pairs)
+    # A cast does not look for nulls inside of nested values, so their absence must be promised.
+    filled = all(b.nullable or not a.nullable for a, b in pairs)
+    return named and filled and all(a.type == b.type or _widens(a.type, b.type) for a, b in pairs)

@@ -16,7 +16,6 @@ import pyarrow.fs as pafs
 
 from elasticscan.base.errors import DiskFull, FragmentDamaged, ShardUnavailable
 
-
 # EFBIG: the limit on the size of a file is one more way in which a disk has no room.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 

@@ -8,6 +8,7 @@ ends between two slots where it can, so that a page of whole slots is one slice 
 
 from __future__ import annotations
 
+import re
 import uuid
 import zlib
 from bisect import bisect_left
@@ -31,6 +32,7 @@ SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED)
 _SYSTEM_TYPES = {SLOT: pa.uint16(), COMMIT: pa.int64(), DELETED: pa.bool_()}
 _FORMAT = {b"elasticscan.fragment": b"1"}
 _COMPRESSION = b"elasticscan.compression"  # its codec; absent when the file is not compressed
+_PATH = re.compile(r"t[0-9]+/[0-9a-f]{32}\.arrow(\.unfinished)?")
 _BATCHES_KEPT = 4
 _RELEASE_BYTES = 32 << 20
 
@@ -146,6 +148,15 @@ def _batch_end(slots: np.ndarray[Any, Any], start: int, limit: int) -> int:
     return slot_start if slot_start - start > limit // 2 else end
 
 
+def _new_path(table: int) -> str:
+    return f"t{table}/{uuid.uuid4().hex}.arrow"
+
+
+def is_fragment_path(path: str) -> bool:
+    """Whether a file at a shard can be a fragment, finished or not; others are not ours to remove."""
+    return _PATH.fullmatch(path) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class FragmentTarget:
     """Where a new fragment goes and what its file looks like."""
@@ -164,7 +175,7 @@ def write_fragment(
 
     `slots` are those it speaks for; `unique` says that no key occurs twice.
     """
-    path = f"t{target.table}/{uuid.uuid4().hex}.arrow"
+    path = _new_path(target.table)
     with target.disk.create(path) as file:
         sink = _Checksummed(file)
         writer = _Writer(sink, target.schema, target.compression)
@@ -298,7 +309,8 @@ def _system_columns(schema: pa.Schema) -> list[str]:
 def _check_sound(batch: pa.RecordBatch) -> None:
     """Kernels trust what they are given: one bad offset would end the process, not raise."""
     batch.validate(full=True)
-    if not batch.num_rows or any(batch.column(n).null_count for n in SYSTEM_COLUMNS if n in batch.schema.names):
+    system = [name for name in SYSTEM_COLUMNS if name in batch.schema.names]
+    if not batch.num_rows or any(batch.column(name).null_count for name in system):
         raise ValueError("its rows are not those of a fragment")
 
 

@@ -28,5 +28,16 @@ How the parts work together, operation by operation, and what each conflicts wit
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.scan import Page, Scan, restrict_key
 from elasticscan.store.store import Store
+from elasticscan.store.writer import check_no_key_twice, publish, stage
 
-__all__ = ["Elasticity", "OnProgress", "Page", "Scan", "Store", "restrict_key"]
+__all__ = [
+    "Elasticity",
+    "OnProgress",
+    "Page",
+    "Scan",
+    "Store",
+    "check_no_key_twice",
+    "publish",
+    "restrict_key",
+    "stage",
+]
