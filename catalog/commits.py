@@ -291,13 +291,13 @@ def _live_table(condition: ColumnElement[bool]) -> Any:
 def _table_info(row: Any) -> TableInfo:
     with decoding(f"table {row.name!r}"):
         schema = pa.ipc.read_schema(pa.py_buffer(row.schema))
-        primary_key, shard_key = json.loads(row.primary_key), json.loads(row.shard_key)
+        primary_key, shard_key = tuple(json.loads(row.primary_key)), tuple(json.loads(row.shard_key))
     return TableInfo(
         id=row.id,
         name=row.name,
         schema=schema,
-        primary_key=tuple(primary_key),
-        shard_key=tuple(shard_key),
+        primary_key=primary_key,
+        shard_key=shard_key,
         compression=row.compression,
         created_commit=row.created_commit,
         oldest_snapshot=row.oldest_snapshot,

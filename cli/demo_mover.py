@@ -13,6 +13,8 @@ from elasticscan.store import Elasticity, Store
 NEW, LEAVING = "s3", "s1"
 # So much of the scan is read before the shard leaves.
 LEAVE_AT = 0.7
+# How often a move takes a tablet back to where it came from.
+RETURNS = 0.3
 # Copying is held back a little, so that a move lasts long enough to be seen.
 _BYTES_PER_SECOND = 6e6
 
@@ -63,7 +65,7 @@ class Operator:
         self.moved_at.append(time.time())
 
     def _shuffle(self, enough: Callable[[], bool]) -> None:
-        """Move some tablet to some shard; half of the time one that came from there just before."""
+        """Move some tablet to some shard; sometimes one that came from there before."""
         self.act = "tablets move back and forth"
         while not self._stop.is_set() and not enough():
             tablet, shard = self._next()
@@ -71,7 +73,7 @@ class Operator:
             self._moved()
 
     def _next(self) -> tuple[int, str]:
-        if self._away and self.dice.random() < 0.5:
+        if self._away and self.dice.random() < RETURNS:
             return self._away.pop(0)
         names = self.store.context.shard_names()
         tablet = self.dice.choice(self.store.context.placement().tablets)

@@ -92,7 +92,8 @@ def shard_lines(
 def _tables(tables: Sequence[Mapping[str, Any]]) -> Table:
     shown = _listing("name", "rows", "size", "fragments", "primary key")
     for table in tables:
-        rows = f"{'' if table['rows_exact'] else '≤ '}{table['rows']:,}"
+        counted = table["rows"]
+        rows = "?" if counted is None else f"{'' if table['rows_exact'] else '≤ '}{counted:,}"
         keys = ", ".join(table["primary_key"])
         shown.add_row(table["name"], rows, size(table["bytes"]), str(table["fragments"]), keys)
     return shown

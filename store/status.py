@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from elasticscan.base.errors import OperatorNeeded
 from elasticscan.store import upkeep
 from elasticscan.store.context import Context
+from elasticscan.topology import TableInfo
 
 MOST_MERGED_ROWS = 5_000_000
+
+
+def _rows(context: Context, table: TableInfo) -> tuple[int | None, bool, str | None]:
+    """Rows, whether that is exact, and what keeps them from being counted: a status must not fail
+    because a disk does."""
+    try:
+        return *upkeep.rows_of(context, table, MOST_MERGED_ROWS), None
+    except OperatorNeeded as error:
+        return None, False, str(error)
 
 
 def status_of(context: Context) -> dict[str, Any]:
@@ -19,13 +30,14 @@ def status_of(context: Context) -> dict[str, Any]:
     names = {shard.id: shard.name for shard in shards}
     described = []
     for table in tables:
-        rows, exact = upkeep.rows_of(context, table, MOST_MERGED_ROWS)
+        rows, exact, problem = _rows(context, table)
         own = [fragment for fragment in fragments if fragment.table == table.id]
         described.append(
             {
                 "name": table.name,
                 "rows": rows,
                 "rows_exact": exact,
+                **({"problem": problem} if problem else {}),
                 "bytes": sum(fragment.bytes for fragment in own),
                 "fragments": len(own),
                 "indexes": [],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from elasticscan.base.errors import FragmentDamaged
+from elasticscan.base.errors import FragmentDamaged, OperatorNeeded
 from elasticscan.catalog import Tx
 from elasticscan.storage import (
     Bounds,
@@ -129,14 +129,14 @@ def collect_garbage(context: Context, grace_seconds: float) -> int:
     return removed
 
 
-def verify(context: Context) -> Iterator[FragmentDamaged]:
+def verify(context: Context) -> Iterator[OperatorNeeded]:
     """Read every fragment and compare checksums; yields what is wrong instead of raising it."""
     with context.catalog.reading() as tx:
         fragments = tx.fragments()
     for fragment in fragments:
         try:
             found = checksum(context.disk_of(fragment.shard), fragment.path)
-        except FragmentDamaged as error:
+        except OperatorNeeded as error:
             yield error
             continue
         if found != fragment.crc:

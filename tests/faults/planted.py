@@ -24,28 +24,38 @@ from elasticscan.store import context, mover, shards, upkeep, writer
 from elasticscan.store.context import Context
 from elasticscan.store.mover import Mover
 from elasticscan.topology import Placement, SlotSet, TableInfo
+from tests.reader.simulation import Simulation
 
 Patch = pytest.MonkeyPatch
+Plant = Callable[[Patch], None]
 Harness = Literal["simulation", "soup"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`plant` breaks the rule for as long as the patch lasts; `seed`: where to begin to look."""
+    """`plant` breaks the rule for as long as the patch lasts.
+
+    Attributes:
+        name, breaks: the fault, and the rule that it breaks.
+        harness: which harness must notice.
+        seed: where to begin to look.
+        style: what kind of program of the soup is most likely to notice.
+    """
 
     name: str
     breaks: str
     harness: Harness
-    plant: Callable[[Patch], None]
+    plant: Plant
     seed: int = 0
+    style: str | None = None
 
 
 FAULTS: list[Fault] = []
 
 
-def fault(harness: Harness, breaks: str, seed: int = 0) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    def enter(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        FAULTS.append(Fault(plant.__name__, breaks, harness, plant, seed))
+def fault(harness: Harness, breaks: str, seed: int = 0, style: str | None = None) -> Callable[[Plant], Plant]:
+    def enter(plant: Plant) -> Plant:
+        FAULTS.append(Fault(plant.__name__, breaks, harness, plant, seed, style))
         return plant
 
     return enter
@@ -187,10 +197,11 @@ def cursor_gets_lost(patch: Patch) -> None:
 
 @fault("simulation", "the epoch grows no later than the rows stop being readable at the source")
 def rows_vanish_before_the_epoch_grows(patch: Patch) -> None:
+    accept = driver.accept_page
     late: list[Callable[[], None]] = []
-    current, write, at_rest = MemoryCluster.current, MemoryCluster.write, MemoryCluster._at_rest
 
     def struck_first(self: MemoryCluster, tablet_id: int) -> None:
+        switch_now()
         move = self._moves.pop(tablet_id)
         self._catch_up(move)
         self._strike(move)
@@ -200,18 +211,19 @@ def rows_vanish_before_the_epoch_grows(patch: Patch) -> None:
         while late:
             late.pop()()
 
-    def with_the_switch_after(self: MemoryCluster) -> Placement:
-        seen = current(self)
+    def then_switched(*args: Any) -> Accepted:
+        accepted = accept(*args)
         switch_now()
-        return seen
+        return accepted
 
     def after_the_switch(honest: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args: (switch_now(), honest(*args))[1]
 
     patch.setattr(MemoryCluster, "commit_move", struck_first)
-    patch.setattr(MemoryCluster, "current", with_the_switch_after)
-    patch.setattr(MemoryCluster, "write", after_the_switch(write))
-    patch.setattr(MemoryCluster, "_at_rest", after_the_switch(at_rest))
+    patch.setattr(driver, "accept_page", then_switched)
+    # Nothing but a page comes between the two steps.
+    patch.setattr(Simulation, "_change", after_the_switch(Simulation._change))
+    patch.setattr(MemoryCluster, "_at_rest", after_the_switch(MemoryCluster._at_rest))
 
 
 @fault("simulation", "a switch carries what was committed since the copy")
@@ -248,7 +260,7 @@ def commit_without_the_ownership_check(patch: Patch) -> None:
     patch.setattr(writer, "_in_place", lambda tx, staged: True)
 
 
-@fault("soup", "a switch copies the last commits")
+@fault("soup", "a switch copies the last commits", style="compaction below movers")
 def switch_without_the_last_commits(patch: Patch) -> None:
     switch = Mover._switch
 
@@ -291,7 +303,7 @@ def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:
     patch.setattr(mover, "copy_slots", careless)
 
 
-@fault("soup", "a mover carries tombstones")
+@fault("soup", "a mover carries tombstones", style="compaction below movers")
 def mover_forgets_tombstones(patch: Patch) -> None:
     whole, chosen = copying._Copy._whole, copying._Copy._chosen
     patch.setattr(copying._Copy, "_whole", lambda self, f: not f.tombstones and whole(self, f))
@@ -305,18 +317,18 @@ def mover_forgets_old_versions(patch: Patch) -> None:
     _copying_with(patch, lambda bounds: Keep(horizon=bounds.snapshot))
 
 
-@fault("soup", "compaction keeps what a leased snapshot needs")
+@fault("soup", "compaction keeps what a leased snapshot needs", style="leases")
 def compaction_ignores_leases(patch: Patch) -> None:
     patch.setattr(Tx, "oldest_needed", lambda self, table, retention_seconds: self.versions()[1])
     patch.setattr(upkeep, "_still_allowed", lambda tx, table, horizon: True)
 
 
-@fault("soup", "compaction looks at the leases again in the transaction that swaps")
+@fault("soup", "compaction looks at the leases again in the transaction that swaps", style="leases")
 def lease_taken_during_compaction_is_ignored(patch: Patch) -> None:
     patch.setattr(upkeep, "_still_allowed", lambda tx, table, horizon: True)
 
 
-@fault("soup", "a tombstone stays as long as an older version of its row does")
+@fault("soup", "a tombstone stays as long as an older version of its row does", style="compaction below movers")
 def compaction_drops_needed_tombstones(patch: Patch) -> None:
     merge = upkeep.copy_slots
 
@@ -328,12 +340,12 @@ def compaction_drops_needed_tombstones(patch: Patch) -> None:
     patch.setattr(upkeep, "copy_slots", greedy)
 
 
-@fault("soup", "compaction leaves alone what a mover is copying")
+@fault("soup", "compaction leaves alone what a mover is copying", style="compaction below movers")
 def compaction_below_a_mover(patch: Patch) -> None:
     patch.setattr(upkeep, "_being_copied", lambda tx: SlotSet())
 
 
-@fault("soup", "a compacted fragment speaks for no slot that left meanwhile")
+@fault("soup", "a compacted fragment speaks for no slot that left meanwhile", style="compaction below movers")
 def swap_of_slots_that_left(patch: Patch) -> None:
     def blindly(tx: Tx, table: TableInfo, before: Any, merged: Copied | None, slots: SlotSet) -> int:
         for old in before:
@@ -347,7 +359,7 @@ def swap_of_slots_that_left(patch: Patch) -> None:
     patch.setattr(upkeep, "_swap", blindly)
 
 
-@fault("soup", "an expired snapshot is refused even when its table is known already")
+@fault("soup", "an expired snapshot is refused even when its table is known already", style="leases")
 def expired_snapshot_is_read(patch: Patch) -> None:
     patch.setattr(context._TableState, "serves", lambda self, snapshot: snapshot <= self.last_commit)
     patch.setattr(CommitTx, "check_snapshot", lambda self, table, snapshot: None)
@@ -415,8 +427,8 @@ def zombie_mover_goes_on(patch: Patch) -> None:
     patch.setattr(Tx, "set_move_phase", lambda self, tablet, owner, phase: True)
 
 
-@fault("soup", "a lost reply is no reason to write again: moves are undone, not half done")
-def failed_move_switches_all_the_same(patch: Patch) -> None:
+@fault("soup", "a move that failed leaves everything as it was")
+def failed_move_strikes_the_source(patch: Patch) -> None:
     undo = Mover._undo
 
     def stubborn(self: Mover, move: Any) -> None:

@@ -262,7 +262,9 @@ def test_a_key_in_two_fragments_of_one_write_is_refused_by_name(rows: int) -> No
 
 
 def test_different_keys_in_two_fragments_of_one_write_are_fine() -> None:
-    check_keys_differ(shelf_of([(k, 1, "a") for k in range(30)], [(k, 1, "b") for k in range(30, 60)]).source())
+    check_keys_differ(
+        shelf_of([(k, 1, "a") for k in range(30)], [(k, 1, "b") for k in range(30, 60)]).source()
+    )
 
 
 def test_rows_of_a_copy_are_visible_as_the_source_has_them() -> None:

@@ -23,8 +23,14 @@ from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import DiskFull, FragmentDamaged, OperatorNeeded, ShardUnavailable
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk, MemoryDisk, open_disk
-from elasticscan.storage.fragment import SLOT, FragmentReader, FragmentTarget, checksum
-from elasticscan.storage.fragment import fragment_schema, write_fragment
+from elasticscan.storage.fragment import (
+    SLOT,
+    FragmentReader,
+    FragmentTarget,
+    checksum,
+    fragment_schema,
+    write_fragment,
+)
 from elasticscan.store import Store
 from elasticscan.topology import SlotSet, StagedFragment
 from tests.storage.faulty_disk import Crashed, FaultyDisk

@@ -136,7 +136,7 @@ def test_a_repeated_key_is_refused_by_name_and_nothing_stays(buffer_bytes: int, 
     keys = [(n,) for n in range(20)] + [(7,)]
 
     def write() -> None:
-        for part in ([keys[:10], keys[10:]] if apart else [keys]):
+        for part in [keys[:10], keys[10:]] if apart else [keys]:
             ingest.add(batch_of(part, table, [None] * len(part)))
         ingest.finish()
 

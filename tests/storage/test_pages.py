@@ -167,9 +167,7 @@ def test_columns_come_as_asked_for_without_the_key(seed: int) -> None:
     snapshot = scenario.commits
     bounds = Bounds(scenario.floor(snapshot), snapshot)
     source = scenario.shelf.source()
-    pages = read_all(
-        source, [Piece(0, scenario.shelf.slot_count)], bounds, ["n", "v"], varying(scenario.rng)
-    )
+    pages = read_all(source, [Piece(0, scenario.shelf.slot_count)], bounds, ["n", "v"], varying(scenario.rng))
     found = [value for page in pages for value in page.rows.column("v").to_pylist()]
     assert sorted(found) == sorted(scenario.visible(snapshot).values())
 
@@ -221,9 +219,7 @@ def test_a_row_beyond_the_byte_limit_comes_alone(fragments: int) -> None:
     shelf = shelf_of(2)
     for part in range(fragments):
         shelf.add(written(shelf, range(part, 9, fragments), part + 1, "x" * 1_000))
-    pages = read_all(
-        shelf.source(), [Piece(0, 2)], Bounds(0, 9), ["k", "v"], same(PageLimits(100, 10))
-    )
+    pages = read_all(shelf.source(), [Piece(0, 2)], Bounds(0, 9), ["k", "v"], same(PageLimits(100, 10)))
     assert [page.rows.num_rows for page in pages] == [1] * 9
     assert sorted(key for _, (key,), _ in together(pages, shelf)) == list(range(9))
 
@@ -277,7 +273,9 @@ def test_a_position_between_two_keys_or_beyond_the_last_is_no_error() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_a_key_with_more_versions_than_a_page_has_rows_comes_once(versions: int, rows: int) -> None:
     shelf = shelf_of(1)
-    shelf.add([v for commit in range(1, versions + 1) for v in written(shelf, [3, 5, 7], commit, str(commit))])
+    shelf.add(
+        [v for commit in range(1, versions + 1) for v in written(shelf, [3, 5, 7], commit, str(commit))]
+    )
     shelf.add(written(shelf, [4, 5], versions + 1, "newest"))
     for snapshot in range(versions + 2):
         pages = read_all(

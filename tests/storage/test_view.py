@@ -46,9 +46,7 @@ def test_each_slot_is_in_the_interval_of_exactly_its_fragments(fragments: list[F
         for interval in intervals
         for slot in range(interval.start, interval.end)
     }
-    expected = {
-        slot: ids for slot in range(SLOTS) if (ids := {f.id for f in fragments if slot in f.slots})
-    }
+    expected = {slot: ids for slot in range(SLOTS) if (ids := {f.id for f in fragments if slot in f.slots})}
     assert found == expected
     assert sum(interval.end - interval.start for interval in intervals) == len(found)
     assert list(intervals) == sorted(intervals, key=lambda interval: interval.start)
@@ -74,7 +72,9 @@ def test_a_view_gives_the_fragments_that_count_of_the_slots_asked_for(
 
 
 @given(st.integers(1, 5), st.integers(0, 3), st.integers(0, 9), st.integers(0, 9))
-def test_bounds_wholly_hold_what_has_no_commit_outside(low: int, more: int, floor: int, snapshot: int) -> None:
+def test_bounds_wholly_hold_what_has_no_commit_outside(
+    low: int, more: int, floor: int, snapshot: int
+) -> None:
     bounds, made_of = Bounds(floor, snapshot), fragment(1, SlotSet.span(0, 1), low, low + more)
     inside = [floor <= commit <= snapshot for commit in range(low, low + more + 1)]
     assert bounds.wholly_hold(made_of) == all(inside)

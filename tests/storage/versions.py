@@ -11,22 +11,29 @@ import decimal
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
 from elasticscan.base.hashing import slots_of
 from elasticscan.storage.disk import Disk, MemoryDisk
-from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader, FragmentTarget
-from elasticscan.storage.fragment import fragment_schema, write_fragment
+from elasticscan.storage.fragment import (
+    COMMIT,
+    DELETED,
+    SLOT,
+    FragmentReader,
+    FragmentTarget,
+    fragment_schema,
+    write_fragment,
+)
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import View
 from elasticscan.topology import Fragment, SlotSet, TableInfo
 
 Key = tuple[Any, ...]
 
-_DAY = datetime.datetime(2024, 2, 29, tzinfo=datetime.timezone.utc)
+_DAY = datetime.datetime(2024, 2, 29, tzinfo=datetime.UTC)
 _TEXTS = ("", "a", "a\0", "a\0b", "a\0\xff", "b", "ba", "ä", "\uffff", "\U0001f600", "zz")
 
 
@@ -137,13 +144,11 @@ class Shelf:
         return fragment
 
     def source(self, fragments: Sequence[Fragment] | None = None) -> PageSource:
-        @lru_cache(maxsize=None)
+        @cache
         def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
             return FragmentReader(self.disk, fragment.path, columns, fragment.bytes)
 
-        return PageSource(
-            self.table, View(self.fragments if fragments is None else fragments), open_fragment
-        )
+        return PageSource(self.table, View(self.fragments if fragments is None else fragments), open_fragment)
 
     def versions(self) -> list[Version]:
         """Every version in a slot that its fragment speaks for."""

@@ -51,6 +51,42 @@ ONE = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("s", pa.string())])
 TWO = pa.schema([("a", pa.int64()), ("b", pa.string()), ("v", pa.int64())])
 TABLES = {"one": (ONE, ["id"], ["id"]), "two": (TWO, ["a", "b"], ["a"])}
 
+# The operations, and how often each is done.
+WEIGHTS = {
+    "write": 10,
+    "overwrite": 1,
+    "delete": 4,
+    "start_scan": 6,
+    "advance_one": 16,
+    "hand_over": 3,
+    "move": 5,
+    "move_and_return": 2,
+    "suspended_move": 5,
+    "resume_moves": 1,
+    "split": 2,
+    "join": 2,
+    "expand": 1,
+    "contract": 1,
+    "compact": 4,
+    "collect_garbage": 3,
+    "wait": 1,
+}
+# Some programs look into a corner where few rules meet; a mixture likes what chance likes.
+STYLES: dict[str, dict[str, int] | None] = {
+    "mixture": None,
+    "another mixture": None,
+    "a third mixture": None,
+    "compaction below movers": {"delete": 8, "suspended_move": 20, "compact": 8, "start_scan": 1},
+    "leases": {
+        "delete": 3,
+        "start_scan": 10,
+        "advance_one": 5,
+        "hand_over": 2,
+        "compact": 8,
+        "wait": 2,
+    },
+}
+
 
 class MoverStoppedError(Exception):
     """What a test raises in a mover to make its move fail or its process seem dead."""
@@ -107,7 +143,8 @@ class Kitchen:
     ) -> None:
         self._patch.undo()
 
-    def run(self, seed: int) -> None:
+    def run(self, seed: int, style: str | None = None) -> None:
+        """Run the program of a seed; `style` is one of `STYLES`, by default the seed's own."""
         rng = random.Random(seed)
         template = self.directory / f"template{rng.choice([0, 60])}"
         place = self.directory / f"store{seed}"
@@ -118,7 +155,7 @@ class Kitchen:
                 patch.setattr(fragment, "BATCH_ROWS", rows)
                 patch.setattr(copying, "BATCH_ROWS", rows)
                 patch.setattr(mover, "SMALL_REST_ROWS", rng.choice([0, 10, 1_000]))
-                self._soup = Soup(store, rng)
+                self._soup = Soup(store, rng, style or rng.choice(list(STYLES)))
                 self._soup.run()
         except BaseException as error:
             error.add_note(f"replay with: ELASTICSCAN_SEEDS={seed} pytest tests/store/test_model.py")
@@ -178,7 +215,7 @@ def fast_store(place: Path) -> Store:
 class Soup:
     """One program."""
 
-    def __init__(self, store: Store, rng: random.Random) -> None:
+    def __init__(self, store: Store, rng: random.Random, style: str) -> None:
         self.store, self.random = store, rng
         clock = store.context.clock
         assert isinstance(clock, ManualClock)
@@ -193,8 +230,8 @@ class Soup:
         self.under_way: list[MovePlan] = []
         self.keys = rng.choice([5, 40, 150])
         # Every program likes some operations, never does others, and is more or less disturbed.
-        self.weights = [weight * rng.choice([0, 1, 1, 5]) for weight in self._WEIGHTS]
-        self.weights[0] = self._WEIGHTS[0]
+        chance = {name: weight * rng.choice([0, 1, 1, 5]) for name, weight in WEIGHTS.items()}
+        self.weights = {"write": 10} | (STYLES[style] or chance)
         self.noise = rng.choice([0.0, 0.1, 0.4])
         self.noise_left = 25
         self.depth = 0
@@ -230,8 +267,8 @@ class Soup:
 
     def _operation(self) -> None:
         self.clock.advance(self.random.choice([0, 1, 1, 10, 10, 100]))
-        operation = self.random.choices(self._OPERATIONS, self.weights)[0]
-        operation(self)
+        name = self.random.choices(list(self.weights), list(self.weights.values()))[0]
+        getattr(self, f"_{name}")()
 
     # Writing
 
@@ -522,9 +559,3 @@ class Soup:
             for found in tx.fragments():
                 assert found.slots <= placement.at(found.shard), "a fragment speaks for slots that left"
         assert self.store.verify() == []
-
-    _OPERATIONS: tuple[Callable[[Soup], None], ...] = (
-        _write, _overwrite, _delete, _start_scan, _advance_one, _hand_over, _move, _move_and_return,
-        _suspended_move, _resume_moves, _split, _join, _expand, _contract, _compact, _collect_garbage, _wait,
-    )  # fmt: skip
-    _WEIGHTS = (10, 1, 4, 6, 16, 3, 5, 2, 5, 1, 2, 2, 1, 1, 4, 3, 1)

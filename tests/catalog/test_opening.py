@@ -1,0 +1,445 @@
+"""Catalogs that are missing, damaged, locked, out of reach, or of another format."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import Connection, text
+
+from elasticscan.base.clock import ManualClock
+from elasticscan.base.errors import (
+    AlreadyExists,
+    CatalogUnavailable,
+    DiskFull,
+    InvalidOption,
+    StoreDamaged,
+    StoreNotFound,
+    StoreTooNew,
+)
+from elasticscan.catalog import Catalog, NewStore, Tx
+from elasticscan.catalog import engine as engine_module
+from elasticscan.topology import TableInfo, initial_placement
+
+CLOCK = ManualClock(1_000.0)
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "BUSY_SECONDS", 0.2)
+
+
+def create(where: Path | str) -> None:
+    new = NewStore((("a", "shards/a"),), initial_placement(16, 4, [1]), "spark", 100.0)
+    Catalog.create(where, CLOCK, str(where), new)
+
+
+@contextmanager
+def opened(where: Path | str) -> Iterator[Catalog]:
+    catalog = Catalog(where, CLOCK, str(where))
+    try:
+        yield catalog
+    finally:
+        catalog.close()
+
+
+def use(where: Path | str) -> None:
+    """Open a catalog, look at all of it, and write to it."""
+    with opened(where) as catalog:
+        with catalog.reading() as tx:
+            look(tx)
+        with catalog.writing() as tx:
+            tx.bump_layout()
+
+
+def look(tx: Tx) -> None:
+    for part in (tx.info, tx.seal_keys, tx.versions, tx.shards, tx.placement, tx.tables, tx.moves, tx.leases):
+        part()
+    tx.newest_topology()
+    tx.topologies()
+    tx.fragments()
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    path = tmp_path / "catalog.db"
+    create(path)
+    with opened(path) as catalog, catalog.writing() as tx:
+        for name in ("t", "u"):
+            tx.create_table(name, TableInfo(0, name, SCHEMA, ("k",), ("k",), None, 0, 0))
+            tx.plan_move(len(tx.moves()) + 1, 1, 1, "me")
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    return path
+
+
+def change(path: Path, sql: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(sql)
+    connection.commit()
+    connection.close()
+
+
+# ---------------------------------------------------------------------------------- nothing, or no store
+
+
+def test_a_sound_catalog_is_used_without_complaint(where: Path) -> None:
+    use(where)
+
+
+def test_an_empty_file_holds_no_store(tmp_path: Path) -> None:
+    (tmp_path / "catalog.db").touch()
+    with pytest.raises(StoreNotFound):
+        use(tmp_path / "catalog.db")
+
+
+def test_a_database_of_something_else_holds_no_store(tmp_path: Path) -> None:
+    change(tmp_path / "catalog.db", "CREATE TABLE birds (name TEXT)")
+    with pytest.raises(StoreNotFound):
+        use(tmp_path / "catalog.db")
+
+
+def test_a_folder_that_is_not_there_is_out_of_reach(tmp_path: Path) -> None:
+    for attempt in (create, use):
+        with pytest.raises(CatalogUnavailable, match="unable to open"):
+            attempt(tmp_path / "missing" / "catalog.db")
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/store", "nonsense", "://", "sqlite://", "sqlite:///:memory:", "http://[x"]
+)
+def test_a_url_that_can_hold_no_catalog_is_a_wrong_option(url: str) -> None:
+    for attempt in (create, use):
+        with pytest.raises(InvalidOption):
+            attempt(url)
+
+
+def test_a_driver_that_is_not_installed_is_told_by_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(InvalidOption, match="pip install"):
+        use("postgresql+psycopg://localhost/store")
+
+
+@pytest.mark.parametrize("name", ["a?b", "a?mode=ro", "a#b", "a%41", "a b", "ä", "a:b@c", "a'b", "a;b"])
+def test_a_path_may_hold_what_a_url_would_take_for_something_else(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    create(folder / "catalog.db")
+    use(folder / "catalog.db")
+    assert (folder / "catalog.db").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_url_names_a_file_too(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/catalog.db"
+    create(url)
+    use(tmp_path / "catalog.db")
+    use(url)
+
+
+# ------------------------------------------------------------------------------------------- creating
+
+
+def test_a_store_is_not_created_twice_and_the_first_one_stays(where: Path) -> None:
+    before = where.read_bytes()
+    with pytest.raises(AlreadyExists):
+        create(where)
+    use(where)
+    assert len(before) == where.stat().st_size
+
+
+def test_a_creation_that_fails_leaves_no_half_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tx, "append_topology", fail)
+        with pytest.raises(KeyboardInterrupt):
+            create(tmp_path / "catalog.db")
+    with pytest.raises(StoreNotFound):
+        use(tmp_path / "catalog.db")
+    create(tmp_path / "catalog.db")
+    use(tmp_path / "catalog.db")
+
+
+CREATOR = """
+    import sys
+    from pathlib import Path
+    from elasticscan.base.clock import SystemClock
+    from elasticscan.base.errors import AlreadyExists
+    from elasticscan.catalog import Catalog, NewStore
+    from elasticscan.topology import initial_placement
+    new = NewStore((("a", "shards/a"),), initial_placement(16, 4, [1]), "spark", 100.0)
+    sys.stdin.readline()
+    try:
+        Catalog.create(Path(sys.argv[1]), SystemClock(), "here", new)
+        print("created")
+    except AlreadyExists:
+        print("exists")
+"""
+
+
+def test_of_processes_that_create_one_store_at_once_one_succeeds(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(CREATOR), str(tmp_path / "catalog.db")]
+    creators = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    for creator in creators:
+        assert creator.stdin is not None
+        creator.stdin.write("\n")
+        creator.stdin.flush()
+    said = sorted(creator.communicate(timeout=60)[0].strip() for creator in creators)
+    assert said == ["created", "exists", "exists", "exists"]
+    use(tmp_path / "catalog.db")
+
+
+# --------------------------------------------------------------------------------------------- damage
+
+
+def test_a_file_that_is_no_database_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "catalog.db").write_bytes(b"these are not the bytes of a database" * 500)
+    for attempt in (create, use):
+        with pytest.raises(StoreDamaged, match="not a database"):
+            attempt(tmp_path / "catalog.db")
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.6, 0.9])
+def test_a_database_that_was_cut_is_damaged(where: Path, share: float) -> None:
+    content = where.read_bytes()
+    where.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(StoreDamaged):
+        use(where)
+
+
+def test_a_database_with_pages_of_garbage_is_damaged(where: Path) -> None:
+    content = bytearray(where.read_bytes())
+    content[4_096:] = b"\xa5" * (len(content) - 4_096)
+    where.write_bytes(content)
+    with pytest.raises(StoreDamaged):
+        use(where)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE tables SET schema = x'00'",
+        "UPDATE tables SET primary_key = '{'",
+        "UPDATE tables SET shard_key = '3'",
+        "UPDATE moves SET phase = 'odd'",
+        "UPDATE topology_history SET body = x'00'",
+        "UPDATE topology_history SET body = x'c1'",
+        "DELETE FROM topology_history",
+        "DELETE FROM tablets WHERE id = 1",
+        "DELETE FROM tablets WHERE id = 2",
+        "DELETE FROM tablets WHERE id = 4",
+        "DELETE FROM tablets",
+        "UPDATE tablets SET slot_end = slot_end + 1 WHERE id = 2",
+        "UPDATE tablets SET slot_start = 0, slot_end = 4 WHERE id = 2",
+        "DELETE FROM seal_keys",
+        "DELETE FROM store_state",
+        "DROP TABLE tablets",
+        "DROP TABLE seal_keys",
+        "ALTER TABLE shards DROP COLUMN root",
+        "UPDATE store_state SET format_version = 'x'",
+        "UPDATE store_state SET format_version = 0",
+        ("INSERT INTO fragments (table_id, shard_id, path, slots, rows, bytes, is_unique, tombstones, versioned, "
+        "crc, min_commit, max_commit) VALUES (1, 1, 'x', '4-', 1, 1, 1, 0, 0, 0, 1, 1)"),
+    ],
+)
+def test_rows_that_make_no_sense_are_damage(where: Path, sql: str) -> None:
+    change(where, sql)
+    with pytest.raises(StoreDamaged):
+        use(where)
+
+
+# ----------------------------------------------------------------------------------------- out of reach
+
+
+def test_a_locked_catalog_can_be_read_but_not_written(where: Path) -> None:
+    other = sqlite3.connect(where, isolation_level=None)
+    with opened(where) as catalog:
+        other.execute("BEGIN IMMEDIATE")
+        with catalog.reading() as tx:
+            look(tx)
+        catalog.versions()
+        with pytest.raises(CatalogUnavailable, match="locked"), catalog.writing() as tx:
+            tx.bump_layout()
+        with pytest.raises(CatalogUnavailable, match="locked"):
+            create(where)
+        other.execute("ROLLBACK")
+        with catalog.writing() as tx:
+            tx.bump_layout()
+    other.close()
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A folder that other users may reach, unlike pytest's own."""
+    folder = Path(tempfile.mkdtemp(prefix="elasticscan-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """As nobody, when we are root, whom no permission stops."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    modes = {path: path.stat().st_mode for path in (folder, *folder.iterdir())}
+    for path in modes:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        yield
+    finally:
+        for path, mode in modes.items():
+            path.chmod(mode)
+
+
+def test_a_folder_that_may_not_be_written_is_told_as_such(open_to_all: Path) -> None:
+    where = open_to_all / "catalog.db"
+    with read_only(open_to_all), without_privileges(), pytest.raises(CatalogUnavailable, match="writable"):
+        create(where)
+    create(where)
+    with read_only(open_to_all), without_privileges(), pytest.raises(CatalogUnavailable, match="writable"):
+        use(where)
+    use(where)
+
+
+def test_a_catalog_whose_disk_is_full_says_so_and_stays_as_it_was(where: Path) -> None:
+    with opened(where) as catalog:
+        with catalog.reading() as tx:
+            before = tx.versions()
+        pages = limit_pages(catalog)
+        with pytest.raises(DiskFull, match="nothing was committed"), catalog.writing() as tx:
+            for number in range(2_000):
+                tx.take_lease(f"lease {number}", tx.table("t"), 2, "x" * 4_000, 60.0)
+        assert pages > 0
+        with catalog.reading() as tx:
+            assert tx.versions() == before
+            assert tx.leases() == []
+        with catalog.writing() as tx:
+            tx.bump_layout()
+
+
+def limit_pages(catalog: Catalog) -> int:
+    """SQLite's own bound on a file's size raises just what a full disk does."""
+    with catalog.reading() as tx:
+        pages: int = tx._sql.execute(text("PRAGMA page_count")).scalar_one()
+        tx._sql.execute(text(f"PRAGMA max_page_count = {pages + 20}"))
+    return pages
+
+
+def test_a_pool_without_a_free_connection_is_a_reason_to_try_again(
+    where: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(where) as catalog:
+        monkeypatch.setattr(catalog._engine.pool, "_timeout", 0.05)
+        with ExitStack() as others:
+            for _ in range(40):
+                others.enter_context(catalog.reading())
+            with pytest.raises(CatalogUnavailable, match="too many"), catalog.reading():
+                pass
+        with catalog.reading() as tx:
+            look(tx)
+
+
+# --------------------------------------------------------------------------------------------- formats
+
+
+def versions(where: Path) -> tuple[int, list[str]]:
+    connection = sqlite3.connect(where)
+    format_version = connection.execute("SELECT format_version FROM store_state").fetchone()[0]
+    columns = [row[1] for row in connection.execute("PRAGMA table_info(store_state)")]
+    connection.close()
+    return format_version, columns
+
+
+def add_column(name: str) -> Callable[[Connection], None]:
+    def step(connection: Connection) -> None:
+        connection.execute(text(f"ALTER TABLE store_state ADD COLUMN {name} INTEGER DEFAULT 7"))
+
+    return step
+
+
+@pytest.fixture
+def release_3(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This release, if its format were 3 and a store of format 1 lay there."""
+    assert versions(where)[0] == 1
+    monkeypatch.setattr(engine_module, "FORMAT_VERSION", 3)
+    monkeypatch.setitem(engine_module.MIGRATIONS, 1, add_column("one"))  # type: ignore[index]
+    monkeypatch.setitem(engine_module.MIGRATIONS, 2, add_column("two"))  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("release_3")
+def test_an_older_catalog_is_brought_up_to_date_step_by_step(where: Path) -> None:
+    use(where)
+    found, columns = versions(where)
+    assert found == 3
+    assert columns[-2:] == ["one", "two"]
+    use(where)
+
+
+@pytest.mark.usefixtures("release_3")
+def test_a_migration_that_fails_leaves_the_old_format(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(connection: Connection) -> None:
+        connection.execute(text("DELETE FROM tablets"))
+        raise KeyboardInterrupt
+
+    before = versions(where)
+    with monkeypatch.context() as patch:
+        patch.setitem(engine_module.MIGRATIONS, 2, fail)  # type: ignore[arg-type]
+        with pytest.raises(KeyboardInterrupt):
+            use(where)
+    assert versions(where) == before
+    use(where)
+    assert versions(where)[0] == 3
+
+
+def test_a_newer_format_is_refused_and_left_alone(where: Path) -> None:
+    change(where, "UPDATE store_state SET format_version = 2")
+    with pytest.raises(StoreTooNew, match="format 2.*formats up to 1"):
+        use(where)
+    assert versions(where)[0] == 2
+
+
+def test_a_release_that_was_overtaken_while_migrating_does_not_bring_the_format_down(
+    where: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "FORMAT_VERSION", 2)
+    engine = engine_module.make_engine(where)
+    change(where, "UPDATE store_state SET format_version = 3")  # between its look and its step
+    with pytest.raises(StoreTooNew):
+        engine_module.migrate(engine, {1: add_column("one")})
+    engine.dispose()
+    assert versions(where)[0] == 3
+
+
+def test_a_process_that_had_the_store_open_does_not_write_to_a_newer_format(where: Path) -> None:
+    with opened(where) as catalog:
+        change(where, "UPDATE store_state SET format_version = 2")
+        with pytest.raises(StoreTooNew, match="since it was opened"), catalog.writing() as tx:
+            tx.bump_layout()

@@ -1,0 +1,663 @@
+"""What one catalog transaction makes visible, and to whom."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticscan.base.clock import ManualClock
+from elasticscan.base.errors import (
+    AlreadyExists,
+    InvalidOption,
+    InvalidTopologyChange,
+    MoveInProgress,
+    ShardNotFound,
+    SnapshotExpired,
+    SnapshotNotFound,
+    TableChanged,
+    TableNotFound,
+    TabletNotFound,
+)
+from elasticscan.catalog import Catalog, NewStore, Tx
+from elasticscan.catalog.placement import _pack_topology, _unpack_topology
+from elasticscan.topology import (
+    Phase,
+    Placement,
+    SlotSet,
+    StagedFragment,
+    TableInfo,
+    Tablet,
+    Topology,
+    initial_placement,
+    move_tablet,
+    split_tablet,
+)
+
+SLOTS = 16
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("Ä b", pa.list_(pa.string()))])
+
+
+def definition(name: str) -> TableInfo:
+    return TableInfo(0, name, SCHEMA, ("k",), ("k",), "lz4", 0, 0)
+
+
+def staged(
+    path: str = "t1/a.arrow", shard: int = 1, slots: SlotSet | None = None, rows: int = 5
+) -> StagedFragment:
+    slots = SlotSet.span(0, 8) if slots is None else slots
+    return StagedFragment(shard, path, slots, rows, 100, True, 0, False, 1 << 31)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_000.0)
+
+
+def make(where: Path, clock: ManualClock) -> Catalog:
+    placement = initial_placement(SLOTS, 4, [1, 2])
+    shards = (("a", "shards/a"), ("b", "shards/b"))
+    Catalog.create(where, clock, str(where), NewStore(shards, placement, "spark", 100.0))
+    return Catalog(where, clock, str(where))
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, clock: ManualClock) -> Iterator[Catalog]:
+    made = make(tmp_path / "catalog.db", clock)
+    yield made
+    made.close()
+
+
+def add_table(catalog: Catalog, name: str = "t") -> TableInfo:
+    with catalog.writing() as tx:
+        return tx.create_table(name, definition(name))
+
+
+def add_commit(catalog: Catalog, table: TableInfo, *fragments: StagedFragment, kind: str = "write") -> int:
+    with catalog.writing() as tx:
+        return tx.add_commit(table.id, kind, fragments)
+
+
+# ----------------------------------------------------------------------------- commits and their order
+
+
+def test_commit_numbers_of_many_threads_are_consecutive(catalog: Catalog) -> None:
+    table = add_table(catalog)
+    barrier = threading.Barrier(8)
+
+    def commit(worker: int) -> list[int]:
+        barrier.wait()
+        return [add_commit(catalog, table, staged(f"t1/{worker}-{n}")) for n in range(10)]
+
+    with ThreadPoolExecutor(8) as pool:
+        numbers = [number for found in pool.map(commit, range(8)) for number in found]
+    assert sorted(numbers) == list(range(2, 82))
+    with catalog.reading() as tx:
+        assert [commit.number for commit in tx.commits(table.id)] == list(range(1, 82))
+        assert tx.versions()[1] == 81
+
+
+WRITER = """
+    import sys
+    from pathlib import Path
+    from elasticscan.base.clock import SystemClock
+    from elasticscan.catalog import Catalog
+    catalog = Catalog(Path(sys.argv[1]), SystemClock(), "here")
+    for n in range(15):
+        with catalog.writing() as tx:
+            print(tx.add_commit(tx.table("t").id, "write", []))
+"""
+
+
+def test_commit_numbers_of_many_processes_are_consecutive(catalog: Catalog, tmp_path: Path) -> None:
+    add_table(catalog)
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path / "catalog.db")]
+    writers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    outputs = [writer.communicate(timeout=120)[0] for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0, 0]
+    numbers = [[int(line) for line in output.split()] for output in outputs]
+    assert all(found == sorted(found) for found in numbers)
+    assert sorted(number for found in numbers for number in found) == list(range(2, 47))
+
+
+def test_a_commit_is_seen_by_readers_that_begin_after_it_and_by_no_other(catalog: Catalog) -> None:
+    table = add_table(catalog)
+    with catalog.reading() as before:
+        assert before.versions()[1] == 1
+        number = add_commit(catalog, table, staged())
+        assert before.versions()[1] == 1
+        assert before.fragments() == ()
+    with catalog.reading() as after:
+        assert after.versions()[1] == number
+        assert [fragment.min_commit for fragment in after.fragments()] == [number]
+
+
+def test_nothing_of_a_transaction_that_raises_is_kept(catalog: Catalog) -> None:
+    table = add_table(catalog)
+    add_commit(catalog, table, staged())
+    before = everything(catalog)
+
+    def change_all(tx: Tx) -> None:
+        tx.create_table("u", definition("u"))
+        tx.add_commit(table.id, "overwrite", [staged("t1/b.arrow")])
+        tx.strike_slots(1, SlotSet.span(0, 8))
+        placement = tx.placement()
+        tx.replace_placement(placement, move_tablet(placement, 1, 2, placement.tablets[0].epoch))
+        tx.append_topology("moved")
+        tx.add_shard("c", "shards/c")
+        tx.plan_move(3, 2, 1, "me")
+        tx.take_lease("l", table, 2, "scan", 10)
+        tx.set_oldest_snapshot(table.id, 2)
+        tx.drop_table("t")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), catalog.writing() as tx:
+        change_all(tx)
+    assert everything(catalog) == before
+    assert add_commit(catalog, table) == 3, "the number that was given up is given again"
+
+
+def everything(catalog: Catalog) -> tuple[object, ...]:
+    with catalog.reading() as tx:
+        return (
+            tx.versions(),
+            tx.shards(),
+            tx.placement(),
+            tx.topologies(),
+            tx.tables(),
+            tx.fragments(),
+            tx.known_paths(),
+            tx.moves(),
+            tuple(map(str, tx.leases())),
+            tuple(commit for table in tx.tables() for commit in tx.commits(table.id)),
+        )
+
+
+def test_one_writer_waits_for_the_other(catalog: Catalog) -> None:
+    table = add_table(catalog)
+    began, order = threading.Event(), []
+
+    def second() -> None:
+        began.set()
+        order.append(("second", add_commit(catalog, table)))
+
+    thread = threading.Thread(target=second)
+    with catalog.writing() as tx:
+        thread.start()
+        began.wait()
+        order.append(("first", tx.add_commit(table.id, "write", [])))
+    thread.join()
+    assert order == [("first", 2), ("second", 3)]
+
+
+def test_a_forked_child_and_its_parent_may_both_go_on(catalog: Catalog) -> None:
+    table = add_table(catalog)
+    assert catalog.versions()[1] == 1
+    with catalog.reading() as tx:
+        tx.tables()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            catalog.versions()
+            for _ in range(10):
+                add_commit(catalog, table)
+            catalog.close()
+            status = 0
+        finally:
+            os._exit(status)
+    for _ in range(10):
+        add_commit(catalog, table)
+        catalog.versions()
+    assert os.waitpid(child, 0)[1] == 0
+    assert catalog.versions()[1] == 21
+    with catalog.reading() as tx:
+        assert [commit.number for commit in tx.commits(table.id)] == list(range(1, 22))
+
+
+def test_threads_that_come_and_go_leave_no_connection_behind(catalog: Catalog) -> None:
+    add_table(catalog)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names, not paths
+    for _ in range(60):
+        thread = threading.Thread(target=catalog.versions)
+        thread.start()
+        thread.join()
+    assert len(os.listdir("/proc/self/fd")) < before + 20  # noqa: PTH208
+
+
+def test_more_threads_than_the_pool_has_connections_may_watch_and_read(catalog: Catalog) -> None:
+    add_table(catalog)
+    barrier = threading.Barrier(60)
+
+    def work(_: int) -> int:
+        barrier.wait()
+        found = catalog.versions()[1]
+        barrier.wait()  # all threads are alive, and each has looked
+        with catalog.reading() as tx:
+            return tx.versions()[1] - found
+
+    with ThreadPoolExecutor(60) as pool:
+        assert set(pool.map(work, range(60))) == {0}
+
+
+def test_a_write_of_an_application_is_found_again_by_its_version(catalog: Catalog) -> None:
+    table, other = add_table(catalog), add_table(catalog, "u")
+    with catalog.writing() as tx:
+        number = tx.add_commit(table.id, "write", [staged()], ("stream", 7))
+    with catalog.reading() as tx:
+        assert tx.commit_of_app(table.id, ("stream", 7)) == number
+        assert tx.commit_of_app(table.id, ("stream", 8)) is None
+        assert tx.commit_of_app(table.id, ("other", 7)) is None
+        assert tx.commit_of_app(other.id, ("stream", 7)) is None
+
+
+def test_commits_are_found_by_time(catalog: Catalog, clock: ManualClock) -> None:
+    table = add_table(catalog)
+    for _ in range(3):
+        clock.advance(10)
+        add_commit(catalog, table)
+    with catalog.reading() as tx:
+        found = [tx.commit_before(at) for at in (999, 1_000, 1_009, 1_010, 1_029, 1_030, 9_999)]
+    assert found == [0, 1, 1, 2, 3, 4, 4]
+
+
+def test_overwrites_are_told_apart(catalog: Catalog) -> None:
+    table, other = add_table(catalog), add_table(catalog, "u")
+    numbers = [add_commit(catalog, t, kind=k) for t in (table, other) for k in ("write", "overwrite")]
+    with catalog.reading() as tx:
+        assert tx.overwrites(table.id) == (numbers[1],)
+        assert tx.overwrites(other.id) == (numbers[3],)
+
+
+# ---------------------------------------------------------------------------------------- the layout
+
+
+def test_the_layout_grows_with_what_an_older_snapshot_could_see_and_with_nothing_else(
+    catalog: Catalog,
+) -> None:
+    table = add_table(catalog)
+    number = add_commit(catalog, table, staged())
+
+    def layout() -> int:
+        assert catalog.versions() == versions_in_transaction(catalog)
+        return catalog.versions()[0]
+
+    at = layout()
+    add_commit(catalog, table, staged("t1/b.arrow"))
+    with catalog.writing() as tx:
+        tx.take_lease("l", table, number, "scan", 10)
+        tx.plan_move(1, 1, 2, "me")
+        tx.end_move(1, "me")
+        tx.add_shard("c", "shards/c")
+        tx.append_topology("nothing new")
+    assert layout() == at, "plain commits, leases, plans and empty shards leave it alone"
+    with catalog.writing() as tx:
+        placement = tx.placement()
+        tx.replace_placement(placement, move_tablet(placement, 1, 2, placement.tablets[0].epoch))
+    assert layout() > at
+    at = layout()
+    with catalog.writing() as tx:
+        tx.drop_table("t")
+    assert layout() > at
+
+
+def versions_in_transaction(catalog: Catalog) -> tuple[int, int]:
+    with catalog.reading() as tx:
+        return tx.versions()
+
+
+# ------------------------------------------------------------------------------------------ fragments
+
+
+def test_slots_that_are_struck_are_spoken_for_no_longer(catalog: Catalog) -> None:
+    table = add_table(catalog)
+    add_commit(catalog, table, staged("t1/a"), staged("t1/b", slots=SlotSet.span(2, 4)), staged("t1/c", 2))
+    with catalog.writing() as tx:
+        tx.strike_slots(1, SlotSet.span(2, 6))
+    with catalog.reading() as tx:
+        assert {f.path: str(f.slots) for f in tx.fragments()} == {"t1/a": "0-2,6-8", "t1/c": "0-8"}
+        assert {f.path for f in tx.dropped_fragments(1_000.0)} == {"t1/b"}
+        assert tx.known_paths() == {(1, "t1/a"), (1, "t1/b"), (2, "t1/c")}
+
+
+slot_sets = st.lists(st.tuples(st.integers(0, SLOTS), st.integers(0, SLOTS)), max_size=5).map(SlotSet.of)
+
+
+@given(slot_sets)
+def test_any_set_of_slots_is_kept_as_it_is(slots: SlotSet) -> None:
+    assert SlotSet.parse(str(slots)) == slots
+
+
+def test_a_fragment_that_speaks_for_nothing_is_dropped_and_can_be_forgotten(
+    catalog: Catalog, clock: ManualClock
+) -> None:
+    table = add_table(catalog)
+    add_commit(catalog, table, staged())
+    with catalog.reading() as tx:
+        (fragment,) = tx.fragments()
+    with catalog.writing() as tx:
+        tx.set_fragment_slots(fragment.id, SlotSet.of([(0, 2), (5, 6)]))
+        assert [str(f.slots) for f in tx.fragments()] == ["0-2,5-6"]
+        tx.set_fragment_slots(fragment.id, SlotSet())
+        assert tx.fragments() == ()
+        assert tx.dropped_fragments(clock.now() - 1) == ()
+    clock.advance(5)
+    with catalog.writing() as tx:
+        tx.set_fragment_slots(fragment.id, SlotSet())  # once more: the time of dropping stays
+        assert [f.id for f in tx.dropped_fragments(1_000.0)] == [fragment.id]
+        tx.forget_fragments([fragment.id])
+        assert tx.known_paths() == frozenset()
+
+
+def test_a_fragment_comes_back_as_it_was_entered(catalog: Catalog) -> None:
+    table = add_table(catalog)
+    with catalog.writing() as tx:
+        tx.add_fragments(table.id, [staged()], 3, 9)
+        (found,) = tx.fragments(table=table.id, shard=1)
+        assert tx.fragments(shard=2) == tx.fragments(table=table.id + 1) == ()
+    one = staged()
+    assert (found.min_commit, found.max_commit, found.table) == (3, 9, table.id)
+    for name in ("shard", "path", "slots", "rows", "bytes", "unique", "tombstones", "versioned", "crc"):
+        assert getattr(found, name) == getattr(one, name), name
+
+
+def test_files_of_a_removed_shard_are_known_where_a_new_one_took_its_place(catalog: Catalog) -> None:
+    table = add_table(catalog)
+    with catalog.writing() as tx:
+        old = tx.add_shard("c", "shards/c")
+        tx.add_fragments(table.id, [staged("t1/x", old.id)], 1, 1)
+        tx.remove_shard(old.id)
+        new = tx.add_shard("c", "shards/c")
+        assert new.id != old.id
+        assert tx.known_paths() == {(old.id, "t1/x"), (new.id, "t1/x")}
+
+
+# -------------------------------------------------------------------------------------------- tables
+
+
+def test_a_table_comes_back_as_it_was_defined(catalog: Catalog) -> None:
+    made = add_table(catalog, "t_1")
+    with catalog.reading() as tx:
+        found = tx.table("t_1")
+        assert found == made == tx.table_by_id(made.id) == tx.tables()[0]
+    assert found.schema.equals(SCHEMA, check_metadata=True)
+    assert (found.primary_key, found.shard_key, found.compression) == (("k",), ("k",), "lz4")
+    assert found.created_commit == found.oldest_snapshot == 1
+
+
+def test_a_table_is_made_once(catalog: Catalog) -> None:
+    add_table(catalog)
+    with pytest.raises(AlreadyExists):
+        add_table(catalog)
+
+
+def test_names_that_differ_by_case_are_different_tables(catalog: Catalog) -> None:
+    lower, upper = add_table(catalog, "names"), add_table(catalog, "NAMES")
+    with catalog.reading() as tx:
+        assert tx.table("names") == lower
+        assert tx.table("NAMES") == upper
+        with pytest.raises(TableNotFound):
+            tx.table("Names")
+
+
+def test_a_table_that_is_not_there_is_told_with_the_nearest_name(catalog: Catalog) -> None:
+    add_table(catalog, "flights")
+    with catalog.reading() as tx:
+        with pytest.raises(TableNotFound, match="did you mean 'flights'"):
+            tx.table("flight")
+        with pytest.raises(TableNotFound, match="it has flights"):
+            tx.table("zzz")
+
+
+def test_a_table_that_was_dropped_and_made_again_is_another_table(catalog: Catalog) -> None:
+    first = add_table(catalog)
+    add_commit(catalog, first, staged())
+    with catalog.writing() as tx:
+        tx.drop_table("t")
+        assert tx.table_by_id(first.id) is None
+        assert tx.fragments() == ()
+        assert len(tx.dropped_fragments(tx.now)) == 1
+    second = add_table(catalog)
+    assert second.id != first.id
+    assert second.created_commit == 3
+    with catalog.reading() as tx:
+        assert tx.table("t").id == second.id
+        assert tx.table_by_id(first.id) is None
+        with pytest.raises(SnapshotNotFound):
+            tx.check_snapshot(second, 2)
+
+
+# ------------------------------------------------------------------------------- snapshots and leases
+
+
+def test_snapshots_are_those_since_the_table_was_made_that_are_kept(catalog: Catalog) -> None:
+    add_table(catalog, "earlier")
+    table = add_table(catalog)
+    for _ in range(4):
+        add_commit(catalog, table)
+    with catalog.writing() as tx:
+        tx.set_oldest_snapshot(table.id, 4)
+        table = tx.table("t")
+        for snapshot in (-1, 0, 1, 7, 1 << 40):
+            with pytest.raises(SnapshotNotFound):
+                tx.check_snapshot(table, snapshot)
+        for snapshot in (2, 3):
+            with pytest.raises(SnapshotExpired):
+                tx.check_snapshot(table, snapshot)
+        for snapshot in (4, 5, 6):
+            tx.check_snapshot(table, snapshot)
+
+
+def test_the_oldest_snapshot_never_goes_back(catalog: Catalog) -> None:
+    """Of two compactions at once the slower one must not promise again what the faster one removed."""
+    table = add_table(catalog)
+    for _ in range(9):
+        add_commit(catalog, table)
+    with catalog.writing() as tx:
+        tx.set_oldest_snapshot(table.id, 8)
+        tx.set_oldest_snapshot(table.id, 5)
+        assert tx.table("t").oldest_snapshot == 8
+
+
+def test_a_lease_lasts_as_long_as_it_is_renewed(catalog: Catalog, clock: ManualClock) -> None:
+    table = add_table(catalog)
+    with catalog.writing() as tx:
+        tx.take_lease("l", table, 1, "scan", 60)
+    clock.advance(50)
+    with catalog.writing() as tx:
+        assert tx.renew_lease("l", 60)
+    clock.advance(60)
+    with catalog.writing() as tx:
+        assert [lease["id"] for lease in tx.leases()] == ["l"]
+        assert tx.end_expired_leases() == 0
+    clock.advance(0.5)
+    with catalog.writing() as tx:
+        assert tx.leases() == []
+        assert not tx.renew_lease("l", 60), "its snapshot may be gone"
+        assert tx.end_expired_leases() == 1
+        assert not tx.renew_lease("l", 60)
+
+
+def test_a_lease_that_ended_can_be_taken_anew(catalog: Catalog, clock: ManualClock) -> None:
+    table = add_table(catalog)
+    with catalog.writing() as tx:
+        tx.take_lease("l", table, 1, "scan", 60)
+    clock.advance(100)
+    with catalog.writing() as tx:
+        tx.take_lease("l", table, 1, "scan", 60)
+        assert [(lease["id"], lease["expires_at"]) for lease in tx.leases()] == [("l", 1_160.0)]
+        tx.end_lease("l")
+        tx.end_lease("l")
+        assert tx.leases() == []
+
+
+def test_a_lease_is_refused_for_a_snapshot_that_went_since_the_table_was_looked_up(catalog: Catalog) -> None:
+    table = add_table(catalog)
+    for _ in range(3):
+        add_commit(catalog, table)
+    with catalog.writing() as tx:
+        tx.set_oldest_snapshot(table.id, 3)
+        with pytest.raises(SnapshotExpired):
+            tx.take_lease("l", table, 2, "scan", 60)
+        tx.drop_table("t")
+        with pytest.raises(TableChanged):
+            tx.take_lease("l", table, 3, "scan", 60)
+
+
+def test_what_is_needed_is_what_retention_or_the_oldest_lease_asks_for(
+    catalog: Catalog, clock: ManualClock
+) -> None:
+    table, other = add_table(catalog), add_table(catalog, "other")  # at 1,000 s
+    for _ in range(3):
+        clock.advance(10)
+        add_commit(catalog, table)  # commits 3, 4, 5 at 1,010 s, 1,020 s, 1,030 s
+    with catalog.writing() as tx:
+        found = [tx.oldest_needed(table.id, seconds) for seconds in (0, 9, 10, 19, 20, 31, 1_000)]
+        assert found == [5, 4, 4, 3, 3, 0, 0]
+        tx.take_lease("l", table, 4, "scan", 60)
+        tx.take_lease("m", table, 3, "scan", 5)
+        tx.take_lease("n", other, 2, "scan", 60)
+        assert tx.oldest_needed(table.id, 0) == 3
+        assert tx.oldest_needed(table.id, 1_000) == 0
+    clock.advance(6)
+    with catalog.reading() as tx:
+        assert tx.oldest_needed(table.id, 0) == 4
+        assert tx.oldest_needed(other.id, 0) == 2
+
+
+# ------------------------------------------------------------------------ shards, placement, topologies
+
+
+def test_a_new_store_has_its_placement_and_its_first_topology(catalog: Catalog, clock: ManualClock) -> None:
+    with catalog.reading() as tx:
+        info, topology = tx.info(), tx.newest_topology()
+        assert (info.slots, info.hash, info.retention_seconds) == (SLOTS, "spark", 100.0)
+        assert info.created_at == clock.now()
+        assert len(info.store_id) == 32
+        assert tx.placement() == topology.placement == initial_placement(SLOTS, 4, [1, 2])
+        assert topology.shard_names == ((1, "a"), (2, "b"))
+        assert [len(secret) for secret in tx.seal_keys().values()] == [32]
+
+
+def test_shards_are_added_drained_and_removed(catalog: Catalog) -> None:
+    with catalog.writing() as tx:
+        added = tx.add_shard("c", "shards/c")
+        assert added.id == 3
+        with pytest.raises(AlreadyExists):
+            tx.add_shard("c", "shards/c2")
+        tx.set_draining(3, True)
+        assert [shard.draining for shard in tx.shards()] == [False, False, True]
+        with pytest.raises(InvalidTopologyChange, match="still holds 2 tablets"):
+            tx.remove_shard(1)
+        tx.remove_shard(3)
+        with pytest.raises(ShardNotFound, match="it has a, b"):
+            tx.shard_named("c")
+        assert tx.shard_roots() == {1: "shards/a", 2: "shards/b", 3: "shards/c"}
+        assert tx.add_shard("c", "shards/c").id == 4, "ids are never used twice"
+
+
+@pytest.mark.parametrize("root", ["shards/a", "shards/a/", "shards/a/deeper", "shards"])
+def test_a_shard_may_not_lie_where_another_one_does(catalog: Catalog, root: str) -> None:
+    """Its garbage collection would take the other one's files for garbage."""
+    with catalog.writing() as tx, pytest.raises(InvalidOption, match="overlaps"):
+        tx.add_shard("c", root)
+    with catalog.writing() as tx:
+        tx.add_shard("c", "shards/ab")
+
+
+def test_a_placement_is_written_by_its_differences(catalog: Catalog) -> None:
+    with catalog.writing() as tx:
+        before = tx.placement()
+        moved = move_tablet(before, 1, 2, before.tablets[0].epoch)
+        tx.replace_placement(before, moved)
+        assert tx.placement() == moved
+        left, right = tx.new_tablet_ids(2)
+        assert (left, right) == (5, 6)
+        split = split_tablet(moved, 2, None, (left, right))
+        tx.replace_placement(moved, split)
+        assert tx.placement() == split
+        with pytest.raises(TabletNotFound):
+            tx.tablet(2)
+        assert tx.tablet(left) == split.tablet(left)
+    with catalog.writing() as tx:
+        assert tx.new_tablet_ids(1) == (7,)
+
+
+def test_the_topology_history_keeps_every_topology(catalog: Catalog, clock: ManualClock) -> None:
+    published = []
+    with catalog.reading() as tx:
+        published.append(tx.newest_topology())
+    for target in (2, 1, 2):
+        clock.advance(7)
+        with catalog.writing() as tx:
+            placement = tx.placement()
+            tablet = placement.tablets[0]
+            tx.replace_placement(placement, move_tablet(placement, 1, target, tablet.epoch))
+            published.append(tx.append_topology(f"moved to {target} – „sogar“"))
+    with catalog.reading() as tx:
+        assert tx.topologies() == tuple(published)
+        assert tx.newest_topology() == published[-1]
+        assert [tx.topology(number) for number in (1, 2, 3, 4)] == published
+        with pytest.raises(SnapshotNotFound):
+            tx.topology(5)
+    assert [topology.created_at for topology in published] == [1_000, 1_007, 1_014, 1_021]
+
+
+@st.composite
+def topologies(draw: st.DrawFn) -> Topology:
+    cuts = [*sorted(draw(st.sets(st.integers(1, 65535), max_size=6))), 65536]
+    tablets, at = [], 0
+    for number, end in enumerate(cuts, draw(st.integers(1, 1 << 30))):
+        shard, epoch = draw(st.integers(1, 1 << 31)), draw(st.integers(1, 1 << 62))
+        tablets.append(Tablet(number, at, end, shard, epoch))
+        at = end
+    names = draw(st.dictionaries(st.integers(1, 1 << 31), st.text(max_size=9), max_size=4))
+    return Topology(3, Placement(tuple(tablets)), tuple(names.items()), 5.0, "why")
+
+
+class Row:
+    def __init__(self, topology: Topology) -> None:
+        self.number, self.created_at, self.reason = topology.number, topology.created_at, topology.reason
+        self.body = _pack_topology(topology)
+
+
+@given(topologies())
+def test_any_topology_comes_back_as_it_was_packed(topology: Topology) -> None:
+    assert _unpack_topology(Row(topology)) == topology
+
+
+# --------------------------------------------------------------------------------------------- moves
+
+
+def test_a_tablet_is_moved_by_one_owner_at_a_time(catalog: Catalog, clock: ManualClock) -> None:
+    with catalog.writing() as tx:
+        tx.plan_move(1, 1, 2, "me")
+    clock.advance(3)
+    with catalog.writing() as tx:
+        with pytest.raises(MoveInProgress, match="by me"):
+            tx.plan_move(1, 1, 2, "you")
+        assert not tx.set_move_phase(1, "you", Phase.COPYING)
+        assert tx.set_move_phase(1, "me", Phase.COPYING)
+        assert not tx.end_move(1, "you")
+        (move,) = tx.moves()
+        assert tx.move(1) == move
+        assert (move.phase, move.owner, move.started_at, move.heartbeat_at) == (
+            Phase.COPYING,
+            "me",
+            1_000.0,
+            1_003.0,
+        )
+        assert tx.end_move(1, "me")
+        assert not tx.end_move(1, "me")
+        assert tx.move(1) is None
+        tx.plan_move(1, 1, 2, "you")
