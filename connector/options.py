@@ -15,7 +15,7 @@ from typing import TypeVar
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS
 
-DEFAULT_SPLIT_BYTES = 256 << 20
+DEFAULT_SPLIT_BYTES = 512 << 20
 
 _OWN = (
     "store",

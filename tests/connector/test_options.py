@@ -24,7 +24,7 @@ def refused(**given: str) -> str:
 
 def test_store_and_table_are_enough_and_the_rest_has_defaults() -> None:
     assert parsed() == Options("/data/my.store", "t")
-    assert parsed().split_bytes == DEFAULT_SPLIT_BYTES == 256 << 20
+    assert parsed().split_bytes == DEFAULT_SPLIT_BYTES == 512 << 20
 
 
 def test_keys_may_come_in_any_case() -> None:
