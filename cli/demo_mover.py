@@ -14,7 +14,7 @@ NEW, LEAVING = "s3", "s1"
 # So much of the scan is read before the shard leaves.
 LEAVE_AT = 0.7
 # How often a move takes a tablet back to where it came from.
-RETURNS = 0.3
+RETURNS = 0.1
 # Copying is held back a little, so that a move lasts long enough to be seen.
 _BYTES_PER_SECOND = 6e6
 

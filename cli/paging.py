@@ -23,20 +23,31 @@ def first_pages(store: Store, scan: Scan, rows: int | None, pages: int | None) -
                 return
         return
     key, count = scan.key, 0
-    most = store.context.sealer.open(key).page_rows if key else 0
+    usual = most = _page_rows(store, key)
     while key is not None and rows and count != pages:
         page = _one_page(store, key, most)
         while page.rows.num_rows > rows:
             most = max(1, min(most // 2, page.rows.num_rows))
             page = _one_page(store, key, most)
-        yield page
-        key, rows, count = page.key, rows - page.rows.num_rows, count + 1
+        # Whoever goes on with the key gets pages of the usual length.
+        key = None if page.key is None else _with_page_rows(store, page.key, usual)
+        yield Page(page.rows, key)
+        rows, count, most = rows - page.rows.num_rows, count + 1, min(2 * most, usual)
+
+
+def _page_rows(store: Store, key: str | None) -> int:
+    return 1 if key is None else store.context.sealer.open(key).page_rows
+
+
+def _with_page_rows(store: Store, key: str, page_rows: int) -> str:
+    sealer = store.context.sealer
+    return sealer.seal(replace(sealer.open(key), page_rows=page_rows))
 
 
 def _one_page(store: Store, key: str, page_rows: int) -> Page:
     """The page after `key`. Its lease goes on: the page may be read again, and others follow."""
-    opened = store.context.sealer.open(key)
-    return next(iter(store.resume_part(replace(opened, page_rows=page_rows), ends_lease=False)))
+    opened = replace(store.context.sealer.open(key), page_rows=page_rows)
+    return next(iter(store.resume_part(opened, ends_lease=False)))
 
 
 def end_lease(store: Store, key: str | None) -> None:

@@ -235,6 +235,4 @@ def _nested_widens(found: pa.DataType, wanted: pa.DataType) -> bool:
         return False
     pairs = [(found.field(i), wanted.field(i)) for i in range(found.num_fields)]
     named = not t.is_struct(found) or all(a.name == b.name for a, b in pairs)
-    # A cast does not look for nulls inside of nested values, so their absence must be promised.
-    filled = all(b.nullable or not a.nullable for a, b in pairs)
-    return named and filled and all(a.type == b.type or _widens(a.type, b.type) for a, b in pairs)
+    return named and all(a.type == b.type or _widens(a.type, b.type) for a, b in pairs)

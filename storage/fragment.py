@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from elasticscan.base.errors import FragmentDamaged
+from elasticscan.base.errors import FragmentDamaged, UsageError
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.base.order_keys import encode_row
 from elasticscan.storage.disk import Disk
@@ -293,7 +293,10 @@ class FragmentReader:
         return index, start + beyond
 
     def row_key(self, batch: pa.RecordBatch, row: int, primary_key: Sequence[str]) -> bytes:
-        return encode_row([batch.column(name) for name in primary_key], row)
+        try:
+            return encode_row([batch.column(name) for name in primary_key], row)
+        except UsageError as error:  # a null, or a type that no key has: no writer lets them in
+            raise self._damaged(error) from error
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return (self.batch(index) for index in range(self.batch_count))

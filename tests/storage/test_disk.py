@@ -29,6 +29,7 @@ from elasticscan.storage.fragment import (
     FragmentTarget,
     checksum,
     fragment_schema,
+    is_fragment_path,
     write_fragment,
 )
 from elasticscan.store import Store
@@ -114,6 +115,12 @@ def read(disk: Disk, path: str) -> bytes:
     return content
 
 
+def fail_while_writing(disk: Disk, error: BaseException) -> None:
+    with disk.create(PATH) as file:
+        file.write(b"half of what was meant")
+        raise error
+
+
 def paths(disk: Disk) -> list[str]:
     return sorted(path for path, _ in disk.list())
 
@@ -152,9 +159,8 @@ def test_nothing_is_seen_under_the_path_before_the_block_ends(made: Made) -> Non
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), Crashed()])
 def test_nothing_stays_when_the_block_raises(made: Made, error: BaseException) -> None:
-    with pytest.raises(type(error)), made.disk.create(PATH) as file:
-        file.write(b"half")
-        raise error
+    with pytest.raises(type(error)):
+        fail_while_writing(made.disk, error)
     assert made.disk.list() == []
     with pytest.raises(FragmentDamaged):
         made.disk.open(PATH)
@@ -162,9 +168,8 @@ def test_nothing_stays_when_the_block_raises(made: Made, error: BaseException) -
 
 def test_an_old_file_stays_when_its_replacement_fails(made: Made) -> None:
     write(made.disk, PATH, b"old")
-    with pytest.raises(ValueError), made.disk.create(PATH) as file:
-        file.write(b"new and longer")
-        raise ValueError
+    with pytest.raises(ValueError):
+        fail_while_writing(made.disk, ValueError())
     assert read(made.disk, PATH) == b"old"
     assert paths(made.disk) == [PATH]
 
@@ -319,10 +324,8 @@ def test_altered_fragments_raise_typed_errors_and_end_no_process(
         disk.files[staged.path] = bytes(altered)
         try:
             read_fragment(disk, staged)
-        except OperatorNeeded:
+        except FragmentDamaged:
             damaged += 1
-        except Exception as error:
-            assert "ES_UNSUPPORTED_TYPE" in str(error), "the one untold case: a key column of another type"
     assert damaged > 100
 
 
@@ -380,9 +383,8 @@ def test_pages_given_back_are_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["local", "arrow, file://", "arrow, mock"])
 def test_an_error_that_means_no_room_is_told_as_a_full_disk(tmp_path: Path, kind: str, code: int) -> None:
     disk = DISKS[kind](tmp_path).disk
-    with pytest.raises(DiskFull), disk.create(PATH) as file:
-        file.write(b"half")
-        raise OSError(code, "no room")
+    with pytest.raises(DiskFull):
+        fail_while_writing(disk, OSError(code, "no room"))
     assert disk.list() == []
 
 
@@ -391,8 +393,8 @@ def test_another_error_of_the_system_is_told_as_the_shard_being_out_of_reach(
     tmp_path: Path, kind: str
 ) -> None:
     disk = DISKS[kind](tmp_path).disk
-    with pytest.raises(ShardUnavailable), disk.create(PATH):
-        raise OSError(errno.EIO, "Input/output error")
+    with pytest.raises(ShardUnavailable):
+        fail_while_writing(disk, OSError(errno.EIO, "Input/output error"))
     assert disk.list() == []
 
 
@@ -522,7 +524,11 @@ def test_a_limit_of_the_system_on_files_is_told_as_a_full_disk(tmp_path: Path, p
     """The limit is on one file, so that the catalog still works; the signal that comes with it is ignored."""
     script = textwrap.dedent(FULL_DISK)
     run = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path), prefix], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", script, str(tmp_path), prefix],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("[ES_DISK_FULL]")
@@ -536,7 +542,9 @@ def small_mount(tmp_path: Path) -> Iterator[Path]:
     where.mkdir()
     try:
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(where)], capture_output=True
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(where)],
+            check=False,
+            capture_output=True,
         )
     except FileNotFoundError:
         pytest.skip("there is no mount here")
@@ -564,3 +572,17 @@ def test_a_disk_that_is_really_full_leaves_the_store_as_it_was(
         store.write("t", rows_of(range(50, 150), "new"))
         assert len(values_in(store)) == 150
         assert store.verify() == []
+
+
+def test_only_what_can_be_a_fragment_is_taken_for_one() -> None:
+    staged = small_fragment(MemoryDisk())
+    assert is_fragment_path(staged.path)
+    assert is_fragment_path(staged.path + ".unfinished")
+    for path in (
+        "catalog.db",
+        "b/" + staged.path,
+        staged.path + ".bak",
+        "t1/precious.arrow",
+        "t/" + "0" * 32,
+    ):
+        assert not is_fragment_path(path)

@@ -1,0 +1,130 @@
+"""expand, contract, move, split, join, history, compact, gc, verify."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import MoveInProgress
+from elasticscan.store import Store
+
+Shell = Any
+
+
+def shards(status: dict[str, Any]) -> dict[str, int]:
+    return {shard["name"]: shard["tablets"] for shard in status["shards"]}
+
+
+def test_a_shard_that_joins_gets_its_share(shell: Shell, uri: str) -> None:
+    told = shell.json("expand", uri, "s3", "s4")
+    assert told["shards"] == {"s1": 2, "s2": 2, "s3": 2, "s4": 2}
+    assert shards(shell.json("status", uri)) == told["shards"]
+
+
+def test_a_shard_that_leaves_is_empty_and_gone(shell: Shell, uri: str, rows: pa.Table) -> None:
+    assert "contracted by s1" in shell.ok("contract", uri, "s1", "--bytes-per-second", "1G")
+    assert shards(shell.json("status", uri)) == {"s2": 8}
+    with Store.open(uri) as store:
+        assert store.scan("t").to_table().num_rows == rows.num_rows
+
+
+def test_a_tablet_moves(shell: Shell, uri: str) -> None:
+    assert shell.json("move", uri, 1, "s2")["shards"] == {"s1": 3, "s2": 5}
+    assert "tablet 1 moved to s1" in shell.ok("move", uri, 1, "s1")
+
+
+def test_there_is_nothing_to_resume_in_a_healthy_store(shell: Shell, uri: str) -> None:
+    assert shell.json("move", uri, "--resume") == {"moves_resumed": 0}
+    assert "0 interrupted moves" in shell.ok("move", uri, "--resume")
+
+
+@pytest.mark.parametrize("words", [[], ["1"], ["1", "s2", "--resume"]])
+def test_a_move_names_a_tablet_and_a_shard_or_resumes(shell: Shell, uri: str, words: list[str]) -> None:
+    code, told = shell.fails("move", uri, *words)
+    assert code == 2
+    assert "--resume" in told
+
+
+def test_a_tablet_is_split_and_joined_again(shell: Shell, uri: str) -> None:
+    assert shell.json("split", uri, 1, "--at", 100)["shards"] == {"s1": 5, "s2": 4}
+    left, right = (t["id"] for t in shell.json("status", uri)["tablets"][:2])
+    assert shell.json("status", uri)["tablets"][0]["slots"] == [0, 100]
+    assert shell.json("join", uri, left, right)["shards"] == {"s1": 4, "s2": 4}
+
+
+def test_the_history_tells_every_topology(shell: Shell, uri: str) -> None:
+    shell.ok("expand", uri, "s3")
+    shell.ok("contract", uri, "s1")
+    found = shell.json("history", uri)
+    assert [topology["reason"] for topology in found] == ["created", "expanded by s3", "contracted by s1"]
+    assert [list(topology["shards"]) for topology in found] == [
+        ["s1", "s2"],
+        ["s1", "s2", "s3"],
+        ["s2", "s3"],
+    ]
+    assert "expanded by s3" in shell.ok("history", uri)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["expand", "s1"], "ES_ALREADY_EXISTS"),
+        (["expand", "No"], "ES_INVALID_NAME"),
+        (["expand", "s3", "--bytes-per-second", "fast"], "ES_INVALID_OPTION"),
+        (["contract", "s9"], "ES_SHARD_NOT_FOUND"),
+        (["move", "99", "s2"], "ES_TABLET_NOT_FOUND"),
+        (["move", "1", "s1"], "ES_INVALID_TOPOLOGY_CHANGE"),
+        (["split", "99"], "ES_TABLET_NOT_FOUND"),
+        (["join", "1", "3"], "ES_INVALID_TOPOLOGY_CHANGE"),
+    ],
+)
+def test_a_change_that_cannot_be_made_says_why(shell: Shell, uri: str, words: list[str], code: str) -> None:
+    exit_code, told = shell.fails(words[0], uri, *words[1:], "--json")
+    assert exit_code == 2
+    assert json.loads(told)["error"]["code"] == code
+
+
+def test_a_change_that_may_succeed_later_has_its_own_exit_code(
+    shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object) -> None:
+        raise MoveInProgress("tablet 1 is being moved")
+
+    monkeypatch.setattr(Store, "split", busy)
+    assert shell.fails("split", uri, 1)[0] == 3
+
+
+def test_small_fragments_are_merged_and_their_files_removed(shell: Shell, uri: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("id,name,value\n1,x,1.5\n2,y,2.5\n3,z,3.5\n")
+    for _ in range(2):
+        shell.ok("load", uri, "t", tmp_path / "r.csv")
+    before = shell.json("status", uri)["tables"][0]["fragments"]
+    gone = shell.json("compact", uri, "t")["fragments_removed"]
+    assert shell.json("status", uri)["tables"][0]["fragments"] == before - gone
+    assert gone > 0
+    assert shell.json("gc", uri, "--grace", "1d") == {"files_removed": 0}
+    assert shell.json("gc", uri, "--grace", "0")["files_removed"] > 0
+    assert "0 files removed" in shell.ok("gc", uri)
+    assert "0 fragments fewer" in shell.ok("compact", uri)
+
+
+def test_an_undamaged_store_is_verified(shell: Shell, uri: str) -> None:
+    assert shell.json("verify", uri) == {"damaged": []}
+    assert "as it was written" in shell.ok("verify", uri)
+
+
+def test_damage_needs_an_operator(shell: Shell, uri: str) -> None:
+    fragment = max(Path(uri, "shards", "s1").rglob("*.arrow"))
+    content = bytearray(fragment.read_bytes())
+    content[len(content) // 2] ^= 1
+    fragment.write_bytes(content)
+    code, told = shell.fails("verify", uri)
+    assert code == 5
+    assert fragment.name in told
+    code, out, _ = shell.run("verify", uri, "--json")
+    assert code == 5
+    assert len(json.loads(out)["damaged"]) == 1

@@ -1,0 +1,178 @@
+"""load: files into tables."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from elasticscan.store import Store
+
+Shell = Any
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> str:
+    path = str(tmp_path / "empty.store")
+    Store.create(path, ["s1", "s2"], tablets=8).close()
+    return path
+
+
+def read(uri: str, table: str = "t") -> pa.Table:
+    with Store.open(uri) as store:
+        return store.scan(table).to_table().sort_by("id")
+
+
+def test_a_parquet_file_makes_a_table_and_fills_it(
+    shell: Shell, empty: str, tmp_path: Path, rows: pa.Table
+) -> None:
+    pyarrow.parquet.write_table(rows, tmp_path / "r.parquet")
+    told = shell.json("load", empty, "t", tmp_path / "r.parquet", "--primary-key", "id")
+    assert (told["rows"], told["created"]) == (5_000, True)
+    assert read(empty).to_pylist() == rows.to_pylist()
+
+
+def test_a_csv_file_makes_a_table_with_the_types_of_its_values(
+    shell: Shell, empty: str, tmp_path: Path, rows: pa.Table
+) -> None:
+    pyarrow.csv.write_csv(rows, tmp_path / "r.csv")
+    told = shell.ok("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id")
+    assert "5,000 rows loaded into t" in told
+    assert read(empty).to_pylist() == rows.to_pylist()
+
+
+def test_a_gzipped_csv_file_is_read(shell: Shell, empty: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv.gz").write_bytes(gzip.compress(b"id,v\n1,a\n2,b\n"))
+    shell.ok("load", empty, "t", tmp_path / "r.csv.gz", "--primary-key", "id")
+    assert read(empty).to_pylist() == [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
+
+
+def test_an_arrow_file_is_read(shell: Shell, empty: str, tmp_path: Path, rows: pa.Table) -> None:
+    with pa.ipc.new_file(str(tmp_path / "r.arrow"), rows.schema) as writer:
+        writer.write_table(rows, max_chunksize=1_000)
+    shell.ok("load", empty, "t", tmp_path / "r.arrow", "--primary-key", "id")
+    assert read(empty).num_rows == 5_000
+
+
+def test_several_files_of_several_kinds_are_one_commit(
+    shell: Shell, empty: str, tmp_path: Path, rows: pa.Table
+) -> None:
+    pyarrow.parquet.write_table(rows.slice(0, 2_000), tmp_path / "a.parquet")
+    # The columns in another order.
+    pyarrow.csv.write_csv(rows.slice(2_000).select(["value", "id", "name"]), tmp_path / "b.csv")
+    told = shell.json("load", empty, "t", tmp_path / "a.parquet", tmp_path / "b.csv", "--primary-key", "id")
+    with Store.open(empty) as store:
+        assert store.status()["snapshot"] == told["commit"]
+        assert len([c for c in store.commits("t") if c.number == told["commit"]]) == 1
+    assert read(empty).to_pylist() == rows.to_pylist()
+
+
+def test_loading_again_upserts_and_overwrite_replaces(shell: Shell, empty: str, tmp_path: Path) -> None:
+    first, second = tmp_path / "1.csv", tmp_path / "2.csv"
+    first.write_text("id,v\n1,a\n2,b\n")
+    second.write_text("id,v\n2,B\n3,C\n")
+    shell.ok("load", empty, "t", first, "--primary-key", "id")
+    shell.ok("load", empty, "t", second)
+    assert read(empty)["v"].to_pylist() == ["a", "B", "C"]
+    shell.ok("load", empty, "t", second, "--overwrite")
+    assert read(empty)["v"].to_pylist() == ["B", "C"]
+
+
+def test_a_missing_table_needs_a_primary_key(shell: Shell, empty: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("id,v\n1,a\n")
+    code, told = shell.fails("load", empty, "t", tmp_path / "r.csv")
+    assert code == 2
+    assert "--primary-key" in told
+    assert "id, v" in told
+
+
+def test_a_failed_load_leaves_no_table_behind(shell: Shell, empty: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("id,v\n1,a\n1,b\n")
+    code, told = shell.fails("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id")
+    assert code == 2
+    assert told.startswith("[ES_INVALID_KEY]")
+    assert shell.json("tables", empty) == []
+
+
+def test_a_failed_load_leaves_a_table_as_it_was(shell: Shell, uri: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("id,name,value\n1,x,1.5\n2,y,high\n")
+    before = read(uri)
+    code, told = shell.fails("load", uri, "t", tmp_path / "r.csv")
+    assert code == 2
+    assert told.startswith("[ES_SCHEMA_MISMATCH]")
+    assert "r.csv" in told
+    assert read(uri) == before
+
+
+def test_columns_that_are_not_the_tables_are_named(shell: Shell, uri: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("id,name,colour\n1,x,red\n")
+    code, told = shell.fails("load", uri, "t", tmp_path / "r.csv")
+    assert code == 2
+    assert "missing: value; unknown: colour" in told
+
+
+def test_a_spelling_of_null_can_be_named(shell: Shell, empty: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("id,v,w\n1,NA,-\n2,NA,3\n")
+    shell.ok("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id", "--null", "-", "--null", "NA")
+    assert read(empty).to_pylist() == [{"id": 1, "v": None, "w": None}, {"id": 2, "v": None, "w": 3}]
+
+
+def test_without_a_spelling_of_null_text_stays_text(shell: Shell, empty: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("id,v\n1,NA\n2,x\n")
+    shell.ok("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id")
+    assert read(empty)["v"].to_pylist() == ["NA", "x"]
+
+
+def test_the_type_of_a_column_can_be_named(shell: Shell, empty: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("id,zip\n1,02134\n")
+    shell.ok("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id", "--type", "zip=string")
+    assert read(empty)["zip"].to_pylist() == ["02134"]
+
+
+def test_times_in_csv_become_the_microseconds_of_spark(shell: Shell, empty: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("id,at\n1,2013-01-01T10:00:00Z\n")
+    shell.ok("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id")
+    assert read(empty).schema.field("at").type == pa.timestamp("us", "UTC")
+
+
+def test_a_shard_key_and_a_compression_are_kept(shell: Shell, empty: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("a,b\n1,1\n1,2\n")
+    key = ["--primary-key", "a,b", "--shard-key", "a", "--compression", "zstd"]
+    shell.ok("load", empty, "t", tmp_path / "r.csv", *key)
+    (found,) = shell.json("tables", empty)
+    assert (found["primary_key"], found["shard_key"], found["compression"]) == (["a", "b"], ["a"], "zstd")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("missing.csv", None, "No such file"),
+        ("empty.csv", b"", "Empty CSV"),
+        ("bad.parquet", b"not parquet", "bad.parquet"),
+        ("bad.arrow", b"not arrow", "bad.arrow"),
+        ("rows.xlsx", b"", "use .csv"),
+        ("rows", b"", "use .csv"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    shell: Shell, empty: str, tmp_path: Path, name: str, content: bytes | None, told: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    code, message = shell.fails("load", empty, "t", tmp_path / name, "--primary-key", "id")
+    assert code == 2
+    assert told in message
+    assert name in message
+
+
+@pytest.mark.parametrize("given", ["v", "v=", "v=colour", "=int64x"])
+def test_a_type_that_is_none_is_refused(shell: Shell, empty: str, tmp_path: Path, given: str) -> None:
+    (tmp_path / "r.csv").write_text("id,v\n1,a\n")
+    code, told = shell.fails("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id", "--type", given)
+    assert code == 2
+    assert "--type" in told

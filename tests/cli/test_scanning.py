@@ -1,0 +1,218 @@
+"""scan and explain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elasticscan.cli.output import plain
+from elasticscan.cli.paging import first_pages
+from elasticscan.store import Store
+
+Shell = Any
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_all_rows_go_to_stdout_as_json_lines(shell: Shell, uri: str, rows: pa.Table) -> None:
+    found = lines(shell.ok("scan", uri, "t", "--json"))
+    assert sorted(found, key=lambda row: row["id"]) == rows.to_pylist()
+
+
+def test_people_see_the_first_rows_and_how_to_go_on(shell: Shell, uri: str) -> None:
+    told = shell.ok("scan", uri, "t")
+    assert "20 rows of snapshot" in told
+    assert f"elasticscan scan {uri} --key " in told
+
+
+def test_people_see_no_key_when_they_saw_all(shell: Shell, uri: str) -> None:
+    told = shell.ok("scan", uri, "t", "--filter", "id < 3", "--columns", "id")
+    assert "3 rows of snapshot" in told
+    assert "--key" not in told
+
+
+def test_columns_and_filter_are_as_asked(shell: Shell, uri: str) -> None:
+    found = lines(shell.ok("scan", uri, "t", "--columns", "name,id", "--filter", "id >= 4998", "--json"))
+    assert sorted(found, key=lambda row: row["id"]) == [
+        {"name": "n0", "id": 4998},
+        {"name": "n1", "id": 4999},
+    ]
+
+
+def test_a_scan_that_stopped_goes_on_after_the_last_row(shell: Shell, uri: str, rows: pa.Table) -> None:
+    found: list[dict[str, Any]] = []
+    words: list[object] = ["t", "--page-rows", 700]
+    for limit in (1, 699, 1_000, 2_345, 10**6):
+        code, out, err = shell.run("scan", uri, *words, "--limit", limit, "--json")
+        assert code == 0
+        page = lines(out)
+        found += page
+        if err:
+            assert len(page) == limit
+            words = ["--key", json.loads(err)["continuation_key"]]
+    assert sorted(found, key=lambda row: row["id"]) == rows.to_pylist()
+
+
+def test_a_scan_may_stop_after_some_pages_and_go_on_elsewhere(shell: Shell, uri: str, rows: pa.Table) -> None:
+    _, out, err = shell.run("scan", uri, "t", "--page-rows", 1_000, "--pages", 2, "--json")
+    shell.ok("expand", uri, "s3")
+    rest = shell.ok("scan", uri, "t", "--key", json.loads(err)["continuation_key"], "--json")
+    assert 0 < len(lines(out)) <= 2_000
+    assert sorted(lines(out) + lines(rest), key=lambda row: row["id"]) == rows.to_pylist()
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    limits=st.lists(st.integers(1, 400), min_size=1, max_size=4),
+    page_rows=st.integers(40, 6_000),
+    rarity=st.integers(1, 50),
+)
+def test_limits_cut_a_scan_without_losing_or_repeating(
+    uri: str, limits: list[int], page_rows: int, rarity: int
+) -> None:
+    with Store.open(uri) as store:
+        condition = f"id % {rarity} = 0"
+        wanted = store.scan("t", ["id"], condition).to_table()["id"].to_pylist()
+        found: list[int] = []
+        scan = store.scan("t", ["id"], condition, page_rows=page_rows)
+        for limit in limits:
+            before, key = len(found), scan.key
+            for page in first_pages(store, scan, limit, None):
+                found += page.rows["id"].to_pylist()
+                key = page.key
+            assert len(found) - before == limit or key is None
+            if key is None:
+                break
+            scan = store.resume(key)
+        else:
+            found += scan.to_table()["id"].to_pylist()
+        assert found == wanted
+
+
+def test_a_key_keeps_the_length_of_pages_however_short_the_last_was(uri: str) -> None:
+    with Store.open(uri) as store:
+        (page,) = first_pages(store, store.scan("t", page_rows=1_000), 1, None)
+        assert page.rows.num_rows == 1
+        assert page.key is not None
+        assert store.context.sealer.open(page.key).page_rows == 1_000
+
+
+def test_an_older_snapshot_can_be_read(shell: Shell, uri: str, tmp_path: Path) -> None:
+    before = shell.json("status", uri)["snapshot"]
+    (tmp_path / "r.csv").write_text("id,name,value\n1,changed,0.5\n")
+    shell.ok("load", uri, "t", tmp_path / "r.csv")
+    condition = ["--filter", "id = 1", "--columns", "name", "--json"]
+    assert lines(shell.ok("scan", uri, "t", *condition)) == [{"name": "changed"}]
+    assert lines(shell.ok("scan", uri, "t", "--snapshot", before, *condition)) == [{"name": "n1"}]
+
+
+def test_rows_go_to_a_parquet_file(shell: Shell, uri: str, tmp_path: Path, rows: pa.Table) -> None:
+    told = shell.json("scan", uri, "t", "--output", tmp_path / "o.parquet")
+    assert (told["rows"], told["continuation_key"]) == (5_000, None)
+    assert pyarrow.parquet.read_table(tmp_path / "o.parquet").sort_by("id").to_pylist() == rows.to_pylist()
+
+
+def test_rows_go_to_a_csv_file(shell: Shell, uri: str, tmp_path: Path, rows: pa.Table) -> None:
+    assert "5,000 rows" in shell.ok("scan", uri, "t", "-o", tmp_path / "o.csv")
+    assert pyarrow.csv.read_csv(tmp_path / "o.csv").sort_by("id").to_pylist() == rows.to_pylist()
+
+
+def test_rows_go_to_an_arrow_file_in_two_parts(
+    shell: Shell, uri: str, tmp_path: Path, rows: pa.Table
+) -> None:
+    first = shell.json("scan", uri, "t", "--limit", 1_234, "-o", tmp_path / "1.arrow")
+    assert first["rows"] == 1_234
+    shell.json("scan", uri, "--key", first["continuation_key"], "-o", tmp_path / "2.arrow")
+    parts = [pa.ipc.open_file(str(tmp_path / name)).read_all() for name in ("1.arrow", "2.arrow")]
+    assert pa.concat_tables(parts).sort_by("id").to_pylist() == rows.to_pylist()
+
+
+def test_a_failed_scan_leaves_no_file_and_keeps_an_older_one(shell: Shell, tmp_path: Path) -> None:
+    uri, kept = str(tmp_path / "nested.store"), tmp_path / "o.csv"
+    kept.write_text("older")
+    with Store.create(uri, ["s1"]) as store:
+        nested = pa.table({"id": [1], "tags": [["a"]]})
+        store.create_table("t", nested.schema, ["id"])
+        store.write("t", nested)
+    code, told = shell.fails("scan", uri, "t", "-o", kept)
+    assert code == 2
+    assert "cannot hold these columns" in told
+    assert kept.read_text() == "older"
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+def test_an_output_that_cannot_be_written_is_named(shell: Shell, uri: str, tmp_path: Path) -> None:
+    code, told = shell.fails("scan", uri, "t", "-o", tmp_path / "no" / "o.parquet")
+    assert code == 2
+    assert "cannot be written" in told
+
+
+def test_an_output_of_unknown_kind_is_refused_before_anything_is_read(shell: Shell, tmp_path: Path) -> None:
+    code, told = shell.fails("scan", tmp_path / "no.store", "t", "-o", "o.xlsx")
+    assert code == 2
+    assert "use .csv" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nope"], "[ES_TABLE_NOT_FOUND]"),
+        (["t", "--columns", "nope"], "[ES_COLUMN_NOT_FOUND]"),
+        (["t", "--filter", "id >"], "[ES_INVALID_FILTER]"),
+        (["t", "--snapshot", "99"], "[ES_SNAPSHOT_NOT_FOUND]"),
+        (["t", "--key", "nonsense"], "[ES_INVALID_CONTINUATION_KEY]"),
+        (["t", "--page-rows", "0"], "[ES_INVALID_OPTION]"),
+        ([], "[ES_INVALID_OPTION] name a TABLE"),
+    ],
+)
+def test_a_scan_that_cannot_be_carried_out_says_why(
+    shell: Shell, uri: str, words: list[str], told: str
+) -> None:
+    code, message = shell.fails("scan", uri, *words)
+    assert code == 2
+    assert message.startswith(told)
+
+
+def test_what_a_scan_reads_cannot_change_half_way(shell: Shell, uri: str) -> None:
+    key = json.loads(shell.run("scan", uri, "t", "--limit", 1, "--json")[2])["continuation_key"]
+    code, told = shell.fails("scan", uri, "t", "--key", key, "--filter", "id = 1")
+    assert code == 2
+    assert "--filter cannot change a scan that has begun" in told
+
+
+def test_a_key_goes_with_its_own_table(shell: Shell, uri: str) -> None:
+    key = json.loads(shell.run("scan", uri, "t", "--limit", 1, "--json")[2])["continuation_key"]
+    code, told = shell.fails("scan", uri, "other", "--key", key)
+    assert code == 2
+    assert "goes on with table 't'" in told
+
+
+def test_only_a_scan_that_can_go_on_keeps_its_lease(shell: Shell, uri: str) -> None:
+    shell.ok("scan", uri, "t", "--limit", 10**6)
+    shell.ok("scan", uri, "t", "--json")
+    shell.ok("explain", uri, "t")
+    assert shell.json("status", uri)["leases"] == []
+    shell.ok("scan", uri, "t", "--limit", 10)
+    assert len(shell.json("status", uri)["leases"]) == 1
+
+
+def test_explain_says_what_is_read_and_where(shell: Shell, uri: str) -> None:
+    found = shell.json("explain", uri, "t", "--columns", "id", "--filter", "id > 3")
+    assert (found["columns"], found["filter"]) == (["id"], "id > 3")
+    assert [part["shard"] for part in found["scans"]] == ["s1", "s2"]
+    assert "base-shard scan of 2,048 slots at s1" in shell.ok("explain", uri, "t")
+
+
+def test_values_that_json_lacks_have_a_form() -> None:
+    moment = pa.scalar(0, pa.timestamp("us", "UTC")).as_py()
+    assert [plain(value) for value in (b"\x00\xff", moment)] == ["AP8=", "1970-01-01T00:00:00+00:00"]

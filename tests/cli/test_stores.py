@@ -1,0 +1,168 @@
+"""create, status, tables, and how errors are told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticscan.base import errors
+from elasticscan.cli.options import bytes_of, names_of, seconds_of, shards_of
+from elasticscan.cli.output import report_error
+from elasticscan.store import Store
+
+# As `Shell` of conftest.py, which tests get as a fixture and cannot import.
+Shell = Any
+
+
+def test_a_created_store_has_what_was_asked_for(shell: Shell, tmp_path: Path) -> None:
+    uri = tmp_path / "new.store"
+    made = shell.json(
+        "create", uri, "--shard", "a", "--shard", "b", "--tablets", 6, "--slots", 600, "--hash", "java"
+    )
+    assert [shard["name"] for shard in made["shards"]] == ["a", "b"]
+    assert (len(made["tablets"]), made["slots"], made["hash"]) == (6, 600, "java")
+
+
+def test_shards_may_have_roots_of_their_own(shell: Shell, tmp_path: Path) -> None:
+    root = tmp_path / "disk"
+    made = shell.json("create", tmp_path / "new.store", "--shard", f"a={root}")
+    assert made["shards"][0]["root"] == str(root)
+    assert root.is_dir()
+
+
+def test_roots_are_given_to_all_shards_or_to_none(shell: Shell, tmp_path: Path) -> None:
+    code, told = shell.fails("create", tmp_path / "x", "--shard", f"a={tmp_path}/disk", "--shard", "b")
+    assert code == 2
+    assert "shard 'b' has no root" in told
+
+
+def test_creating_a_store_twice_is_refused(shell: Shell, uri: str) -> None:
+    code, told = shell.fails("create", uri, "--shard", "s1")
+    assert code == 2
+    assert told.startswith("[ES_ALREADY_EXISTS]")
+
+
+def test_status_as_json_is_exactly_what_the_store_says(shell: Shell, uri: str) -> None:
+    with Store.open(uri) as store:
+        assert shell.json("status", uri) == json.loads(json.dumps(store.status()))
+
+
+def test_the_picture_draws_a_block_for_every_tablet(shell: Shell, uri: str) -> None:
+    lines = [line.split() for line in shell.ok("status", uri).splitlines()]
+    drawn = {line[0]: line[-1] for line in lines if line[1:3] == ["4", "tablets"]}
+    assert drawn == {"s1": "■■■■", "s2": "■■■■"}
+
+
+def test_the_picture_lists_tables_and_leases(shell: Shell, uri: str) -> None:
+    shell.run("scan", uri, "t", "--limit", 1)
+    told = shell.ok("status", uri)
+    assert "5,000" in told
+    assert "leases" in told
+
+
+def test_tables_are_listed_with_their_columns(shell: Shell, uri: str) -> None:
+    (found,) = shell.json("tables", uri)
+    assert found["columns"] == {"id": "int64", "name": "string", "value": "double"}
+    assert (found["primary_key"], found["rows"]) == (["id"], 5_000)
+    assert "double" in shell.ok("tables", uri)
+
+
+def test_a_store_without_tables_says_how_to_make_one(shell: Shell, tmp_path: Path) -> None:
+    shell.ok("create", tmp_path / "s", "--shard", "s1")
+    assert "elasticscan load" in shell.ok("tables", tmp_path / "s")
+
+
+def test_a_missing_store_is_the_callers_mistake(shell: Shell, tmp_path: Path) -> None:
+    code, told = shell.fails("status", tmp_path / "nowhere")
+    assert code == 2
+    assert told.startswith("[ES_STORE_NOT_FOUND]")
+
+
+def test_with_json_an_error_is_json_on_stderr(shell: Shell, tmp_path: Path) -> None:
+    code, out, err = shell.run("status", tmp_path / "nowhere", "--json")
+    error = json.loads(err)["error"]
+    assert (code, out) == (2, "")
+    assert (error["code"], error["exit_code"]) == ("ES_STORE_NOT_FOUND", 2)
+    assert "nowhere" in error["fields"]["uri"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.FilterError("x"), 2),
+        (errors.MoveInProgress("x"), 3),
+        (errors.SnapshotExpired("x"), 4),
+        (errors.DiskFull("x"), 5),
+        (errors.ElasticScanError("x"), 1),
+    ],
+)
+def test_the_exit_code_says_who_has_to_act(
+    error: errors.ElasticScanError, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report_error(error, as_json=False) == code
+    assert report_error(error, as_json=True) == code
+    assert f"[{error.code}] x" in capsys.readouterr().err
+
+
+def test_an_unknown_option_is_the_callers_mistake(shell: Shell, uri: str) -> None:
+    assert shell.fails("status", uri, "--colour")[0] == 2
+
+
+def test_the_version_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 9.9")
+    assert shell.ok("--version") == "elasticscan 9.9\n"
+
+
+def test_without_its_extras_the_command_says_what_to_install() -> None:
+    code = "import sys; sys.modules['typer'] = None\nfrom elasticscan.cli import main\nmain()"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "pip install 'elasticscan[cli]'" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_durations_have_units() -> None:
+    assert [seconds_of(text, "x") for text in ("90", "90s", "1.5m", "2h", "7d")] == [
+        90,
+        90,
+        90,
+        7_200,
+        604_800,
+    ]
+
+
+def test_sizes_have_units() -> None:
+    assert [bytes_of(text, "x") for text in (None, "10", "10K", "1.5m", "2G")] == [
+        None,
+        10,
+        10_000,
+        1.5e6,
+        2e9,
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "d", "-1", "7w", "1e3", "1.2.3d", "٣"])
+def test_a_duration_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(errors.InvalidOption, match="--retention"):
+        seconds_of(text, "--retention")
+
+
+def test_a_speed_of_nothing_is_refused() -> None:
+    with pytest.raises(errors.InvalidOption, match="more than 0"):
+        bytes_of("0", "--bytes-per-second")
+
+
+def test_lists_of_names_may_have_spaces() -> None:
+    assert names_of("a, b,,c ") == ["a", "b", "c"]
+    assert names_of(None) is None
+
+
+def test_a_shard_is_named_once() -> None:
+    assert shards_of(["a=/x", "b"]) == (["a", "b"], {"a": "/x"})
+    with pytest.raises(errors.InvalidOption, match="named twice"):
+        shards_of(["a", "b", "a"])

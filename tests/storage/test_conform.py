@@ -1,0 +1,357 @@
+"""What may be written to a table, column by column."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from elasticscan.base.errors import InvalidOption, SchemaMismatch, UnsupportedType
+from elasticscan.storage.conform import batches_of, check_definition, conform, stored_schema
+from elasticscan.storage.fragment import SYSTEM_COLUMNS
+from elasticscan.store import Store
+
+
+def written(column: pa.Array, kind: pa.DataType, nullable: bool = True) -> pa.Array:
+    """The column as a table with a column of that type takes it."""
+    batch = pa.RecordBatch.from_arrays([column], names=["v"])
+    schema = pa.schema([pa.field("v", kind, nullable=nullable)])
+    found = conform(batch, schema)
+    assert found.schema.equals(schema)
+    found.validate(full=True)
+    return found.column(0)
+
+
+def of(values: list[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, kind)
+
+
+required = pa.field("item", pa.int64(), nullable=False)
+a_struct = pa.struct([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
+a_map = pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))
+point = decimal.Decimal("1.5")
+instant = datetime.datetime(2024, 1, 2, 3, 4, 5)  # noqa: DTZ001 - Arrow has times without a zone
+
+
+# ------------------------------------------------------------------------------------------- columns
+
+
+def rows(**columns: list[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+TWO = pa.schema([("a", pa.int64()), ("b", pa.string())])
+
+
+def test_columns_may_come_in_any_order() -> None:
+    found = conform(rows(b=["x"], a=[1]), TWO)
+    assert found.schema.equals(TWO)
+    assert found.to_pylist() == [{"a": 1, "b": "x"}]
+
+
+def test_metadata_of_the_rows_is_dropped() -> None:
+    schema = pa.schema([pa.field("a", pa.int64(), metadata={"x": "y"}), ("b", pa.string())], {"p": "q"})
+    found = conform(rows(a=[1], b=["x"]).cast(schema), TWO)
+    assert found.schema.equals(TWO, check_metadata=True)
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        (rows(a=[1]), "missing: b"),
+        (rows(a=[1], b=["x"], c=[1]), "unknown: c"),
+        (rows(a=[1], c=[1]), "missing: b; unknown: c"),
+        (rows(A=[1], b=["x"]), "missing: a; unknown: A"),
+        (pa.RecordBatch.from_arrays([of([1], pa.int64())] * 3, names=["a", "b", "a"]), "one is repeated"),
+    ],
+)
+def test_columns_that_do_not_match_are_named(batch: pa.RecordBatch, told: str) -> None:
+    with pytest.raises(SchemaMismatch) as caught:
+        conform(batch, TWO)
+    assert told in str(caught.value)
+
+
+def test_nulls_are_refused_where_the_table_allows_none() -> None:
+    assert written(of([1, 2], pa.int64()), pa.int64(), nullable=False).to_pylist() == [1, 2]
+    with pytest.raises(SchemaMismatch, match="1 nulls but the table allows none"):
+        written(of([1, None], pa.int64()), pa.int64(), nullable=False)
+    with pytest.raises(SchemaMismatch, match="2 nulls"):
+        written(pa.nulls(2), pa.int64(), nullable=False)
+
+
+# --------------------------------------------------------------------------------------------- types
+
+WIDENING = [
+    (of([1, None], pa.int8()), pa.int64()),
+    (of([1], pa.uint8()), pa.uint32()),
+    (of([1.5], pa.float32()), pa.float64()),
+    (of([1.5], pa.float16()), pa.float32()),
+    (of(["ä"], pa.large_string()), pa.string()),
+    (of(["ä", None], pa.string_view()), pa.string()),
+    (of(["ä"], pa.string()), pa.large_string()),
+    (of(["ä", None, "ä"], pa.string()).dictionary_encode(), pa.string()),
+    (of(["ä", None, "ä"], pa.string()).dictionary_encode(), pa.large_string()),
+    (of([1, 1], pa.int32()).dictionary_encode(), pa.int64()),
+    (of([b"\xff"], pa.large_binary()), pa.binary()),
+    (of([b"\xff"], pa.binary_view()), pa.binary()),
+    (of([b"ab"], pa.binary(2)), pa.binary()),
+    (of([b"ab"], pa.binary()), pa.binary(2)),
+    (of([instant], pa.timestamp("s")), pa.timestamp("us")),
+    (of([instant], pa.timestamp("ms", "UTC")), pa.timestamp("us", "Europe/Berlin")),
+    (of([point], pa.decimal128(2, 1)), pa.decimal128(20, 5)),
+    (of([point], pa.decimal64(5, 1)), pa.decimal128(20, 1)),
+    (of([point], pa.decimal256(5, 1)), pa.decimal128(5, 1)),
+    (of([[1, None], None], pa.list_(pa.int8())), pa.list_(pa.int64())),
+    (of([[1]], pa.large_list(pa.int8())), pa.list_(pa.field("element", pa.int64()))),
+    (of([[1, 2]], pa.list_(pa.int8(), 2)), pa.list_(pa.int64())),
+    (of([{"a": 1, "b": "x"}], pa.struct([("a", pa.int8()), ("b", pa.large_string())])), a_struct),
+    (of([[("k", 1)]], pa.map_(pa.string(), pa.int8())), pa.map_(pa.string(), pa.int64())),
+    (of([["x"]], pa.list_(pa.dictionary(pa.int8(), pa.string()))), pa.list_(pa.string())),
+]
+
+
+@pytest.mark.parametrize(("column", "kind"), WIDENING, ids=lambda value: str(getattr(value, "type", value)))
+def test_a_type_whose_every_value_is_one_of_the_column_is_taken(column: pa.Array, kind: pa.DataType) -> None:
+    found = written(column, kind).to_pylist()
+    if pa.types.is_timestamp(kind):
+        assert [value.timestamp() for value in found] == [value.timestamp() for value in column.to_pylist()]
+    else:
+        assert found == column.to_pylist()
+
+
+@pytest.mark.parametrize("kind", [kind for _, kind in WIDENING], ids=str)
+def test_a_column_of_nothing_but_nulls_is_taken_for_any_type(kind: pa.DataType) -> None:
+    assert written(pa.nulls(2), kind).to_pylist() == [None, None]
+
+
+LOSSY = [
+    (of([1], pa.int64()), pa.int32()),
+    (of([1], pa.int64()), pa.float64()),
+    (of([1], pa.uint8()), pa.int64()),
+    (of([1], pa.int8()), pa.uint64()),
+    (of([1.0], pa.float64()), pa.float32()),
+    (of([1.0], pa.float64()), pa.int64()),
+    (of([True], pa.bool_()), pa.int8()),
+    (of(["1"], pa.string()), pa.int64()),
+    (of([1], pa.int64()), pa.string()),
+    (of(["x"], pa.string()), pa.binary()),
+    (of([b"x"], pa.binary()), pa.string()),
+    (of([b"abc"], pa.binary()), pa.binary(2)),
+    (of([b"abc"], pa.binary(3)), pa.binary(2)),
+    (of([instant], pa.timestamp("us")), pa.timestamp("ms")),
+    (of([instant], pa.timestamp("us")), pa.timestamp("us", "UTC")),
+    (of([instant], pa.timestamp("us", "UTC")), pa.timestamp("us")),
+    (of([1 << 62], pa.int64()).cast(pa.timestamp("us")), pa.timestamp("ns")),
+    (of([instant.date()], pa.date32()), pa.timestamp("us")),
+    (of([instant.date()], pa.date32()), pa.date64()),
+    (of([point], pa.decimal128(10, 2)), pa.decimal128(5, 2)),
+    (of([point], pa.decimal128(10, 2)), pa.decimal128(20, 1)),
+    (of([[1]], pa.list_(pa.int64())), pa.list_(pa.int32())),
+    (of([[1, 2, 3]], pa.list_(pa.int64())), pa.list_(pa.int64(), 2)),
+    (of([[1]], pa.list_(pa.int64())), pa.int64()),
+    (of([{"a": 1}], pa.struct([("a", pa.int64())])), a_struct),
+    (of([{"b": "x", "a": 1}], pa.struct([("b", pa.string()), ("a", pa.int64())])), a_struct),
+    (pc.run_end_encode(of([1, 1], pa.int64())), pa.int64()),
+    (pa.ExtensionArray.from_storage(pa.uuid(), of([b"x" * 16], pa.binary(16))), pa.binary(16)),
+    (of(["x"], pa.string()).dictionary_encode(), pa.int64()),
+]
+
+
+@pytest.mark.parametrize(("column", "kind"), LOSSY, ids=lambda value: str(getattr(value, "type", value)))
+def test_a_type_that_could_lose_something_is_refused_by_column(column: pa.Array, kind: pa.DataType) -> None:
+    with pytest.raises(SchemaMismatch, match="column 'v'"):
+        written(column, kind)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([[1, None]], pa.list_(required)),
+        ([[1], [None]], pa.large_list(required)),
+        ([[1, None]], pa.list_(required, 2)),
+        ([[None]], pa.list_view(required)),
+        ([{"a": None, "b": "x"}], a_struct),
+        ([[{"a": 1, "b": "x"}], [{"a": None, "b": "x"}]], pa.list_(a_struct)),
+        ([[("k", None)]], a_map),
+        ([{"s": {"a": None, "b": None}}], pa.struct([("s", a_struct)])),
+    ],
+    ids=str,
+)
+def test_nulls_inside_values_are_refused_where_the_type_allows_none(
+    values: list[Any], kind: pa.DataType
+) -> None:
+    with pytest.raises(SchemaMismatch, match="nulls inside its values"):
+        written(of(values, kind), kind)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([[1], None, []], pa.list_(required)),
+        ([[1, 2], None], pa.list_(required, 2)),
+        ([[1], None], pa.list_view(required)),
+        ([{"a": 1, "b": None}, None], a_struct),
+        ([[{"a": 1, "b": None}, None], None], pa.list_(a_struct)),
+        ([[("k", 1)], None, []], a_map),
+        ([{"s": None}, {"s": {"a": 1, "b": None}}, None], pa.struct([("s", a_struct)])),
+    ],
+    ids=str,
+)
+def test_nulls_around_values_are_no_nulls_inside_them(values: list[Any], kind: pa.DataType) -> None:
+    assert written(of(values, kind), kind).to_pylist() == values
+    assert written(of([values[0], *values], kind).slice(1), kind).to_pylist() == values
+
+
+def test_a_slice_is_judged_by_its_own_rows() -> None:
+    column = of([[None], [1]], pa.list_(required))
+    assert written(column.slice(1), column.type).to_pylist() == [[1]]
+
+
+def test_text_that_is_not_utf_8_is_refused() -> None:
+    """A reader would take it for damage, and filters could not be evaluated."""
+    offsets = of([0, 1], pa.int32()).buffers()[1]
+    column = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff")])
+    with pytest.raises(SchemaMismatch, match="UTF-8"):
+        written(column, pa.string())
+
+
+# ----------------------------------------------------------------------------------------- definitions
+
+KEPT: list[tuple[pa.DataType, Any]] = [
+    (pa.bool_(), True),
+    (pa.uint64(), (1 << 64) - 1),
+    (pa.float16(), 1.5),
+    (pa.decimal32(5, 1), point),
+    (pa.decimal128(38, 1), point),
+    (pa.decimal256(50, 1), point),
+    (pa.date64(), instant.date()),
+    (pa.time32("s"), instant.time()),
+    (pa.time64("us"), instant.time()),
+    (pa.timestamp("ns"), instant),
+    (pa.duration("us"), datetime.timedelta(seconds=3)),
+    (pa.month_day_nano_interval(), pa.MonthDayNano([1, 2, 3])),
+    (pa.null(), None),
+    (pa.large_string(), "ä"),
+    (pa.large_binary(), b"\xff"),
+    (pa.binary(3), b"abc"),
+    (pa.list_(pa.int8()), [1, None]),
+    (pa.large_list(pa.int8()), [1]),
+    (pa.list_(pa.int8(), 2), [1, None]),
+    (pa.list_view(pa.int8()), [1]),
+    (pa.large_list_view(pa.int8()), [1]),
+    (a_struct, {"a": 1, "b": None}),
+    (pa.struct([]), {}),
+    (a_map, [("k", 1)]),
+    (pa.list_(pa.struct([("x", pa.list_(pa.string()))])), [{"x": ["q", None]}]),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), KEPT, ids=str)
+def test_values_of_every_type_a_table_takes_come_back(tmp_path: Any, kind: pa.DataType, value: Any) -> None:
+    with Store.create(tmp_path / "store", ["a", "b"], tablets=4, slots=16) as store:
+        store.create_table("t", pa.schema([("id", pa.int64()), ("v", kind)]), ["id"])
+        values = pa.array([value, None] * 10, kind)
+        store.write("t", pa.table({"id": range(20), "v": values}))
+        store.write("t", pa.table({"id": range(5), "v": values.slice(0, 5)}))
+        store.delete("t", pa.table({"id": [7]}))
+        for _ in range(2):
+            for page_bytes in (1, 50, 1 << 20):
+                found = store.scan("t", page_rows=7, page_bytes=page_bytes).to_table()
+                rows_found = dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+                expected = dict(enumerate(values.to_pylist()))
+                del expected[7]
+                assert rows_found == expected
+            store.compact("t")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.string_view(),
+        pa.binary_view(),
+        pa.list_(pa.string_view()),
+        pa.dictionary(pa.int8(), pa.string()),
+        pa.struct([("x", pa.dictionary(pa.int8(), pa.string()))]),
+        pa.dense_union([pa.field("x", pa.int8())]),
+        pa.run_end_encoded(pa.int32(), pa.int64()),
+        pa.uuid(),
+        pa.map_(pa.string(), pa.uuid()),
+    ],
+    ids=str,
+)
+def test_a_type_that_a_table_cannot_keep_is_refused_when_it_is_defined(kind: pa.DataType) -> None:
+    with pytest.raises(UnsupportedType, match="column 'v"):
+        check_definition(pa.schema([("id", pa.int64()), ("v", kind)]), ["id"], ["id"])
+
+
+@pytest.mark.parametrize("name", SYSTEM_COLUMNS)
+def test_names_of_system_columns_are_taken(name: str) -> None:
+    with pytest.raises(SchemaMismatch, match="taken by the store"):
+        check_definition(pa.schema([("id", pa.int64()), (name, pa.int64())]), ["id"], ["id"])
+
+
+def test_names_that_differ_in_case_alone_are_refused() -> None:
+    with pytest.raises(SchemaMismatch, match="differ at most in case"):
+        check_definition(pa.schema([("id", pa.int64()), ("ID", pa.int64())]), ["id"], ["id"])
+
+
+@pytest.mark.parametrize(
+    ("primary_key", "shard_key", "error"),
+    [
+        ([], [], InvalidOption),
+        (["a", "a"], ["a"], InvalidOption),
+        (["a", "b"], ["b"], InvalidOption),
+        (["a"], ["a", "b"], InvalidOption),
+        (["a"], [], InvalidOption),
+        (["c"], ["c"], SchemaMismatch),
+        (["x"], ["x"], UnsupportedType),
+    ],
+)
+def test_keys_that_cannot_be_are_refused(
+    primary_key: list[str], shard_key: list[str], error: type[Exception]
+) -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("x", pa.float64())])
+    with pytest.raises(error):
+        check_definition(schema, primary_key, shard_key)
+
+
+def test_a_table_without_columns_is_refused() -> None:
+    with pytest.raises(SchemaMismatch, match="at least one column"):
+        check_definition(pa.schema([]), ["a"], ["a"])
+
+
+def test_the_stored_schema_has_keys_without_nulls_and_no_metadata() -> None:
+    schema = pa.schema([pa.field("a", pa.int64(), metadata={"x": "y"}), ("b", pa.string())], {"p": "q"})
+    kept = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
+    assert stored_schema(schema, ["a"]).equals(kept, check_metadata=True)
+
+
+# ---------------------------------------------------------------------------------------- what to hand in
+
+
+class Stream:
+    """Anything that offers an Arrow stream, such as a frame of another library."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def test_rows_may_come_in_any_form_of_arrow() -> None:
+    table = pa.table({"a": range(10)})
+    batch = table.to_batches()[0]
+    forms = [table, batch, table.to_reader(max_chunksize=3), Stream(table)]
+    for form in forms:
+        assert pa.Table.from_batches(batches_of(form)).equals(table)
+
+
+@pytest.mark.parametrize("data", [[{"a": 1}], {"a": [1]}, None, "rows"])
+def test_anything_else_is_refused_with_a_hint(data: Any) -> None:
+    with pytest.raises(SchemaMismatch, match="pyarrow Table"):
+        list(batches_of(data))
