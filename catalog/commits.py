@@ -167,6 +167,7 @@ class CommitTx(PlacementTx):
                     shard_id=fragment.shard,
                     path=fragment.path,
                     slots=str(fragment.slots),
+                    slots_written=len(fragment.slots),
                     rows=fragment.rows,
                     bytes=fragment.bytes,
                     is_unique=fragment.unique,
@@ -319,6 +320,7 @@ def _fragment(row: Any) -> Fragment:
         crc=row.crc,
         min_commit=row.min_commit,
         max_commit=row.max_commit,
+        slots_written=row.slots_written,
     )
 
 

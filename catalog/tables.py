@@ -118,6 +118,7 @@ fragments = Table(
     Column("shard_id", Integer, ForeignKey("shards.id"), nullable=False),
     Column("path", Text, nullable=False),
     Column("slots", Text, nullable=False),
+    Column("slots_written", Integer, nullable=False),
     Column("rows", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
     Column("is_unique", Boolean, nullable=False),

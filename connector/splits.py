@@ -40,7 +40,7 @@ def slot_bytes(fragments: Iterable[Fragment], slot_count: int) -> Weights:
     """About how many bytes each slot holds: a fragment's are spread over the slots it speaks for."""
     found: Weights = np.zeros(slot_count)
     for fragment in fragments:
-        each = fragment.bytes / max(len(fragment.slots), 1)
+        each = fragment.serving_bytes / max(len(fragment.slots), 1)
         for start, end in fragment.slots:
             found[start:end] += each
     return found

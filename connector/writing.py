@@ -15,8 +15,7 @@ from elasticscan.connector.access import opened
 from elasticscan.connector.conversion import FromSpark, arrow_schema
 from elasticscan.connector.options import Options
 from elasticscan.storage import discard
-from elasticscan.store import Store
-from elasticscan.store import check_no_key_twice, publish, stage
+from elasticscan.store import Store, check_no_key_twice, publish, stage
 from elasticscan.topology import SlotSet, StagedFragment, TableInfo
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(StagedFragment))

@@ -38,7 +38,7 @@ def status_of(context: Context) -> dict[str, Any]:
                 "rows": rows,
                 "rows_exact": exact,
                 **({"problem": problem} if problem else {}),
-                "bytes": sum(fragment.bytes for fragment in own),
+                "bytes": sum(fragment.serving_bytes for fragment in own),
                 "fragments": len(own),
                 "indexes": [],
                 "primary_key": list(table.primary_key),
@@ -56,7 +56,7 @@ def status_of(context: Context) -> dict[str, Any]:
                 "root": shard.root,
                 "draining": shard.draining,
                 "tablets": sum(t.shard == shard.id for t in placement.tablets),
-                "bytes": sum(f.bytes for f in fragments if f.shard == shard.id),
+                "bytes": sum(f.serving_bytes for f in fragments if f.shard == shard.id),
             }
             for shard in shards
         ],

@@ -36,7 +36,11 @@ class StagedFragment:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A fragment that the catalog knows: where it is and which commits its rows belong to."""
+    """A fragment that the catalog knows: where it is and which commits its rows belong to.
+
+    `slots` are those it speaks for now, `slots_written` how many it was written for: slots that
+    moved away leave their rows behind until the next compaction.
+    """
 
     id: int
     table: int
@@ -51,6 +55,12 @@ class Fragment:
     crc: int
     min_commit: int
     max_commit: int
+    slots_written: int = 0
+
+    @property
+    def serving_bytes(self) -> int:
+        """About how many of its bytes belong to slots that it still speaks for."""
+        return self.bytes * len(self.slots) // max(self.slots_written, len(self.slots), 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,9 +235,12 @@ def test_threads_that_come_and_go_leave_no_connection_behind(catalog: Catalog) -
     assert len(os.listdir("/proc/self/fd")) < before + 20  # noqa: PTH208
 
 
-def test_more_threads_than_the_pool_has_connections_may_watch_and_read(catalog: Catalog) -> None:
+def test_more_threads_than_the_pool_has_connections_may_watch_and_read(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add_table(catalog)
-    barrier = threading.Barrier(60)
+    monkeypatch.setattr(catalog._engine.pool, "_timeout", 5.0)
+    barrier = threading.Barrier(60, timeout=60)
 
     def work(_: int) -> int:
         barrier.wait()

@@ -119,6 +119,7 @@ def test_a_copy_for_a_move_keeps_every_version_within_its_bounds(seed: int) -> N
     rows = versions_in(copied, shelf)
     assert Counter(rows) == Counter(expected)
     assert copied.staged.shard == 2
+    assert bounds.floor <= copied.min_commit <= copied.max_commit <= bounds.snapshot
     check_honest(copied, rows, shelf, slots)
 
 
