@@ -7,7 +7,6 @@ pyarrow.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import time
@@ -50,8 +49,9 @@ def start_session(directory: Path, page_rows: int) -> Any:
     # PySpark warns of a pandas that is newer than itself; nothing here uses pandas.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     with _noise_to(directory / "spark.log"):
-        builder = importlib.import_module("pyspark.sql").SparkSession.builder
-        builder = builder.master(f"local[{TASKS}]").appName("elasticscan demo")
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
+
+        builder = SparkSession.builder.master(f"local[{TASKS}]").appName("elasticscan demo")
         for name, value in settings.items():
             builder = builder.config(name, value)
         session = builder.getOrCreate()
