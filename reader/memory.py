@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from elasticscan.base.errors import MoveInProgress
-from elasticscan.reader.cursor import Cursor, Cursors, merge
+from elasticscan.reader.cursor import Cursor, Cursors, merge, slots_of
 from elasticscan.reader.protocol import PageRequest, PageRows
 from elasticscan.topology import Placement, SlotSet, Tablet, join_tablets, move_tablet, split_tablet
 
@@ -119,11 +119,16 @@ class MemoryCluster:
                     yield _Found(untouched, order, slot, key, value)
 
     def _after(self, cursors: Cursors, taken: list[_Found], left: list[_Found]) -> Cursors:
-        unfinished = SlotSet.of((row.slot, row.slot + 1) for row in left)
-        if not unfinished:
+        if not left:
             return ()
         end = taken[-1]
-        here = SlotSet.span(end.slot, end.slot + 1) if self._order.slot_by_slot else unfinished
+        # Slot by slot, the page's end says which slots are done, half-read and untouched. In an
+        # index any slot may come again until the shard has no more rows at all.
+        if self._order.slot_by_slot:
+            unfinished = SlotSet.of((row.slot, row.slot + 1) for row in left)
+            here = SlotSet.span(end.slot, end.slot + 1)
+        else:
+            unfinished = here = slots_of(cursors)
         after = []
         for cursor in cursors:
             further = end.order if cursor.position is None else max(end.order, cursor.position)

@@ -41,7 +41,15 @@ from elasticscan.storage.fragment import (
     fragment_schema,
     is_fragment_path,
 )
-from elasticscan.storage.ingest import Hashing, Ingest, discard, reroute, sort_rows, staged_source
+from elasticscan.storage.ingest import (
+    Hashing,
+    Ingest,
+    check_keys_filled,
+    discard,
+    reroute,
+    sort_rows,
+    staged_source,
+)
 from elasticscan.storage.pages import (
     Page,
     PageLimits,
@@ -77,6 +85,7 @@ __all__ = [
     "batches_of",
     "check_definition",
     "check_keys_differ",
+    "check_keys_filled",
     "checksum",
     "conform",
     "copy_slots",

@@ -39,19 +39,24 @@ class Hashing:
     hash: str
 
 
+def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
+    """Raises `InvalidKey` when a column of the primary key has nulls."""
+    for name in table.primary_key:
+        nulls = rows.column(name).null_count if rows.schema.names.count(name) == 1 else 0
+        if nulls:
+            raise InvalidKey(
+                f"primary key column {name!r} is null in {nulls} rows; fill or drop them", column=name
+            )
+
+
 def sort_rows(rows: pa.RecordBatch, table: TableInfo, hashing: Hashing) -> pa.RecordBatch:
     """The rows by (slot, primary key), with their `_slot` column.
 
     Raises:
         InvalidKey: a key is null or occurs twice.
     """
+    check_keys_filled(rows, table)
     keys = [rows.column(name) for name in table.primary_key]
-    for name, column in zip(table.primary_key, keys, strict=True):
-        if column.null_count:
-            raise InvalidKey(
-                f"primary key column {name!r} is null in {column.null_count} rows; fill or drop them",
-                column=name,
-            )
     slots = slots_of([rows.column(name) for name in table.shard_key], hashing.slots, hashing.hash)
     codes = [sort_codes(column) for column in keys]
     order = np.lexsort((*reversed(codes), slots))

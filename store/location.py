@@ -31,8 +31,9 @@ class Location:
         return cls(text, None if "://" in text else Path(text).absolute())
 
     @property
-    def catalog_url(self) -> str:
-        return self.uri if self.directory is None else f"sqlite:///{self.directory / CATALOG_FILE}"
+    def catalog_url(self) -> str | Path:
+        """A database's URL, or the path of an SQLite file: in a URL, some characters mean more."""
+        return self.uri if self.directory is None else self.directory / CATALOG_FILE
 
     def exists(self) -> bool:
         return self.directory is None or (self.directory / CATALOG_FILE).is_file()

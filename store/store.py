@@ -29,6 +29,7 @@ from elasticscan.store import upkeep, writer
 from elasticscan.store.context import Context
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.location import Location
+from elasticscan.store.roots import check_free, claim
 from elasticscan.store.scan import Scan, keep_lease
 from elasticscan.store.status import status_of
 from elasticscan.topology import SlotSet, TableInfo, Topology, initial_placement
@@ -52,9 +53,10 @@ class Store:
         2
     """
 
-    def __init__(self, context: Context, location: Location) -> None:
+    def __init__(self, context: Context, location: Location, disks: Callable[[str], Disk]) -> None:
         self._context = context
         self._location = location
+        self._disks = disks
 
     # Opening
 
@@ -100,13 +102,19 @@ class Store:
         placement = initial_placement(slots, tablets, range(1, len(names) + 1))
         given = shards if isinstance(shards, Mapping) else {}
         roots = tuple((name, location.stored_root(name, given.get(name))) for name in names)
+        there_already = location.exists()
         location.make()
+        for _, root in roots:
+            location.make_root(root)
+            if not there_already:  # else the catalog has a better word for it
+                check_free(disks(location.root(root)), root)
         Catalog.create(
             location.catalog_url, clock, str(uri), NewStore(roots, placement, hash, float(retention_seconds))
         )
+        store = cls.open(uri, clock, disks)
         for _, root in roots:
-            location.make_root(root)
-        return cls.open(uri, clock, disks)
+            claim(disks(location.root(root)), store.context.info.store_id)
+        return store
 
     @classmethod
     def open(
@@ -129,7 +137,7 @@ class Store:
                 uri=str(uri),
             )
         catalog = Catalog(location.catalog_url, clock, str(uri))
-        return cls(Context(catalog, clock, lambda root: disks(location.root(root))), location)
+        return cls(Context(catalog, clock, lambda root: disks(location.root(root))), location, disks)
 
     def close(self) -> None:
         """Let go of database connections. Files that pages point to stay mapped until those go."""
@@ -325,6 +333,9 @@ class Store:
             check_name("shard", name)
             root = self._location.stored_root(name, roots.get(name))
             self._location.make_root(root)
+            disk = self._disks(self._location.root(root))
+            check_free(disk, root, self._context.info.store_id)
+            claim(disk, self._context.info.store_id)
             new.append((name, root))
         return how.expand(new)
 

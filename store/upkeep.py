@@ -18,6 +18,7 @@ from elasticscan.storage import (
     copy_slots,
     count_rows,
     discard,
+    is_fragment_path,
 )
 from elasticscan.store.context import Context
 from elasticscan.topology import Fragment, Phase, SlotSet, TableInfo
@@ -123,7 +124,9 @@ def collect_garbage(context: Context, grace_seconds: float) -> int:
         for shard in tx.shards():
             disk = context.disk_of(shard.id)
             for path, changed_at in disk.list():
-                if (shard.id, path) not in known and changed_at <= before:
+                # Other people's files are left alone, whatever a shard's root may hold.
+                ours = is_fragment_path(path) and (shard.id, path) not in known
+                if ours and changed_at <= before:
                     disk.delete(path)
                     removed += 1
     return removed

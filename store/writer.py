@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from elasticscan.storage import (
     Ingest,
     batches_of,
     check_keys_differ,
+    check_keys_filled,
     conform,
     discard,
     reroute,
@@ -104,15 +105,25 @@ def write(
     buffer_bytes: int = WRITE_BUFFER_BYTES,
 ) -> int:
     """Upsert rows by primary key, all or nothing; returns the commit number."""
-    batches = (conform(batch, table.schema) for batch in batches_of(data))
+    batches = (_conformed(batch, table) for batch in batches_of(data))
     return publish(context, table, stage(context, table, batches, buffer_bytes), kind, app)
+
+
+def _conformed(batch: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
+    check_keys_filled(batch, table)
+    return conform(batch, table.schema)
 
 
 def delete(context: Context, table: TableInfo, keys: Any) -> int:
     """Delete by primary key, all or nothing; keys that are not there are no error."""
     key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
-    batches = (_tombstones(conform(batch, key_schema), table) for batch in batches_of(keys))
-    return publish(context, table, stage(context, table, batches), "delete")
+
+    def tombstones() -> Iterator[pa.RecordBatch]:
+        for batch in batches_of(keys):
+            check_keys_filled(batch, table)
+            yield _tombstones(conform(batch, key_schema), table)
+
+    return publish(context, table, stage(context, table, tombstones()), "delete")
 
 
 def _tombstones(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:

@@ -1,0 +1,65 @@
+"""Every planted fault is found, and without one the same programs pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.planted import FAULTS, Fault
+from tests.reader.simulation import Simulation
+from tests.store.soup import Kitchen
+
+# The effort after which a harness that found nothing has failed.
+MOST_SIMULATIONS = 400
+MOST_PROGRAMS = 100
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kitchen]:
+    with Kitchen(tmp_path_factory.mktemp("faults")) as kitchen:
+        yield kitchen
+
+
+def found_by(fault: Fault, kitchen: Kitchen) -> int | None:
+    """The first seed that fails while the fault is planted."""
+    most = MOST_SIMULATIONS if fault.harness == "simulation" else MOST_PROGRAMS
+    with pytest.MonkeyPatch.context() as patch:
+        fault.plant(patch)
+        for seed in range(fault.seed, fault.seed + most):
+            try:
+                run(fault, kitchen, seed)
+            except Exception:  # noqa: PERF203 - the loop ends here
+                return seed
+    return None
+
+
+def run(fault: Fault, kitchen: Kitchen, seed: int) -> None:
+    if fault.harness == "simulation":
+        Simulation(seed).run()
+    else:
+        kitchen.run(seed, fault.style)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_planted_fault_is_found_and_the_same_seed_passes_without_it(fault: Fault, kitchen: Kitchen) -> None:
+    seed = found_by(fault, kitchen)
+    assert seed is not None, f"nobody noticed that this was broken: {fault.breaks}"
+    run(fault, kitchen, seed)
+
+
+def test_a_lost_cursor_is_noticed_by_the_proof_of_coverage() -> None:
+    lost = next(fault for fault in FAULTS if fault.name == "cursor_gets_lost")
+    errors = set()
+    with pytest.MonkeyPatch.context() as patch:
+        lost.plant(patch)
+        for seed in range(20):
+            try:
+                Simulation(seed).run()
+            except Exception as error:
+                errors.add(type(error).__name__)
+    assert "CoverageBroken" in errors
+
+
+def test_faults_have_names_of_their_own() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 30
