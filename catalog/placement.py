@@ -19,8 +19,13 @@ from elasticscan.base.errors import (
     StoreDamaged,
     TabletNotFound,
 )
+from elasticscan.base.hashing import HASHES
+from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.catalog.tables import seal_keys, shards, store_state, tablets, topologies
 from elasticscan.topology import Placement, Shard, Tablet, Topology
+
+SECRET_BYTES = 32
+MAX_SECRET = 2**16 - 1  # its number takes two bytes of every sealed scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +51,17 @@ class PlacementTx:
     def info(self) -> StoreInfo:
         s = store_state.c
         row = self._sql.execute(select(s.store_id, s.slots, s.hash, s.retention_seconds, s.created_at)).one()
+        with decoding("the store's state"):
+            _check_state(row)
         return StoreInfo(*row)
 
     def seal_keys(self) -> dict[int, bytes]:
         rows = self._sql.execute(select(seal_keys.c.id, seal_keys.c.secret))
-        found = {row.id: bytes(row.secret) for row in rows}
+        with decoding("the key that seals scans"):
+            found = {row.id: bytes(row.secret) for row in rows}
+            for number, secret in found.items():
+                if len(secret) != SECRET_BYTES or not 0 <= number <= MAX_SECRET:
+                    raise ValueError(f"key {number} has {len(secret)} bytes instead of {SECRET_BYTES}")
         if not found:
             raise StoreDamaged("the catalog holds no key to seal scans with; restore it from a backup")
         return found
@@ -113,10 +124,11 @@ class PlacementTx:
     def placement(self) -> Placement:
         rows = self._sql.execute(select(tablets).order_by(tablets.c.slot_start)).all()
         at, slots = 0, self._sql.execute(select(store_state.c.slots)).scalar_one()
-        for row in rows:
-            if not row.slot_start == at < row.slot_end:
-                break
-            at = row.slot_end
+        with decoding("the placement of tablets"):
+            for row in rows:
+                if not row.slot_start == at < row.slot_end:
+                    break
+                at = row.slot_end
         if at != slots:
             raise StoreDamaged(
                 f"the tablets in the catalog do not hold slot {at} of {slots} exactly once; "
@@ -188,6 +200,19 @@ class PlacementTx:
     def topologies(self) -> tuple[Topology, ...]:
         query = select(topologies).order_by(topologies.c.number)
         return tuple(_unpack_topology(row) for row in self._sql.execute(query))
+
+
+def _check_state(row: Any) -> None:
+    """SQLite keeps whatever is put into a column, of any type."""
+    if not isinstance(row.store_id, str):
+        raise ValueError(f"{row.store_id!r} is no id of a store")
+    if not isinstance(row.slots, int) or not 1 <= row.slots <= MAX_SLOTS:
+        raise ValueError(f"{row.slots!r} is no number of slots")
+    if row.hash not in HASHES:
+        raise ValueError(f"there is no hash {row.hash!r}")
+    for seconds in (row.retention_seconds, row.created_at):
+        if not isinstance(seconds, (int, float)):
+            raise ValueError(f"{seconds!r} is no time in seconds")
 
 
 def _within(root: str, other: str) -> bool:

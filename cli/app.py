@@ -41,7 +41,10 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(importlib.metadata.version("elasticscan"))
+        try:
+            print(importlib.metadata.version("elasticscan"))
+        except importlib.metadata.PackageNotFoundError:  # run from its sources
+            print("unknown (not installed)")
         raise typer.Exit
 
 

@@ -262,12 +262,16 @@ class FromSpark:
         self._by_name = {field.name.lower(): field for field in schema}
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return conform(self.named(batch), self._schema)
+
+    def named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch's columns under the table's names; columns and nulls are still to be checked."""
         columns, fields = [], []
         for found, column in zip(batch.schema, batch.columns, strict=True):
             field = self._by_name.get(found.name.lower())
             columns.append(column if field is None else self._narrow(column, field))
             fields.append(pa.field(field.name if field else found.name, columns[-1].type))
-        return conform(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), self._schema)
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     def _narrow(self, column: pa.Array, field: pa.Field) -> pa.Array:
         """The column in the table's type, if that is one which Spark sees as the column's type."""

@@ -86,21 +86,21 @@ class ElasticScanReader(DataSourceReader):
         """`schema` is what Spark expects: all that is offered, or what the user asked for."""
         self._options = options
         self._schema = schema
-        with Store.open(options.store) as store:
-            # Fails here, where the plan is made, rather than in every task.
-            self._columns = match_columns(schema, offered_schema(store.table(options.table), options))
+        # Fails here, where the plan is made, rather than in every task.
+        table = opened(options.store).table(options.table)
+        self._columns = match_columns(schema, offered_schema(table, options))
 
     def partitions(self) -> Sequence[InputPartition]:
         """Fix the snapshot, take a lease on it, and cut the scan by where slots live now."""
-        with Store.open(self._options.store) as store:
-            key = self._begin(store)
-            with store.context.catalog.reading() as tx:
-                now, base = tx.placement(), tx.topology(key.base_topology)
-                fragments = tx.fragments(table=key.table)
-            weights = slot_bytes(fragments, now.slot_count)
-            parts = cut(now, base.placement, weights, self._options.split_bytes, self._options.partitions)
-            names = dict(base.shard_names) | store.context.shard_names()
-            return [self._partition(store, key, part, names) for part in parts]
+        store = opened(self._options.store)
+        key = self._begin(store)
+        with store.context.catalog.reading() as tx:
+            now, base = tx.placement(), tx.topology(key.base_topology)
+            fragments = tx.fragments(table=key.table)
+        weights = slot_bytes(fragments, now.slot_count)
+        parts = cut(now, base.placement, weights, self._options.split_bytes, self._options.partitions)
+        names = dict(base.shard_names) | store.context.shard_names()
+        return [self._partition(store, key, part, names) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The partition's rows, each once, wherever its slots are by now.

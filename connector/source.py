@@ -7,6 +7,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.connector.access import opened
 from elasticscan.connector.options import Options, check_for_write, parse_options
 from elasticscan.connector.pushdown import PushdownReader
 from elasticscan.connector.reading import ElasticScanReader, offered_schema
@@ -28,8 +29,7 @@ class ElasticScanSource(DataSource):
     def schema(self) -> StructType:
         """The table's columns; asked for by `load()` unless the user gave a schema."""
         options = self._options()
-        with Store.open(options.store) as store:
-            table = store.table(options.table)
+        table = opened(options.store).table(options.table)
         if options.filter is not None:
             # Rather when the user loads than when the first action plans.
             Predicate.parse(options.filter, table.schema)

@@ -14,7 +14,7 @@ from elasticscan.base.errors import AlreadyExists, InvalidOption, TableChanged, 
 from elasticscan.connector.access import opened
 from elasticscan.connector.conversion import FromSpark, arrow_schema
 from elasticscan.connector.options import Options
-from elasticscan.storage import discard
+from elasticscan.storage import check_keys_filled, conform, discard
 from elasticscan.store import Store, check_no_key_twice, publish, stage
 from elasticscan.topology import SlotSet, StagedFragment, TableInfo
 
@@ -60,8 +60,7 @@ class ElasticScanWriter(DataSourceArrowWriter):
         """Stage a task's rows; runs where the task runs."""
         store = opened(self._uri, self._store_id)
         table = self._find(store)
-        convert = FromSpark(table.schema)
-        return StagedMessage(stage(store.context, table, (convert(batch) for batch in iterator)))
+        return StagedMessage(stage(store.context, table, _conformed(iterator, table)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish what all tasks staged, at once and on all shards, or nothing."""
@@ -102,6 +101,15 @@ class ElasticScanWriter(DataSourceArrowWriter):
                 table=self._table_name,
             )
         return table
+
+
+def _conformed(batches: Iterable[pa.RecordBatch], table: TableInfo) -> Iterator[pa.RecordBatch]:
+    """Spark's rows as the table's. A null in a key is told as such, as `Store.write` does."""
+    convert = FromSpark(table.schema)
+    for batch in batches:
+        named = convert.named(batch)
+        check_keys_filled(named, table)
+        yield conform(named, table.schema)
 
 
 def _ours(messages: Iterable[Any]) -> list[StagedMessage]:

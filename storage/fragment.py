@@ -25,7 +25,7 @@ from elasticscan.base.errors import FragmentDamaged, UsageError
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.base.order_keys import encode_row
 from elasticscan.storage.disk import Disk
-from elasticscan.topology import SlotSet, StagedFragment
+from elasticscan.topology import Fragment, SlotSet, StagedFragment
 
 SLOT, COMMIT, DELETED = "_slot", "_commit", "_deleted"
 SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED)
@@ -315,6 +315,16 @@ def _check_sound(batch: pa.RecordBatch) -> None:
     system = [name for name in SYSTEM_COLUMNS if name in batch.schema.names]
     if not batch.num_rows or any(batch.column(name).null_count for name in system):
         raise ValueError("its rows are not those of a fragment")
+
+
+def check_sum(disk: Disk, fragment: Fragment) -> None:
+    """Raises `FragmentDamaged` when a fragment's file has changed since it was written."""
+    if checksum(disk, fragment.path) != fragment.crc:
+        raise FragmentDamaged(
+            f"fragment {fragment.path} at shard {fragment.shard} has changed since it was written "
+            "(its checksum differs); restore it from a backup",
+            path=fragment.path,
+        )
 
 
 def checksum(disk: Disk, path: str) -> int:

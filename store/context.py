@@ -11,7 +11,7 @@ from elasticscan.base.clock import Clock
 from elasticscan.base.errors import FragmentDamaged, ShardNotFound, TableChanged, WriteConflict
 from elasticscan.catalog import Catalog, StoreInfo
 from elasticscan.reader import Sealer
-from elasticscan.storage import Disk, FragmentReader, Hashing, View
+from elasticscan.storage import Disk, FragmentReader, Hashing, View, check_sum
 from elasticscan.topology import Fragment, Placement, StagedFragment, TableInfo
 
 OPEN_FRAGMENTS = 256
@@ -32,6 +32,7 @@ class Context:
         self._lock = Lock()
         self._placement: tuple[int, Placement] | None = None
         self._tables: dict[int, _TableState] = {}
+        self._sound: set[tuple[int, str]] = set()
         self._readers: OrderedDict[tuple[int, str, tuple[str, ...]], FragmentReader] = OrderedDict()
 
     def disk_of(self, shard: int) -> Disk:
@@ -100,6 +101,18 @@ class Context:
             while len(self._readers) > OPEN_FRAGMENTS:
                 self._readers.popitem(last=False)
         return opened
+
+    def check_sums(self, fragments: Iterable[Fragment]) -> None:
+        """Raises `FragmentDamaged` when a file is not what was written: before it is copied.
+
+        A copy gets a checksum of its own, so damage that was copied would never be found again.
+        Files do not change, so each is read for this once in a process.
+        """
+        for fragment in fragments:
+            key = (fragment.shard, fragment.path)
+            if key not in self._sound:
+                check_sum(self.disk_of(fragment.shard), fragment)
+                self._sound.add(key)
 
     def check_not_collected(self, staged: Iterable[StagedFragment]) -> None:
         """To be asked in the transaction that refers to staged files; see `noticing_collection`."""

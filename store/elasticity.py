@@ -44,12 +44,16 @@ class Elasticity:
         self._parallel = parallel
 
     def expand(self, new: Sequence[tuple[str, str]]) -> Topology:
-        """Add shards (name, root) and move the fewest tablets that balance."""
+        """Add shards (name, root) and move the fewest tablets that balance.
+
+        A shard that is there already is taken as well while tablets are out of balance: so an
+        expansion that failed can be called again, and a contraction called off.
+        """
         owner = new_owner()
         for attempt in range(EXPAND_ROUNDS):
             with self._context.catalog.writing() as tx:
                 for name, root in new if attempt == 0 else ():
-                    tx.add_shard(name, root)
+                    _add_or_take_back(tx, name, root)
                 plans = self._plan(tx, owner)
             if not plans:
                 break
@@ -84,7 +88,7 @@ class Elasticity:
                 raise InvalidTopologyChange(
                     f"tablet {tablet_id} is at shard {target_name!r} already", tablet=tablet_id
                 )
-            self._forget_dead(tx)
+            self._forget_dead(tx, tablet_id)
             plan = MovePlan(tablet_id, tablet.shard, target.id)
             tx.plan_move(plan.tablet, plan.source, plan.target, owner)
         Mover(self._context, owner, self._bytes_per_second).carry_out(plan)
@@ -112,45 +116,39 @@ class Elasticity:
             return tx.append_topology(f"tablets {left} and {right} joined into {joined}")
 
     def resume(self) -> int:
-        """Finish what processes that died left behind; returns how many moves were found.
+        """Finish what processes that died left behind; returns how many tablets were to move.
 
         Each of their moves is undone (the source goes on serving), planned again and carried out;
         shards that were being emptied are emptied and removed.
         """
         owner = new_owner()
-        plans = []
         with self._context.catalog.writing() as tx:
-            for move in self._forget_dead(tx):
-                tablet = tx.tablet(move.tablet)
-                active = {shard.id for shard in tx.shards() if not shard.draining}
-                if tablet.shard == move.source and move.target in active:
-                    tx.plan_move(move.tablet, move.source, move.target, owner)
-                    plans.append(move)
+            plans = self._adopt_dead(tx, owner)
             draining = [shard.id for shard in tx.shards() if shard.draining]
         self._carry_out(plans, owner)
-        for shard in draining:
-            self._drain(shard)
+        moved = len(plans) + sum(self._drain(shard) for shard in draining)
         if plans or draining:
             self._publish("interrupted moves resumed")
-        return len(plans)
+        return moved
 
     # How plans are carried out
 
-    def _drain(self, shard: int) -> None:
-        """Empty a draining shard, however many rounds that takes, and remove it."""
-        waited = 0.0
+    def _drain(self, shard: int) -> int:
+        """Empty a draining shard, however many rounds that takes, and remove it; returns moves."""
+        waited, moved = 0.0, 0
         while True:
             owner = new_owner()
             with self._context.catalog.writing() as tx:
                 if all(s.id != shard for s in tx.shards()):
-                    return  # another process removed it
+                    return moved  # another process removed it
                 coming = [m for m in tx.moves() if shard in (m.source, m.target)]
                 if not tx.placement().at(shard) and not coming:
                     tx.remove_shard(shard)
-                    return
+                    return moved
                 plans = self._plan(tx, owner, only_from=shard)
             if plans:
                 self._carry_out(plans, owner, tolerate=True)
+                moved += len(plans)
                 continue
             if waited > WAIT_SECONDS:
                 raise MoveInProgress(
@@ -163,7 +161,7 @@ class Elasticity:
 
     def _plan(self, tx: Tx, owner: str, only_from: int | None = None) -> list[MovePlan]:
         """Plan on the placement as it will be after the moves under way; enter our part."""
-        self._forget_dead(tx)
+        adopted = self._adopt_dead(tx, owner)
         moving = {move.tablet: move.target for move in tx.moves()}
         after = Placement(tuple(replace(t, shard=moving.get(t.id, t.shard)) for t in tx.placement().tablets))
         active = [shard.id for shard in tx.shards() if not shard.draining]
@@ -171,7 +169,7 @@ class Elasticity:
         plans = [p for p in wanted if only_from is None or p.source == only_from]
         for plan in plans:
             tx.plan_move(plan.tablet, plan.source, plan.target, owner)
-        return plans
+        return adopted + plans
 
     def _carry_out(self, plans: Sequence[MovePlan], owner: str, tolerate: bool = False) -> None:
         """Run planned moves, a few at a time. All are tried; the first error is raised at the end."""
@@ -202,16 +200,37 @@ class Elasticity:
         with self._context.catalog.writing() as tx:
             return tx.append_topology(reason)
 
-    def _forget_dead(self, tx: Tx) -> list[MovePlan]:
-        """End the moves of processes that died: the source goes on serving."""
-        dead = [move for move in tx.moves() if owner_is_gone(move, tx.now)]
-        for move in dead:
+    def _adopt_dead(self, tx: Tx, owner: str) -> list[MovePlan]:
+        """Make the moves of processes that died ours, where they still make sense."""
+        active = {shard.id for shard in tx.shards() if not shard.draining}
+        adopted = []
+        for move in tx.moves():
+            if owner_is_gone(move, tx.now):
+                tx.end_move(move.tablet, move.owner)  # undone: the source goes on serving
+                if tx.tablet(move.tablet).shard == move.source and move.target in active:
+                    tx.plan_move(move.tablet, move.source, move.target, owner)
+                    adopted.append(MovePlan(move.tablet, move.source, move.target))
+        return adopted
+
+    def _forget_dead(self, tx: Tx, tablet_id: int) -> None:
+        """End the move of a tablet whose mover died, because something else is to happen to it."""
+        move = tx.move(tablet_id)
+        if move is not None and owner_is_gone(move, tx.now):
             tx.end_move(move.tablet, move.owner)
-        return [MovePlan(move.tablet, move.source, move.target) for move in dead]
 
     def _check_not_moving(self, tx: Tx, tablet_id: int) -> None:
-        self._forget_dead(tx)
+        self._forget_dead(tx, tablet_id)
         if tx.move(tablet_id) is not None:
             raise MoveInProgress(
                 f"tablet {tablet_id} is being moved; try again when it has arrived", tablet=tablet_id
             )
+
+
+def _add_or_take_back(tx: Tx, name: str, root: str) -> None:
+    known = next((shard for shard in tx.shards() if shard.name == name), None)
+    if known is not None and known.draining:
+        tx.set_draining(known.id, False)
+        return
+    active = [shard.id for shard in tx.shards() if not shard.draining]
+    if known is None or not plan_balance(tx.placement(), active):
+        tx.add_shard(name, root)  # says so, when the name is taken and there is nothing left to do

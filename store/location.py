@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from elasticscan.base.errors import InvalidOption, ShardUnavailable
+from elasticscan.base.errors import InvalidOption, ShardUnavailable, StoreDamaged
 
 CATALOG_FILE = "catalog.db"
 
@@ -37,6 +37,15 @@ class Location:
 
     def exists(self) -> bool:
         return self.directory is None or (self.directory / CATALOG_FILE).is_file()
+
+    def check_not_empty(self) -> None:
+        """Raises `StoreDamaged` when the catalog's file was cut to nothing."""
+        if self.directory is not None and (self.directory / CATALOG_FILE).stat().st_size == 0:
+            raise StoreDamaged(
+                f"{self.directory / CATALOG_FILE} is empty; restore it from a backup (or, if a store was "
+                "never made here, remove it)",
+                uri=self.uri,
+            )
 
     def make(self) -> None:
         if self.directory is None:

@@ -147,6 +147,7 @@ class Mover:
         size = 0
         for source in sources:
             bounds = Bounds(move.copied_to + 1, upto)
+            self._context.check_sums(source.view.fragments)
             copied = copy_slots(source, move.tablet.slots, bounds, Keep(), to)
             if copied is not None:
                 assert move.copies is not None

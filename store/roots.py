@@ -25,8 +25,8 @@ def check_free(disk: Disk, root: str, store_id: str | None = None) -> None:
     owner = owner_of(disk)
     if owner not in (None, store_id):
         raise InvalidOption(
-            f"{root} holds shards of another store ({owner}); choose another directory, or remove the file "
-            f"{MARKER} there if that store is gone",
+            f"{root} holds a shard of another store ({owner}), or of this one before its catalog was lost; "
+            "choose another directory, or restore that catalog",
             root=root,
         )
 

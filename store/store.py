@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.clock import Clock, SystemClock
-from elasticscan.base.errors import ColumnNotFound, InvalidOption, StoreNotFound
+from elasticscan.base.errors import ColumnNotFound, InvalidOption, ShardUnavailable, StoreNotFound
+from elasticscan.base.hashing import HASHES, slots_of
 from elasticscan.base.limits import (
     DEFAULT_PAGE_BYTES,
     DEFAULT_PAGE_ROWS,
@@ -19,13 +20,15 @@ from elasticscan.base.limits import (
     GC_GRACE_SECONDS,
     LEASE_SECONDS,
     MAX_PAGE_ROWS,
+    MAX_SLOTS,
     RETENTION_SECONDS,
     check_name,
 )
 from elasticscan.catalog import Catalog, Commit, NewStore
 from elasticscan.reader import ContinuationKey, Cursor
 from elasticscan.storage import Disk, check_definition, open_disk, stored_schema
-from elasticscan.store import upkeep, writer
+from elasticscan.store import arguments, upkeep, writer
+from elasticscan.store.arguments import MAX_ID, MAX_NUMBER, MAX_PAGE_BYTES, MAX_PARALLEL
 from elasticscan.store.context import Context
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.location import Location
@@ -34,7 +37,6 @@ from elasticscan.store.scan import Scan, keep_lease
 from elasticscan.store.status import status_of
 from elasticscan.topology import SlotSet, TableInfo, Topology, initial_placement
 
-HASHES = ("spark", "java")
 COMPRESSIONS = (None, "lz4", "zstd")
 
 
@@ -89,31 +91,30 @@ class Store:
             InvalidOption, InvalidName: an argument is out of bounds.
         """
         clock = clock or SystemClock()
-        location = Location.of(uri)
-        names = list(shards)
+        location = Location.of(arguments.place("uri", uri))
+        names, given = arguments.shards(shards)
         for name in names:
             check_name("shard", name)
-        if hash not in HASHES:
+        slots = arguments.whole_number("slots", slots, 1, MAX_SLOTS)
+        tablets = arguments.whole_number("tablets", tablets, 1, MAX_SLOTS)
+        kept = arguments.seconds("retention_seconds", retention_seconds)
+        if arguments.text("hash", hash) not in HASHES:
             raise InvalidOption(f"hash={hash!r} must be one of {', '.join(HASHES)}", option="hash")
-        if not retention_seconds >= 0:
-            raise InvalidOption(
-                f"retention_seconds={retention_seconds} must be 0 or more", option="retention_seconds"
-            )
         placement = initial_placement(slots, tablets, range(1, len(names) + 1))
-        given = shards if isinstance(shards, Mapping) else {}
         roots = tuple((name, location.stored_root(name, given.get(name))) for name in names)
+        opened = [_disk_at(disks, location.root(root)) for _, root in roots]
         there_already = location.exists()
+        if there_already:
+            location.check_not_empty()
         location.make()
-        for _, root in roots:
+        for (_, root), disk in zip(roots, opened, strict=True):
             location.make_root(root)
             if not there_already:  # else the catalog has a better word for it
-                check_free(disks(location.root(root)), root)
-        Catalog.create(
-            location.catalog_url, clock, str(uri), NewStore(roots, placement, hash, float(retention_seconds))
-        )
+                check_free(disk, root)
+        Catalog.create(location.catalog_url, clock, str(uri), NewStore(roots, placement, hash, kept))
         store = cls.open(uri, clock, disks)
-        for _, root in roots:
-            claim(disks(location.root(root)), store.context.info.store_id)
+        for disk in opened:
+            claim(disk, store.context.info.store_id)
         return store
 
     @classmethod
@@ -130,12 +131,13 @@ class Store:
             StoreTooNew: a newer release made it.
         """
         clock = clock or SystemClock()
-        location = Location.of(uri)
+        location = Location.of(arguments.place("uri", uri))
         if not location.exists():
             raise StoreNotFound(
                 f"{uri} holds no elasticscan store; create one with Store.create or `elasticscan create`",
                 uri=str(uri),
             )
+        location.check_not_empty()
         catalog = Catalog(location.catalog_url, clock, str(uri))
         return cls(Context(catalog, clock, lambda root: disks(location.root(root))), location, disks)
 
@@ -175,6 +177,7 @@ class Store:
             schema: columns; any Arrow type that Spark can read, nested ones too, as value columns.
             primary_key: columns of type bool, integer, decimal, date, timestamp, string or binary.
             shard_key: the prefix of the primary key that decides a row's slot; all of it by default.
+                In a store with hash "java", one column of type bool, integer or string.
             compression: None (files are mapped and read without a copy), "lz4" or "zstd".
         """
         check_name("table", name)
@@ -182,23 +185,30 @@ class Store:
             raise InvalidOption(
                 f"compression={compression!r} must be None, 'lz4' or 'zstd'", option="compression"
             )
-        keys = [primary_key] if isinstance(primary_key, str) else list(primary_key)
-        shard_keys = (
-            keys if shard_key is None else [shard_key] if isinstance(shard_key, str) else list(shard_key)
-        )
+        if not isinstance(schema, pa.Schema):
+            raise InvalidOption(
+                f"schema is a {type(schema).__name__} and must be a pyarrow.Schema", option="schema"
+            )
+        keys = arguments.keys("primary_key", primary_key)
+        shard_keys = keys if shard_key is None else arguments.keys("shard_key", shard_key)
         check_definition(schema, keys, shard_keys)
         stored = stored_schema(schema, keys)
+        # A key that the store's hash does not take would make every later write fail.
+        nothing = [pa.array([], stored.field(key).type) for key in shard_keys]
+        slots_of(nothing, self._context.info.slots, self._context.info.hash)
         info = TableInfo(0, name, stored, tuple(keys), tuple(shard_keys), compression, 0, 0)
         with self._context.catalog.writing() as tx:
             return tx.create_table(name, info)
 
     def drop_table(self, name: str) -> None:
         """Drop a table; its files are removed by a later `collect_garbage`."""
+        name = arguments.text("name", name)
         with self._context.catalog.writing() as tx:
             tx.drop_table(name)
 
     def table(self, name: str) -> TableInfo:
         """A table's definition. Raises `TableNotFound`, naming the nearest."""
+        name = arguments.text("name", name)
         with self._context.catalog.reading() as tx:
             return tx.table(name)
 
@@ -208,6 +218,7 @@ class Store:
 
     def commits(self, name: str) -> tuple[Commit, ...]:
         """The commits of a table, oldest first."""
+        name = arguments.text("name", name)
         with self._context.catalog.reading() as tx:
             return tx.commits(tx.table(name).id)
 
@@ -227,11 +238,12 @@ class Store:
             SchemaMismatch, InvalidKey: the rows do not fit; nothing was written.
             DiskFull, ShardUnavailable: a shard's disk; nothing was written.
         """
-        return writer.write(self._context, self.table(name), data, app=txn)
+        return writer.write(self._context, self.table(name), data, app=arguments.transaction(txn))
 
     def overwrite(self, name: str, data: Any, txn: tuple[str, int] | None = None) -> int:
         """Replace all rows by these in one commit. Older snapshots keep the old ones."""
-        return writer.write(self._context, self.table(name), data, kind="overwrite", app=txn)
+        app = arguments.transaction(txn)
+        return writer.write(self._context, self.table(name), data, kind="overwrite", app=app)
 
     def delete(self, name: str, keys: Any) -> int:
         """Delete rows by primary key; `keys` holds the key columns. Returns the commit number."""
@@ -258,18 +270,19 @@ class Store:
             index: "auto" or "none"; tables have no secondary indexes yet, so both scan directly.
             snapshot: a commit number; the newest by default.
             page_rows: most rows of a page, 1 to 16,777,216 (before the filter).
-            page_bytes: most bytes of a page, unless a single row is larger.
+            page_bytes: most bytes of a page, up to 1 TiB, unless a single row is larger.
 
         Raises:
             TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
             SnapshotNotFound, SnapshotExpired: there is no such snapshot, or not any more.
         """
-        if not 1 <= page_rows <= MAX_PAGE_ROWS or page_bytes < 1:
-            raise InvalidOption(
-                f"page_rows={page_rows} must be 1 to {MAX_PAGE_ROWS} and page_bytes={page_bytes} at least 1",
-                option="page_rows",
-            )
-        if index not in ("auto", "none"):
+        name, filter = arguments.text("name", name), arguments.text_or_none("filter", filter)  # noqa: A001
+        page_rows = arguments.whole_number("page_rows", page_rows, 1, MAX_PAGE_ROWS)
+        page_bytes = arguments.whole_number("page_bytes", page_bytes, 1, MAX_PAGE_BYTES)
+        if snapshot is not None:
+            snapshot = arguments.whole_number("snapshot", snapshot, 0, MAX_NUMBER)
+        listed = None if columns is None else arguments.names("columns", columns)
+        if arguments.text("index", index) not in ("auto", "none"):
             raise InvalidOption(f"index={index!r} must be 'auto' or 'none'", option="index")
         lease = secrets.token_hex(8)
         with self._context.catalog.writing() as tx:
@@ -284,7 +297,7 @@ class Store:
             base_topology=base.number,
             slots=everything,
             cursors=(Cursor(everything),),
-            columns=_columns(table, columns),
+            columns=_columns(table, listed),
             filter=filter,
             page_rows=page_rows,
             page_bytes=page_bytes,
@@ -317,23 +330,25 @@ class Store:
         parallel: int = 2,
     ) -> Elasticity:
         """Topology changes with a bound on copying, with progress, or with more moves at a time."""
-        return Elasticity(self._context, bytes_per_second, on_progress, parallel)
+        most = arguments.speed("bytes_per_second", bytes_per_second)
+        at_once = arguments.whole_number("parallel", parallel, 1, MAX_PARALLEL)
+        return Elasticity(self._context, most, on_progress, at_once)
 
     def expand(self, shards: Sequence[str] | Mapping[str, str]) -> Topology:
         """Add shards and move the fewest tablets that balance; returns when all have moved."""
-        given = shards if isinstance(shards, Mapping) else {}
-        return self.expand_with(self.elasticity(), list(shards), given)
+        names, roots = arguments.shards(shards)
+        return self.expand_with(self.elasticity(), names, roots)
 
     def expand_with(self, how: Elasticity, names: Sequence[str], roots: Mapping[str, str]) -> Topology:
         """As `expand`, carried out by an `elasticity(...)`."""
-        if not names or isinstance(names, str):
-            raise InvalidOption("name at least one shard to add, as a list", option="shards")
-        new = []
+        names, _ = arguments.shards(names)
         for name in names:
             check_name("shard", name)
-            root = self._location.stored_root(name, roots.get(name))
+        stored = [self._location.stored_root(name, roots.get(name)) for name in names]
+        disks = [_disk_at(self._disks, self._location.root(root)) for root in stored]
+        new = []
+        for name, root, disk in zip(names, stored, disks, strict=True):
             self._location.make_root(root)
-            disk = self._disks(self._location.root(root))
             check_free(disk, root, self._context.info.store_id)
             claim(disk, self._context.info.store_id)
             new.append((name, root))
@@ -341,19 +356,20 @@ class Store:
 
     def contract(self, shard: str) -> Topology:
         """Move all tablets off a shard and remove it."""
-        return self.elasticity().contract(shard)
+        return self.elasticity().contract(arguments.text("shard", shard))
 
     def move(self, tablet: int, shard: str) -> Topology:
         """Move one tablet to a shard."""
-        return self.elasticity().move(tablet, shard)
+        return self.elasticity().move(_tablet("tablet", tablet), arguments.text("shard", shard))
 
     def split(self, tablet: int, at: int | None = None) -> Topology:
         """Cut a tablet in two at a slot (the middle by default)."""
-        return self.elasticity().split(tablet, at)
+        slot = None if at is None else arguments.whole_number("at", at, 0, MAX_SLOTS)
+        return self.elasticity().split(_tablet("tablet", tablet), slot)
 
     def join(self, left: int, right: int) -> Topology:
         """Join two neighbouring tablets of one shard."""
-        return self.elasticity().join(left, right)
+        return self.elasticity().join(_tablet("left", left), _tablet("right", right))
 
     def resume_moves(self) -> int:
         """Finish moves of processes that died; returns how many there were."""
@@ -383,7 +399,7 @@ class Store:
         With a grace period shorter than the longest running write, files that it has staged are
         removed too; its commit is then refused and must be tried again.
         """
-        return upkeep.collect_garbage(self._context, grace_seconds)
+        return upkeep.collect_garbage(self._context, arguments.seconds("grace_seconds", grace_seconds))
 
     def verify(self) -> list[str]:
         """Compare every fragment with its checksum; returns what is wrong, one text each."""
@@ -394,10 +410,27 @@ class Store:
         return status_of(self._context)
 
 
-def _columns(table: TableInfo, wanted: Sequence[str] | None) -> tuple[str, ...]:
+def _tablet(option: str, value: int) -> int:
+    return arguments.whole_number(option, value, 0, MAX_ID)
+
+
+def _disk_at(disks: Callable[[str], Disk], root: str) -> Disk:
+    """A new shard's disk; nothing is made there yet."""
+    try:
+        return disks(root)
+    except (ValueError, NotImplementedError) as error:  # Arrow's words for what is no place it knows
+        raise InvalidOption(
+            f"{root} cannot be a shard's storage: {error}; name a directory or a URI that pyarrow.fs knows",
+            option="shards",
+        ) from error
+    except OSError as error:
+        raise ShardUnavailable(f"the shard's storage {root} cannot be used: {error}", root=root) from error
+
+
+def _columns(table: TableInfo, wanted: list[str] | None) -> tuple[str, ...]:
     if wanted is None:
         return tuple(table.schema.names)
-    if isinstance(wanted, str) or not wanted or len(set(wanted)) < len(wanted):
+    if not wanted or len(set(wanted)) < len(wanted):
         raise InvalidOption(
             f"columns={wanted!r} must be a list of column names, at least one and each once", option="columns"
         )

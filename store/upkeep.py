@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from elasticscan.base.errors import FragmentDamaged, OperatorNeeded
+from elasticscan.base.errors import OperatorNeeded, ShardUnavailable
 from elasticscan.catalog import Tx
 from elasticscan.storage import (
     Bounds,
@@ -14,7 +14,7 @@ from elasticscan.storage import (
     Keep,
     PageSource,
     View,
-    checksum,
+    check_sum,
     copy_slots,
     count_rows,
     discard,
@@ -47,6 +47,7 @@ def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
     slots = SlotSet.of(r for fragment in fragments for r in fragment.slots)
     to = Destination(context.disk_of(shard), shard)
     with context.noticing_collection():
+        context.check_sums(fragments)
         merged = copy_slots(source, slots, Bounds(floor, upto), Keep(horizon, drop_tombstones=True), to)
         with context.catalog.writing() as tx:
             now = tx.table_by_id(table.id)
@@ -121,15 +122,25 @@ def collect_garbage(context: Context, grace_seconds: float) -> int:
         removed += len(dropped)
         # Under the write lock, so that no write can commit a file while it is being removed.
         known = tx.known_paths()
-        for shard in tx.shards():
-            disk = context.disk_of(shard.id)
-            for path, changed_at in disk.list():
+        active = {shard.id for shard in tx.shards()}
+        for shard in tx.shard_roots():
+            for path, changed_at in _files(context, shard, must_be_there=shard in active):
                 # Other people's files are left alone, whatever a shard's root may hold.
-                ours = is_fragment_path(path) and (shard.id, path) not in known
+                ours = is_fragment_path(path) and (shard, path) not in known
                 if ours and changed_at <= before:
-                    disk.delete(path)
+                    context.disk_of(shard).delete(path)
                     removed += 1
     return removed
+
+
+def _files(context: Context, shard: int, must_be_there: bool) -> list[tuple[str, float]]:
+    """A shard's files; a removed shard's too, as long as its root is there."""
+    try:
+        return context.disk_of(shard).list()
+    except ShardUnavailable:
+        if must_be_there:
+            raise
+        return []
 
 
 def verify(context: Context) -> Iterator[OperatorNeeded]:
@@ -138,16 +149,9 @@ def verify(context: Context) -> Iterator[OperatorNeeded]:
         fragments = tx.fragments()
     for fragment in fragments:
         try:
-            found = checksum(context.disk_of(fragment.shard), fragment.path)
+            check_sum(context.disk_of(fragment.shard), fragment)
         except OperatorNeeded as error:
             yield error
-            continue
-        if found != fragment.crc:
-            yield FragmentDamaged(
-                f"fragment {fragment.path} at shard {fragment.shard} has changed since it was written "
-                "(its checksum differs); restore it from a backup",
-                path=fragment.path,
-            )
 
 
 def rows_of(context: Context, table: TableInfo, most_merged_rows: int) -> tuple[int, bool]:

@@ -59,7 +59,10 @@ def publish(
     their rows are staged again at the new place, and the commit is tried again.
     """
     with context.noticing_collection():
-        return _publish(context, table, list(staged), kind, app)
+        number, committed = _publish(context, table, list(staged), kind, app)
+    kept = {fragment.path for fragment in committed}
+    discard([fragment for fragment in staged if fragment.path not in kept], context.disk_of)
+    return number
 
 
 def _publish(
@@ -68,7 +71,8 @@ def _publish(
     fragments: list[StagedFragment],
     kind: str,
     app: tuple[str, int] | None,
-) -> int:
+) -> tuple[int, list[StagedFragment]]:
+    """The commit's number, and what it refers to: nothing, if it had been made before."""
     for attempt in range(ATTEMPTS_WITHOUT_LOCK + 1):
         with context.catalog.writing() as tx:
             known = None if app is None else tx.commit_of_app(table.id, app)
@@ -83,12 +87,12 @@ def _publish(
                 fragments = reroute(table, fragments, tx.placement(), context.disk_of)
             if _in_place(tx, fragments):
                 context.check_not_collected(fragments)
-                return tx.add_commit(table.id, kind, fragments, app)
+                return tx.add_commit(table.id, kind, fragments, app), fragments
         fragments = reroute(table, fragments, context.placement(), context.disk_of)
     else:
         raise WriteConflict("the write could not be committed; nothing was written, try again")
     discard(fragments, context.disk_of)
-    return known
+    return known, []
 
 
 def _in_place(tx: Tx, staged: Sequence[StagedFragment]) -> bool:

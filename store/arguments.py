@@ -1,0 +1,121 @@
+"""What callers hand to `Store`, checked before anything is done.
+
+Each function returns the value in the one form that the code behind works with, or raises
+`InvalidOption`, which says what was given and what is allowed. Python passes on whatever it is
+given: without these, a wrong type would show deep below, as an error of Arrow or of the database,
+or not at all (a text is a sequence of names too).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Iterable, Mapping
+from numbers import Real
+from typing import Any
+
+from elasticscan.base.errors import InvalidOption
+
+MAX_ID = 2**31 - 1  # ids of tablets, as the catalog keeps them
+MAX_NUMBER = 2**63 - 1  # numbers of commits and versions, as the catalog keeps them
+MAX_PAGE_BYTES = 1 << 40
+MAX_PARALLEL = 1_024
+
+
+def whole_number(option: str, value: Any, least: int, most: int) -> int:
+    """An integer of any kind, NumPy's included; True and 1.0 are none."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        raise _refused(option, value, f"a whole number, {least} to {most}")
+    return number
+
+
+def text(option: str, value: Any) -> str:
+    """Text that can be stored: UTF-8 has no lone surrogates."""
+    if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
+        raise _refused(option, value, "text")
+    return str(value)
+
+
+def text_or_none(option: str, value: Any) -> str | None:
+    return None if value is None else text(option, value)
+
+
+def place(option: str, value: Any) -> str:
+    """A directory or a URL."""
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise _refused(option, value, "the path of a directory or a URL, as text")
+    return text(option, path)
+
+
+def names(option: str, value: Any) -> list[str]:
+    """A list of names; one text, or a mapping, is none."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise _refused(option, value, "a list of names")
+    found = list(value)
+    if not all(isinstance(name, str) for name in found):
+        raise _refused(option, value, "a list of names, each of them text")
+    return [text(option, name) for name in found]
+
+
+def keys(option: str, value: Any) -> list[str]:
+    """Key columns: a list of names, or a single name."""
+    return [text(option, value)] if isinstance(value, str) else names(option, value)
+
+
+def shards(value: Any) -> tuple[list[str], dict[str, str]]:
+    """Names of shards, and the roots of those that were given one."""
+    if isinstance(value, Mapping):
+        listed = names("shards", list(value))
+        roots = {name: place(f"shards[{name!r}]", value[name]) for name in listed}
+    else:
+        listed, roots = names("shards", value), {}
+    if not listed:
+        raise _refused("shards", value, "a list of at least one name, or a mapping of names to roots")
+    return listed, roots
+
+
+def seconds(option: str, value: Any) -> float:
+    """A finite span of time, 0 or more."""
+    return _finite(option, value, "a finite number of seconds, 0 or more")
+
+
+def speed(option: str, value: Any) -> float | None:
+    """Bytes in a second, or None for as many as there can be."""
+    allowed = "a finite number greater than 0, or None"
+    if value is not None and _finite(option, value, allowed) == 0:
+        raise _refused(option, value, allowed)
+    return None if value is None else float(value)
+
+
+def transaction(value: Any) -> tuple[str, int] | None:
+    """The pair (application, version) under which a write is done once."""
+    if value is None:
+        return None
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise _refused("txn", value, "a pair: the application's name and a version")
+    application = text("txn[0]", value[0])
+    if not application:
+        raise _refused("txn[0]", application, "the application's name, not empty")
+    return application, whole_number("txn[1]", value[1], 0, MAX_NUMBER)
+
+
+def _finite(option: str, value: Any, allowed: str) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:  # an integer that no float is near to
+        number = math.inf
+    if not 0 <= number < math.inf:
+        raise _refused(option, value, allowed)
+    return number
+
+
+def _refused(option: str, value: Any, allowed: str) -> InvalidOption:
+    given = repr(value)
+    shown = given if len(given) <= 80 else given[:77] + "..."
+    return InvalidOption(f"{option}={shown} ({type(value).__name__}) must be {allowed}", option=option)

@@ -1,0 +1,150 @@
+"""What an operator meets after something went wrong: damage, dead processes, failed changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import AlreadyExists, FragmentDamaged, ShardUnavailable, StoreDamaged
+from elasticscan.store import Store, elasticity, publish, stage
+
+ROWS = 2_000
+
+
+@contextmanager
+def filled(uri: Path, shards: tuple[str, ...] = ("a", "b")) -> Iterator[Store]:
+    with Store.create(uri, list(shards), tablets=8, slots=64) as store:
+        store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
+        store.write("t", pa.table({"id": range(ROWS)}))
+        yield store
+
+
+def files(uri: Path, shard: str) -> list[Path]:
+    return sorted((uri / "shards" / shard / "t1").glob("*.arrow"))
+
+
+@pytest.fixture
+def dead(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Owners that are taken for dead."""
+    gone: set[str] = set()
+    monkeypatch.setattr(elasticity, "owner_is_gone", lambda move, _now: move.owner in gone)
+    return gone
+
+
+def plan_by_a_process_that_dies(store: Store, tablets: list[int], target: str, dead: set[str]) -> None:
+    with store.context.catalog.writing() as tx:
+        for tablet in tablets:
+            tx.plan_move(tablet, tx.tablet(tablet).shard, tx.shard_named(target).id, "dead")
+    dead.add("dead")
+
+
+def test_damage_is_not_copied_to_where_it_could_not_be_found(tmp_path: Path) -> None:
+    with filled(tmp_path / "store"):
+        pass
+    victim = files(tmp_path / "store", "a")[0]
+    content = bytearray(victim.read_bytes())
+    found = (content.find(key.to_bytes(8, "little")) for key in range(1_000, ROWS))
+    content[next(at for at in found if at > 0)] ^= 0x01  # one bit of one key
+    victim.write_bytes(bytes(content))
+    with Store.open(tmp_path / "store") as store:
+        assert len(store.verify()) == 1
+        with pytest.raises(FragmentDamaged, match="checksum"):
+            store.move(1, "b")
+        store.write("t", pa.table({"id": range(10)}))
+        with pytest.raises(FragmentDamaged, match="checksum"):
+            store.compact()
+        assert len(store.verify()) == 1
+        assert store.status()["moves"] == []
+
+
+def test_garbage_of_removed_shards_is_collected_too(tmp_path: Path) -> None:
+    with filled(tmp_path / "store") as store:
+        table = store.table("t")
+        stage(store.context, table, [pa.record_batch({"id": pa.array(range(500))})])  # its writer dies
+        store.contract("a")
+        store.collect_garbage(grace_seconds=0)
+        assert files(tmp_path / "store", "a") == []
+        known = {fragment.path for fragment in store_fragments(store)}
+        assert {f"t1/{path.name}" for path in files(tmp_path / "store", "b")} == known
+        assert store.scan("t").to_table().num_rows == ROWS
+
+
+def store_fragments(store: Store) -> tuple[object, ...]:
+    with store.context.catalog.reading() as tx:
+        return tx.fragments()
+
+
+def test_a_write_that_was_routed_again_leaves_no_file_behind(tmp_path: Path) -> None:
+    with filled(tmp_path / "store") as store:
+        table = store.table("t")
+        staged = stage(store.context, table, [pa.record_batch({"id": pa.array(range(500))})])
+        store.contract("a")
+        publish(store.context, table, staged)
+        gone = next(fragment for fragment in staged if fragment.shard == 1)
+        assert not (tmp_path / "store" / "shards" / "a" / gone.path).exists()
+        assert store.scan("t").to_table().num_rows == ROWS
+
+
+def test_a_split_does_not_lose_what_a_dead_process_had_planned(tmp_path: Path, dead: set[str]) -> None:
+    with filled(tmp_path / "store") as store:
+        plan_by_a_process_that_dies(store, [1, 2], "b", dead)
+        store.split(8)
+        assert store.resume_moves() == 2
+        where = {tablet["id"]: tablet["shard"] for tablet in store.status()["tablets"]}
+        assert (where[1], where[2]) == ("b", "b")
+
+
+def test_an_expansion_finishes_what_a_dead_process_had_planned(tmp_path: Path, dead: set[str]) -> None:
+    with filled(tmp_path / "store") as store:
+        plan_by_a_process_that_dies(store, [1], "b", dead)
+        store.expand(["c"])
+        assert store.status()["moves"] == []
+        assert store.scan("t").to_table().num_rows == ROWS
+
+
+def test_a_failed_expansion_can_be_called_again(tmp_path: Path) -> None:
+    with filled(tmp_path / "store") as store:
+        root, away = tmp_path / "store" / "shards" / "a", tmp_path / "away"
+        root.rename(away)
+        with pytest.raises(ShardUnavailable):
+            store.expand(["c"])
+        away.rename(root)
+        store.expand(["c"])
+        counts = {shard["name"]: shard["tablets"] for shard in store.status()["shards"]}
+        assert sorted(counts.values()) == [2, 3, 3]
+        with pytest.raises(AlreadyExists):
+            store.expand(["c"])
+
+
+def test_a_failed_contraction_can_be_called_off_or_resumed(tmp_path: Path) -> None:
+    with filled(tmp_path / "store") as store:
+        root, away = tmp_path / "store" / "shards" / "a", tmp_path / "away"
+        root.rename(away)
+        with pytest.raises(ShardUnavailable):
+            store.contract("a")
+        away.rename(root)
+        store.expand(["a"])
+        assert not any(shard["draining"] for shard in store.status()["shards"])
+        root.rename(away)
+        with pytest.raises(ShardUnavailable):
+            store.contract("a")
+        away.rename(root)
+        assert store.resume_moves() == 4
+        assert [shard["name"] for shard in store.status()["shards"]] == ["b"]
+        assert store.scan("t").to_table().num_rows == ROWS
+
+
+def test_an_empty_catalog_file_is_damage_and_no_invitation(tmp_path: Path) -> None:
+    with filled(tmp_path / "store"):
+        pass
+    for rest in ("", "-wal", "-shm"):
+        (tmp_path / "store" / f"catalog.db{rest}").unlink(missing_ok=True)
+    (tmp_path / "store" / "catalog.db").touch()
+    with pytest.raises(StoreDamaged, match="backup"):
+        Store.open(tmp_path / "store")
+    with pytest.raises(StoreDamaged, match="backup"):
+        Store.create(tmp_path / "store", ["a"])
