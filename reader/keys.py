@@ -84,12 +84,12 @@ def unpack(packed: bytes) -> ContinuationKey:
             snapshot=_whole(snapshot),
             base_topology=_whole(base),
             slots=_slots(slots),
-            cursors=tuple(Cursor(_slots(s), _binary(p)) for s, p in cursors),
-            columns=tuple(str(name) for name in columns),
-            filter=None if text is None else str(text),
+            cursors=tuple(Cursor(_slots(s), None if p is None else _bytes(p)) for s, p in cursors),
+            columns=tuple(_text(name) for name in columns),
+            filter=None if text is None else _text(text),
             page_rows=_whole(rows),
             page_bytes=_whole(size),
-            lease=bytes(lease).hex(),
+            lease=_bytes(lease).hex(),
         )
     except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:
         raise _refused("its content has another form than this release writes") from error
@@ -110,9 +110,16 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _binary(value: Any) -> bytes | None:
-    if value is not None and not isinstance(value, bytes):
-        raise ValueError("not a position")
+def _bytes(value: Any) -> bytes:
+    # `bytes(n)` of a number would allocate n zeros.
+    if not isinstance(value, bytes):
+        raise ValueError("not bytes")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not text")
     return value
 
 

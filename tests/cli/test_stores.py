@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -116,6 +117,14 @@ def test_an_unknown_option_is_the_callers_mistake(shell: Shell, uri: str) -> Non
 def test_the_version_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 9.9")
     assert shell.ok("--version") == "elasticscan 9.9\n"
+
+
+def test_without_an_installation_there_is_no_version(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    assert shell.ok("--version") == "unknown (not installed)\n"
 
 
 def test_without_its_extras_the_command_says_what_to_install() -> None:

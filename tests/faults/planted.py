@@ -14,16 +14,35 @@ from typing import Any, Literal
 import pytest
 
 from elasticscan.catalog import Tx
-from elasticscan.catalog.catalog import MoveRow
 from elasticscan.catalog.commits import CommitTx
-from elasticscan.reader import Accepted, Cursor, Cursors, PageRequest, PageRows, ShardRead, cursor, keys, memory
+from elasticscan.reader import (
+    Accepted,
+    Cursor,
+    Cursors,
+    PageRequest,
+    PageRows,
+    ShardRead,
+    cursor,
+    keys,
+    memory,
+)
 from elasticscan.reader import scan as driver
 from elasticscan.reader.memory import MemoryCluster, Versions
-from elasticscan.storage import Bounds, Copied, Destination, Keep, PageSource, Piece, copying
+from elasticscan.storage import (
+    Bounds,
+    Copied,
+    Destination,
+    Keep,
+    PageSource,
+    Piece,
+    copy_slots,
+    copying,
+    pieces_of,
+)
 from elasticscan.store import context, mover, shards, upkeep, writer
 from elasticscan.store.context import Context
 from elasticscan.store.mover import Mover
-from elasticscan.topology import Placement, SlotSet, TableInfo
+from elasticscan.topology import Placement, SlotSet, TableInfo, move_tablet
 from tests.reader.simulation import Simulation
 
 Patch = pytest.MonkeyPatch
@@ -66,7 +85,7 @@ def fault(harness: Harness, breaks: str, seed: int = 0, style: str | None = None
 
 @fault("simulation", "the placement is looked up again after a page")
 def no_second_look(patch: Patch) -> None:
-    accept = driver.accept_page
+    accept = cursor.accept_page
 
     def trusting(cursors: Cursors, read: ShardRead, after: Cursors, _: Placement) -> Accepted:
         return accept(cursors, read, after, read.placement)
@@ -76,7 +95,7 @@ def no_second_look(patch: Patch) -> None:
 
 @fault("simulation", "the second look comes after the rows were read, not before")
 def second_look_too_early(patch: Patch) -> None:
-    read_page, accept = MemoryCluster.read_page, driver.accept_page
+    read_page, accept = MemoryCluster.read_page, cursor.accept_page
     seen: list[Placement] = []
 
     def looking_first(self: MemoryCluster, request: PageRequest) -> PageRows:
@@ -93,7 +112,6 @@ def second_look_too_early(patch: Patch) -> None:
 
 @fault("simulation", "the epoch grows with every move, so out and back within a page is seen")
 def epoch_stays(patch: Patch) -> None:
-    move_tablet = memory.move_tablet
 
     def silently(placement: Placement, tablet_id: int, target: int, expected_epoch: int) -> Placement:
         moved = move_tablet(placement, tablet_id, target, expected_epoch)
@@ -111,7 +129,7 @@ def moved_rows_leave(patch: Patch) -> None:
 
 @fault("simulation", "slots that moved while a page was read keep their old position")
 def moved_slots_advance(patch: Patch) -> None:
-    accept = driver.accept_page
+    accept = cursor.accept_page
 
     def hasty(cursors: Cursors, read: ShardRead, after: Cursors, placement: Placement) -> Accepted:
         honest = accept(cursors, read, after, placement)
@@ -125,7 +143,7 @@ def moved_slots_advance(patch: Patch) -> None:
 
 @fault("simulation", "a slot is finished only when its shard has no more rows of it")
 def half_read_slot_is_finished(patch: Patch) -> None:
-    accept = driver.accept_page
+    accept = cursor.accept_page
 
     def hasty(cursors: Cursors, read: ShardRead, after: Cursors, placement: Placement) -> Accepted:
         whole = tuple(c for c in after if c.position is None)
@@ -186,7 +204,7 @@ def key_forgets_positions(patch: Patch) -> None:
 
 @fault("simulation", "no slot falls out of the cursors unread (the proof of coverage notices)")
 def cursor_gets_lost(patch: Patch) -> None:
-    accept = driver.accept_page
+    accept = cursor.accept_page
 
     def careless(cursors: Cursors, read: ShardRead, after: Cursors, placement: Placement) -> Accepted:
         honest = accept(cursors, read, after, placement)
@@ -197,7 +215,7 @@ def cursor_gets_lost(patch: Patch) -> None:
 
 @fault("simulation", "the epoch grows no later than the rows stop being readable at the source")
 def rows_vanish_before_the_epoch_grows(patch: Patch) -> None:
-    accept = driver.accept_page
+    accept = cursor.accept_page
     late: list[Callable[[], None]] = []
 
     def struck_first(self: MemoryCluster, tablet_id: int) -> None:
@@ -217,7 +235,11 @@ def rows_vanish_before_the_epoch_grows(patch: Patch) -> None:
         return accepted
 
     def after_the_switch(honest: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args: (switch_now(), honest(*args))[1]
+        def later(*args: Any) -> Any:
+            switch_now()
+            return honest(*args)
+
+        return later
 
     patch.setattr(MemoryCluster, "commit_move", struck_first)
     patch.setattr(driver, "accept_page", then_switched)
@@ -293,12 +315,11 @@ def source_is_not_struck(patch: Patch) -> None:
 
 
 def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:
-    copy = mover.copy_slots
 
     def careless(
         source: PageSource, slots: SlotSet, bounds: Bounds, _: Keep, to: Destination
     ) -> Copied | None:
-        return copy(source, slots, bounds, keep(bounds), to)
+        return copy_slots(source, slots, bounds, keep(bounds), to)
 
     patch.setattr(mover, "copy_slots", careless)
 
@@ -307,9 +328,7 @@ def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:
 def mover_forgets_tombstones(patch: Patch) -> None:
     whole, chosen = copying._Copy._whole, copying._Copy._chosen
     patch.setattr(copying._Copy, "_whole", lambda self, f: not f.tombstones and whole(self, f))
-    patch.setattr(
-        copying._Copy, "_chosen", lambda self, v: (rows := chosen(self, v))[~v.deleted[rows]]
-    )
+    patch.setattr(copying._Copy, "_chosen", lambda self, v: (rows := chosen(self, v))[~v.deleted[rows]])
 
 
 @fault("soup", "a mover carries old versions")
@@ -328,14 +347,20 @@ def lease_taken_during_compaction_is_ignored(patch: Patch) -> None:
     patch.setattr(upkeep, "_still_allowed", lambda tx, table, horizon: True)
 
 
-@fault("soup", "a tombstone stays as long as an older version of its row does", style="compaction below movers", seed=2)
+@fault(
+    "soup",
+    "a tombstone stays as long as an older version of its row does",
+    style="compaction below movers",
+    seed=2,
+)
 def compaction_drops_needed_tombstones(patch: Patch) -> None:
-    merge = upkeep.copy_slots
 
-    def greedy(source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, to: Destination) -> Copied | None:
+    def greedy(
+        source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, to: Destination
+    ) -> Copied | None:
         with pytest.MonkeyPatch.context() as inner:
             mover_forgets_tombstones(inner)
-            return merge(source, slots, bounds, keep, to)
+            return copy_slots(source, slots, bounds, keep, to)
 
     patch.setattr(upkeep, "copy_slots", greedy)
 
@@ -392,20 +417,21 @@ def fragments_are_cached_for_ever(patch: Patch) -> None:
 
     def stale(self: Context, table_id: int, snapshot: int) -> Any:
         known = self._tables.get(table_id)
-        return known if known is not None and known.serves(snapshot) else table_state(self, table_id, snapshot)
+        return (
+            known if known is not None and known.serves(snapshot) else table_state(self, table_id, snapshot)
+        )
 
     patch.setattr(Context, "table_state", stale)
 
 
 @fault("soup", "a page of files begins beyond its position")
 def page_begins_at_its_position(patch: Patch) -> None:
-    honest = shards.pieces_of
 
     def just_before(key: bytes) -> bytes:
         return key[:-1] + (bytes([key[-1] - 1]) + b"\xff" if key[-1] else b"")
 
     def inclusive(cursors: Any) -> list[Piece]:
-        return [p if p.key is None else replace(p, key=just_before(p.key)) for p in honest(cursors)]
+        return [p if p.key is None else replace(p, key=just_before(p.key)) for p in pieces_of(cursors)]
 
     patch.setattr(shards, "pieces_of", inclusive)
 

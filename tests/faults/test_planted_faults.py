@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -29,7 +31,7 @@ def found_by(fault: Fault, kitchen: Kitchen) -> int | None:
         for seed in range(fault.seed, fault.seed + most):
             try:
                 run(fault, kitchen, seed)
-            except Exception:  # noqa: PERF203 - the loop ends here
+            except Exception:
                 return seed
     return None
 
@@ -63,3 +65,11 @@ def test_a_lost_cursor_is_noticed_by_the_proof_of_coverage() -> None:
 
 def test_faults_have_names_of_their_own() -> None:
     assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 30
+
+
+def test_the_documentation_lists_every_fault_and_only_tests_that_exist() -> None:
+    root = Path(__file__).resolve().parents[2]
+    text = (root / "docs" / "testing.md").read_text(encoding="utf-8")
+    assert [f.name for f in FAULTS if f"| `{f.name}` | {f.breaks} | {f.harness} |" not in text] == []
+    sources = "".join(p.read_text(encoding="utf-8") for p in (root / "tests").rglob("test_*.py"))
+    assert [name for name in re.findall(r"`(test_\w+)`", text) if f"def {name}(" not in sources] == []

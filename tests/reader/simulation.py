@@ -146,7 +146,9 @@ class Simulation:
                 self._advance(self.random.choice(self.scans))
             self._finish()
         except BaseException as error:
-            error.add_note(f"replay with: ELASTICSCAN_SEEDS={self.seed} pytest tests/reader/test_simulation.py")
+            error.add_note(
+                f"replay with: ELASTICSCAN_SEEDS={self.seed} pytest tests/reader/test_simulation.py"
+            )
             raise
 
     # Scans

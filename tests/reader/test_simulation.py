@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 
-from elasticscan.reader import ContinuationKey, Cursor
 from elasticscan.reader.memory import DIRECT, INDEX, MemoryCluster, Order
-from elasticscan.topology import Placement, initial_placement
-from tests.reader.simulation import SEALER, SimulatedScan, run_simulations
+from elasticscan.topology import initial_placement
+from tests.reader.simulation import SimulatedScan, run_simulations
 
 CHUNKS, SEEDS_OF_A_CHUNK = 8, 250
 
@@ -82,69 +82,78 @@ def test_a_scan_ends_within_its_bound_once_the_moves_in_every_page_stop(page_row
     assert scan.stats.moved_slots > 0
 
 
-def test_a_move_of_other_slots_in_every_page_does_not_slow_a_scan_down() -> None:
+def test_moves_of_slots_that_a_page_does_not_touch_cost_no_page() -> None:
     cluster = cluster_of(rows=40, slots=8, tablets=8, shards=2)
-    quiet = SimulatedScan.of(cluster, values_of(40), 1)
-    while not quiet.done:
-        quiet.step()
-    noisy = SimulatedScan.of(cluster, values_of(40), 1)
-    last = cluster.current().tablets[-1]  # read at the very end
+    scan = SimulatedScan.of(cluster, values_of(40), page_rows=1)
+    last = cluster.current().tablets[-1]  # the last to be read
 
     def out_and_back() -> None:
-        if not noisy.cursors or 7 in noisy.cursors[-1].slots and len(noisy.got) < 30:
-            cluster.move(last.id, 3 - last.shard)
-            cluster.move(last.id, last.shard)
+        cluster.move(last.id, 1)
+        cluster.move(last.id, 2)
 
     cluster.during = out_and_back
-    while not noisy.done:
-        noisy.step()
-    noisy.check()
-    assert noisy.stats.pages == quiet.stats.pages
-
-
-def largest_key(order: Order, seed: int) -> tuple[int, int]:
-    """(characters of the largest key, moves) of one scan of 64 tablets while they move 1,000 times."""
-    rng = random.Random(seed)
-    cluster = cluster_of(rows=6_000, slots=4_096, tablets=64, shards=4, order=order)
-    scan = SimulatedScan.of(cluster, values_of(6_000), 20)
-    largest = moves = 0
-    while not scan.done and moves < 1_000:
+    while len(scan.got) < 20:
         scan.step()
-        for _ in range(4):
-            tablet = rng.choice(cluster.current().tablets)
-            cluster.move(tablet.id, rng.choice([s for s in (1, 2, 3, 4) if s != tablet.shard]))
-            moves += 1
-        largest = max(largest, len(scan.key))
+    assert scan.stats.pages == 20
+    cluster.during = lambda: None
     while not scan.done:
         scan.step()
-        largest = max(largest, len(scan.key))
     scan.check()
-    return largest, moves
+    assert scan.stats.pages == 40
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_key_of_a_direct_scan_stays_below_a_kilobyte_through_1000_moves(seed: int) -> None:
-    largest, moves = largest_key(DIRECT, seed)
-    assert moves >= 1_000
-    assert largest <= 1_024
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """What a scan of 64 tablets carried at most while they moved 1,000 times."""
+
+    characters: int
+    cursors: int
+    moves: int
 
 
-def test_the_key_of_an_index_scan_holds_at_most_one_position_for_each_tablet() -> None:
-    largest, moves = largest_key(INDEX, 1)
-    assert moves >= 1_000
-    assert largest <= 64 * 40
+def largest_key(order: Order, slots: int, moves_of_half_read_slots: bool) -> Largest:
+    rng = random.Random(slots)
+    cluster = cluster_of(rows=6_000, slots=slots, tablets=64, shards=4, order=order)
+    scan = SimulatedScan.of(cluster, values_of(6_000), page_rows=5)
+    moves = moves_of_this_page = 0
+
+    def move() -> None:
+        nonlocal moves, moves_of_this_page
+        if moves_of_this_page == 4 or moves == 1_000:
+            return
+        tablet = rng.choice(cluster.current().tablets)
+        begun = [c.slots for c in scan.cursors if c.position is not None]
+        if moves_of_half_read_slots and begun:
+            tablet = cluster.current().tablet_of(rng.choice(begun).ranges[0][0])
+        cluster.move(tablet.id, rng.choice([shard for shard in (1, 2, 3, 4) if shard != tablet.shard]))
+        moves, moves_of_this_page = moves + 1, moves_of_this_page + 1
+
+    if moves_of_half_read_slots:
+        cluster.during = move
+    characters = cursors = 0
+    while not scan.done:
+        scan.step()
+        for _ in range(4):
+            move()
+        moves_of_this_page = 0
+        characters, cursors = max(characters, len(scan.key)), max(cursors, len(scan.cursors))
+    scan.check()
+    return Largest(characters, cursors, moves)
 
 
-def test_a_simulated_key_opens_to_the_cursors_that_were_sealed() -> None:
-    cluster = cluster_of(rows=9, slots=4, tablets=2, shards=2)
-    scan = SimulatedScan.of(cluster, values_of(9), 1)
-    scan.step()
-    opened: ContinuationKey = SEALER.open(scan.key)
-    assert opened.cursors == scan.cursors
-    assert any(isinstance(c, Cursor) and c.position is not None for c in opened.cursors)
+@pytest.mark.parametrize("slots", [64, 4_096])
+@pytest.mark.parametrize("moves_of_half_read_slots", [False, True], ids=["between pages", "within pages"])
+def test_the_key_of_a_direct_scan_stays_below_a_kilobyte_through_1000_moves(
+    slots: int, moves_of_half_read_slots: bool
+) -> None:
+    largest = largest_key(DIRECT, slots, moves_of_half_read_slots)
+    assert largest.moves == 1_000
+    assert largest.characters <= 1_024
 
 
-def test_the_twin_keeps_what_it_was_given() -> None:
-    cluster = cluster_of(rows=9, slots=4, tablets=2, shards=2)
-    placement: Placement = cluster.current()
-    assert [t.shard for t in placement.tablets] == [1, 2]
+@pytest.mark.parametrize("slots", [64, 4_096])
+def test_the_key_of_an_index_scan_holds_no_more_positions_than_there_are_tablets(slots: int) -> None:
+    largest = largest_key(INDEX, slots, moves_of_half_read_slots=False)
+    assert largest.moves == 1_000
+    assert largest.cursors <= 64
+    assert largest.characters <= 4_096

@@ -30,6 +30,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import event
 
+from elasticscan import storage
 from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import InvalidTopologyChange, SnapshotExpired, TryAgain
 from elasticscan.base.limits import LEASE_SECONDS
@@ -170,8 +171,7 @@ class Kitchen:
 
     def _wrap(self) -> None:
         """Let others in wherever another process could come between two steps."""
-        read_page, look_up, publish = LocalShards.read_page, shards.read_page, writer.publish
-        merge = upkeep.copy_slots
+        read_page, look_up, publish = LocalShards.read_page, storage.read_page, writer.publish
 
         def around_page(self: LocalShards, request: PageRequest) -> PageRows:
             kitchen._point()
@@ -188,7 +188,7 @@ class Kitchen:
             return publish(*args, **kwargs)
 
         def after_merge(*args: Any) -> Any:
-            merged = merge(*args)
+            merged = storage.copy_slots(*args)
             kitchen._point()
             return merged
 
@@ -484,7 +484,7 @@ class Soup:
             tx.plan_move(plan.tablet, plan.source, plan.target, owner)
         carrier = Mover(self.store.context, owner, checkpoint=checkpoint)
         if fate == "dies":
-            carrier._undo = lambda move: None  # type: ignore[method-assign,assignment]
+            carrier._undo = lambda move: None  # type: ignore[method-assign]
         self.under_way += [] if fate == "dies" else [plan]
         collections = self.collections
         try:

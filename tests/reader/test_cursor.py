@@ -1,0 +1,214 @@
+"""Properties of the cursor rule: for any cursors, any placements and any honest answer of a shard."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.reader.cursor import (
+    Cursor,
+    Cursors,
+    ShardRead,
+    accept_page,
+    merge,
+    plan_read,
+    restrict,
+    slots_of,
+)
+from elasticscan.topology import Placement, SlotSet, Tablet
+
+SLOTS = 16
+EVERYTHING = SlotSet.span(0, SLOTS)
+POSITIONS = st.none() | st.binary(max_size=2)
+
+checked = settings(deadline=None, max_examples=200)
+
+
+@st.composite
+def slot_sets(draw: st.DrawFn) -> SlotSet:
+    return SlotSet.of((slot, slot + 1) for slot in draw(st.sets(st.integers(0, SLOTS - 1))))
+
+
+@st.composite
+def cursor_sets(draw: st.DrawFn) -> Cursors:
+    """Cursors over disjoint slots; some slots may be in none."""
+    pending = draw(st.dictionaries(st.integers(0, SLOTS - 1), POSITIONS, max_size=SLOTS))
+    return merge(Cursor(SlotSet.span(slot, slot + 1), position) for slot, position in pending.items())
+
+
+@st.composite
+def placements(draw: st.DrawFn) -> Placement:
+    bounds = sorted({0, SLOTS} | draw(st.sets(st.integers(1, SLOTS - 1), max_size=5)))
+    return Placement.of(
+        Tablet(number, start, end, draw(st.integers(1, 4)), draw(st.integers(1, 3)))
+        for number, (start, end) in enumerate(pairwise(bounds), 1)
+    )
+
+
+@st.composite
+def pages(draw: st.DrawFn) -> tuple[Cursors, ShardRead, Cursors, Placement]:
+    """A scan, a read of it, what an honest shard left over, and the placement after it."""
+    cursors = draw(cursor_sets().filter(bool))
+    read = plan_read(cursors, draw(placements()))
+    assert read is not None
+    end = draw(st.binary(max_size=2))
+    after = []
+    for cursor in read.cursors:
+        left = cursor.slots & draw(slot_sets())
+        further = end if cursor.position is None else max(end, cursor.position)
+        after.append(Cursor(left, draw(st.sampled_from([cursor.position, further]))))
+    later = read.placement if draw(st.booleans()) else draw(placements())
+    return cursors, read, merge(after), later
+
+
+def positions_by_slot(cursors: Cursors) -> dict[int, bytes | None]:
+    return {slot: c.position for c in cursors for start, end in c.slots for slot in range(start, end)}
+
+
+@checked
+@given(cursor_sets())
+def test_merging_changes_no_position_and_leaves_each_position_once(cursors: Cursors) -> None:
+    apart = [Cursor(SlotSet.span(s, s + 1), p) for s, p in positions_by_slot(cursors).items()]
+    merged = merge(apart)
+    assert positions_by_slot(merged) == positions_by_slot(cursors)
+    assert len({c.position for c in merged}) == len(merged)
+    assert all(c.slots for c in merged)
+    assert merge(merged) == merged
+
+
+@checked
+@given(cursor_sets(), st.randoms(use_true_random=False))
+def test_the_order_of_cursors_means_nothing(cursors: Cursors, rng: random.Random) -> None:
+    apart = [Cursor(SlotSet.span(s, s + 1), p) for s, p in positions_by_slot(cursors).items()]
+    rng.shuffle(apart)
+    assert merge(apart) == merge(cursors)
+
+
+@checked
+@given(cursor_sets(), slot_sets())
+def test_restricting_keeps_positions_and_no_other_slots(cursors: Cursors, slots: SlotSet) -> None:
+    known = positions_by_slot(cursors)
+    assert positions_by_slot(restrict(cursors, slots)) == {s: p for s, p in known.items() if s in slots}
+
+
+@checked
+@given(cursor_sets(), slot_sets())
+def test_two_parts_of_a_scan_are_the_whole_scan(cursors: Cursors, slots: SlotSet) -> None:
+    parts = (*restrict(cursors, slots), *restrict(cursors, EVERYTHING - slots))
+    assert merge(parts) == merge(cursors)
+
+
+@checked
+@given(cursor_sets(), placements())
+def test_a_read_asks_one_shard_for_all_that_lives_there(cursors: Cursors, placement: Placement) -> None:
+    read = plan_read(cursors, placement)
+    if read is None:
+        assert not cursors
+        return
+    assert read.slots == slots_of(cursors) & placement.at(read.shard)
+    assert read.slots
+    assert restrict(cursors, read.slots) == read.cursors
+    assert read.placement is placement
+
+
+@checked
+@given(cursor_sets(), placements())
+def test_shards_with_half_read_slots_are_read_first(cursors: Cursors, placement: Placement) -> None:
+    read = plan_read(cursors, placement)
+    if any(c.position is not None for c in cursors):
+        assert read is not None
+        assert any(c.position is not None for c in read.cursors)
+
+
+@checked
+@given(pages())
+def test_every_slot_is_pending_or_finished_and_never_both(
+    page: tuple[Cursors, ShardRead, Cursors, Placement],
+) -> None:
+    cursors, read, after, placement = page
+    accepted = accept_page(cursors, read, after, placement)
+    pending = slots_of(accepted.cursors)
+    assert sum(len(c.slots) for c in accepted.cursors) == len(pending), "cursors overlap"
+    assert not pending & accepted.finished
+    assert pending | accepted.finished == slots_of(cursors)
+
+
+@checked
+@given(pages())
+def test_positions_never_go_back(page: tuple[Cursors, ShardRead, Cursors, Placement]) -> None:
+    cursors, read, after, placement = page
+    before = positions_by_slot(cursors)
+    for slot, position in positions_by_slot(accept_page(cursors, read, after, placement).cursors).items():
+        old = before[slot]
+        assert old is None or (position is not None and position >= old)
+
+
+@checked
+@given(pages())
+def test_slots_that_moved_keep_their_old_position_and_are_not_finished(
+    page: tuple[Cursors, ShardRead, Cursors, Placement],
+) -> None:
+    cursors, read, after, placement = page
+    accepted = accept_page(cursors, read, after, placement)
+    assert accepted.moved == placement.changed_since(read.placement, read.slots)
+    assert not accepted.moved & accepted.finished
+    assert restrict(accepted.cursors, accepted.moved) == restrict(cursors, accepted.moved)
+
+
+@checked
+@given(pages())
+def test_slots_that_stayed_stand_where_the_shard_left_them(
+    page: tuple[Cursors, ShardRead, Cursors, Placement],
+) -> None:
+    cursors, read, after, placement = page
+    accepted = accept_page(cursors, read, after, placement)
+    staying = read.slots - accepted.moved
+    assert restrict(accepted.cursors, staying) == restrict(after, staying)
+    assert accepted.finished == staying - slots_of(after)
+
+
+@checked
+@given(pages())
+def test_slots_at_other_shards_are_left_alone(page: tuple[Cursors, ShardRead, Cursors, Placement]) -> None:
+    cursors, read, after, placement = page
+    others = slots_of(cursors) - read.slots
+    accepted = accept_page(cursors, read, after, placement)
+    assert restrict(accepted.cursors, others) == restrict(cursors, others)
+
+
+def one_shard(epoch: int = 1) -> Placement:
+    return Placement.of([Tablet(1, 0, SLOTS, 1, epoch)])
+
+
+def test_a_scan_without_cursors_has_nothing_to_read() -> None:
+    assert plan_read((), one_shard()) is None
+
+
+def test_a_shard_must_not_answer_for_slots_it_was_not_asked_about() -> None:
+    cursors = (Cursor(SlotSet.span(0, 2)),)
+    read = plan_read(cursors, one_shard())
+    assert read is not None
+    with pytest.raises(AssertionError, match="not asked about"):
+        accept_page(cursors, read, (Cursor(SlotSet.span(0, 3), b"k"),), one_shard())
+
+
+@pytest.mark.parametrize("position", [None, b"a"])
+def test_a_position_that_goes_back_is_a_mistake_of_ours(position: bytes | None) -> None:
+    cursors = (Cursor(SlotSet.span(0, 2), b"b"),)
+    read = plan_read(cursors, one_shard())
+    assert read is not None
+    with pytest.raises(AssertionError, match="went back"):
+        accept_page(cursors, read, (Cursor(SlotSet.span(0, 1), position),), one_shard())
+
+
+def test_a_tablet_that_went_out_and_came_back_counts_as_moved() -> None:
+    cursors = (Cursor(EVERYTHING),)
+    read = plan_read(cursors, one_shard(epoch=1))
+    assert read is not None
+    accepted = accept_page(cursors, read, (), one_shard(epoch=3))
+    assert accepted.moved == EVERYTHING
+    assert accepted.cursors == cursors

@@ -1,0 +1,244 @@
+"""What callers hand in by mistake is refused by name, before anything is done."""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import InvalidKey, InvalidName, InvalidOption, UnsupportedType
+from elasticscan.store import Store
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.float64())])
+ROWS = pa.table({"id": [1, 2], "v": [0.5, 0.25]})
+
+# What a whole number, a text, and a span of seconds are not.
+NO_NUMBER = [None, True, 1.0, "1", math.nan, [1], 2**70]
+NO_TEXT = [None, 1, b"t", ["t"], "\ud800"]
+NO_SECONDS = [None, True, "1", -1, math.nan, math.inf, 10**400, [1]]
+NO_NAMES = ["s9", None, 7, b"s9", [1], [None], ["s9", 1]]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.create(tmp_path / "store", ["s1", "s2"], tablets=4, slots=16) as made:
+        made.create_table("t", SCHEMA, ["id"])
+        made.write("t", ROWS)
+        yield made
+
+
+def cases(**wrong: list[Any]) -> list[tuple[str, Any]]:
+    return [(option, value) for option, values in wrong.items() for value in values]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    cases(
+        uri=[None, 1, "", b"x", "a\0b"],
+        shards=[*NO_NAMES, [], {}, {1: "x"}, {"s1": None}, {"s1": 1}, {"s1": ""}, {"s1": "a\0b"}],
+        tablets=[*NO_NUMBER, 0, -1],
+        slots=[*NO_NUMBER, 0, -1, 65_537],
+        hash=[*NO_TEXT, "md5"],
+        retention_seconds=NO_SECONDS,
+    ),
+)
+def test_a_store_is_not_made_of_wrong_arguments(tmp_path: Path, option: str, value: Any) -> None:
+    given = {"uri": tmp_path / "store", "shards": ["s1"], option: value}
+    with pytest.raises(InvalidOption, match=option):
+        Store.create(**given)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("root", ["foo://bar", "://x"])
+def test_a_root_that_no_filesystem_knows_is_refused_before_anything_is_made(
+    tmp_path: Path, root: str
+) -> None:
+    with pytest.raises(InvalidOption, match="cannot be a shard's storage"):
+        Store.create(tmp_path / "store", {"s1": root})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_new_shard_with_such_a_root_is_refused_too(store: Store) -> None:
+    with pytest.raises(InvalidOption, match="cannot be a shard's storage"):
+        store.expand({"s3": "foo://bar"})
+    assert store.topology.number == 1
+
+
+@pytest.mark.parametrize("uri", [None, 1, b"x", ""])
+def test_nothing_is_opened_by_what_is_no_place(uri: Any) -> None:
+    with pytest.raises(InvalidOption, match="uri"):
+        Store.open(uri)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    cases(
+        schema=[None, "id bigint", [("id", "int64")]],
+        primary_key=[None, 1, b"id", [1], {"id": 1}],
+        shard_key=[1, b"id", [1], {"id": 1}],
+    ),
+)
+def test_a_table_is_not_made_of_wrong_arguments(store: Store, option: str, value: Any) -> None:
+    given = {"schema": SCHEMA, "primary_key": ["id"], option: value}
+    with pytest.raises(InvalidOption, match=option):
+        store.create_table("u", **given)
+
+
+@pytest.mark.parametrize("name", [None, 1, b"t", ["t"]])
+def test_only_text_names_a_table(store: Store, name: Any) -> None:
+    with pytest.raises(InvalidName):
+        store.create_table(name, SCHEMA, ["id"])
+
+
+USES: list[Callable[[Store, Any], Any]] = [
+    lambda store, name: store.table(name),
+    lambda store, name: store.drop_table(name),
+    lambda store, name: store.commits(name),
+    lambda store, name: store.write(name, ROWS),
+    lambda store, name: store.overwrite(name, ROWS),
+    lambda store, name: store.delete(name, ROWS.select(["id"])),
+    lambda store, name: store.scan(name),
+]
+
+
+@pytest.mark.parametrize("use", range(len(USES)))
+@pytest.mark.parametrize("name", NO_TEXT)
+def test_only_text_finds_a_table(store: Store, use: int, name: Any) -> None:
+    with pytest.raises(InvalidOption, match="name"):
+        USES[use](store, name)
+
+
+@pytest.mark.parametrize(
+    "txn",
+    ["ab", "app", ("a",), ("a", 1, 2), ("", 1), (1, 1), (None, 1), ("\ud800", 1)]
+    + [("a", version) for version in (None, True, 1.0, "1", -1, 2**63)],
+)
+def test_a_transaction_is_a_name_and_a_number(store: Store, txn: Any) -> None:
+    for write in (store.write, store.overwrite):
+        with pytest.raises(InvalidOption, match="txn"):
+            write("t", ROWS, txn=txn)
+    assert len(store.commits("t")) == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    cases(
+        columns=["id", b"id", 1, [1], [None], [["id"]], {"id": 1}, []],
+        filter=[1, b"id = 1", ["id = 1"]],
+        index=[None, 1, "best"],
+        snapshot=[True, 1.0, "1", [1], 2**70],
+        page_rows=[*NO_NUMBER, 0, (1 << 24) + 1],
+        page_bytes=[*NO_NUMBER, 0, (1 << 40) + 1],
+    ),
+)
+def test_a_scan_names_the_one_argument_that_is_wrong(store: Store, option: str, value: Any) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        store.scan("t", **{option: value})
+    assert refused.value.fields["option"] == option
+    assert option in refused.value.message
+    assert not {"page_rows", "page_bytes"} - {option} & set(refused.value.message.split("="))
+
+
+@pytest.mark.parametrize("value", NO_NUMBER)
+def test_tablets_and_slots_are_whole_numbers(store: Store, value: Any) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: store.split(value),
+        lambda: store.move(value, "s1"),
+        lambda: store.join(value, 2),
+        lambda: store.join(1, value),
+    ]
+    if value is not None:
+        calls.append(lambda: store.split(1, value))
+    for call in calls:
+        with pytest.raises(InvalidOption, match="whole number"):
+            call()
+
+
+@pytest.mark.parametrize("value", NO_TEXT)
+def test_a_shard_is_named_by_text(store: Store, value: Any) -> None:
+    for call in (lambda: store.contract(value), lambda: store.move(1, value)):
+        with pytest.raises(InvalidOption, match="shard"):
+            call()
+
+
+@pytest.mark.parametrize("value", [*NO_NAMES, [], {}])
+def test_new_shards_come_as_a_list(store: Store, value: Any) -> None:
+    with pytest.raises(InvalidOption, match="shards"):
+        store.expand(value)
+    assert [shard["name"] for shard in store.status()["shards"]] == ["s1", "s2"]
+
+
+@pytest.mark.parametrize("value", NO_SECONDS)
+def test_the_grace_period_is_a_finite_time(store: Store, value: Any) -> None:
+    with pytest.raises(InvalidOption, match="grace_seconds"):
+        store.collect_garbage(value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    cases(bytes_per_second=[0, -1, True, "1M", math.inf, math.nan], parallel=[*NO_NUMBER, 0]),
+)
+def test_the_pace_of_moves_is_a_number(store: Store, option: str, value: Any) -> None:
+    with pytest.raises(InvalidOption, match=option):
+        store.elasticity(**{option: value})
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    with Store.create(
+        tmp_path / "store",
+        {"s1": str(tmp_path / "a"), "s2": str(tmp_path / "b")},
+        tablets=np.int64(4),  # type: ignore[arg-type]
+        slots=np.uint16(16),  # type: ignore[arg-type]
+        retention_seconds=np.float32(60),  # type: ignore[arg-type]
+    ) as store:
+        store.create_table("t", SCHEMA, "id")
+        number: Any = np.int32(7)
+        assert store.write("t", ROWS, txn=("app", number)) == store.write("t", ROWS, txn=("app", 7))
+        one: Any = np.int64(1)
+        newest: Any = np.int64(2)
+        rows: Any = np.int16(1)
+        pages = list(store.scan("t", columns=["id"], snapshot=newest, page_rows=rows, page_bytes=rows))
+        assert store.resume(pages[0].key).to_table().num_rows + pages[0].rows.num_rows == 2
+        store.move(one, "s2")
+        store.split(one, np.int64(2))  # type: ignore[arg-type]
+        assert store.collect_garbage(np.float64(0)) >= 0
+        assert store.scan("t").to_table().num_rows == 2
+
+
+KEYS_JAVA_LACKS = [
+    pa.array([0], pa.date32()),
+    pa.array([decimal.Decimal(1)], pa.decimal128(9, 2)),
+    pa.array([0], pa.timestamp("us")),
+    pa.array([b"x"], pa.binary()),
+]
+
+
+@pytest.mark.parametrize("key", KEYS_JAVA_LACKS, ids=lambda key: str(key.type))
+def test_a_key_that_javas_hash_does_not_take_makes_no_table(tmp_path: Path, key: pa.Array) -> None:
+    schema = pa.schema([("k", key.type), ("id", pa.int64())])
+    with Store.create(tmp_path / "java", ["s1"], hash="java") as store:
+        with pytest.raises(UnsupportedType, match="java"):
+            store.create_table("t", schema, ["k"])
+        assert store.tables() == ()
+        # Only the shard key is hashed; the rest of the primary key may be what it likes.
+        store.create_table("t", schema, ["id", "k"], shard_key=["id"])
+        store.write("t", pa.table({"k": key, "id": [1]}))
+    with Store.create(tmp_path / "spark", ["s1"]) as store:
+        store.create_table("t", schema, ["k"])
+        store.write("t", pa.table({"k": key, "id": [1]}))
+
+
+def test_javas_hash_takes_one_column(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "java", ["s1"], hash="java") as store:
+        schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+        with pytest.raises(UnsupportedType, match="single shard key column"):
+            store.create_table("t", schema, ["a", "b"])
+        store.create_table("t", schema, ["a", "b"], shard_key="a")
+        with pytest.raises(InvalidKey):
+            store.write("t", pa.table({"a": [1, 1], "b": ["x", "x"]}))

@@ -1,0 +1,696 @@
+"""Named scenarios that need the real store: its catalog, its files, its movers and its leases.
+
+The table in `docs/testing.md` lists them beside those that a cluster in memory can play.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.clock import ManualClock
+from elasticscan.base.errors import (
+    CatalogUnavailable,
+    ContinuationKeyError,
+    InvalidTopologyChange,
+    SnapshotExpired,
+    TableChanged,
+    WriteConflict,
+)
+from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.catalog import Tx
+from elasticscan.reader import PageRequest, PageRows
+from elasticscan.storage import copy_slots
+from elasticscan.store import Page, Scan, Store, restrict_key, upkeep, writer
+from elasticscan.store.mover import Mover, new_owner
+from elasticscan.store.shards import LocalShards
+from elasticscan.topology import MovePlan, SlotSet
+from tests.store.soup import DEAD_OWNER, POINTS, MoverStoppedError
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+COUNT = 200
+START = 4_000_000_000.0  # later than any file is made, so that no file is too young to be garbage
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Sixteen slots, eight tablets, two shards, 200 rows of a table, no retention without a lease."""
+    made = Store.create(
+        tmp_path / "store", ["s1", "s2"], tablets=8, slots=16, retention_seconds=0, clock=ManualClock(START)
+    )
+    with made:
+        made.create_table("t", SCHEMA, ["id"])
+        made.write("t", rows_of(range(COUNT)))
+        yield made
+
+
+def rows_of(ids: Any, value: int = 0) -> pa.Table:
+    ids = list(ids)
+    return pa.table({"id": ids, "v": [value] * len(ids)}, schema=SCHEMA)
+
+
+def keys_of(ids: Any) -> pa.Table:
+    return pa.table({"id": pa.array(list(ids), pa.int64())})
+
+
+def read(scan: Scan) -> list[tuple[int, int]]:
+    """All rows that are left, in the order of their ids, so that a row too many is seen."""
+    table = scan.to_table()
+    return sorted(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True))
+
+
+def with_value(ids: Any, value: int = 0) -> list[tuple[int, int]]:
+    return [(i, value) for i in ids]
+
+
+EVERYTHING = with_value(range(COUNT))
+
+
+def some_pages(scan: Scan, count: int) -> tuple[list[tuple[int, int]], str]:
+    """Rows of some pages, and the key after them."""
+    pages = iter(scan)
+    got: list[tuple[int, int]] = []
+    key: str | None = None
+    for _ in range(count):
+        page = next(pages)
+        got += list(zip(page.rows["id"].to_pylist(), page.rows["v"].to_pylist(), strict=True))
+        key = page.key
+    assert key is not None
+    return got, key
+
+
+def clock_of(store: Store) -> ManualClock:
+    clock = store.context.clock
+    assert isinstance(clock, ManualClock)
+    return clock
+
+
+def tablets_at(store: Store, shard: str) -> list[int]:
+    ids = {name: number for number, name in store.context.shard_names().items()}
+    return [t.id for t in store.context.placement().tablets if t.shard == ids[shard]]
+
+
+def suspended_move(
+    store: Store, tablet: int, target: str, at: Callable[[str], None], owner: str | None = None
+) -> None:
+    """Move a tablet with something happening at each point; errors of the mover come out."""
+    found = store.context.placement().tablet(tablet)
+    assert found is not None
+    ids = {name: number for number, name in store.context.shard_names().items()}
+    plan = MovePlan(tablet, found.shard, ids[target])
+    owner = owner or new_owner()
+    with store.context.catalog.writing() as tx:
+        tx.plan_move(plan.tablet, plan.source, plan.target, owner)
+    Mover(store.context, owner, checkpoint=at).carry_out(plan)
+
+
+def while_reading(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object], after: bool = True) -> None:
+    """Let something happen after (or before) the next page's rows are read, before the second look."""
+    read_page = LocalShards.read_page
+
+    def interrupted(self: LocalShards, request: PageRequest) -> PageRows:
+        monkeypatch.setattr(LocalShards, "read_page", read_page)
+        if not after:
+            happens()
+        page = read_page(self, request)
+        if after:
+            happens()
+        return page
+
+    monkeypatch.setattr(LocalShards, "read_page", interrupted)
+
+
+# ------------------------------------------------------------------------------- moves and failures
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before its rows are read", "after"])
+def test_move_during_batch(store: Store, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
+    scan = store.scan("t", page_rows=7)
+    while_reading(monkeypatch, lambda: store.move(1, "s2"), after)
+    assert read(scan) == EVERYTHING
+    assert scan.stats.moved_slots > 0
+
+
+def test_out_and_back_within_one_batch(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_and_back() -> None:
+        store.move(1, "s2")
+        store.move(1, "s1")
+
+    scan = store.scan("t", page_rows=7)
+    while_reading(monkeypatch, out_and_back)
+    assert read(scan) == EVERYTHING
+    assert scan.stats.dropped_rows > 0
+
+
+def test_limit_reached_on_aborted_batch(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows of a page are dropped: it is empty, but has a key and is not the end."""
+
+    def all_leave() -> None:
+        for tablet in tablets_at(store, "s1"):
+            store.move(tablet, "s2")
+
+    while_reading(monkeypatch, all_leave)
+    page = next(iter(store.scan("t", page_rows=7)))
+    assert page.rows.num_rows == 0
+    assert page.key is not None
+    assert read(store.resume(page.key)) == EVERYTHING
+
+
+@pytest.mark.parametrize("fate", ["fails", "dies"])
+@pytest.mark.parametrize("point", POINTS)
+def test_migration_aborted_at_each_stage(
+    store: Store, monkeypatch: pytest.MonkeyPatch, point: str, fate: str
+) -> None:
+    """The tablet is served from one place, whoever stops the mover and wherever; resuming finishes."""
+    got, key = some_pages(store.scan("t", page_rows=7), 2)
+
+    def stop(at: str) -> None:
+        if at == point:
+            raise MoverStoppedError
+
+    if fate == "dies":
+        monkeypatch.setattr(Mover, "_undo", lambda self, move: None)
+    with pytest.raises(MoverStoppedError):
+        suspended_move(store, 1, "s2", stop, owner=DEAD_OWNER if fate == "dies" else None)
+    monkeypatch.undo()
+    arrived = point == "target_serves"
+    assert (1 in tablets_at(store, "s2")) == arrived
+    assert sorted(got + read(store.resume(key))) == EVERYTHING
+    store.write("t", rows_of(range(COUNT), 1))
+    left_behind = 1 if fate == "dies" and not arrived else 0
+    assert store.resume_moves() == left_behind
+    assert (1 in tablets_at(store, "s2")) == (arrived or left_behind == 1)
+    store.collect_garbage(0)
+    assert read(store.scan("t")) == with_value(range(COUNT), 1)
+    assert store.verify() == []
+
+
+@pytest.mark.parametrize("point", [point for point in POINTS if point != "switching"])
+def test_write_during_handover(store: Store, point: str) -> None:
+    """A row that is written, changed or deleted at any point of a move is at the target after it."""
+
+    def write(at: str) -> None:
+        if at == point:
+            store.write("t", rows_of(range(0, COUNT, 2), 1))
+            store.delete("t", keys_of(range(0, COUNT, 3)))
+
+    before = store.scan("t")
+    suspended_move(store, 1, "s2", write)
+    expected = [(i, 1 - i % 2) for i in range(COUNT) if i % 3]
+    assert read(store.scan("t")) == expected
+    assert read(before) == EVERYTHING
+
+
+def test_write_staged_before_the_handover_and_committed_after_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are where the tablet was; the commit sends them after it."""
+    publish = writer.publish
+
+    def late(*args: Any, **kwargs: Any) -> int:
+        monkeypatch.setattr(writer, "publish", publish)
+        for tablet in tablets_at(store, "s1"):
+            store.move(tablet, "s2")
+        return publish(*args, **kwargs)
+
+    monkeypatch.setattr(writer, "publish", late)
+    store.write("t", rows_of(range(COUNT), 5))
+    assert read(store.scan("t")) == with_value(range(COUNT), 5)
+
+
+def test_split_brain_two_owners(store: Store) -> None:
+    """A mover that was thought dead comes back after another one moved the tablet elsewhere."""
+    store.expand(["s3"])
+    tablet = tablets_at(store, "s1")[0]
+
+    def taken_over(at: str) -> None:
+        if at == "caught_up":
+            store.move(tablet, "s3")
+            store.write("t", rows_of(range(COUNT), 1))
+
+    with pytest.raises(InvalidTopologyChange):
+        suspended_move(store, tablet, "s2", taken_over, owner=DEAD_OWNER)
+    assert tablet in tablets_at(store, "s3")
+    assert read(store.scan("t")) == with_value(range(COUNT), 1)
+
+
+def test_eod_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mover is gone for ever: its tablet is never unavailable, neither to readers nor to writers."""
+    monkeypatch.setattr(Mover, "_undo", lambda self, move: None)
+
+    def die(at: str) -> None:
+        if at == "caught_up":
+            raise MoverStoppedError
+
+    with pytest.raises(MoverStoppedError):
+        suspended_move(store, 1, "s2", die, owner=DEAD_OWNER)
+    assert read(store.scan("t")) == EVERYTHING
+    store.write("t", rows_of(range(COUNT), 1))
+    store.move(1, "s2")
+    assert read(store.scan("t")) == with_value(range(COUNT), 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "source_crash_after_handover_before_publish",
+        "coordinator_crash_between_commit_and_history_write",
+        "history_row_never_written",
+    ],
+)
+def test_crash_between_the_switch_and_the_history(store: Store, name: str) -> None:
+    """The placement is ahead of the newest topology for ever: scans start from that one all the same."""
+    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    number = store.topology.number
+
+    def die(at: str) -> None:
+        if at == "target_serves":
+            raise MoverStoppedError
+
+    with pytest.raises(MoverStoppedError):
+        suspended_move(store, 1, "s2", die)
+    assert store.topology.number == number, name
+    scan = store.scan("t")
+    assert scan.explain()["base_topology"] == number
+    assert read(scan) == EVERYTHING
+    assert scan.stats.virtual_reads > 0
+    assert sorted(got + read(store.resume(key))) == EVERYTHING
+
+
+def test_target_crash_after_publish(store: Store, tmp_path: Path) -> None:
+    """Another process goes on after the one that moved is gone."""
+    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    store.move(1, "s2")
+    store.close()
+    with Store.open(tmp_path / "store", clock=ManualClock(START)) as opened:
+        assert sorted(got + read(opened.resume(key))) == EVERYTHING
+
+
+# ------------------------------------------------------------------------------------ shards
+
+
+def test_shard_deleted(store: Store) -> None:
+    """A base shard is gone before the scan came to it: its tablets go on where they are."""
+    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    store.contract("s1")
+    assert sorted(store.context.shard_names().values()) == ["s2"]
+    assert sorted(got + read(store.resume(key))) == EVERYTHING
+
+
+def test_shard_id_reused(store: Store) -> None:
+    """A name comes back with another id, so nobody takes the new shard for the old one."""
+    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    old = {name: number for number, name in store.context.shard_names().items()}["s1"]
+    store.contract("s1")
+    store.write("t", rows_of(range(COUNT), 1))
+    store.expand(["s1"])
+    new = {name: number for number, name in store.context.shard_names().items()}["s1"]
+    assert new != old
+    assert tablets_at(store, "s1")
+    assert sorted(got + read(store.resume(key))) == EVERYTHING
+    assert read(store.scan("t")) == with_value(range(COUNT), 1)
+
+
+def test_count_up(store: Store) -> None:
+    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    store.expand(["s3", "s4", "s5"])
+    assert sorted(got + read(store.resume(key))) == EVERYTHING
+
+
+def test_count_down(store: Store) -> None:
+    store.expand(["s3", "s4"])
+    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    store.contract("s1")
+    store.contract("s3")
+    assert sorted(got + read(store.resume(key))) == EVERYTHING
+
+
+def test_up_and_down_during_one_scan(store: Store) -> None:
+    scan = store.scan("t", page_rows=5)
+    got: list[tuple[int, int]] = []
+    steps: list[Callable[[], Any]] = [
+        lambda: store.expand(["s3"]),
+        lambda: store.contract("s1"),
+        lambda: store.expand(["s1"]),
+        lambda: store.contract("s2"),
+        lambda: store.contract("s3"),
+    ]
+    for number, page in enumerate(scan):
+        got += zip(page.rows["id"].to_pylist(), page.rows["v"].to_pylist(), strict=True)
+        if number < len(steps):
+            steps[number]()
+    assert sorted(got) == EVERYTHING
+
+
+def test_to_one_shard(store: Store) -> None:
+    store.expand(["s3"])
+    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    store.contract("s1")
+    store.contract("s2")
+    with pytest.raises(InvalidTopologyChange):
+        store.contract("s3")
+    assert sorted(got + read(store.resume(key))) == EVERYTHING
+
+
+def test_resume_after_all_base_shards_gone(store: Store) -> None:
+    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    store.expand(["s3"])
+    store.contract("s1")
+    store.contract("s2")
+    store.compact()
+    store.collect_garbage(0)
+    assert sorted(got + read(store.resume(key))) == EVERYTHING
+
+
+def test_empty_shard(store: Store) -> None:
+    """A shard without tablets is never asked."""
+    for tablet in tablets_at(store, "s1"):
+        store.move(tablet, "s2")
+    scan = store.scan("t")
+    assert read(scan) == EVERYTHING
+    assert len(scan.stats.shards) == 1
+
+
+def test_empty_partition_and_empty_table(store: Store) -> None:
+    store.create_table("empty", SCHEMA, ["id"])
+    assert read(store.scan("empty")) == []
+    store.write("empty", rows_of([1]))
+    assert read(store.scan("empty")) == [(1, 0)]
+    store.delete("empty", keys_of([1]))
+    assert read(store.scan("empty")) == []
+    store.compact("empty")
+    assert read(store.scan("empty")) == []
+
+
+# --------------------------------------------------------------------------------- pages and keys
+
+
+@pytest.mark.parametrize("page_rows", [COUNT, COUNT // 2, 1])
+def test_limit_reached_exactly_at_end(store: Store, page_rows: int) -> None:
+    """The last page has no key, and every page before it has one."""
+    store.contract("s2")
+    store.compact()
+    pages = list(store.scan("t", page_rows=page_rows))
+    assert [page.key is None for page in pages] == [False] * (len(pages) - 1) + [True]
+    assert sum(page.rows.num_rows for page in pages) == COUNT
+    if page_rows == COUNT:
+        assert len(pages) == 1
+
+
+def test_batch_size_one(store: Store) -> None:
+    pages = list(store.scan("t", page_rows=1))
+    assert {page.rows.num_rows for page in pages} == {1}
+    assert sorted(page.rows["id"][0].as_py() for page in pages) == list(range(COUNT))
+
+
+def test_one_row_over_byte_limit(store: Store) -> None:
+    """A row that is larger than a page comes alone; it neither fails nor stops the scan."""
+    store.create_table("wide", pa.schema([("id", pa.int64()), ("text", pa.string())]), ["id"])
+    store.write("wide", pa.table({"id": list(range(10)), "text": ["x" * 10_000] * 10}))
+    pages = list(store.scan("wide", page_bytes=100))
+    assert [page.rows.num_rows for page in pages] == [1] * 10
+    assert sorted(page.rows["id"][0].as_py() for page in pages) == list(range(10))
+
+
+def test_empty_last_page(store: Store) -> None:
+    """All that the second shard has was deleted: the scan ends with an empty page that has no key."""
+    first, second = store.scan("t", page_rows=COUNT)
+    store.delete("t", keys_of(second.rows["id"].to_pylist()))
+    pages = list(store.scan("t", page_rows=COUNT))
+    assert [page.rows.num_rows for page in pages] == [first.rows.num_rows, 0]
+    assert pages[-1].key is None
+
+
+def test_key_replayed_twice(store: Store) -> None:
+    """The same page again, as often as it is asked for and wherever its rows are."""
+    _, key = some_pages(store.scan("t", page_rows=7), 2)
+
+    def next_page() -> Page:
+        return next(iter(store.resume(key)))
+
+    first = next_page()
+    assert next_page().rows.equals(first.rows)
+    for tablet in tablets_at(store, "s1"):
+        store.move(tablet, "s2")
+    ids = sorted(read(store.resume(key)))
+    assert sorted(read(store.resume(key))) == ids
+    assert set(first.rows["id"].to_pylist()) <= {i for i, _ in ids}
+
+
+def test_old_key_after_newer(store: Store) -> None:
+    scan = store.scan("t", page_rows=7)
+    got: list[tuple[int, int]] = []
+    marks: list[tuple[str | None, int]] = []
+    for page in scan:
+        got += zip(page.rows["id"].to_pylist(), page.rows["v"].to_pylist(), strict=True)
+        marks.append((page.key, len(got)))
+        store.write("t", rows_of(range(len(marks)), len(marks)))
+        if len(marks) == 5:
+            store.contract("s1")
+    for key, returned in reversed(marks[:-1]):
+        assert key is not None
+        assert sorted(got[:returned] + read(store.resume(key))) == EVERYTHING
+
+
+def test_key_of_other_store(store: Store, tmp_path: Path) -> None:
+    _, key = some_pages(store.scan("t", page_rows=7), 1)
+    with Store.create(tmp_path / "other", ["s1"]) as other:
+        other.create_table("t", SCHEMA, ["id"])
+        with pytest.raises(ContinuationKeyError):
+            other.resume(key)
+
+
+def test_key_size_after_many_moves(store: Store) -> None:
+    largest = 0
+    for number, page in enumerate(store.scan("t", page_rows=2)):
+        names = store.context.shard_names()
+        tablet = store.context.placement().tablets[number % 8]
+        store.move(tablet.id, next(name for shard, name in names.items() if shard != tablet.shard))
+        largest = max(largest, len(page.key or ""))
+    assert 0 < largest <= 1_024
+
+
+def test_table_dropped_and_recreated(store: Store) -> None:
+    """The new table has the same name and rows, yet it is not the one that the scan reads."""
+    scan = store.scan("t", page_rows=7)
+    pages = iter(scan)
+    key = next(pages).key
+    assert key is not None
+    store.drop_table("t")
+    store.create_table("t", SCHEMA, ["id"])
+    store.write("t", rows_of(range(COUNT)))
+    with pytest.raises(TableChanged):
+        next(pages)
+    with pytest.raises(TableChanged):
+        store.resume(key)
+
+
+def test_delete_then_insert_same_pk_other_shard(store: Store) -> None:
+    """Deleted at one shard, written again at another: old scans see the old row, new ones the new."""
+    got, key = some_pages(store.scan("t", page_rows=7), 1)
+    store.delete("t", keys_of(range(COUNT)))
+    deleted = store.scan("t")
+    store.contract("s1")
+    store.write("t", rows_of(range(COUNT), 1))
+    store.compact()
+    assert sorted(got + read(store.resume(key))) == EVERYTHING
+    assert read(deleted) == []
+    assert read(store.scan("t")) == with_value(range(COUNT), 1)
+
+
+# ----------------------------------------------------------------------------- history and leases
+
+
+def test_history_gc_while_query_holds_base(store: Store) -> None:
+    """Its lease keeps every version that the scan needs, through compaction and collection."""
+    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    for value in (1, 2, 3):
+        store.write("t", rows_of(range(COUNT), value))
+        store.contract("s1")
+        store.compact()
+        store.collect_garbage(0)
+        store.expand(["s1"])
+    assert sorted(got + read(store.resume(key))) == EVERYTHING
+
+
+def test_lease_lost_by_client_crash(store: Store) -> None:
+    """Nobody comes back for the lease: its time ends it, and the old versions go."""
+    _, key = some_pages(store.scan("t", page_rows=7), 1)
+    store.write("t", rows_of(range(COUNT), 1))
+    store.compact()
+    with store.context.catalog.reading() as tx:
+        assert sum(f.rows for f in tx.fragments()) == 2 * COUNT
+    clock_of(store).advance(LEASE_SECONDS + 1)
+    store.compact()
+    with store.context.catalog.reading() as tx:
+        assert sum(f.rows for f in tx.fragments()) == COUNT
+    with pytest.raises(SnapshotExpired):
+        store.resume(key)
+
+
+def test_an_expired_snapshot_is_refused_though_newer_ones_were_just_read(store: Store) -> None:
+    """What is cached for the table was looked up for a newer snapshot, which says nothing of this one."""
+    pages = iter(store.scan("t", page_rows=7))
+    next(pages)
+    store.write("t", rows_of(range(COUNT), 1))
+    clock_of(store).advance(LEASE_SECONDS + 1)
+    store.compact()
+    assert read(store.scan("t")) == with_value(range(COUNT), 1)
+    with pytest.raises(SnapshotExpired):
+        next(pages)
+
+
+def test_a_lease_that_ran_out_is_renewed_only_while_its_snapshot_is_kept(store: Store) -> None:
+    _, key = some_pages(store.scan("t", page_rows=7), 1)
+    _, later = some_pages(store.scan("t", page_rows=7), 1)
+    clock_of(store).advance(LEASE_SECONDS + 1)
+    assert len(read(store.resume(later))) == COUNT - 7
+    store.write("t", rows_of(range(COUNT), 1))
+    clock_of(store).advance(LEASE_SECONDS + 1)
+    store.compact()
+    with pytest.raises(SnapshotExpired):
+        store.resume(key)
+
+
+def test_a_lease_taken_while_a_compaction_runs_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = store.context.catalog.versions()[1]
+    store.write("t", rows_of(range(COUNT), 1))
+    scans: list[Scan] = []
+
+    def interrupted(*args: Any) -> Any:
+        merged = copy_slots(*args)
+        scans.append(store.scan("t", snapshot=first))
+        return merged
+
+    monkeypatch.setattr(upkeep, "copy_slots", interrupted)
+    store.compact()
+    assert read(scans[0]) == EVERYTHING
+    assert store.table("t").oldest_snapshot <= first
+
+
+def test_the_oldest_snapshot_never_goes_back(store: Store) -> None:
+    """A compaction that began with an old idea of the table ends after a newer one."""
+    stale = store.table("t")
+    store.write("t", rows_of(range(COUNT), 1))
+    store.write("t", rows_of(range(COUNT), 2))
+    store.compact()
+    oldest = store.table("t").oldest_snapshot
+    assert oldest == store.context.catalog.versions()[1]
+    old_lease = store.context.catalog.versions()[1]
+    store.write("t", rows_of(range(0, COUNT, 2), 3))
+    held = store.scan("t", snapshot=old_lease)
+    store.write("t", rows_of(range(0, COUNT, 2), 4))
+    upkeep.compact(store.context, stale)
+    assert store.table("t").oldest_snapshot == oldest
+    assert read(held) == with_value(range(COUNT), 2)
+
+
+# ---------------------------------------------------------- moves, compaction, garbage collection
+
+
+@pytest.mark.parametrize("point", ["copying", "copied", "caught_up"])
+def test_a_row_deleted_and_compacted_while_its_tablet_moves_stays_deleted(store: Store, point: str) -> None:
+    """The mover has copied the row; merging its deletion away would keep that from the target."""
+
+    def delete_and_compact(at: str) -> None:
+        if at == point:
+            store.delete("t", keys_of(range(0, COUNT, 2)))
+            store.compact()
+
+    suspended_move(store, 1, "s2", delete_and_compact)
+    assert read(store.scan("t")) == with_value(range(1, COUNT, 2))
+    store.compact()
+    assert read(store.scan("t")) == with_value(range(1, COUNT, 2))
+
+
+@pytest.mark.parametrize("point", ["copying", "copied", "caught_up"])
+def test_garbage_collection_below_a_mover_undoes_the_move_or_harms_it_not(store: Store, point: str) -> None:
+    def collect(at: str) -> None:
+        if at == point:
+            store.collect_garbage(0)
+
+    if point == "copying":
+        suspended_move(store, 1, "s2", collect)
+    else:
+        with pytest.raises(WriteConflict, match="garbage"):
+            suspended_move(store, 1, "s2", collect)
+    assert read(store.scan("t")) == EVERYTHING
+    assert (1 in tablets_at(store, "s2")) == (point == "copying")
+    assert store.status()["moves"] == []
+
+
+def test_garbage_collection_below_a_compaction_gives_it_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write("t", rows_of(range(COUNT), 1))
+
+    def interrupted(*args: Any) -> Any:
+        merged = copy_slots(*args)
+        store.collect_garbage(0)
+        return merged
+
+    with monkeypatch.context() as patch:
+        patch.setattr(upkeep, "copy_slots", interrupted)
+        with pytest.raises(WriteConflict, match="garbage"):
+            store.compact()
+    assert read(store.scan("t")) == with_value(range(COUNT), 1)
+    assert store.compact() > 0
+
+
+@pytest.mark.parametrize("moved_too", [False, True])
+def test_garbage_collection_below_a_write_refuses_it_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch, moved_too: bool
+) -> None:
+    publish = writer.publish
+
+    def late(*args: Any, **kwargs: Any) -> int:
+        store.collect_garbage(0)
+        if moved_too:
+            store.move(1, "s2")
+        return publish(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "publish", late)
+        with pytest.raises(WriteConflict, match="garbage"):
+            store.write("t", rows_of(range(COUNT), 1))
+    assert read(store.scan("t")) == EVERYTHING
+
+
+def test_a_page_whose_lease_cannot_be_renewed_is_read_again_not_lost(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog fails between reading a page and giving it out: the scan stands before that page."""
+    scan = store.scan("t", page_rows=7)
+    pages = iter(scan)
+    got = next(pages).rows["id"].to_pylist()
+    clock_of(store).advance(LEASE_SECONDS / 2)
+
+    def unavailable(self: Tx, lease: str, seconds: float) -> bool:
+        raise CatalogUnavailable("the catalog is away for a moment")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tx, "renew_lease", unavailable)
+        with pytest.raises(CatalogUnavailable):
+            next(pages)
+    assert scan.key is not None
+    got += [i for i, _ in read(store.resume(scan.key))]
+    assert sorted(got) == list(range(COUNT))
+
+
+def test_parts_of_a_scan_are_read_each_on_their_own(store: Store) -> None:
+    """Two tasks own half of the slots each, read in turns while tablets move, and are the scan."""
+    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    opened = store.context.sealer.open(key)
+    halves = [restrict_key(opened, slots) for slots in (SlotSet.span(0, 6), SlotSet.span(6, 16))]
+    pages = [iter(store.resume_part(half, ends_lease=False)) for half in halves]
+    for turn in range(COUNT):
+        page = next(pages[turn % 2], None)
+        if page is not None:
+            got += zip(page.rows["id"].to_pylist(), page.rows["v"].to_pylist(), strict=True)
+        if turn < 6:
+            store.move(1, "s2" if turn % 2 == 0 else "s1")
+    assert sorted(got) == EVERYTHING
