@@ -25,7 +25,7 @@ RETENTION_SECONDS: Final = 7 * 86_400
 GC_GRACE_SECONDS: Final = 3_600
 
 # How data is written.
-BATCH_ROWS: Final = 65_536  # rows of one Arrow batch in a fragment
+BATCH_ROWS: Final = 131_072  # rows of one Arrow batch in a fragment, and of one that Spark gets
 BATCH_BYTES = 32 << 20
 WRITE_BUFFER_BYTES: Final = 128 << 20
 

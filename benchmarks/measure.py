@@ -14,16 +14,16 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def by_turns(rounds: int, **works: Callable[[], object]) -> dict[str, float]:
+def by_turns(rounds: int, warmups: int = 1, **works: Callable[[], object]) -> dict[str, float]:
     """Median seconds of each, measured A B C, A B C, …: drift of the machine hits all alike.
 
-    A first round warms up and is not counted.
+    The first rounds warm up and are not counted: a JVM needs several.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
-    for round_number in range(rounds + 1):
+    for round_number in range(warmups + rounds):
         for name, work in works.items():
             took = seconds(work)
-            if round_number:
+            if round_number >= warmups:
                 times[name].append(took)
     return {name: statistics.median(taken) for name, taken in times.items()}
 

@@ -185,7 +185,8 @@ def bench_spark(results: Results, work: Path, place: Path, rows: int, rounds: in
     parquet = str(work / "rows.parquet")
     assert spark.read.format("elasticscan").load(f"{place}/t").count() == rows
     took = by_turns(
-        rounds,
+        max(rounds, 5),
+        warmups=3,
         elastic=elastic(),
         ceiling=ceiling(names),
         parquet=lambda: noop(spark.read.parquet(parquet)),

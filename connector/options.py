@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.limits import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS
+from elasticscan.base.limits import BATCH_ROWS, MAX_PAGE_ROWS
 
 DEFAULT_SPLIT_BYTES = 512 << 20
 
@@ -82,7 +82,7 @@ class Options:
     index: str = "auto"
     version: int | None = None
     timestamp: float | None = None
-    batch_rows: int = DEFAULT_PAGE_ROWS
+    batch_rows: int = BATCH_ROWS
     split_bytes: int = DEFAULT_SPLIT_BYTES
     partitions: int | None = None
     metadata: bool = False
@@ -120,7 +120,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         index=index,
         version=_take(values, "versionAsOf", _whole("versionAsOf", 0)),
         timestamp=_take(values, "timestampAsOf", _moment),
-        batch_rows=_take(values, "batchSize", _whole("batchSize", 1, MAX_PAGE_ROWS)) or DEFAULT_PAGE_ROWS,
+        batch_rows=_take(values, "batchSize", _whole("batchSize", 1, MAX_PAGE_ROWS)) or BATCH_ROWS,
         split_bytes=_take(values, "splitSize", _size) or DEFAULT_SPLIT_BYTES,
         partitions=_take(values, "numPartitions", _whole("numPartitions", 1)),
         metadata=_take(values, "includeMetadata", _flag("includeMetadata")) or False,
