@@ -255,6 +255,10 @@ class CommitTx(PlacementTx):
         query = update(leases).where(*running).values(expires_at=self.now + seconds)
         return bool(self._sql.execute(query).rowcount)
 
+    def lease_end(self, lease: str) -> float:
+        """When a lease ends or ended; 0 when there is none."""
+        return self._sql.execute(select(leases.c.expires_at).where(leases.c.id == lease)).scalar() or 0.0
+
     def end_lease(self, lease: str) -> None:
         self._sql.execute(delete(leases).where(leases.c.id == lease))
 

@@ -87,8 +87,12 @@ def _prepare_sqlite(engine: Engine) -> None:
     def _connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # the driver must not begin transactions by itself
         cursor = connection.cursor()
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        for pragma in ("synchronous=FULL", "foreign_keys=ON"):
             cursor.execute(f"PRAGMA {pragma}")
+        # The mode is a property of the file. Two processes that make one store switch to it at
+        # once, and SQLite does not let the second wait: then the first has done it for both.
+        with suppress(engine.dialect.loaded_dbapi.OperationalError):
+            cursor.execute("PRAGMA journal_mode=WAL")
         cursor.close()
 
     @event.listens_for(engine, "begin")

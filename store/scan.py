@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.catalog import Tx
 from elasticscan.reader import (
     ContinuationKey,
     Cursor,
@@ -23,6 +24,9 @@ from elasticscan.reader import (
 from elasticscan.store.context import Context
 from elasticscan.store.shards import CatalogPlacements, LocalShards
 from elasticscan.topology import SlotSet, TableInfo, Topology
+
+# Pages renew a lease when half of it is over; one with more than this left needs nothing before.
+FRESH_LEASE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +153,27 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
         TableChanged: the table was dropped.
         SnapshotExpired: the lease had run out, and the snapshot is gone.
     """
+    with context.catalog.reading() as tx:
+        table = _readable_table(tx, key)
+        # A task that begins soon after it was planned has nothing to write.
+        if tx.lease_end(key.lease) - tx.now > FRESH_LEASE * LEASE_SECONDS:
+            return table
     with context.catalog.writing() as tx:
-        table = tx.table_by_id(key.table)
-        if table is None:
-            raise TableChanged(
-                "the table was dropped, or dropped and made again, since this scan began; start a new scan",
-                table=key.table,
-            )
-        # A lease may still stand in the catalog although its time was up when a compaction looked.
-        tx.check_snapshot(table, key.snapshot)
+        table = _readable_table(tx, key)
         if not tx.renew_lease(key.lease, LEASE_SECONDS):
             tx.take_lease(key.lease, table, key.snapshot, "scan", LEASE_SECONDS)
+    return table
+
+
+def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
+    table = tx.table_by_id(key.table)
+    if table is None:
+        raise TableChanged(
+            "the table was dropped, or dropped and made again, since this scan began; start a new scan",
+            table=key.table,
+        )
+    # A lease may still stand in the catalog although its time was up when a compaction looked.
+    tx.check_snapshot(table, key.snapshot)
     return table
 
 
