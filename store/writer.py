@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import TableChanged, WriteConflict
+from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.catalog import Tx
 from elasticscan.storage import (
@@ -73,26 +74,24 @@ def _publish(
     app: tuple[str, int] | None,
 ) -> tuple[int, list[StagedFragment]]:
     """The commit's number, and what it refers to: nothing, if it had been made before."""
-    for attempt in range(ATTEMPTS_WITHOUT_LOCK + 1):
+    for attempt in count():
         with context.catalog.writing() as tx:
             known = None if app is None else tx.commit_of_app(table.id, app)
             if known is not None:
-                break
+                discard(fragments, context.disk_of)
+                return known, []
             if tx.table_by_id(table.id) is None:
                 raise TableChanged(
                     f"table {table.name!r} was dropped while rows were written to it; nothing was committed",
                     table=table.name,
                 )
-            if attempt == ATTEMPTS_WITHOUT_LOCK:
+            if attempt >= ATTEMPTS_WITHOUT_LOCK:  # nothing can move now, so this one is the last
                 fragments = reroute(table, fragments, tx.placement(), context.disk_of)
             if _in_place(tx, fragments):
                 context.check_not_collected(fragments)
                 return tx.add_commit(table.id, kind, fragments, app), fragments
         fragments = reroute(table, fragments, context.placement(), context.disk_of)
-    else:
-        raise WriteConflict("the write could not be committed; nothing was written, try again")
-    discard(fragments, context.disk_of)
-    return known, []
+    raise AssertionError("unreachable")
 
 
 def _in_place(tx: Tx, staged: Sequence[StagedFragment]) -> bool:
