@@ -53,7 +53,7 @@ _EXACT = decimal.Context(prec=76)
 
 def check_key_type(name: str, type: pa.DataType) -> None:  # noqa: A002
     """Raise `UnsupportedType` unless a column of this type can be part of a key."""
-    if type.id not in _ENCODERS:
+    if type.id not in ENCODERS:
         raise UnsupportedType(
             f"Column {name!r} of type {type} cannot be part of a key. Allowed are {ALLOWED_KEY_TYPES}.",
             column=name,
@@ -76,7 +76,7 @@ def encode_row(columns: Sequence[pa.Array], row: int) -> bytes:
 
 
 def _encoder_of(kind: pa.DataType) -> Callable[[pa.Scalar], bytes]:
-    encoder = _ENCODERS.get(kind.id)
+    encoder = ENCODERS.get(kind.id)
     if encoder is None:
         raise _unsupported("of a key", kind)
     return encoder
@@ -135,7 +135,7 @@ def _encode_text(scalar: pa.Scalar) -> bytes:
     return data.replace(b"\0", _ESCAPED_ZERO) + _END
 
 
-_ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
+ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
     _BOOL: _encode_bool,
     _DECIMAL: _encode_decimal,
     _FIXED: _encode_fixed,
@@ -155,7 +155,7 @@ def decode(key: bytes, types: Sequence[pa.DataType]) -> list[pa.Scalar]:
     for kind in types:
         if kind.id in _TEXTS or kind.id in _BINARIES:
             scalar, at = _decode_text(key, at, kind)
-        elif kind.id in _ENCODERS:
+        elif kind.id in ENCODERS:
             end = at + _width(kind)
             if end > len(key):
                 raise _malformed(f"it ends inside a {kind}", at)
@@ -220,7 +220,7 @@ def encode_array(columns: Sequence[pa.Array]) -> pa.FixedSizeBinaryArray:
     Raises `InvalidKey` for a null and `UnsupportedType` for strings, binaries and types no key may have.
     """
     for column in columns:
-        if column.type.id not in _ENCODERS or column.type.id in _TEXTS or column.type.id in _BINARIES:
+        if column.type.id not in ENCODERS or column.type.id in _TEXTS or column.type.id in _BINARIES:
             raise UnsupportedType(
                 f"Keys with a column of type {column.type} are not of one width. Encode them row by row.",
                 type=str(column.type),
@@ -259,7 +259,7 @@ def sort_codes(column: pa.Array) -> NDArray[Any]:
     Raises `InvalidKey` for a null and `UnsupportedType` for a type that `check_key_type` refuses.
     """
     kind = column.type
-    if kind.id not in _ENCODERS:
+    if kind.id not in ENCODERS:
         raise _unsupported("to sort by", kind)
     if column.null_count:
         raise _null()

@@ -5,7 +5,8 @@ at every shard, a move carries every version of every row, and a slot's epoch gr
 step in which its rows stop being readable at the source. It has no clock, no threads and no
 randomness; whoever simulates sets `during` and decides what happens in the middle of a page.
 
-Rows are (key, value) pairs of integers; a row's slot is its key modulo the number of slots.
+Rows are (key, value) pairs of integers; a row's slot is its key modulo the number of slots, unless
+the caller says otherwise.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class MemoryCluster:
         order: `DIRECT` or `INDEX`.
         during: called before a page reads each of its slots, and once more at the end. It may
             change anything: the page then holds what was at the shard at each of those moments.
+        slot_of: the slot of a key; the key modulo the number of slots by default.
     """
 
     def __init__(
@@ -79,10 +81,13 @@ class MemoryCluster:
         placement: Placement,
         order: Order = DIRECT,
         during: Callable[[], None] = lambda: None,
+        slot_of: Callable[[int], int] | None = None,
     ) -> None:
         self.during = during
         self.last_commit = 0
         self._placement, self._order = placement, order
+        slots = placement.slot_count  # never changes, whatever moves or splits
+        self._slot_of = slot_of or (lambda key: key % slots)
         self._stored: dict[tuple[int, int], Versions] = {}  # by (shard, slot)
         self._moves: dict[int, _Move] = {}
         self._next_tablet = max(t.id for t in placement.tablets) + 1
@@ -142,7 +147,7 @@ class MemoryCluster:
         """One commit: values by key, None to delete; returns its number."""
         self.last_commit += 1
         for key, value in rows.items():
-            slot = key % self._placement.slot_count
+            slot = self._slot_of(key)
             stored = self._stored.setdefault((self._placement.tablet_of(slot).shard, slot), {})
             stored.setdefault(key, []).append((self.last_commit, value))
         return self.last_commit

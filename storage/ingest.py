@@ -175,7 +175,8 @@ def staged_source(
 
 
 def _as_committed(number: int, table: int, staged: StagedFragment) -> Fragment:
-    fields = {field.name: getattr(staged, field.name) for field in dataclasses.fields(staged)}
+    known = {field.name for field in dataclasses.fields(Fragment)}
+    fields = {f.name: getattr(staged, f.name) for f in dataclasses.fields(staged) if f.name in known}
     return Fragment(id=number, table=table, min_commit=1, max_commit=1, **fields)
 
 

@@ -46,6 +46,7 @@ up for each page, so a tablet that moves again, returns or fails to move is no s
 """
 
 from elasticscan.topology.fragments import Fragment, StagedFragment, TableInfo
+from elasticscan.topology.indexes import HASH, INDEX_KINDS, SORTED, IndexInfo, IndexRun, StagedRun
 from elasticscan.topology.moves import FINAL, TRANSITIONS, Event, Phase, advance, serving_side
 from elasticscan.topology.planner import (
     MovePlan,
@@ -58,13 +59,34 @@ from elasticscan.topology.planner import (
     split_tablet,
 )
 from elasticscan.topology.slots import Range, SlotSet
+from elasticscan.topology.statistics import (
+    KEY_BYTES,
+    Block,
+    ColumnStatistics,
+    FragmentStatistics,
+    KeyHistogram,
+    pack_histogram,
+    pack_statistics,
+    unpack_histogram,
+    unpack_statistics,
+)
 from elasticscan.topology.values import Placement, Shard, Tablet, Topology
 
 __all__ = [
     "FINAL",
+    "HASH",
+    "INDEX_KINDS",
+    "KEY_BYTES",
+    "SORTED",
     "TRANSITIONS",
+    "Block",
+    "ColumnStatistics",
     "Event",
     "Fragment",
+    "FragmentStatistics",
+    "IndexInfo",
+    "IndexRun",
+    "KeyHistogram",
     "MovePlan",
     "Phase",
     "Placement",
@@ -72,6 +94,7 @@ __all__ = [
     "Shard",
     "SlotSet",
     "StagedFragment",
+    "StagedRun",
     "TableInfo",
     "Tablet",
     "Topology",
@@ -79,9 +102,13 @@ __all__ = [
     "initial_placement",
     "join_tablets",
     "move_tablet",
+    "pack_histogram",
+    "pack_statistics",
     "plan_balance",
     "plan_contract",
     "plan_expand",
     "serving_side",
     "split_tablet",
+    "unpack_histogram",
+    "unpack_statistics",
 ]

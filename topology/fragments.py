@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from elasticscan.topology.indexes import StagedRun
 from elasticscan.topology.slots import SlotSet
 
 
@@ -21,6 +22,8 @@ class StagedFragment:
         tombstones: how many of its rows say that a key was deleted.
         versioned: it has a `_commit` column; otherwise all its rows are of one commit.
         crc: CRC-32 of the file.
+        statistics: packed `FragmentStatistics`; empty when there are none.
+        runs: its entries in the table's secondary indexes.
     """
 
     shard: int
@@ -32,6 +35,8 @@ class StagedFragment:
     tombstones: int
     versioned: bool
     crc: int
+    statistics: bytes = b""
+    runs: tuple[StagedRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

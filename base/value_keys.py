@@ -1,0 +1,150 @@
+"""Values of index columns as bytes whose order is the order of the values.
+
+Where `order_keys` encodes primary keys, which are never null, this encodes what a secondary index
+or a statistic is about: any scalar type that has an order, with nulls. A key is the concatenation
+of its columns, each one
+
+    null                       0x00
+    any value                  0x01, then the value:
+
+    bool, integers, dates, timestamps, decimals, strings, binaries     as in `order_keys`
+    uint8 .. uint64            big-endian at natural width
+    time32, time64, date64     as the int32 or int64 that they are, sign bit flipped
+    float16, float32, float64  IEEE 754 bits, big-endian (float16 as float32); the sign bit is
+                               flipped, or all bits when it is set
+
+so nulls come first, NaN is equal to itself and above all numbers, and -0.0 equals 0.0: Spark's
+ascending order. No key is a prefix of another one of the same columns. Hence keys that begin with
+the same values lie between that prefix and its `successor`, and complementing every byte turns
+the order round (`turned`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from elasticscan.base.errors import UnsupportedType
+from elasticscan.base.order_keys import ENCODERS
+from elasticscan.base.order_keys import sort_codes as key_sort_codes
+
+NULL = b"\0"  # the key of a null
+VALUES = b"\1"  # the key of any other value begins so
+END = b"\2"  # above every key
+
+INDEXABLE_TYPES = (
+    "bool, integers, float16 to float64, decimal128, dates, times, timestamps, strings and binaries"
+)
+
+_FLOATS = {pa.float16().id: ">f", pa.float32().id: ">f", pa.float64().id: ">d"}
+_UNSIGNED = {pa.uint8().id: 1, pa.uint16().id: 2, pa.uint32().id: 4, pa.uint64().id: 8}
+_TIMES = {pa.date64().id: 8, pa.time32("s").id: 4, pa.time64("us").id: 8}
+_VIEWS = {pa.string_view().id: pa.large_string(), pa.binary_view().id: pa.large_binary()}
+_TURN = bytes(255 - byte for byte in range(256))
+_TOP_BIT = 1 << 63
+
+
+def check_index_type(name: str, kind: pa.DataType) -> None:
+    """Raises `UnsupportedType` unless columns of this type can be indexed."""
+    if not can_be_encoded(kind):
+        raise UnsupportedType(
+            f"column {name!r} of type {kind} cannot be indexed; allowed are {INDEXABLE_TYPES}",
+            column=name,
+            type=str(kind),
+        )
+
+
+def can_be_encoded(kind: pa.DataType) -> bool:
+    return kind.id in _ENCODERS
+
+
+def encode_value(scalar: pa.Scalar) -> bytes:
+    """The key of one value.
+
+    >>> encode_value(pa.scalar(5, pa.int16())).hex(), encode_value(pa.scalar(None, pa.int16())).hex()
+    ('018005', '00')
+    """
+    return VALUES + _ENCODERS[scalar.type.id](scalar) if scalar.is_valid else NULL
+
+
+def encode_values(columns: Sequence[pa.Array], row: int) -> bytes:
+    """The key of row `row`; quick enough to bisect with."""
+    return b"".join([encode_value(column[row]) for column in columns])
+
+
+def successor(prefix: bytes) -> bytes:
+    """The lowest bytes above every key that begins with `prefix`; `prefix` is not all 0xFF."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1])
+
+
+def turned(key: bytes) -> bytes:
+    """The key with its order turned round; its own inverse."""
+    return key.translate(_TURN)
+
+
+def sort_codes(column: pa.Array) -> list[NDArray[Any]]:
+    """One or two arrays, the most significant first, that are ordered and equal as the keys are.
+
+    They compare within this column only; made for `numpy.lexsort` and for finding equal neighbours.
+    """
+    if column.type.id in _VIEWS:
+        column = column.cast(_VIEWS[column.type.id])
+    codes: list[NDArray[Any]] = []
+    if column.null_count:
+        codes.append(column.is_valid().to_numpy(zero_copy_only=False))
+        if column.null_count == len(column):
+            return codes
+        # Any value that is there will do, so that kernels need not care for nulls.
+        column = pc.coalesce(column, column[pc.index(column.is_valid(), True).as_py()])
+    kind = column.type
+    if kind.id in _FLOATS:
+        codes.append(float_codes(column))
+    elif kind.id in _UNSIGNED:
+        codes.append(column.to_numpy(zero_copy_only=True))
+    elif kind.id in _TIMES:
+        codes.append(column.cast(pa.int32() if _TIMES[kind.id] == 4 else pa.int64()).to_numpy())
+    else:
+        codes.append(key_sort_codes(column))
+    return codes
+
+
+def float_codes(column: pa.Array) -> NDArray[np.int64]:
+    """Signed integers ordered as floats are here; no nulls."""
+    values: NDArray[np.float64] = column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 + 0.0 is 0.0
+    values[np.isnan(values)] = np.nan  # one NaN, the positive one
+    bits = values.view(np.int64)
+    return bits ^ ((bits >> 63) & np.int64(_TOP_BIT - 1))
+
+
+def _encode_float(form: str, scalar: pa.Scalar) -> bytes:
+    value = float(scalar.as_py()) + 0.0
+    if value != value:
+        value = float("nan")
+    packed = struct.pack(form, value)
+    return turned(packed) if packed[0] & 0x80 else bytes([packed[0] | 0x80]) + packed[1:]
+
+
+def _encode_unsigned(width: int, scalar: pa.Scalar) -> bytes:
+    return int(scalar.as_py()).to_bytes(width, "big")
+
+
+def _encode_time(width: int, scalar: pa.Scalar) -> bytes:
+    value: int = scalar.value
+    return (value + (1 << (8 * width - 1))).to_bytes(width, "big")
+
+
+_ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
+    **ENCODERS,
+    **{kind: partial(_encode_float, form) for kind, form in _FLOATS.items()},
+    **{kind: partial(_encode_unsigned, width) for kind, width in _UNSIGNED.items()},
+    **{kind: partial(_encode_time, width) for kind, width in _TIMES.items()},
+    **{kind: ENCODERS[pa.binary().id] for kind in _VIEWS},
+}
