@@ -12,6 +12,7 @@
     │   ├── StoreNotFound           ES_STORE_NOT_FOUND
     │   ├── TableNotFound           ES_TABLE_NOT_FOUND
     │   ├── ColumnNotFound          ES_COLUMN_NOT_FOUND
+    │   ├── IndexNotFound           ES_INDEX_NOT_FOUND
     │   ├── ShardNotFound           ES_SHARD_NOT_FOUND
     │   ├── TabletNotFound          ES_TABLET_NOT_FOUND
     │   ├── SnapshotNotFound        ES_SNAPSHOT_NOT_FOUND
@@ -19,11 +20,13 @@
     │   └── InvalidTopologyChange   ES_INVALID_TOPOLOGY_CHANGE
     ├── TryAgain                    the same call may succeed later
     │   ├── CatalogUnavailable      ES_CATALOG_UNAVAILABLE
+    │   ├── IndexNotReady           ES_INDEX_NOT_READY       its build has not ended
     │   ├── MoveInProgress          ES_MOVE_IN_PROGRESS
     │   └── WriteConflict           ES_WRITE_CONFLICT
     ├── StartAgain                  the same call cannot succeed; a new scan can
     │   ├── SnapshotExpired         ES_SNAPSHOT_EXPIRED
-    │   └── TableChanged            ES_TABLE_CHANGED
+    │   ├── TableChanged            ES_TABLE_CHANGED
+    │   └── IndexChanged            ES_INDEX_CHANGED         dropped, or dropped and made again
     └── OperatorNeeded              somebody has to look at the store or its disks
         ├── StoreTooNew             ES_STORE_TOO_NEW
         ├── StoreDamaged            ES_STORE_DAMAGED
@@ -107,6 +110,10 @@ class ColumnNotFound(UsageError):
     code = "ES_COLUMN_NOT_FOUND"
 
 
+class IndexNotFound(UsageError):
+    code = "ES_INDEX_NOT_FOUND"
+
+
 class ShardNotFound(UsageError):
     code = "ES_SHARD_NOT_FOUND"
 
@@ -135,6 +142,10 @@ class CatalogUnavailable(TryAgain):
     code = "ES_CATALOG_UNAVAILABLE"
 
 
+class IndexNotReady(TryAgain):
+    code = "ES_INDEX_NOT_READY"
+
+
 class MoveInProgress(TryAgain):
     code = "ES_MOVE_IN_PROGRESS"
 
@@ -153,6 +164,10 @@ class SnapshotExpired(StartAgain):
 
 class TableChanged(StartAgain):
     code = "ES_TABLE_CHANGED"
+
+
+class IndexChanged(StartAgain):
+    code = "ES_INDEX_CHANGED"
 
 
 class OperatorNeeded(ElasticScanError):

@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import UnsupportedType
+from elasticscan.base.hashing import spark_hash
 from elasticscan.base.order_keys import ENCODERS
 from elasticscan.base.order_keys import sort_codes as key_sort_codes
 
@@ -114,6 +115,28 @@ def sort_codes(column: pa.Array) -> list[NDArray[Any]]:
     else:
         codes.append(key_sort_codes(column))
     return codes
+
+
+def index_hash(columns: Sequence[pa.Array]) -> NDArray[np.int32]:
+    """Spark's hash of every row's values: equal keys have equal hashes.
+
+    Types that Spark does not have are hashed as those that hold the same values.
+    """
+    return spark_hash([_hashable(column) for column in columns])
+
+
+def _hashable(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if kind.id in _VIEWS:
+        return column.cast(_VIEWS[kind.id])
+    if kind.id in _UNSIGNED:
+        # The bits of an uint64 as those of an int64: for a hash all that counts is what is equal.
+        return column.view(pa.int64()) if _UNSIGNED[kind.id] == 8 else column.cast(pa.int64())
+    if kind.id in _TIMES:
+        return column.view(pa.int32() if _TIMES[kind.id] == 4 else pa.int64())
+    if pa.types.is_timestamp(kind):
+        return column.view(pa.int64())  # as it is: seconds of a far year need not fit microseconds
+    return column.cast(pa.float32()) if kind == pa.float16() else column
 
 
 def float_codes(column: pa.Array) -> NDArray[np.int64]:

@@ -1,10 +1,10 @@
-"""Catalog transactions, part two: tables, commits and the fragments they consist of."""
+"""Catalog transactions, part three: tables, commits, leases."""
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,10 @@ from elasticscan.base.errors import (
     TableChanged,
     TableNotFound,
 )
-from elasticscan.catalog.placement import PlacementTx, decoding
-from elasticscan.catalog.tables import commits, fragments, leases, shards, store_state, tables
-from elasticscan.topology import Fragment, SlotSet, StagedFragment, TableInfo
+from elasticscan.catalog.fragments import FragmentTx
+from elasticscan.catalog.placement import decoding
+from elasticscan.catalog.tables import commits, fragments, leases, store_state, tables
+from elasticscan.topology import StagedFragment, TableInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class Commit:
     created_at: float
 
 
-class CommitTx(PlacementTx):
-    """Tables, commits, fragments."""
+class CommitTx(FragmentTx):
+    """Tables, commits, leases."""
 
     # Tables
 
@@ -63,6 +64,7 @@ class CommitTx(PlacementTx):
         table = self.table(name)
         self._sql.execute(update(tables).where(tables.c.id == table.id).values(dropped_at=self.now))
         self._drop_where(fragments.c.table_id == table.id)
+        self.drop_indexes(table.id)
         self.bump_layout()
 
     def table(self, name: str) -> TableInfo:
@@ -155,81 +157,6 @@ class CommitTx(PlacementTx):
         values = {"number": number, "table_id": table, "kind": kind, "rows": rows, "created_at": self.now}
         self._sql.execute(insert(commits).values(**values, app_id=app_id, app_version=app_version))
 
-    # Fragments
-
-    def add_fragments(
-        self, table: int, staged: Iterable[StagedFragment], min_commit: int, max_commit: int
-    ) -> None:
-        for fragment in staged:
-            self._sql.execute(
-                insert(fragments).values(
-                    table_id=table,
-                    shard_id=fragment.shard,
-                    path=fragment.path,
-                    slots=str(fragment.slots),
-                    slots_written=len(fragment.slots),
-                    rows=fragment.rows,
-                    bytes=fragment.bytes,
-                    is_unique=fragment.unique,
-                    tombstones=fragment.tombstones,
-                    versioned=fragment.versioned,
-                    crc=fragment.crc,
-                    min_commit=min_commit,
-                    max_commit=max_commit,
-                )
-            )
-
-    def fragments(self, table: int | None = None, shard: int | None = None) -> tuple[Fragment, ...]:
-        """The fragments that serve slots now, oldest first."""
-        f = fragments.c
-        query = select(fragments).where(f.dropped_at.is_(None))
-        if table is not None:
-            query = query.where(f.table_id == table)
-        if shard is not None:
-            query = query.where(f.shard_id == shard)
-        return tuple(_fragment(row) for row in self._sql.execute(query.order_by(f.id)))
-
-    def strike_slots(self, shard: int, slots: SlotSet) -> None:
-        """Slots that leave a shard: its fragments speak for them no longer."""
-        for fragment in self.fragments(shard=shard):
-            left = fragment.slots - slots
-            if left != fragment.slots:
-                self.set_fragment_slots(fragment.id, left)
-
-    def set_fragment_slots(self, fragment_id: int, slots: SlotSet) -> None:
-        """What a fragment speaks for from now on; one that speaks for nothing is dropped."""
-        if slots:
-            this = fragments.c.id == fragment_id
-            self._sql.execute(update(fragments).where(this).values(slots=str(slots)))
-        else:
-            self._drop_where(fragments.c.id == fragment_id)
-
-    def _drop_where(self, condition: ColumnElement[bool]) -> None:
-        query = update(fragments).where(condition, fragments.c.dropped_at.is_(None))
-        self._sql.execute(query.values(dropped_at=self.now))
-
-    def dropped_fragments(self, before: float) -> tuple[Fragment, ...]:
-        query = select(fragments).where(fragments.c.dropped_at <= before)
-        return tuple(_fragment(row) for row in self._sql.execute(query))
-
-    def forget_fragments(self, ids: Iterable[int]) -> None:
-        for fragment_id in ids:
-            self._sql.execute(delete(fragments).where(fragments.c.id == fragment_id))
-
-    def known_paths(self) -> frozenset[tuple[int, str]]:
-        """(shard, path) of every file that the catalog refers to, dropped ones included.
-
-        A shard that was added again where a removed one had been shares its files: they are
-        known under both.
-        """
-        theirs, same_root = shards.alias(), shards.alias()
-        query = (
-            select(same_root.c.id, fragments.c.path)
-            .join(theirs, theirs.c.id == fragments.c.shard_id)
-            .join(same_root, same_root.c.root == theirs.c.root)
-        )
-        return frozenset((row.id, row.path) for row in self._sql.execute(query))
-
     # Leases
 
     def take_lease(self, lease: str, table: TableInfo, snapshot: int, purpose: str, seconds: float) -> None:
@@ -307,27 +234,3 @@ def _table_info(row: Any) -> TableInfo:
         created_commit=row.created_commit,
         oldest_snapshot=row.oldest_snapshot,
     )
-
-
-def _fragment(row: Any) -> Fragment:
-    return Fragment(
-        id=row.id,
-        table=row.table_id,
-        shard=row.shard_id,
-        path=row.path,
-        slots=_slots(row),
-        rows=row.rows,
-        bytes=row.bytes,
-        unique=bool(row.is_unique),
-        tombstones=row.tombstones,
-        versioned=bool(row.versioned),
-        crc=row.crc,
-        min_commit=row.min_commit,
-        max_commit=row.max_commit,
-        slots_written=row.slots_written,
-    )
-
-
-def _slots(row: Any) -> SlotSet:
-    with decoding(f"the list of slots of fragment {row.id}"):
-        return SlotSet.parse(row.slots)

@@ -21,7 +21,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 metadata = MetaData()
 
@@ -131,6 +131,44 @@ fragments = Table(
     Index("fragments_by_table", "table_id", "dropped_at"),
 )
 
+# What is known of a fragment's values; apart, since few readers of fragments want it.
+statistics = Table(
+    "fragment_statistics",
+    metadata,
+    Column("fragment_id", BigInteger, ForeignKey("fragments.id"), primary_key=True, autoincrement=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
+indexes = Table(
+    "indexes",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
+    Column("name", String(64), nullable=False),
+    Column("kind", String(8), nullable=False),
+    Column("columns", Text, nullable=False),
+    Column("include", Text, nullable=False),
+    Column("ready", Boolean, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("dropped_at", Float),
+)
+
+# A run lies at its fragment's shard and speaks for its fragment's slots.
+index_runs = Table(
+    "index_runs",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("index_id", BigInteger, ForeignKey("indexes.id"), nullable=False),
+    Column("fragment_id", BigInteger, ForeignKey("fragments.id"), nullable=False),
+    Column("path", Text, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("crc", BigInteger, nullable=False),
+    Column("histogram", LargeBinary, nullable=False),
+    Column("dropped_at", Float),
+    Index("index_runs_by_fragment", "fragment_id", "index_id"),
+)
+
 moves = Table(
     "moves",
     metadata,
@@ -153,5 +191,11 @@ leases = Table(
     Column("expires_at", Float, nullable=False),
 )
 
+
+def _add_indexes(connection: Connection) -> None:
+    """Format 2: secondary indexes, and statistics of fragments (older fragments have none)."""
+    metadata.create_all(connection, tables=[statistics, indexes, index_runs])
+
+
 # Step N brings a catalog of format N to format N + 1, inside one transaction.
-MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {}
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {1: _add_indexes}

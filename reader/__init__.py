@@ -39,14 +39,16 @@ from elasticscan.reader.cursor import (
     ShardRead,
     accept_page,
     merge,
+    plan_lowest,
     plan_read,
     restrict,
     slots_of,
 )
 from elasticscan.reader.keys import ContinuationKey, Sealer
 from elasticscan.reader.predicate import Predicate
-from elasticscan.reader.protocol import PageRequest, PageRows, Placements, Shards
+from elasticscan.reader.protocol import IndexOrder, PageRequest, PageRows, Placements, Shards
 from elasticscan.reader.scan import ScanPlan, ScanStats, drive
+from elasticscan.reader.sorted_scan import SortKey, drive_sorted
 
 __all__ = [
     "Accepted",
@@ -54,6 +56,7 @@ __all__ = [
     "Coverage",
     "Cursor",
     "Cursors",
+    "IndexOrder",
     "PageRequest",
     "PageRows",
     "Placements",
@@ -63,9 +66,12 @@ __all__ = [
     "Sealer",
     "ShardRead",
     "Shards",
+    "SortKey",
     "accept_page",
     "drive",
+    "drive_sorted",
     "merge",
+    "plan_lowest",
     "plan_read",
     "restrict",
     "slots_of",

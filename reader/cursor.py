@@ -86,6 +86,15 @@ def plan_read(cursors: Cursors, placement: Placement) -> ShardRead | None:
     return ShardRead(shard, restrict(cursors, placement.at(shard)), placement)
 
 
+def plan_lowest(cursors: Cursors, placement: Placement) -> ShardRead | None:
+    """The next read of a scan whose rows leave in one order over all shards: where it is furthest behind."""
+    if not cursors:
+        return None
+    lowest = min(cursors, key=lambda cursor: cursor.position or b"")
+    shard = min(placement.split_by_shard(lowest.slots))
+    return ShardRead(shard, restrict(cursors, placement.at(shard)), placement)
+
+
 def accept_page(cursors: Cursors, read: ShardRead, after: Cursors, placement: Placement) -> Accepted:
     """Advance a scan by one page.
 

@@ -23,7 +23,8 @@ from elasticscan.base.errors import ContinuationKeyError
 from elasticscan.reader.cursor import Cursor, Cursors
 from elasticscan.topology import SlotSet
 
-KEY_VERSION = 1
+KEY_VERSION = 2
+OLDEST_KEY_VERSION = 1  # direct scans alone, three fields less
 MAX_KEY_CHARS = 1 << 20
 _NONCE_BYTES, _TAG_BYTES = 12, 16
 
@@ -41,6 +42,9 @@ class ContinuationKey:
         columns, filter: what the scan returns; the filter as SQL text.
         page_rows, page_bytes: limits of a page.
         lease: the lease that keeps the snapshot readable.
+        index: id of the index that it reads through; None for a direct scan.
+        descending: from the index's highest key to the lowest.
+        merged: all shards in one order, instead of one shard after another.
     """
 
     table: int
@@ -53,6 +57,9 @@ class ContinuationKey:
     page_rows: int
     page_bytes: int
     lease: str
+    index: int | None = None
+    descending: bool = False
+    merged: bool = False
 
 
 def pack(key: ContinuationKey) -> bytes:
@@ -68,6 +75,9 @@ def pack(key: ContinuationKey) -> bytes:
         key.page_rows,
         key.page_bytes,
         bytes.fromhex(key.lease),
+        key.index,
+        key.descending,
+        key.merged,
     ]
     packed = msgpack.packb(fields)
     assert isinstance(packed, bytes)
@@ -78,7 +88,8 @@ def unpack(packed: bytes) -> ContinuationKey:
     """The inverse of `pack`; trusts nothing, although only we can have sealed it."""
     try:
         fields = msgpack.unpackb(packed, strict_map_key=True, max_ext_len=0, max_map_len=0)
-        table, snapshot, base, slots, cursors, columns, text, rows, size, lease = fields
+        table, snapshot, base, slots, cursors, columns, text, rows, size, lease, *rest = fields
+        index, descending, merged = rest or (None, False, False)
         return ContinuationKey(
             table=_whole(table),
             snapshot=_whole(snapshot),
@@ -90,6 +101,9 @@ def unpack(packed: bytes) -> ContinuationKey:
             page_rows=_whole(rows),
             page_bytes=_whole(size),
             lease=_bytes(lease).hex(),
+            index=None if index is None else _whole(index),
+            descending=_flag(descending),
+            merged=_flag(merged),
         )
     except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:
         raise _refused("its content has another form than this release writes") from error
@@ -107,6 +121,12 @@ def _slots(flat: list[int]) -> SlotSet:
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError("not a whole number")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("not a flag")
     return value
 
 
@@ -153,8 +173,9 @@ class Sealer:
             raise _refused("it is not URL-safe base64") from error
         if len(raw) < 3 + _NONCE_BYTES + _TAG_BYTES:
             raise _refused("it is too short; was it cut?")
-        if raw[0] != KEY_VERSION:
-            raise _refused(f"it is of version {raw[0]}, this release reads version {KEY_VERSION}")
+        if not OLDEST_KEY_VERSION <= raw[0] <= KEY_VERSION:
+            known = f"{OLDEST_KEY_VERSION} to {KEY_VERSION}"
+            raise _refused(f"it is of version {raw[0]}, this release reads versions {known}")
         header, nonce, sealed = raw[:3], raw[3 : 3 + _NONCE_BYTES], raw[3 + _NONCE_BYTES :]
         cipher = self._ciphers.get(int.from_bytes(header[1:], "big"))
         try:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from elasticscan.base.errors import MoveInProgress
+from elasticscan.base.value_keys import VALUES, turned
 from elasticscan.reader.cursor import Cursor, Cursors, merge, slots_of
 from elasticscan.reader.protocol import PageRequest, PageRows
 from elasticscan.topology import Placement, SlotSet, Tablet, join_tablets, move_tablet, split_tablet
@@ -37,11 +38,17 @@ class Order:
 
 
 def _ordered(number: int) -> bytes:
-    return (number + (1 << 63)).to_bytes(8, "big")
+    """The value key of an int64."""
+    return VALUES + (number + (1 << 63)).to_bytes(8, "big")
+
+
+def _index_key(slot: int, key: int, value: int) -> bytes:
+    return _ordered(value) + _ordered(key)
 
 
 DIRECT = Order(lambda slot, key, value: slot.to_bytes(2, "big") + _ordered(key), slot_by_slot=True)
-INDEX = Order(lambda slot, key, value: _ordered(value) + _ordered(key), slot_by_slot=False)
+INDEX = Order(_index_key, slot_by_slot=False)
+DESCENDING = Order(lambda *row: turned(_index_key(*row)), slot_by_slot=False)
 
 
 @dataclass(slots=True)
@@ -70,7 +77,7 @@ class MemoryCluster:
 
     Args:
         placement: where tablets are at the start.
-        order: `DIRECT` or `INDEX`.
+        order: `DIRECT`, `INDEX` or `DESCENDING`.
         during: called before a page reads each of its slots, and once more at the end. It may
             change anything: the page then holds what was at the shard at each of those moments.
         slot_of: the slot of a key; the key modulo the number of slots by default.

@@ -12,6 +12,21 @@ from elasticscan.topology import Placement
 
 
 @dataclass(frozen=True, slots=True)
+class IndexOrder:
+    """Read through a secondary index: which entries, and which way.
+
+    Attributes:
+        index: the index's id.
+        ranges: the index keys to read, `[low, high)` each, disjoint and ascending.
+        descending: from the highest key to the lowest.
+    """
+
+    index: int
+    ranges: tuple[tuple[bytes, bytes], ...]
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PageRequest:
     """One page from one shard.
 
@@ -23,6 +38,7 @@ class PageRequest:
         columns: the columns wanted, in order.
         page_rows, page_bytes: the page ends at whichever limit is reached first, but holds at
             least one row if there is one.
+        order: read through an index; None for a direct scan, ordered by (slot, primary key).
     """
 
     table: int
@@ -32,6 +48,7 @@ class PageRequest:
     columns: tuple[str, ...]
     page_rows: int
     page_bytes: int
+    order: IndexOrder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +57,16 @@ class PageRows:
 
     A shard answers with what is readable at it *while it reads*: rows of a slot that left are
     silently absent. The scan finds that out by looking at the placement again.
+
+    `scanned` counts what was looked at: rows of a direct scan, entries of an index; `skipped` the
+    rows that statistics ruled out.
     """
 
     rows: pa.RecordBatch
     slots: pa.Array  # uint16, one per row
     after: Cursors
+    scanned: int = 0
+    skipped: int = 0
 
 
 class Shards(Protocol):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from elasticscan.reader.coverage import Coverage
 from elasticscan.reader.cursor import Accepted, Cursors, ShardRead, accept_page, plan_read, slots_of
-from elasticscan.reader.protocol import PageRequest, PageRows, Placements, Shards
+from elasticscan.reader.protocol import IndexOrder, PageRequest, PageRows, Placements, Shards
 from elasticscan.topology import Placement, SlotSet
 
 
@@ -25,6 +26,19 @@ class ScanPlan:
     page_bytes: int
     base: Placement
     slots: SlotSet
+    order: IndexOrder | None = None
+
+    def request(self, read: ShardRead) -> PageRequest:
+        return PageRequest(
+            self.table,
+            read.shard,
+            read.cursors,
+            self.snapshot,
+            self.columns,
+            self.page_rows,
+            self.page_bytes,
+            self.order,
+        )
 
 
 @dataclass(slots=True)
@@ -38,6 +52,8 @@ class ScanStats:
         virtual_reads: pages with slots that had moved since.
         moved_slots: slots found to have moved while a page was read.
         dropped_rows: rows dropped from pages for that reason; they were read again later.
+        scanned: rows that were looked at, or entries of an index.
+        skipped_rows: rows that were passed over because statistics ruled them out.
     """
 
     pages: int = 0
@@ -46,7 +62,24 @@ class ScanStats:
     virtual_reads: int = 0
     moved_slots: int = 0
     dropped_rows: int = 0
+    scanned: int = 0
+    skipped_rows: int = 0
     shards: set[int] = field(default_factory=set)
+
+    def count(
+        self, plan: ScanPlan, read: ShardRead, accepted: Accepted, page: PageRows, rows: pa.RecordBatch
+    ) -> None:
+        self.pages += 1
+        self.rows += rows.num_rows
+        self.shards.add(read.shard)
+        if read.slots <= plan.base.at(read.shard):
+            self.base_reads += 1
+        else:
+            self.virtual_reads += 1
+        self.moved_slots += len(accepted.moved)
+        self.dropped_rows += page.rows.num_rows - rows.num_rows
+        self.scanned += page.scanned
+        self.skipped_rows += page.skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,51 +100,22 @@ def drive(
     """
     coverage = Coverage(plan.slots, slots_of(cursors))
     while (read := plan_read(cursors, placements.current())) is not None:
-        page = shards.read_page(
-            PageRequest(
-                plan.table,
-                read.shard,
-                read.cursors,
-                plan.snapshot,
-                plan.columns,
-                plan.page_rows,
-                plan.page_bytes,
-            )
-        )
+        page = shards.read_page(plan.request(read))
         accepted = accept_page(cursors, read, page.after, placements.current())
         coverage.finish(accepted.finished)
-        rows = keep_settled(page, accepted.moved)
-        _count(stats, plan, read, accepted, page, rows)
+        rows, _ = settled(page, accepted.moved)
+        stats.count(plan, read, accepted, page, rows)
         cursors = accepted.cursors
         yield ScannedPage(rows, cursors)
     coverage.prove()
 
 
-def keep_settled(page: PageRows, moved: SlotSet) -> pa.RecordBatch:
-    """The page without the rows of slots that moved while it was read."""
-    if not moved or not page.rows.num_rows:
-        return page.rows
+def settled(page: PageRows, moved: SlotSet) -> tuple[pa.RecordBatch, np.ndarray[Any, Any]]:
+    """The page without the rows of slots that moved while it was read, and the slots of its rows."""
     slots = page.slots.to_numpy(zero_copy_only=True)
+    if not moved or not page.rows.num_rows:
+        return page.rows, slots
     keep = np.ones(len(slots), dtype=bool)
     for start, end in moved:
         keep &= (slots < start) | (slots >= end)
-    return page.rows if keep.all() else page.rows.filter(pa.array(keep))
-
-
-def _count(
-    stats: ScanStats,
-    plan: ScanPlan,
-    read: ShardRead,
-    accepted: Accepted,
-    page: PageRows,
-    rows: pa.RecordBatch,
-) -> None:
-    stats.pages += 1
-    stats.rows += rows.num_rows
-    stats.shards.add(read.shard)
-    if read.slots <= plan.base.at(read.shard):
-        stats.base_reads += 1
-    else:
-        stats.virtual_reads += 1
-    stats.moved_slots += len(accepted.moved)
-    stats.dropped_rows += page.rows.num_rows - rows.num_rows
+    return (page.rows, slots) if keep.all() else (page.rows.filter(pa.array(keep)), slots[keep])

@@ -398,7 +398,10 @@ def add_column(name: str) -> Callable[[Connection], None]:
 @pytest.fixture
 def release_3(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This release, if its format were 3 and a store of format 1 lay there."""
-    assert versions(where)[0] == 1
+    connection = sqlite3.connect(where)
+    connection.execute("UPDATE store_state SET format_version = 1")
+    connection.commit()
+    connection.close()
     monkeypatch.setattr(engine_module, "FORMAT_VERSION", 3)
     monkeypatch.setitem(engine_module.MIGRATIONS, 1, add_column("one"))  # type: ignore[index]
     monkeypatch.setitem(engine_module.MIGRATIONS, 2, add_column("two"))  # type: ignore[index]
@@ -430,10 +433,10 @@ def test_a_migration_that_fails_leaves_the_old_format(where: Path, monkeypatch: 
 
 
 def test_a_newer_format_is_refused_and_left_alone(where: Path) -> None:
-    change(where, "UPDATE store_state SET format_version = 2")
-    with pytest.raises(StoreTooNew, match=r"format 2.*formats up to 1"):
+    change(where, "UPDATE store_state SET format_version = 3")
+    with pytest.raises(StoreTooNew, match=r"format 3.*formats up to 2"):
         use(where)
-    assert versions(where)[0] == 2
+    assert versions(where)[0] == 3
 
 
 def test_a_release_that_was_overtaken_while_migrating_does_not_bring_the_format_down(
@@ -450,6 +453,6 @@ def test_a_release_that_was_overtaken_while_migrating_does_not_bring_the_format_
 
 def test_a_process_that_had_the_store_open_does_not_write_to_a_newer_format(where: Path) -> None:
     with opened(where) as catalog:
-        change(where, "UPDATE store_state SET format_version = 2")
+        change(where, "UPDATE store_state SET format_version = 3")
         with pytest.raises(StoreTooNew, match="since it was opened"), catalog.writing() as tx:
             tx.bump_layout()

@@ -329,7 +329,7 @@ def test_slots_that_are_struck_are_spoken_for_no_longer(catalog: Catalog) -> Non
         tx.strike_slots(1, SlotSet.span(2, 6))
     with catalog.reading() as tx:
         assert {f.path: str(f.slots) for f in tx.fragments()} == {"t1/a": "0-2,6-8", "t1/c": "0-8"}
-        assert {f.path for f in tx.dropped_fragments(1_000.0)} == {"t1/b"}
+        assert {path for _, path in tx.dropped_files(1_000.0)} == {"t1/b"}
         assert tx.known_paths() == {(1, "t1/a"), (1, "t1/b"), (2, "t1/c")}
 
 
@@ -353,12 +353,12 @@ def test_a_fragment_that_speaks_for_nothing_is_dropped_and_can_be_forgotten(
         assert [str(f.slots) for f in tx.fragments()] == ["0-2,5-6"]
         tx.set_fragment_slots(fragment.id, SlotSet())
         assert tx.fragments() == ()
-        assert tx.dropped_fragments(clock.now() - 1) == ()
+        assert tx.dropped_files(clock.now() - 1) == frozenset()
     clock.advance(5)
     with catalog.writing() as tx:
         tx.set_fragment_slots(fragment.id, SlotSet())  # once more: the time of dropping stays
-        assert [f.id for f in tx.dropped_fragments(1_000.0)] == [fragment.id]
-        tx.forget_fragments([fragment.id])
+        assert tx.dropped_files(1_000.0) == {(fragment.shard, fragment.path)}
+        tx.forget_dropped(1_000.0)
         assert tx.known_paths() == frozenset()
 
 
@@ -429,7 +429,7 @@ def test_a_table_that_was_dropped_and_made_again_is_another_table(catalog: Catal
         tx.drop_table("t")
         assert tx.table_by_id(first.id) is None
         assert tx.fragments() == ()
-        assert len(tx.dropped_fragments(tx.now)) == 1
+        assert len(tx.dropped_files(tx.now)) == 1
     second = add_table(catalog)
     assert second.id != first.id
     assert second.created_commit == 3

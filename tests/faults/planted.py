@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pytest
 
 from elasticscan.catalog import Tx
-from elasticscan.catalog.commits import CommitTx
+from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.reader import (
     Accepted,
     Cursor,
@@ -124,7 +124,7 @@ def epoch_stays(patch: Patch) -> None:
 
 @fault("simulation", "rows of slots that moved while a page was read never leave")
 def moved_rows_leave(patch: Patch) -> None:
-    patch.setattr(driver, "keep_settled", lambda page, moved: page.rows)
+    patch.setattr(driver, "settled", lambda page, moved: (page.rows, page.slots.to_numpy()))
 
 
 @fault("simulation", "slots that moved while a page was read keep their old position")
@@ -311,7 +311,7 @@ def strike_in_a_transaction_of_its_own(patch: Patch) -> None:
 
 @fault("soup", "fragments of the source speak no longer for a tablet that left")
 def source_is_not_struck(patch: Patch) -> None:
-    patch.setattr(CommitTx, "strike_slots", lambda self, shard, slots: None)
+    patch.setattr(FragmentTx, "strike_slots", lambda self, shard, slots: None)
 
 
 def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:
@@ -387,7 +387,7 @@ def swap_of_slots_that_left(patch: Patch) -> None:
 @fault("soup", "an expired snapshot is refused even when its table is known already", style="leases", seed=3)
 def expired_snapshot_is_read(patch: Patch) -> None:
     patch.setattr(context._TableState, "serves", lambda self, snapshot: snapshot <= self.last_commit)
-    patch.setattr(CommitTx, "check_snapshot", lambda self, table, snapshot: None)
+    patch.setattr(FragmentTx, "check_snapshot", lambda self, table, snapshot: None)
 
 
 @fault("soup", "a scan reads at its snapshot")
@@ -438,7 +438,7 @@ def page_begins_at_its_position(patch: Patch) -> None:
 
 @fault("soup", "garbage is only what nothing refers to")
 def garbage_collection_takes_staged_and_served_files(patch: Patch) -> None:
-    patch.setattr(CommitTx, "known_paths", lambda self: frozenset())
+    patch.setattr(FragmentTx, "known_paths", lambda self: frozenset())
 
 
 @fault("soup", "a mover's copy is still there when the target begins to serve")

@@ -15,9 +15,10 @@ from itertools import pairwise
 
 from elasticscan.reader.cursor import Cursor, Cursors, restrict, slots_of
 from elasticscan.reader.keys import ContinuationKey, Sealer
-from elasticscan.reader.memory import DIRECT, INDEX, MemoryCluster
+from elasticscan.reader.memory import DESCENDING, DIRECT, INDEX, MemoryCluster
 from elasticscan.reader.protocol import Placements, Shards
 from elasticscan.reader.scan import ScannedPage, ScanPlan, ScanStats, drive
+from elasticscan.reader.sorted_scan import SortKey, drive_sorted
 from elasticscan.topology import SlotSet, Tablet, initial_placement
 
 Row = tuple[int, int]
@@ -35,6 +36,7 @@ class SimulatedScan:
     plan: ScanPlan
     cursors: Cursors
     expected: Counter[Row]
+    sort: SortKey | None = None  # for a scan whose rows leave in one order over all shards
     got: list[Row] = field(default_factory=list)
     marks: list[tuple[str, int]] = field(default_factory=list)  # (a key, rows returned until then)
     stats: ScanStats = field(default_factory=ScanStats)
@@ -43,14 +45,19 @@ class SimulatedScan:
 
     @classmethod
     def of(
-        cls, cluster: MemoryCluster, rows: dict[int, int], page_rows: int, part: SlotSet | None = None
+        cls,
+        cluster: MemoryCluster,
+        rows: dict[int, int],
+        page_rows: int,
+        part: SlotSet | None = None,
+        sort: SortKey | None = None,
     ) -> SimulatedScan:
         """A scan at the newest snapshot over `part` of the slots, all by default."""
         base = cluster.current()
         slots = SlotSet.span(0, base.slot_count) if part is None else part
         plan = ScanPlan(1, cluster.last_commit, COLUMNS, page_rows, 1 << 20, base, slots)
         wanted = [(key, value) for key, value in rows.items() if key % base.slot_count in slots]
-        return cls(cluster, plan, restrict((Cursor(slots),), slots), Counter(wanted))
+        return cls(cluster, plan, restrict((Cursor(slots),), slots), Counter(wanted), sort)
 
     @property
     def key(self) -> str:
@@ -89,7 +96,12 @@ class SimulatedScan:
         if self.pages is None:
             placements: Placements = self.cluster
             shards: Shards = self.cluster
-            self.pages = drive(self.plan, self.cursors, placements, shards, self.stats)
+            if self.sort is None:
+                self.pages = drive(self.plan, self.cursors, placements, shards, self.stats)
+            else:
+                self.pages = drive_sorted(
+                    self.plan, self.sort, self.cursors, placements, shards, self.stats
+                )
         page = next(self.pages, None)
         if page is None:
             self.done = True
@@ -110,6 +122,9 @@ class SimulatedScan:
 
     def check(self) -> None:
         got = Counter(self.got)
+        if self.sort is not None:
+            ordered = sorted(self.got, key=lambda row: (row[1], row[0]), reverse=self.sort.descending)
+            assert self.got == ordered, "the rows left in another order than that of the index"
         assert got == self.expected, f"lost {self.expected - got}, too many {got - self.expected}"
 
 
@@ -123,7 +138,8 @@ class Simulation:
         tablets = self.random.randint(1, min(slots, 8))
         self.shards = list(range(1, self.random.randint(2, 5)))
         placement = initial_placement(slots, tablets, self.shards)
-        self.cluster = MemoryCluster(placement, self.random.choice([DIRECT, INDEX]), self._during)
+        self.order = self.random.choice([DIRECT, INDEX, DESCENDING])
+        self.cluster = MemoryCluster(placement, self.order, self._during)
         self.keys = self.random.randint(1, 60)
         self.values = self.random.choice([2, 1_000])  # few of them: many ties in an index scan
         self.rows: dict[int, int] = {}
@@ -160,7 +176,9 @@ class Simulation:
         bounds = sorted(self.random.sample(range(count + 1), 2))
         part = SlotSet.span(*bounds) if self.random.random() < 0.2 else None
         page_rows = self.random.choice([1, 1, 2, 3, 7, 100])
-        self.scans.append(SimulatedScan.of(self.cluster, self.rows, page_rows, part))
+        merged = self.order is not DIRECT and self.random.random() < 0.5
+        sort = SortKey(("value", "key"), self.order is DESCENDING) if merged else None
+        self.scans.append(SimulatedScan.of(self.cluster, self.rows, page_rows, part, sort))
 
     def _advance(self, scan: SimulatedScan) -> None:
         if scan.done:

@@ -1,0 +1,245 @@
+"""Catalog transactions, part two: fragments, and the secondary indexes whose runs belong to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, insert, select, union, update
+
+from elasticscan.base.errors import AlreadyExists, IndexNotFound
+from elasticscan.catalog.placement import PlacementTx, decoding
+from elasticscan.catalog.tables import fragments, index_runs, indexes, shards, statistics
+from elasticscan.topology import (
+    Fragment,
+    FragmentStatistics,
+    IndexInfo,
+    IndexRun,
+    KeyHistogram,
+    SlotSet,
+    StagedFragment,
+    StagedRun,
+    unpack_histogram,
+    unpack_statistics,
+)
+
+
+class FragmentTx(PlacementTx):
+    """Fragments, their statistics, and the runs of secondary indexes."""
+
+    def add_fragments(
+        self, table: int, staged: Iterable[StagedFragment], min_commit: int, max_commit: int
+    ) -> None:
+        for fragment in staged:
+            inserted = self._sql.execute(
+                insert(fragments).values(
+                    table_id=table,
+                    shard_id=fragment.shard,
+                    path=fragment.path,
+                    slots=str(fragment.slots),
+                    slots_written=len(fragment.slots),
+                    rows=fragment.rows,
+                    bytes=fragment.bytes,
+                    is_unique=fragment.unique,
+                    tombstones=fragment.tombstones,
+                    versioned=fragment.versioned,
+                    crc=fragment.crc,
+                    min_commit=min_commit,
+                    max_commit=max_commit,
+                )
+            ).inserted_primary_key
+            assert inserted is not None
+            if fragment.statistics:
+                body = {"fragment_id": inserted[0], "body": fragment.statistics}
+                self._sql.execute(insert(statistics).values(**body))
+            self._insert_runs(inserted[0], fragment.runs)
+
+    def fragments(self, table: int | None = None, shard: int | None = None) -> tuple[Fragment, ...]:
+        """The fragments that serve slots now, oldest first."""
+        f = fragments.c
+        query = select(fragments).where(f.dropped_at.is_(None))
+        if table is not None:
+            query = query.where(f.table_id == table)
+        if shard is not None:
+            query = query.where(f.shard_id == shard)
+        return tuple(_fragment(row) for row in self._sql.execute(query.order_by(f.id)))
+
+    def strike_slots(self, shard: int, slots: SlotSet) -> None:
+        """Slots that leave a shard: its fragments speak for them no longer."""
+        for fragment in self.fragments(shard=shard):
+            left = fragment.slots - slots
+            if left != fragment.slots:
+                self.set_fragment_slots(fragment.id, left)
+
+    def set_fragment_slots(self, fragment_id: int, slots: SlotSet) -> None:
+        """What a fragment speaks for from now on; one that speaks for nothing is dropped."""
+        if slots:
+            this = fragments.c.id == fragment_id
+            self._sql.execute(update(fragments).where(this).values(slots=str(slots)))
+        else:
+            self._drop_where(fragments.c.id == fragment_id)
+
+    def _drop_where(self, condition: ColumnElement[bool]) -> None:
+        query = update(fragments).where(condition, fragments.c.dropped_at.is_(None))
+        self._sql.execute(query.values(dropped_at=self.now))
+
+    def dropped_files(self, before: float) -> frozenset[tuple[int, str]]:
+        """(shard, path) of the files of fragments and runs that were dropped by then."""
+        f, r = fragments.c, index_runs.c
+        gone = select(f.shard_id, f.path).where(f.dropped_at <= before)
+        runs = select(f.shard_id, r.path).join(fragments, f.id == r.fragment_id)
+        found = runs.where((f.dropped_at <= before) | (r.dropped_at <= before))
+        return frozenset((row.shard_id, row.path) for row in self._sql.execute(union(gone, found)))
+
+    def forget_dropped(self, before: float) -> None:
+        """The catalog no longer knows what `dropped_files` named."""
+        gone = select(fragments.c.id).where(fragments.c.dropped_at <= before)
+        theirs = index_runs.c.fragment_id.in_(gone)
+        self._sql.execute(delete(index_runs).where(theirs | (index_runs.c.dropped_at <= before)))
+        self._sql.execute(delete(statistics).where(statistics.c.fragment_id.in_(gone)))
+        self._sql.execute(delete(fragments).where(fragments.c.dropped_at <= before))
+
+    def known_paths(self) -> frozenset[tuple[int, str]]:
+        """(shard, path) of every file that the catalog refers to, dropped ones included.
+
+        A shard that was added again where a removed one had been shares its files: they are
+        known under both.
+        """
+        theirs, same_root = shards.alias(), shards.alias()
+
+        def known(query: Any) -> Any:
+            at_root = query.join(theirs, theirs.c.id == fragments.c.shard_id)
+            return at_root.join(same_root, same_root.c.root == theirs.c.root)
+
+        rows = known(select(same_root.c.id, fragments.c.path).select_from(fragments))
+        runs = select(same_root.c.id, index_runs.c.path).select_from(index_runs)
+        runs = known(runs.join(fragments, fragments.c.id == index_runs.c.fragment_id))
+        return frozenset((row.id, row.path) for row in self._sql.execute(union(rows, runs)))
+
+    # Statistics
+
+    def statistics(self, table: int) -> dict[int, FragmentStatistics]:
+        """What is known of a table's fragments, by their ids; old or empty ones are missing."""
+        f = fragments.c
+        query = select(statistics).join(fragments, f.id == statistics.c.fragment_id)
+        found = {}
+        for row in self._sql.execute(query.where(f.table_id == table, f.dropped_at.is_(None))):
+            with decoding(f"the statistics of fragment {row.fragment_id}"):
+                found[row.fragment_id] = unpack_statistics(row.body)
+        return found
+
+    # Indexes
+
+    def create_index(self, info: IndexInfo) -> IndexInfo:
+        """Enter an index that has no runs yet; commits made from now on bring theirs."""
+        if any(index.name == info.name for index in self.indexes(info.table)):
+            raise AlreadyExists(f"the table already has an index {info.name!r}", index=info.name)
+        row = {"table_id": info.table, "name": info.name, "kind": info.kind, "created_at": self.now}
+        lists = {"columns": json.dumps(info.columns), "include": json.dumps(info.include)}
+        self._sql.execute(insert(indexes).values(**row, **lists, ready=False))
+        return self.index(info.table, info.name)
+
+    def indexes(self, table: int | None = None) -> tuple[IndexInfo, ...]:
+        query = select(indexes).where(indexes.c.dropped_at.is_(None)).order_by(indexes.c.id)
+        if table is not None:
+            query = query.where(indexes.c.table_id == table)
+        return tuple(_index(row) for row in self._sql.execute(query))
+
+    def index(self, table: int, name: str) -> IndexInfo:
+        known = self.indexes(table)
+        for index in known:
+            if index.name == name:
+                return index
+        names = ", ".join(index.name for index in known) or "none"
+        raise IndexNotFound(f"the table has no index {name!r}; it has {names}", index=name)
+
+    def set_index_ready(self, index: int) -> None:
+        """Scans may use the index from now on."""
+        self._sql.execute(update(indexes).where(indexes.c.id == index).values(ready=True))
+        self.bump_layout()
+
+    def drop_indexes(self, table: int, name: str | None = None) -> None:
+        """Drop one index of a table, or all of them."""
+        for index in self.indexes(table) if name is None else [self.index(table, name)]:
+            self._sql.execute(update(indexes).where(indexes.c.id == index.id).values(dropped_at=self.now))
+            theirs = update(index_runs).where(index_runs.c.index_id == index.id)
+            self._sql.execute(theirs.values(dropped_at=self.now))
+        self.bump_layout()
+
+    def runs(self, table: int) -> tuple[IndexRun, ...]:
+        """The runs of a table's fragments that serve slots now."""
+        r, f = index_runs.c, fragments.c
+        query = select(r.id, r.index_id, r.fragment_id, r.path, r.rows, r.bytes, r.crc)
+        query = query.join(fragments, f.id == r.fragment_id)
+        query = query.where(f.table_id == table, f.dropped_at.is_(None), r.dropped_at.is_(None))
+        return tuple(IndexRun(*row) for row in self._sql.execute(query.order_by(r.id)))
+
+    def histograms(self, table: int) -> dict[int, list[KeyHistogram]]:
+        """The histograms of all runs of a table, by the index's id."""
+        r, f = index_runs.c, fragments.c
+        query = select(r.index_id, r.histogram).join(fragments, f.id == r.fragment_id)
+        query = query.where(f.table_id == table, f.dropped_at.is_(None), r.dropped_at.is_(None))
+        found: dict[int, list[KeyHistogram]] = {}
+        for row in self._sql.execute(query):
+            with decoding(f"a histogram of index {row.index_id}"):
+                found.setdefault(row.index_id, []).append(unpack_histogram(row.histogram))
+        return found
+
+    def without_runs(self, index: IndexInfo) -> tuple[Fragment, ...]:
+        """The fragments that serve slots and lack runs of an index."""
+        having = {run.fragment for run in self.runs(index.table) if run.index == index.id}
+        return tuple(f for f in self.fragments(table=index.table) if f.id not in having)
+
+    def add_runs(self, index: IndexInfo, fragment: int, runs: Iterable[StagedRun]) -> bool:
+        """Give a fragment its runs. False, and nothing changed, when it is gone or has them already."""
+        if index.id not in {known.id for known in self.indexes(index.table)}:
+            return False
+        if fragment not in {f.id for f in self.without_runs(index)}:
+            return False
+        self._insert_runs(fragment, runs)
+        return True
+
+    def _insert_runs(self, fragment: int, runs: Iterable[StagedRun]) -> None:
+        for run in runs:
+            self._sql.execute(
+                insert(index_runs).values(
+                    index_id=run.index,
+                    fragment_id=fragment,
+                    path=run.path,
+                    rows=run.rows,
+                    bytes=run.bytes,
+                    crc=run.crc,
+                    histogram=run.histogram,
+                )
+            )
+
+
+def _index(row: Any) -> IndexInfo:
+    with decoding(f"index {row.name!r}"):
+        columns, include = tuple(json.loads(row.columns)), tuple(json.loads(row.include))
+    return IndexInfo(row.id, row.table_id, row.name, row.kind, columns, include, bool(row.ready))
+
+
+def _fragment(row: Any) -> Fragment:
+    return Fragment(
+        id=row.id,
+        table=row.table_id,
+        shard=row.shard_id,
+        path=row.path,
+        slots=_slots(row),
+        rows=row.rows,
+        bytes=row.bytes,
+        unique=bool(row.is_unique),
+        tombstones=row.tombstones,
+        versioned=bool(row.versioned),
+        crc=row.crc,
+        min_commit=row.min_commit,
+        max_commit=row.max_commit,
+        slots_written=row.slots_written,
+    )
+
+
+def _slots(row: Any) -> SlotSet:
+    with decoding(f"the list of slots of fragment {row.id}"):
+        return SlotSet.parse(row.slots)

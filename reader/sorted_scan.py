@@ -1,0 +1,131 @@
+"""Drives a scan whose rows leave in index order over all shards, also while tablets move.
+
+The cursor rule is the same as in `drive`; only the rows of a page that were accepted wait in a
+pool instead of leaving at once. A row may leave when no shard can still come up with a lower one:
+when its key is not above the position of any cursor. What has left is described by one position
+for all slots, so the continuation key stays small, and a scan that is resumed elsewhere reads the
+rows of the pool again.
+
+Rows that were accepted stay right wherever their slots move afterwards: the rows of a slot at a
+snapshot are the same at every shard.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from elasticscan.base.value_keys import encode_values, sort_codes, turned
+from elasticscan.reader.coverage import Coverage
+from elasticscan.reader.cursor import Cursor, Cursors, accept_page, merge, plan_lowest, slots_of
+from elasticscan.reader.protocol import Placements, Shards
+from elasticscan.reader.scan import ScannedPage, ScanPlan, ScanStats, settled
+from elasticscan.topology import SlotSet
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """The columns that make up the order key: the index's, then the primary key's."""
+
+    columns: tuple[str, ...]
+    descending: bool
+
+    def at(self, rows: pa.RecordBatch, row: int) -> bytes:
+        key = encode_values([rows.column(name) for name in self.columns], row)
+        return turned(key) if self.descending else key
+
+    def order(self, rows: pa.RecordBatch) -> np.ndarray[Any, Any]:
+        codes = [code for name in self.columns for code in sort_codes(rows.column(name))]
+        ascending = np.lexsort(codes[::-1]) if codes else np.arange(rows.num_rows)
+        return ascending[::-1] if self.descending else ascending
+
+
+class _Pool:
+    """Rows that were accepted and have not left, in order."""
+
+    def __init__(self, key: SortKey) -> None:
+        self._key = key
+        self._rows: pa.RecordBatch | None = None
+        self._slots: np.ndarray[Any, Any] = np.empty(0, dtype=np.uint16)
+
+    def add(self, rows: pa.RecordBatch, slots: np.ndarray[Any, Any]) -> None:
+        if self._rows is None or not self._rows.num_rows:
+            self._rows, self._slots = rows, slots  # a shard's page is in order
+        elif rows.num_rows:
+            rows = pa.concat_batches([self._rows, rows])
+            order = self._key.order(rows)
+            self._rows = rows.take(pa.array(order))
+            self._slots = np.concatenate([self._slots, slots])[order]
+
+    def ready(self, ahead: Cursors) -> int:
+        """How many rows may leave: those that no cursor can still come up with a lower one for."""
+        rows = self._rows
+        if rows is None:
+            return 0
+        if not ahead:
+            return int(rows.num_rows)
+        mark = _mark(ahead)
+        if mark is None:
+            return 0
+        return bisect_right(range(rows.num_rows), mark, key=lambda row: self._key.at(rows, row))
+
+    def take(self, count: int, page_bytes: int) -> tuple[pa.RecordBatch, bytes | None]:
+        """Up to `count` rows from the front, and the key of the last one."""
+        assert self._rows is not None, "rows leave after a page was read"
+        if count:
+            sizes = range(1, count + 1)
+            rows = self._rows
+            count = max(1, bisect_right(sizes, page_bytes, key=lambda size: rows.slice(0, size).nbytes))
+        taken, self._rows = self._rows.slice(0, count), self._rows.slice(count)
+        self._slots = self._slots[count:]
+        return taken, self._key.at(taken, count - 1) if count else None
+
+    @property
+    def slots(self) -> SlotSet:
+        return SlotSet.of((int(slot), int(slot) + 1) for slot in np.unique(self._slots))
+
+
+def _mark(ahead: Cursors) -> bytes | None:
+    """The position up to which every slot was read; None before the first row."""
+    positions = [cursor.position for cursor in ahead]
+    return None if None in positions else min(position for position in positions if position is not None)
+
+
+def drive_sorted(
+    plan: ScanPlan, key: SortKey, cursors: Cursors, placements: Placements, shards: Shards, stats: ScanStats
+) -> Iterator[ScannedPage]:
+    """Pages from `cursors` to the end, all rows in the order of `key`, each exactly once.
+
+    `plan.columns` must hold the columns of `key`. Memory: about a page for each shard.
+    """
+    pool, ahead, pending = _Pool(key), cursors, slots_of(cursors)
+    coverage = Coverage(plan.slots, pending)
+    given = _mark(cursors) if cursors else None
+    while pending:
+        # Each shard is read about once for a page; whatever is still missing then waits for the next.
+        for _ in range(len(placements.current().shards) + 1):
+            if pool.ready(ahead) >= plan.page_rows:
+                break
+            read = plan_lowest(ahead, placements.current())
+            if read is None:
+                break
+            page = shards.read_page(plan.request(read))
+            accepted = accept_page(ahead, read, page.after, placements.current())
+            rows, slots = settled(page, accepted.moved)
+            stats.count(plan, read, accepted, page, rows)
+            pool.add(rows, slots)
+            ahead = accepted.cursors
+        rows, last = pool.take(min(pool.ready(ahead), plan.page_rows), plan.page_bytes)
+        given = last or given
+        if ahead and not pool.ready(ahead):
+            given = _mark(ahead) or given
+        left = slots_of(ahead) | pool.slots
+        coverage.finish(pending - left)
+        pending = left
+        yield ScannedPage(rows, merge([Cursor(left, given)]))
+    coverage.prove()
