@@ -53,7 +53,8 @@ class FragmentTx(PlacementTx):
             if fragment.statistics:
                 body = {"fragment_id": inserted[0], "body": fragment.statistics}
                 self._sql.execute(insert(statistics).values(**body))
-            self._insert_runs(inserted[0], fragment.runs)
+            if fragment.runs:
+                self._insert_runs(inserted[0], fragment.runs)
 
     def fragments(self, table: int | None = None, shard: int | None = None) -> tuple[Fragment, ...]:
         """The fragments that serve slots now, oldest first."""
@@ -193,15 +194,20 @@ class FragmentTx(PlacementTx):
 
     def add_runs(self, index: IndexInfo, fragment: int, runs: Iterable[StagedRun]) -> bool:
         """Give a fragment its runs. False, and nothing changed, when it is gone or has them already."""
-        if index.id not in {known.id for known in self.indexes(index.table)}:
+        live = select(fragments.c.id).where(fragments.c.id == fragment, fragments.c.dropped_at.is_(None))
+        r = index_runs.c
+        having = select(r.id).where(r.fragment_id == fragment, r.index_id == index.id)
+        if not self._sql.execute(live).first() or self._sql.execute(having).first():
             return False
-        if fragment not in {f.id for f in self.without_runs(index)}:
-            return False
-        self._insert_runs(fragment, runs)
-        return True
+        return self._insert_runs(fragment, runs)
 
-    def _insert_runs(self, fragment: int, runs: Iterable[StagedRun]) -> None:
-        for run in runs:
+    def _insert_runs(self, fragment: int, runs: Iterable[StagedRun]) -> bool:
+        """Runs of an index that was dropped meanwhile stay out; false if any did."""
+        known = set(self._sql.execute(select(indexes.c.id).where(indexes.c.dropped_at.is_(None))).scalars())
+        wanted = list(runs)
+        for run in wanted:
+            if run.index not in known:
+                continue
             self._sql.execute(
                 insert(index_runs).values(
                     index_id=run.index,
@@ -213,6 +219,7 @@ class FragmentTx(PlacementTx):
                     histogram=run.histogram,
                 )
             )
+        return all(run.index in known for run in wanted)
 
 
 def _index(row: Any) -> IndexInfo:

@@ -48,9 +48,10 @@ Modules: `options` checks what users set, `conversion` the types, `reading`, `pu
 `writing` are what Spark calls, `source` is the entry, `access` opens stores in tasks.
 """
 
+from elasticscan.connector.catalog import Catalog, TableRead
 from elasticscan.connector.source import ElasticScanSource, attach, register
 
 # The name under which Spark looks for a source in modules called `pyspark_...`.
 DefaultSource = ElasticScanSource
 
-__all__ = ["DefaultSource", "ElasticScanSource", "attach", "register"]
+__all__ = ["Catalog", "DefaultSource", "ElasticScanSource", "TableRead", "attach", "register"]

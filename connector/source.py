@@ -8,6 +8,7 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.connector.access import opened
+from elasticscan.connector.catalog import Catalog
 from elasticscan.connector.options import Options, check_for_write, parse_options
 from elasticscan.connector.pushdown import PushdownReader
 from elasticscan.connector.reading import ElasticScanReader, offered_schema
@@ -56,8 +57,8 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(ElasticScanSource)
 
 
-def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> list[str]:
-    """Make a temporary view of every table of a store; returns their names.
+def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> Catalog:
+    """Make a temporary view of every table of a store.
 
     A view shows one snapshot: the newest when it is first read. Calling again makes the views
     anew, with newer snapshots and tables that came since. INSERT INTO and INSERT OVERWRITE work on
@@ -66,6 +67,9 @@ def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> list[str
     Args:
         uri: the store.
         prefix: put before the table's names, as in `attach(spark, uri, "sales_")`.
+
+    Returns:
+        The views: a sequence of their names, whose `sql` reads only what a query needs.
 
     Raises:
         StoreNotFound: there is no store at `uri`.
@@ -79,10 +83,4 @@ def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> list[str
             option="prefix",
         )
     register(spark)
-    names = []
-    for table in tables:
-        # Through the reader and not as SQL text: so no uri has to be quoted.
-        frame = spark.read.format(ElasticScanSource.name()).options(store=uri, table=table).load()
-        names.append(f"{prefix or ''}{table}")
-        frame.createOrReplaceTempView(f"`{names[-1]}`")
-    return names
+    return Catalog(spark, uri, {f"{prefix or ''}{table}": table for table in tables})

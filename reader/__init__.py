@@ -31,6 +31,8 @@ lose only the rows that moved instead of being repeated whole, and no query is e
 Left out: secondary indexes.
 """
 
+from elasticscan.reader.access import IndexCondition, bind, covered
+from elasticscan.reader.choice import Candidate, Choice, choose
 from elasticscan.reader.coverage import Coverage
 from elasticscan.reader.cursor import (
     Accepted,
@@ -44,32 +46,44 @@ from elasticscan.reader.cursor import (
     restrict,
     slots_of,
 )
+from elasticscan.reader.estimates import key_sets, may_match
+from elasticscan.reader.key_sets import KeySet
 from elasticscan.reader.keys import ContinuationKey, Sealer
 from elasticscan.reader.predicate import Predicate
 from elasticscan.reader.protocol import IndexOrder, PageRequest, PageRows, Placements, Shards
-from elasticscan.reader.scan import ScanPlan, ScanStats, drive
+from elasticscan.reader.scan import ScannedPage, ScanPlan, ScanStats, drive
 from elasticscan.reader.sorted_scan import SortKey, drive_sorted
 
 __all__ = [
     "Accepted",
+    "Candidate",
+    "Choice",
     "ContinuationKey",
     "Coverage",
     "Cursor",
     "Cursors",
+    "IndexCondition",
     "IndexOrder",
+    "KeySet",
     "PageRequest",
     "PageRows",
     "Placements",
     "Predicate",
     "ScanPlan",
     "ScanStats",
+    "ScannedPage",
     "Sealer",
     "ShardRead",
     "Shards",
     "SortKey",
     "accept_page",
+    "bind",
+    "choose",
+    "covered",
     "drive",
     "drive_sorted",
+    "key_sets",
+    "may_match",
     "merge",
     "plan_lowest",
     "plan_read",

@@ -16,6 +16,11 @@ fragments speak for. Where it is one fragment with nothing newer than the snapsh
 deleted, slices of the mapped file go out uncopied. Elsewhere a window of rows is gathered from
 all fragments, sorted once, and the newest version of each key kept.
 
+What a filter cannot meet is passed over unread, as far as that is safe. Every fragment is written
+with the bounds of its columns, record batch by record batch (`statistics`). Single batches are
+passed over where one fragment alone answers; among several, only an interval as a whole, because a
+newer version that does not match hides an older one that does.
+
 How rows get in (`Ingest`): they are hashed to slots with Spark's own hash, sorted in parts of
 bounded size, staged as one fragment for each shard. A staged fragment is invisible until the
 catalog commits it; if its slots moved meanwhile, only those are staged again (`reroute`).
@@ -42,6 +47,8 @@ from elasticscan.storage.fragment import (
     fragment_schema,
     is_fragment_path,
 )
+from elasticscan.storage.index_pages import IndexPage, IndexSource, read_index_page
+from elasticscan.storage.index_run import RUN_COLUMNS, RunReader, build_runs, run_columns
 from elasticscan.storage.ingest import (
     Hashing,
     Ingest,
@@ -52,6 +59,7 @@ from elasticscan.storage.ingest import (
     staged_source,
 )
 from elasticscan.storage.pages import (
+    MayMatch,
     Page,
     PageLimits,
     PageSource,
@@ -65,6 +73,7 @@ from elasticscan.storage.view import Bounds, View
 __all__ = [
     "COMMIT",
     "DELETED",
+    "RUN_COLUMNS",
     "SLOT",
     "ArrowDisk",
     "Bounds",
@@ -73,17 +82,22 @@ __all__ = [
     "Disk",
     "FragmentReader",
     "Hashing",
+    "IndexPage",
+    "IndexSource",
     "Ingest",
     "Keep",
     "LocalDisk",
+    "MayMatch",
     "MemoryDisk",
     "OpenFile",
     "Page",
     "PageLimits",
     "PageSource",
     "Piece",
+    "RunReader",
     "View",
     "batches_of",
+    "build_runs",
     "check_definition",
     "check_keys_differ",
     "check_keys_filled",
@@ -98,8 +112,10 @@ __all__ = [
     "is_fragment_path",
     "open_disk",
     "pieces_of",
+    "read_index_page",
     "read_page",
     "reroute",
+    "run_columns",
     "sort_rows",
     "staged_source",
     "stored_schema",

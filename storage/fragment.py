@@ -15,17 +15,20 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyarrow import ipc
 
 from elasticscan.base.errors import FragmentDamaged, UsageError
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.base.order_keys import encode_row
 from elasticscan.storage.disk import Disk
-from elasticscan.topology import Fragment, SlotSet, StagedFragment
+from elasticscan.storage.statistics import StatisticsCollector
+from elasticscan.topology import Fragment, SlotSet, StagedFragment, pack_statistics
 
 SLOT, COMMIT, DELETED = "_slot", "_commit", "_deleted"
 SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED)
@@ -34,10 +37,11 @@ _FORMAT = {b"elasticscan.fragment": b"1"}
 _COMPRESSION = b"elasticscan.compression"  # its codec; absent when the file is not compressed
 _PATH = re.compile(r"t[0-9]+/[0-9a-f]{32}\.arrow(\.unfinished)?")
 _BATCHES_KEPT = 4
+PLACES_KEPT = 64  # batches of a mapped file are but pointers into it
 _RELEASE_BYTES = 32 << 20
 
 # What Arrow raises on bytes that no writer wrote; several of its errors are kinds of these.
-_UNREADABLE = (
+UNREADABLE = (
     OSError,
     ValueError,
     KeyError,
@@ -60,7 +64,7 @@ def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool) -> pa.S
     return pa.schema(fields, metadata=_FORMAT)
 
 
-class _Checksummed:
+class Checksummed:
     """Passes writes on and keeps their CRC-32 and length."""
 
     closed = False
@@ -96,15 +100,16 @@ class _Checksummed:
 
 
 class _Writer:
-    """Cuts sorted rows into record batches."""
+    """Cuts sorted rows into record batches, and notes what is in each."""
 
-    def __init__(self, sink: _Checksummed, schema: pa.Schema, compression: str | None) -> None:
+    def __init__(self, sink: Checksummed, schema: pa.Schema, compression: str | None) -> None:
         self.rows = 0
         self.tombstones = 0
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
         self._pending_bytes = 0
         self._has_tombstones = DELETED in schema.names
+        self.statistics = StatisticsCollector([f for f in schema if f.name not in SYSTEM_COLUMNS])
         options = ipc.IpcWriteOptions(compression=compression)
         if compression is not None:
             schema = schema.with_metadata({**(schema.metadata or {}), _COMPRESSION: compression.encode()})
@@ -132,7 +137,9 @@ class _Writer:
         start = 0
         while rows.num_rows - start >= (1 if last else limit + 1):
             end = _batch_end(slots, start, limit)
-            self._writer.write_batch(rows.slice(start, end - start))
+            batch = rows.slice(start, end - start)
+            self._writer.write_batch(batch)
+            self.statistics.add(batch)
             start = end
         rest = rows.slice(start)
         self._pending = [rest]
@@ -148,7 +155,7 @@ def _batch_end(slots: np.ndarray[Any, Any], start: int, limit: int) -> int:
     return slot_start if slot_start - start > limit // 2 else end
 
 
-def _new_path(table: int) -> str:
+def new_path(table: int) -> str:
     return f"t{table}/{uuid.uuid4().hex}.arrow"
 
 
@@ -175,9 +182,9 @@ def write_fragment(
 
     `slots` are those it speaks for; `unique` says that no key occurs twice.
     """
-    path = _new_path(target.table)
+    path = new_path(target.table)
     with target.disk.create(path) as file:
-        sink = _Checksummed(file)
+        sink = Checksummed(file)
         writer = _Writer(sink, target.schema, target.compression)
         for batch in batches:
             writer.write(batch)
@@ -192,44 +199,55 @@ def write_fragment(
         tombstones=writer.tombstones,
         versioned=COMMIT in target.schema.names,
         crc=sink.crc,
+        statistics=pack_statistics(writer.statistics.finish()),
     )
 
 
-class FragmentReader:
-    """Random access to a fragment by (batch, row), reading only some columns.
+class BatchReader:
+    """Random access to the record batches of an immutable Arrow file, with only some columns.
 
     Args:
         disk, path: the file.
-        columns: user columns wanted; the system columns that the file has come with them.
         size: its length as the catalog knows it; another length means a cut file.
     """
 
-    def __init__(self, disk: Disk, path: str, columns: Sequence[str], size: int) -> None:
+    def __init__(self, disk: Disk, path: str, size: int) -> None:
         self._file = disk.open(path)
         self._path = path
         if self._file.size != size:
-            raise self._damaged(f"it has {self._file.size} bytes instead of {size}")
+            raise self.damaged(f"it has {self._file.size} bytes instead of {size}")
         try:
             self._reader = ipc.open_file(self._file.source)
             schema = self._reader.schema
-            wanted = [*columns, *_system_columns(schema)]
-            fields = sorted(schema.names.index(name) for name in wanted)
+            wanted = self._choose(schema)
             mapped = isinstance(self._file.source, pa.BufferReader)
-            if not mapped or _COMPRESSION in (schema.metadata or {}):
-                # Only the wanted columns are fetched and decompressed. Of a mapped plain file
-                # columns cost nothing until they are touched, but Arrow copies chosen ones.
-                options = ipc.IpcReadOptions(included_fields=fields)
-                self._reader = ipc.open_file(self._file.source, options=options)
-        except _UNREADABLE as error:
-            raise self._damaged(error) from error
+            # Of a mapped plain file columns cost nothing until they are touched, but Arrow copies
+            # chosen ones. Of any other only the wanted columns are fetched and decompressed.
+            self._in_place = mapped and _COMPRESSION not in (schema.metadata or {})
+            if not self._in_place:
+                self._reader = self._reopened(schema, wanted)
+        except UNREADABLE as error:
+            raise self.damaged(error) from error
         self.columns = tuple(wanted)
         self.batch_count: int = self._reader.num_record_batches
         self._batches: OrderedDict[int, pa.RecordBatch] = OrderedDict()
         self._sound: set[int] = set()
-        self._slots: dict[int, tuple[int, int]] = {}
+        self._kept = _BATCHES_KEPT
         self._bytes_seen = 0
 
-    def _damaged(self, why: object) -> FragmentDamaged:
+    def _choose(self, schema: pa.Schema) -> list[str]:
+        """The columns to read. Raises what Arrow raises when the file is not what it should be."""
+        raise NotImplementedError
+
+    def _check(self, index: int, batch: pa.RecordBatch) -> None:
+        """Raises what Arrow raises when a batch is not sound."""
+        raise NotImplementedError
+
+    def _reopened(self, schema: pa.Schema, columns: Iterable[str]) -> Any:
+        fields = sorted(schema.names.index(name) for name in columns)
+        return ipc.open_file(self._file.source, options=ipc.IpcReadOptions(included_fields=fields))
+
+    def damaged(self, why: object) -> FragmentDamaged:
         return FragmentDamaged(
             f"fragment {self._path} cannot be read: {why}; restore it from a backup", path=self._path
         )
@@ -240,21 +258,99 @@ class FragmentReader:
             try:
                 found = self._reader.get_batch(index).select(list(self.columns))
                 if index not in self._sound:
-                    _check_sound(found)
+                    self._check(index, found)
                     self._sound.add(index)
-            except _UNREADABLE as error:
-                raise self._damaged(error) from error
+            except UNREADABLE as error:
+                raise self.damaged(error) from error
             self._remember(index, found)
         return found
 
     def _remember(self, index: int, batch: pa.RecordBatch) -> None:
         self._batches[index] = batch
-        if len(self._batches) > _BATCHES_KEPT:
+        if len(self._batches) > self._kept:
             self._batches.popitem(last=False)
-        self._bytes_seen += batch.nbytes
+        self.touched(batch.nbytes)
+
+    def touched(self, size: int) -> None:
+        """To be told of bytes that were read, so that mapped memory is given back now and then."""
+        self._bytes_seen += size
         if self._bytes_seen > _RELEASE_BYTES:
             self._bytes_seen = 0
             self._file.release()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return (self.batch(index) for index in range(self.batch_count))
+
+
+class FragmentReader(BatchReader):
+    """Random access to a fragment by (batch, row), reading only some columns.
+
+    Args:
+        disk, path, size: see `BatchReader`.
+        columns: user columns wanted; the system columns that the file has come with them.
+    """
+
+    def __init__(self, disk: Disk, path: str, columns: Sequence[str], size: int) -> None:
+        self._wanted = tuple(columns)
+        self._slots: dict[int, tuple[int, int]] = {}
+        self._unchecked: OrderedDict[int, pa.RecordBatch] = OrderedDict()
+        self.checked_columns: set[tuple[int, str]] = set()  # of batches that are not checked wholly
+        super().__init__(disk, path, size)
+
+    def _choose(self, schema: pa.Schema) -> list[str]:
+        return [*self._wanted, *_system_columns(schema)]
+
+    def _check(self, index: int, batch: pa.RecordBatch) -> None:
+        _check_sound(batch)
+
+    def unchecked_batch(self, index: int) -> pa.RecordBatch:
+        """A batch whose values nobody has looked at, for those who check what they take of it.
+
+        Its buffers are as long as its rows need; what offsets point to and what texts hold may be
+        anything. Checking all of a batch would cost more than taking a few rows of it.
+        """
+        found = self._unchecked.get(index)
+        if found is None:
+            try:
+                found = self._reader.get_batch(index).select(list(self.columns))
+                found.validate()
+            except UNREADABLE as error:
+                raise self.damaged(error) from error
+            self._unchecked[index] = found
+            if len(self._unchecked) > (PLACES_KEPT if self._in_place else _BATCHES_KEPT):
+                self._unchecked.popitem(last=False)
+        return found
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """The number of the first row of each batch, then the number of all rows."""
+        return self._numbering[0]
+
+    @cached_property
+    def slot_starts(self) -> NDArray[np.int64]:
+        """How many rows have a lower slot: for each slot up to one beyond the last."""
+        return self._numbering[1]
+
+    @cached_property
+    def _numbering(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        starts, slot_starts = [0], [np.zeros(1, dtype=np.int64)]
+        upcoming = 1  # the lowest slot of which it is not known how many rows are below
+        try:
+            reader = self._reader
+            if not self._in_place:
+                reader = self._reopened(ipc.open_file(self._file.source).schema, (SLOT,))
+            for index in range(self.batch_count):
+                batch = reader.get_batch(index)
+                slots = batch.column(SLOT).to_numpy(zero_copy_only=True)
+                last = int(slots[-1])
+                below = np.searchsorted(slots, np.arange(upcoming, last + 1, dtype=np.uint16))
+                slot_starts.append(starts[-1] + below)
+                upcoming = max(upcoming, last + 1)
+                starts.append(starts[-1] + len(slots))
+        except UNREADABLE as error:
+            raise self.damaged(error) from error
+        slot_starts.append(np.array([starts[-1]]))
+        return np.array(starts), np.concatenate(slot_starts)
 
     def slots(self, index: int) -> np.ndarray[Any, Any]:
         """The slots of a batch's rows, ascending, without a copy."""
@@ -296,10 +392,7 @@ class FragmentReader:
         try:
             return encode_row([batch.column(name) for name in primary_key], row)
         except UsageError as error:  # a null, or a type that no key has: no writer lets them in
-            raise self._damaged(error) from error
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return (self.batch(index) for index in range(self.batch_count))
+            raise self.damaged(error) from error
 
 
 def _system_columns(schema: pa.Schema) -> list[str]:
@@ -317,13 +410,13 @@ def _check_sound(batch: pa.RecordBatch) -> None:
         raise ValueError("its rows are not those of a fragment")
 
 
-def check_sum(disk: Disk, fragment: Fragment) -> None:
-    """Raises `FragmentDamaged` when a fragment's file has changed since it was written."""
-    if checksum(disk, fragment.path) != fragment.crc:
+def check_sum(disk: Disk, shard: int, path: str, crc: int) -> None:
+    """Raises `FragmentDamaged` when a file has changed since it was written."""
+    if checksum(disk, path) != crc:
         raise FragmentDamaged(
-            f"fragment {fragment.path} at shard {fragment.shard} has changed since it was written "
+            f"fragment {path} at shard {shard} has changed since it was written "
             "(its checksum differs); restore it from a backup",
-            path=fragment.path,
+            path=path,
         )
 
 

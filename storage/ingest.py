@@ -203,5 +203,6 @@ def reroute(
 def discard(staged: Iterable[StagedFragment], disk_of: Callable[[int], Disk]) -> None:
     """Remove staged files; what cannot be removed now is left to the garbage collection."""
     for fragment in staged:
-        with suppress(OSError, ElasticScanError):
-            disk_of(fragment.shard).delete(fragment.path)
+        for path in (fragment.path, *(run.path for run in fragment.runs)):
+            with suppress(OSError, ElasticScanError):
+                disk_of(fragment.shard).delete(path)

@@ -16,6 +16,7 @@ from elasticscan.storage.view import Bounds, Interval, View
 from elasticscan.topology import Fragment, SlotSet, TableInfo
 
 OpenFragment = Callable[[Fragment, tuple[str, ...]], FragmentReader]
+MayMatch = Callable[[Fragment, int | None], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +46,81 @@ class PageLimits:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows in the order of the pieces, the slot of each, and what is left of the pieces."""
+    """Rows in the order of the pieces, the slot of each, and what is left of the pieces.
+
+    `scanned` counts the versions of rows that were looked at, `skipped` about those that were
+    passed over unread: nothing is opened to count them, so batches, and slots, of one fragment
+    count as equally large.
+    """
 
     rows: pa.RecordBatch
     slots: pa.Array
     left: tuple[Piece, ...]
+    skipped: int = 0
+    scanned: int = 0
+
+
+class _Skipping:
+    """What one page passes over unread."""
+
+    def __init__(self, may_match: MayMatch) -> None:
+        self._may_match = may_match
+        self.rows = 0
+        self._whole: dict[int, bool] = {}
+        self._runs: dict[int, tuple[int, int]] = {}
+
+    def passes_over(self, interval: Interval) -> bool:
+        """Whether no fragment of an interval may match.
+
+        One that may is enough for all to be read: a newer version that does not match the filter,
+        or a tombstone, hides an older one that does.
+        """
+        if any(self._may_match_at_all(fragment) for fragment in interval.fragments):
+            return False
+        for fragment in interval.fragments:
+            slots = max(fragment.slots_written, len(fragment.slots), 1)
+            self.rows += _share(fragment.rows, interval.start, interval.end, slots)
+        return True
+
+    def _may_match_at_all(self, fragment: Fragment) -> bool:
+        found = self._whole.get(fragment.id)
+        if found is None:
+            found = self._whole[fragment.id] = self._may_match(fragment, None)
+        return found
+
+    def next_match(self, fragment: Fragment, index: int, count: int) -> int:
+        """The first of the `count` batches, from `index` on, that may match; `count` if none does.
+
+        The last run of batches that do not match is remembered, since it may go over many
+        intervals: they are neither asked for nor counted again.
+        """
+        start, end = self._runs.get(fragment.id, (0, 0))
+        if start <= index < end:
+            return end
+        end = index
+        while end < count and not self._may_match(fragment, end):
+            end += 1
+        if end > index:
+            self._runs[fragment.id] = (index, end)
+            self.rows += _share(fragment.rows, index, end, count)
+        return end
+
+
+def _share(rows: int, start: int, end: int, parts: int) -> int:
+    """About how many of `rows` are in `[start, end)` of so many parts; adds up over disjoint ranges."""
+    return rows * end // parts - rows * start // parts
 
 
 class _Filling:
     """A page while it is being filled."""
 
-    def __init__(self, table: TableInfo, columns: Sequence[str], limits: PageLimits) -> None:
+    def __init__(
+        self, table: TableInfo, columns: Sequence[str], limits: PageLimits, skipping: _Skipping | None
+    ) -> None:
         self.schema = pa.schema([table.schema.field(name) for name in columns])
         self.limits = limits
+        self.skipping = skipping
+        self.scanned = 0
         self.rows = 0
         self.bytes = 0
         self._batches: list[pa.RecordBatch] = []
@@ -94,22 +157,29 @@ class _Filling:
 
     def finish(self, left: Sequence[Piece]) -> Page:
         if not self._batches:
-            empty = pa.RecordBatch.from_arrays(
-                [pa.array([], f.type) for f in self.schema], schema=self.schema
-            )
-            return Page(empty, pa.array([], pa.uint16()), tuple(left))
-        if len(self._batches) == 1:
-            return Page(self._batches[0], self._slots[0], tuple(left))
-        return Page(pa.concat_batches(self._batches), pa.concat_arrays(self._slots), tuple(left))
+            rows = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in self.schema], schema=self.schema)
+            slots = pa.array([], pa.uint16())
+        elif len(self._batches) == 1:
+            rows, slots = self._batches[0], self._slots[0]
+        else:
+            rows, slots = pa.concat_batches(self._batches), pa.concat_arrays(self._slots)
+        skipped = self.skipping.rows if self.skipping else 0
+        return Page(rows, slots, tuple(left), skipped, self.scanned)
 
 
 @dataclass(frozen=True, slots=True)
 class PageSource:
-    """What a page is read from: a view of a table at a shard, and how to open its fragments."""
+    """What a page is read from: a view of a table at a shard, and how to open its fragments.
+
+    `may_match` says whether rows of a record batch of a fragment, or for None of all of it, can
+    meet the filter that the reader applies to pages. Rows for which it is false may be left out.
+    It is asked again for every page and has to be quick.
+    """
 
     table: TableInfo
     view: View
     open: OpenFragment
+    may_match: MayMatch | None = None
 
 
 def read_page(
@@ -119,9 +189,12 @@ def read_page(
 
     Where one fragment speaks for a range of slots, holds nothing newer than the snapshot and
     nothing deleted, its rows go out as slices of the mapped file; elsewhere versions are merged.
+    What the source says cannot match is passed over within the page, however much it is, so a page
+    without rows is still the last one.
     """
     needed = tuple(dict.fromkeys((*columns, *source.table.primary_key)))
-    page = _Filling(source.table, columns, limits)
+    skipping = _Skipping(source.may_match) if source.may_match else None
+    page = _Filling(source.table, columns, limits, skipping)
     for number, piece in enumerate(pieces):
         for interval in source.view.between(piece.start, piece.end, bounds):
             key = piece.key if interval.start == piece.start else None
@@ -148,26 +221,36 @@ def _read_interval(
     bounds: Bounds,
     needed: tuple[str, ...],
 ) -> Stop | None:
+    if page.skipping and page.skipping.passes_over(interval):
+        return None
     if page.room <= 0:
         return Stop(interval.start, key)
     runs = [Run(fragment, source.open(fragment, needed)) for fragment in interval.fragments]
     only = runs[0].fragment if len(runs) == 1 else None
     if only and only.unique and not only.tombstones and bounds.wholly_hold(only):
-        return _read_slices(page, runs[0].reader, interval, key, source.table.primary_key)
+        return _read_slices(page, runs[0], interval, key, source.table.primary_key)
     return _read_merged(page, runs, interval, key, source.table.primary_key, bounds)
 
 
 def _read_slices(
     page: _Filling,
-    reader: FragmentReader,
+    run: Run,
     interval: Interval,
     key: bytes | None,
     primary_key: Sequence[str],
 ) -> Stop | None:
     """Slices of one fragment, uncopied; ends the page between two batches where that is cheaper."""
+    reader, skipping = run.reader, page.skipping
     index, row = reader.seek(interval.start, key, primary_key)
     resume = Stop(interval.start, key)
     while index < reader.batch_count:
+        if skipping:
+            # Where the page ends next, it ends before all rows of the batch that may match or at
+            # a row of it, never among those passed over: they may only be passed over once more.
+            match = skipping.next_match(run.fragment, index, reader.batch_count)
+            if match > index:
+                index, row = match, 0
+                continue
         batch, slots = reader.batch(index), reader.slots(index)
         limit = int(np.searchsorted(slots, interval.end))
         if limit <= row:
@@ -177,6 +260,7 @@ def _read_slices(
             return resume if slot == resume.slot else Stop(slot, None)
         part = batch.slice(row, limit - row)
         count = page.fitting(part)
+        page.scanned += count
         if count < limit - row:
             return _cut(page, part, slots[row:limit], count, resume, primary_key)
         page.add(part, part.column(SLOT))
@@ -224,6 +308,7 @@ def _read_merged(
     span = (interval.start, interval.end)
     for window in windows(runs, span, key, primary_key, bounds, lambda: page.room):
         versions = window.versions
+        page.scanned += versions.rows.num_rows
         chosen = versions.newest
         if len(chosen):
             rows = versions.rows.take(pa.array(chosen))

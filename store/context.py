@@ -5,16 +5,59 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Lock
+from typing import Generic, TypeVar
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import FragmentDamaged, ShardNotFound, TableChanged, WriteConflict
+from elasticscan.base.errors import FragmentDamaged, IndexChanged, ShardNotFound, TableChanged, WriteConflict
 from elasticscan.catalog import Catalog, StoreInfo
 from elasticscan.reader import Sealer
-from elasticscan.storage import Disk, FragmentReader, Hashing, View, check_sum
-from elasticscan.topology import Fragment, Placement, StagedFragment, TableInfo
+from elasticscan.storage import Disk, FragmentReader, Hashing, RunReader, View, check_sum
+from elasticscan.topology import (
+    Fragment,
+    FragmentStatistics,
+    IndexInfo,
+    IndexRun,
+    KeyHistogram,
+    Placement,
+    StagedFragment,
+    TableInfo,
+)
 
 OPEN_FRAGMENTS = 256
+
+Key = TypeVar("Key")
+Reader = TypeVar("Reader")
+
+
+class _Kept(Generic[Key, Reader]):
+    """Open readers; the ones that were used least lately are let go."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[Key, Reader] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Key, make: Callable[[], Reader]) -> Reader:
+        with self._lock:
+            found = self._found.get(key)
+            if found is not None:
+                self._found.move_to_end(key)
+                return found
+        made = make()
+        with self._lock:
+            self._found[key] = made
+            while len(self._found) > OPEN_FRAGMENTS:
+                self._found.popitem(last=False)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatistics:
+    """What is known of a table's values: by fragment, and by index of all its runs."""
+
+    fragments: dict[int, FragmentStatistics]
+    runs: dict[int, list[KeyHistogram]]
 
 
 class Context:
@@ -31,9 +74,11 @@ class Context:
         self._disks: dict[int, Disk] = {}
         self._lock = Lock()
         self._placement: tuple[int, Placement] | None = None
-        self._tables: dict[int, _TableState] = {}
+        self._tables: dict[int, TableState] = {}
         self._sound: set[tuple[int, str]] = set()
-        self._readers: OrderedDict[tuple[int, str, tuple[str, ...]], FragmentReader] = OrderedDict()
+        self._readers: _Kept[tuple[int, str, tuple[str, ...]], FragmentReader] = _Kept()
+        self._run_readers: _Kept[tuple[int, str], RunReader] = _Kept()
+        self._statistics: dict[int, tuple[int, int, TableStatistics]] = {}
 
     def disk_of(self, shard: int) -> Disk:
         """The disk of a shard, also of one that was removed: its files may still be read."""
@@ -60,7 +105,7 @@ class Context:
         self._placement = known
         return known[1]
 
-    def table_state(self, table_id: int, snapshot: int) -> _TableState:
+    def table_state(self, table_id: int, snapshot: int) -> TableState:
         """A table's fragments as they are now, and what its snapshot excludes.
 
         Raises:
@@ -83,24 +128,39 @@ class Context:
             tx.check_snapshot(table, snapshot)
             fragments = tx.fragments(table=table_id)
             overwrites = tx.overwrites(table_id)
-        state = _TableState(layout, last_commit, table, fragments, overwrites)
+            indexes = tx.indexes(table_id)
+            runs = tx.runs(table_id) if indexes else ()
+        state = TableState(layout, last_commit, table, fragments, overwrites, indexes, runs)
         self._tables[table_id] = state
         return state
 
     def open_fragment(self, fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
         """A reader for some columns of a fragment; opened ones are kept for a while."""
         key = (fragment.shard, fragment.path, columns)
-        with self._lock:
-            found = self._readers.get(key)
-            if found is not None:
-                self._readers.move_to_end(key)
-                return found
-        opened = FragmentReader(self.disk_of(fragment.shard), fragment.path, columns, fragment.bytes)
-        with self._lock:
-            self._readers[key] = opened
-            while len(self._readers) > OPEN_FRAGMENTS:
-                self._readers.popitem(last=False)
-        return opened
+        disk = self.disk_of(fragment.shard)
+        return self._readers.get(key, lambda: FragmentReader(disk, fragment.path, columns, fragment.bytes))
+
+    def open_run(self, table: TableInfo, index: IndexInfo, shard: int, run: IndexRun) -> RunReader:
+        """A reader of an index run; opened ones are kept for a while."""
+        disk = self.disk_of(shard)
+        return self._run_readers.get((shard, run.path), lambda: RunReader(disk, table, index, run))
+
+    def indexes(self, table_id: int) -> tuple[IndexInfo, ...]:
+        """A table's indexes as they are now, also those that are still being built."""
+        with self.catalog.reading() as tx:
+            return tx.indexes(table_id)
+
+    def statistics(self, table_id: int) -> TableStatistics:
+        """Statistics of a table's fragments and runs as they are now."""
+        layout, last_commit = self.catalog.versions()
+        known = self._statistics.get(table_id)
+        if known is not None and known[:2] == (layout, last_commit):
+            return known[2]
+        with self.catalog.reading() as tx:
+            layout, last_commit = tx.versions()
+            found = TableStatistics(tx.statistics(table_id), tx.histograms(table_id))
+        self._statistics[table_id] = (layout, last_commit, found)
+        return found
 
     def check_sums(self, fragments: Iterable[Fragment]) -> None:
         """Raises `FragmentDamaged` when a file is not what was written: before it is copied.
@@ -111,13 +171,14 @@ class Context:
         for fragment in fragments:
             key = (fragment.shard, fragment.path)
             if key not in self._sound:
-                check_sum(self.disk_of(fragment.shard), fragment)
+                check_sum(self.disk_of(fragment.shard), fragment.shard, fragment.path, fragment.crc)
                 self._sound.add(key)
 
     def check_not_collected(self, staged: Iterable[StagedFragment]) -> None:
         """To be asked in the transaction that refers to staged files; see `noticing_collection`."""
         for fragment in staged:
-            self.disk_of(fragment.shard).open(fragment.path)
+            for path in (fragment.path, *(run.path for run in fragment.runs)):
+                self.disk_of(fragment.shard).open(path)
 
     @contextmanager
     def noticing_collection(self) -> Iterator[None]:
@@ -140,7 +201,7 @@ class Context:
             ) from error
 
 
-class _TableState:
+class TableState:
     """A table's fragments at one layout."""
 
     def __init__(
@@ -150,9 +211,16 @@ class _TableState:
         table: TableInfo,
         fragments: tuple[Fragment, ...],
         overwrites: tuple[int, ...],
+        indexes: tuple[IndexInfo, ...],
+        runs: tuple[IndexRun, ...],
     ) -> None:
         self.layout, self.last_commit, self.table = layout, last_commit, table
+        self.fragments = fragments
         self._overwrites = overwrites
+        self._indexes = {index.id: index for index in indexes}
+        self._runs: dict[tuple[int, int], list[IndexRun]] = {}
+        for run in runs:
+            self._runs.setdefault((run.fragment, run.index), []).append(run)
         by_shard: dict[int, list[Fragment]] = {}
         for fragment in fragments:
             by_shard.setdefault(fragment.shard, []).append(fragment)
@@ -165,6 +233,21 @@ class _TableState:
 
     def view(self, shard: int) -> View:
         return self._views.get(shard, self._nothing)
+
+    def index(self, index_id: int) -> IndexInfo:
+        """Raises `IndexChanged` when the index is there no more."""
+        found = self._indexes.get(index_id)
+        if found is None:
+            raise IndexChanged(
+                "the index that this scan reads was dropped, or dropped and made again, since it began; "
+                "start a new scan",
+                index=index_id,
+            )
+        return found
+
+    def runs(self, fragment: Fragment, index: IndexInfo) -> list[IndexRun]:
+        """A fragment's entries in an index; every fragment has them once the index is ready."""
+        return self._runs[fragment.id, index.id]
 
     def floor(self, snapshot: int) -> int:
         """Commits before this one were overwritten at the snapshot."""

@@ -11,13 +11,14 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange
 from elasticscan.catalog import MoveRow, Tx
 from elasticscan.storage import Bounds, Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Context
+from elasticscan.store.indexing import with_runs
 from elasticscan.topology import Event, MovePlan, Phase, SlotSet, Tablet, advance, move_tablet
 
 SMALL_REST_ROWS = 20_000  # what the switch may copy while writers wait
@@ -151,8 +152,10 @@ class Mover:
             copied = copy_slots(source, move.tablet.slots, bounds, Keep(), to)
             if copied is not None:
                 assert move.copies is not None
-                move.copies.append((source.table.id, copied))
-                size += copied.staged.bytes
+                indexes = self._context.indexes(source.table.id)
+                (staged,) = with_runs(self._context, source.table, indexes, [copied.staged])
+                move.copies.append((source.table.id, replace(copied, staged=staged)))
+                size += staged.bytes + sum(run.bytes for run in staged.runs)
         move.copied_to = upto
         return size
 
@@ -182,9 +185,12 @@ class Mover:
                 placement, move_tablet(placement, plan.tablet, plan.target, move.tablet.epoch)
             )
             tx.strike_slots(plan.source, slots)
-            for table, copied in move.copies or ():
-                if tx.table_by_id(table) is not None:
-                    tx.add_fragments(table, [copied.staged], copied.min_commit, copied.max_commit)
+            for table_id, copied in move.copies or ():
+                table = tx.table_by_id(table_id)
+                if table is not None:
+                    # An index may have been made since the copy; then its runs are still missing.
+                    staged = with_runs(self._context, table, tx.indexes(table_id), [copied.staged])
+                    tx.add_fragments(table_id, staged, copied.min_commit, copied.max_commit)
             tx.end_move(plan.tablet, self.owner)
         move.phase = advance(move.phase, Event.SWITCHED)
         self._checkpoint(str(move.phase))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,15 +12,18 @@ from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.reader import (
+    Choice,
     ContinuationKey,
     Cursor,
     Cursors,
-    Predicate,
+    ScannedPage,
     ScanPlan,
     ScanStats,
     drive,
+    drive_sorted,
     slots_of,
 )
+from elasticscan.store.access import Access, access_of
 from elasticscan.store.context import Context
 from elasticscan.store.shards import CatalogPlacements, LocalShards
 from elasticscan.topology import SlotSet, TableInfo, Topology
@@ -57,6 +60,7 @@ class Scan:
         base: Topology,
         key: ContinuationKey,
         ends_lease: bool = True,
+        choice: Choice | None = None,
     ) -> None:
         self._context = context
         self._table = table
@@ -64,7 +68,9 @@ class Scan:
         self._state = key
         self._ends_lease = ends_lease
         self._lease_end = context.clock.now() + LEASE_SECONDS
-        self._predicate = Predicate.parse(key.filter, table.schema) if key.filter else None
+        self._choice = choice
+        self._access = access_of(context, table, key)
+        self._returned = 0
         self.stats = ScanStats()
 
     @property
@@ -82,19 +88,7 @@ class Scan:
         return self._context.sealer.seal(self._state) if self._state.cursors else None
 
     def __iter__(self) -> Iterator[Page]:
-        needed = self._predicate.columns if self._predicate else frozenset()
-        read = tuple(dict.fromkeys((*self._state.columns, *sorted(needed))))
-        plan = ScanPlan(
-            table=self._table.id,
-            snapshot=self._state.snapshot,
-            columns=read,
-            page_rows=self._state.page_rows,
-            page_bytes=self._state.page_bytes,
-            base=self._base.placement,
-            slots=self._state.slots,
-        )
-        placements, shards = CatalogPlacements(self._context), LocalShards(self._context)
-        for page in drive(plan, self._state.cursors, placements, shards, self.stats):
+        for page in self._pages():
             # Whatever may fail comes first: the scan stands after a page only when the page is given out.
             rows = self._finish(page.rows)
             if page.cursors:
@@ -103,11 +97,36 @@ class Scan:
                 with self._context.catalog.writing() as tx:
                     tx.end_lease(self._state.lease)
             self._state = replace(self._state, cursors=page.cursors)
+            self._returned += rows.num_rows
             yield Page(rows, self.key)
 
+    def _pages(self) -> Iterator[ScannedPage]:
+        access, state = self._access, self._state
+        plan = ScanPlan(
+            table=self._table.id,
+            snapshot=state.snapshot,
+            columns=self._columns_read(access),
+            page_rows=state.page_rows,
+            page_bytes=state.page_bytes,
+            base=self._base.placement,
+            slots=state.slots,
+            order=access.order,
+        )
+        placements = CatalogPlacements(self._context)
+        shards = LocalShards(self._context, access.may_match)
+        if access.sort is not None:
+            return drive_sorted(plan, access.sort, state.cursors, placements, shards, self.stats)
+        return drive(plan, state.cursors, placements, shards, self.stats)
+
+    def _columns_read(self, access: Access) -> tuple[str, ...]:
+        """The columns wanted, and those that only the scan itself needs."""
+        tested = sorted(access.predicate.columns) if access.predicate else ()
+        sorted_by = access.sort.columns if access.sort else ()
+        return tuple(dict.fromkeys((*self._state.columns, *tested, *sorted_by)))
+
     def _finish(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if self._predicate is not None:
-            rows = rows.filter(self._predicate.mask(rows))
+        if self._access.predicate is not None:
+            rows = rows.filter(self._access.predicate.mask(rows))
         columns = list(self._state.columns)
         return rows if rows.schema.names == columns else rows.select(columns)
 
@@ -123,7 +142,7 @@ class Scan:
         return pa.Table.from_batches(batches, schema=self.schema)
 
     def explain(self) -> dict[str, Any]:
-        """What the scan reads and where: snapshot, base topology, base-shard and virtual scans."""
+        """What the scan reads, where, and why so; after a run, estimated against actual."""
         placement = self._context.placement()
         names = dict(self._base.shard_names) | self._context.shard_names()
         pending = slots_of(self._state.cursors)
@@ -133,13 +152,26 @@ class Scan:
             for kind, part in (("base-shard scan", home), ("virtual scan", slots - home)):
                 if part:
                     scans.append({"scan": kind, "shard": names.get(shard, str(shard)), "slots": len(part)})
+        access = self._access
         return {
             "table": self._table.name,
             "snapshot": self._state.snapshot,
             "base_topology": self._base.number,
             "columns": list(self._state.columns),
             "filter": self._state.filter,
-            "access": "direct",
+            "access": access.index.name if access.index else "direct",
+            "index_condition": self._choice.candidate.condition if self._choice else None,
+            "ranges": len(access.order.ranges) if access.order else None,
+            "remainder": str(access.predicate) if access.predicate else None,
+            "order": "index" if access.sort else None,
+            "descending": self._state.descending,
+            "candidates": [asdict(each) for each in self._choice.candidates] if self._choice else [],
+            "actual": {
+                "rows_scanned": self.stats.scanned,
+                "rows_skipped": self.stats.skipped_rows,
+                "rows_returned": self._returned,
+                "pages": self.stats.pages,
+            },
             "slots": len(self._state.slots),
             "pending_slots": len(pending),
             "scans": scans,

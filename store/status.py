@@ -26,6 +26,8 @@ def status_of(context: Context) -> dict[str, Any]:
     with context.catalog.reading() as tx:
         placement, shards, tables = tx.placement(), tx.shards(), tx.tables()
         fragments, moves, leases = tx.fragments(), tx.moves(), tx.leases()
+        indexes = tx.indexes()
+        runs = {table.id: tx.runs(table.id) for table in tables}
         topology, snapshot = tx.newest_topology().number, tx.versions()[1]
     names = {shard.id: shard.name for shard in shards}
     described = []
@@ -40,7 +42,18 @@ def status_of(context: Context) -> dict[str, Any]:
                 **({"problem": problem} if problem else {}),
                 "bytes": sum(fragment.serving_bytes for fragment in own),
                 "fragments": len(own),
-                "indexes": [],
+                "indexes": [
+                    {
+                        "name": index.name,
+                        "kind": index.kind,
+                        "columns": list(index.columns),
+                        "include": list(index.include),
+                        "ready": index.ready,
+                        "bytes": sum(run.bytes for run in runs[table.id] if run.index == index.id),
+                    }
+                    for index in indexes
+                    if index.table == table.id
+                ],
                 "primary_key": list(table.primary_key),
             }
         )

@@ -25,17 +25,19 @@ from elasticscan.base.limits import (
     check_name,
 )
 from elasticscan.catalog import Catalog, Commit, NewStore
-from elasticscan.reader import ContinuationKey, Cursor
+from elasticscan.reader import ContinuationKey, Cursor, Predicate
 from elasticscan.storage import Disk, check_definition, open_disk, stored_schema
 from elasticscan.store import arguments, upkeep, writer
+from elasticscan.store.access import AUTO, Wish, choose_access
 from elasticscan.store.arguments import MAX_ID, MAX_NUMBER, MAX_PAGE_BYTES, MAX_PARALLEL
 from elasticscan.store.context import Context
 from elasticscan.store.elasticity import Elasticity, OnProgress
+from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.location import Location
 from elasticscan.store.roots import check_free, claim
 from elasticscan.store.scan import Scan, keep_lease
 from elasticscan.store.status import status_of
-from elasticscan.topology import SlotSet, TableInfo, Topology, initial_placement
+from elasticscan.topology import SORTED, IndexInfo, SlotSet, TableInfo, Topology, initial_placement
 
 COMPRESSIONS = (None, "lz4", "zstd")
 
@@ -256,10 +258,12 @@ class Store:
         name: str,
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - the word users know
-        index: str = "auto",
+        index: str = AUTO,
         snapshot: int | None = None,
         page_rows: int = DEFAULT_PAGE_ROWS,
         page_bytes: int = DEFAULT_PAGE_BYTES,
+        order: str | None = None,
+        descending: bool = False,
     ) -> Scan:
         """Read every row of a snapshot exactly once.
 
@@ -267,13 +271,17 @@ class Store:
             name: the table.
             columns: which, in which order; all by default.
             filter: a SQL condition; rows for which it is true are returned.
-            index: "auto" or "none"; tables have no secondary indexes yet, so both scan directly.
+            index: "auto" for the cheapest access path, "none" for a direct scan, or an index's name.
             snapshot: a commit number; the newest by default.
             page_rows: most rows of a page, 1 to 16,777,216 (before the filter).
             page_bytes: most bytes of a page, up to 1 TiB, unless a single row is larger.
+            order: "index" for all rows in the order of the named sorted index, then of the primary
+                key, over all shards. Nulls come first, NaN above all numbers, as in Spark.
+            descending: turns the order of the named index round.
 
         Raises:
-            TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
+            TableNotFound, ColumnNotFound, IndexNotFound, FilterError, InvalidOption: mend the call.
+            IndexNotReady: the named index is still being built.
             SnapshotNotFound, SnapshotExpired: there is no such snapshot, or not any more.
         """
         name, filter = arguments.text("name", name), arguments.text_or_none("filter", filter)  # noqa: A001
@@ -282,11 +290,14 @@ class Store:
         if snapshot is not None:
             snapshot = arguments.whole_number("snapshot", snapshot, 0, MAX_NUMBER)
         listed = None if columns is None else arguments.names("columns", columns)
-        if arguments.text("index", index) not in ("auto", "none"):
-            raise InvalidOption(f"index={index!r} must be 'auto' or 'none'", option="index")
+        wish = Wish(arguments.text("index", index), arguments.text_or_none("order", order), bool(descending))
+        wish.check()
         lease = secrets.token_hex(8)
+        table = self.table(name)
+        wanted = _columns(table, listed)
+        predicate = None if filter is None else Predicate.parse(filter, table.schema)
+        choice, chosen = choose_access(self._context, table, wanted, predicate, wish)
         with self._context.catalog.writing() as tx:
-            table = tx.table(name)
             at = tx.versions()[1] if snapshot is None else snapshot
             tx.take_lease(lease, table, at, "scan", LEASE_SECONDS)
             base = tx.newest_topology()
@@ -297,13 +308,16 @@ class Store:
             base_topology=base.number,
             slots=everything,
             cursors=(Cursor(everything),),
-            columns=_columns(table, listed),
+            columns=wanted,
             filter=filter,
             page_rows=page_rows,
             page_bytes=page_bytes,
             lease=lease,
+            index=None if chosen is None else chosen.id,
+            descending=wish.descending,
+            merged=wish.order is not None,
         )
-        return Scan(self._context, table, base, key)
+        return Scan(self._context, table, base, key, choice=choice)
 
     def resume(self, key: str) -> Scan:
         """Go on with a scan from a page's key, here or anywhere the store can be opened.
@@ -320,6 +334,51 @@ class Store:
             base = tx.topology(key.base_topology)
         table = keep_lease(self._context, key)
         return Scan(self._context, table, base, key, ends_lease)
+
+    # Indexes
+
+    def create_index(
+        self,
+        name: str,
+        index: str,
+        columns: Sequence[str],
+        kind: str = SORTED,
+        include: Sequence[str] = (),
+        on_progress: OnIndexed | None = None,
+    ) -> IndexInfo:
+        """Make a secondary index of a table, while others write, scan and move.
+
+        Returns when scans use it. When the process that builds is killed, scans do not use the
+        index, and the same call again goes on where the build ended (`drop_index` cleans up).
+
+        Args:
+            name: the table.
+            index: the index's name, 1 to 64 of a-z, 0-9 and _.
+            columns: what to index, the most significant first. Nulls are indexed too.
+            kind: "sorted", for equality, ranges and order; or "hash", for equality alone.
+            include: more columns to carry, so that queries of these need not fetch rows.
+            on_progress: called with (rows done, rows in all).
+
+        Raises:
+            TableNotFound, ColumnNotFound, UnsupportedType, InvalidOption: mend the call.
+            AlreadyExists: there is another index of that name.
+        """
+        table = self.table(name)
+        columns = arguments.names("columns", columns)
+        include = arguments.names("include", include) if include else []
+        kind = arguments.text("kind", kind)
+        wanted = define_index(table, arguments.text("index", index), columns, kind, include)
+        return create_index(self._context, table, wanted, on_progress)
+
+    def drop_index(self, name: str, index: str) -> None:
+        """Remove an index. Scans that read it end with `IndexChanged`."""
+        table = self.table(name)
+        with self._context.catalog.writing() as tx:
+            tx.drop_indexes(table.id, arguments.text("index", index))
+
+    def indexes(self, name: str) -> tuple[IndexInfo, ...]:
+        """A table's indexes; those with `ready=False` are being built, or their build was killed."""
+        return self._context.indexes(self.table(name).id)
 
     # Elasticity
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from elasticscan.base.errors import OperatorNeeded, ShardUnavailable
@@ -21,7 +21,8 @@ from elasticscan.storage import (
     is_fragment_path,
 )
 from elasticscan.store.context import Context
-from elasticscan.topology import Fragment, Phase, SlotSet, TableInfo
+from elasticscan.store.indexing import with_runs
+from elasticscan.topology import Fragment, IndexInfo, Phase, SlotSet, TableInfo
 
 
 def compact(context: Context, table: TableInfo) -> int:
@@ -49,10 +50,12 @@ def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
     with context.noticing_collection():
         context.check_sums(fragments)
         merged = copy_slots(source, slots, Bounds(floor, upto), Keep(horizon, drop_tombstones=True), to)
+        merged = _indexed(context, table, context.indexes(table.id), merged)
         with context.catalog.writing() as tx:
             now = tx.table_by_id(table.id)
             # A scan may have taken a lease on an older snapshot since the horizon was chosen.
             if now is not None and _still_allowed(tx, table, horizon):
+                merged = _indexed(context, table, tx.indexes(table.id), merged)
                 context.check_not_collected([merged.staged] if merged else [])
                 gone = _swap(tx, table, fragments, merged, slots - _being_copied(tx))
                 if horizon > now.oldest_snapshot:
@@ -61,6 +64,16 @@ def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
     if merged is not None:
         discard([merged.staged], context.disk_of)
     return 0
+
+
+def _indexed(
+    context: Context, table: TableInfo, indexes: Sequence[IndexInfo], merged: Copied | None
+) -> Copied | None:
+    """The merged fragment with the runs that it lacks."""
+    if merged is None:
+        return None
+    (staged,) = with_runs(context, table, indexes, [merged.staged])
+    return replace(merged, staged=staged)
 
 
 def _worth_it(fragments: tuple[Fragment, ...]) -> bool:
@@ -115,10 +128,10 @@ def collect_garbage(context: Context, grace_seconds: float) -> int:
     removed = 0
     with context.catalog.writing() as tx:
         tx.end_expired_leases()
-        dropped = tx.dropped_fragments(before)
-        for fragment in dropped:
-            context.disk_of(fragment.shard).delete(fragment.path)
-        tx.forget_fragments(fragment.id for fragment in dropped)
+        dropped = tx.dropped_files(before)
+        for shard, path in dropped:
+            context.disk_of(shard).delete(path)
+        tx.forget_dropped(before)
         removed += len(dropped)
         # Under the write lock, so that no write can commit a file while it is being removed.
         known = tx.known_paths()
@@ -147,9 +160,13 @@ def verify(context: Context) -> Iterator[OperatorNeeded]:
     """Read every fragment and compare checksums; yields what is wrong instead of raising it."""
     with context.catalog.reading() as tx:
         fragments = tx.fragments()
-    for fragment in fragments:
+        runs = [run for table in tx.tables() for run in tx.runs(table.id)]
+    shard_of = {fragment.id: fragment.shard for fragment in fragments}
+    files = [(f.shard, f.path, f.crc) for f in fragments]
+    files += [(shard_of[run.fragment], run.path, run.crc) for run in runs]
+    for shard, path, crc in files:
         try:
-            check_sum(context.disk_of(fragment.shard), fragment)
+            check_sum(context.disk_of(shard), shard, path, crc)
         except OperatorNeeded as error:
             yield error
 

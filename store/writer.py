@@ -23,6 +23,7 @@ from elasticscan.storage import (
     staged_source,
 )
 from elasticscan.store.context import Context
+from elasticscan.store.indexing import missing_runs, with_runs
 from elasticscan.topology import StagedFragment, TableInfo
 
 # After so many commits that found some tablet elsewhere, the rows that moved are staged again
@@ -41,7 +42,7 @@ def stage(
     try:
         for batch in batches:
             ingest.add(batch)
-        return ingest.finish()
+        return with_runs(context, table, context.indexes(table.id), ingest.finish())
     except BaseException:
         ingest.abandon()
         raise
@@ -56,8 +57,9 @@ def publish(
 ) -> int:
     """Make staged fragments one commit; returns its number.
 
-    The commit requires that each fragment lies where its slots live. If some moved meanwhile,
-    their rows are staged again at the new place, and the commit is tried again.
+    The commit requires that each fragment lies where its slots live and has runs of all indexes.
+    If some moved meanwhile, their rows are staged again at the new place, and the commit is tried
+    again; so it is when an index was made meanwhile.
     """
     with context.noticing_collection():
         number, committed = _publish(context, table, list(staged), kind, app)
@@ -85,12 +87,14 @@ def _publish(
                     f"table {table.name!r} was dropped while rows were written to it; nothing was committed",
                     table=table.name,
                 )
-            if attempt >= ATTEMPTS_WITHOUT_LOCK:  # nothing can move now, so this one is the last
+            if attempt >= ATTEMPTS_WITHOUT_LOCK:  # nothing can change now, so this one is the last
                 fragments = reroute(table, fragments, tx.placement(), context.disk_of)
-            if _in_place(tx, fragments):
+                fragments = with_runs(context, table, tx.indexes(table.id), fragments)
+            if _in_place(tx, fragments) and not missing_runs(tx.indexes(table.id), fragments):
                 context.check_not_collected(fragments)
                 return tx.add_commit(table.id, kind, fragments, app), fragments
         fragments = reroute(table, fragments, context.placement(), context.disk_of)
+        fragments = with_runs(context, table, context.indexes(table.id), fragments)
     raise AssertionError("unreachable")
 
 

@@ -6,11 +6,15 @@ nulls first. Long ones are cut: a lower bound to a prefix, an upper bound to the
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import msgpack
 
+from elasticscan.base.value_keys import NULL, VALUES
+
 KEY_BYTES = 32  # bounds longer than this are cut
+_SHARE_BYTES = 12  # more of them would not make an estimate better
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,42 @@ class KeyHistogram:
     distinct: tuple[int, ...]
     bounds: tuple[bytes, ...]
 
+    @property
+    def step(self) -> float:
+        """The rows between two bounds."""
+        return self.rows / max(1, len(self.bounds) - 1)
+
+    def rows_between(self, low: bytes, high: bytes) -> float:
+        """About how many rows have low <= key < high.
+
+        Wrong by up to two steps where the keys between two bounds are not spread evenly.
+        """
+        return max(0.0, self._rank(high) - self._rank(low))
+
+    def rows_in(self, low: bytes, high: bytes, narrow: float) -> float:
+        """The same where `narrow` is a better guess than an even spread, as it is for equal keys.
+
+        Only as far as the bounds allow: a value that is the bound of ten steps fills nine at least.
+        """
+        if not self.bounds or low >= high or high <= self.bounds[0] or low > self.bounds[-1]:
+            return 0.0
+        inside = bisect_left(self.bounds, high) - bisect_left(self.bounds, low)
+        return min(float(self.rows), max(min(narrow, (inside + 1) * self.step), (inside - 1) * self.step))
+
+    def rows_equal(self, low: bytes, high: bytes, columns: int = 1) -> float:
+        """About how many rows have one value in each of the first columns; [low, high) are its keys."""
+        different = self.distinct[min(columns, len(self.distinct)) - 1] if self.distinct else 1
+        return self.rows_in(low, high, self.rows / max(1, different))
+
+    def _rank(self, key: bytes) -> float:
+        """About how many rows have a lower key."""
+        after = bisect_left(self.bounds, key)
+        if after == 0:
+            return 0.0
+        if after == len(self.bounds):
+            return float(self.rows)
+        return (after - 1 + _share(self.bounds[after - 1], key, self.bounds[after])) * self.step
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -46,6 +86,23 @@ class ColumnStatistics:
     histogram: KeyHistogram
     blocks: tuple[Block, ...]
 
+    def rows_between(self, low: bytes, high: bytes, single: bool = False) -> float:
+        """About how many rows have low <= key < high, which is one value if `single`.
+
+        How many are null is known exactly.
+        """
+        nulls = sum(block.nulls for block in self.blocks)
+        found = float(nulls) if low <= NULL < high else 0.0
+        if high <= VALUES:
+            return found
+        if low <= VALUES:
+            values = self.histogram.rows_between(b"", high) - nulls
+        elif single:
+            values = self.histogram.rows_equal(low, high)
+        else:
+            values = self.histogram.rows_between(low, high)
+        return found + min(max(0.0, values), max(0.0, self.histogram.rows - nulls))
+
 
 @dataclass(frozen=True, slots=True)
 class FragmentStatistics:
@@ -56,6 +113,22 @@ class FragmentStatistics:
 
     block_rows: tuple[int, ...]
     columns: dict[str, ColumnStatistics]
+
+    @property
+    def rows(self) -> int:
+        return sum(self.block_rows)
+
+
+def _share(low: bytes, key: bytes, high: bytes) -> float:
+    """How far from low to high a key is, from 0 to 1, reading them as numbers; low < key <= high."""
+    same = 0
+    while same < len(low) and low[same] == high[same]:
+        same += 1
+    bottom, place, top = (
+        int.from_bytes(each[same : same + _SHARE_BYTES].ljust(_SHARE_BYTES, b"\0"), "big")
+        for each in (low, key, high)
+    )
+    return (place - bottom) / (top - bottom) if top > bottom else 1.0
 
 
 def pack_histogram(histogram: KeyHistogram) -> bytes:

@@ -49,9 +49,28 @@ NUMBERS = ["i8", "i", "l", "f", "d", "m", "wide"]
 TEXTS = ["s", "large", "seen", "named"]
 TIMES = ["day", "us", "ns", "ms", "sec"]
 NUMERALS = [
-    *"0 1 -1 2 2.5 -1.5 1.00 0.1 1E-10 -0.0D 2.5D 1E300 1e-46 128 -129 300 2147483648 NULL".split(),
-    *"9223372036854775807L -9223372036854775808L 9223372036854775808 9007199254740993".split(),
-    *"99999999.99 100000000 9007199254740992D -9223372036854775808D".split(),
+    *[
+        "0",
+        "1",
+        "-1",
+        "2",
+        "2.5",
+        "-1.5",
+        "1.00",
+        "0.1",
+        "1E-10",
+        "-0.0D",
+        "2.5D",
+        "1E300",
+        "1e-46",
+        "128",
+        "-129",
+        "300",
+        "2147483648",
+        "NULL",
+    ],
+    *["9223372036854775807L", "-9223372036854775808L", "9223372036854775808", "9007199254740993"],
+    *["99999999.99", "100000000", "9007199254740992D", "-9223372036854775808D"],
     *(
         "CAST('NaN' AS DOUBLE)",
         "CAST('-Infinity' AS DOUBLE)",
@@ -61,13 +80,12 @@ NUMERALS = [
 ]
 CONSTANTS = {
     **dict.fromkeys(NUMBERS, NUMERALS),
-    **dict.fromkeys(TEXTS, ["''", "'a'", "'ab'", "'a\0'", "'é'", "'\U0010ffff'", "'b'", "NULL"]),
+    **{key: ["''", "'a'", "'ab'", "'a\x00'", "'é'", "'\U0010ffff'", "'b'", "NULL"] for key in TEXTS},
     "bin": ["X''", "X'00'", "X'61'", "X'6100'", "X'FFFF'", "NULL"],
     "fix": ["X''", "X'00'", "X'61'", "X'6100'", "X'6162'", "X'616200'", "X'FFFF'", "X'FFFFFF'"],
     "flag": ["TRUE", "FALSE", "NULL", "'true'"],
-    **dict.fromkeys(
-        TIMES,
-        [
+    **{
+        key: [
             "DATE '1970-01-01'",
             "DATE '2020-01-01'",
             "DATE '0001-01-01'",
@@ -77,16 +95,18 @@ CONSTANTS = {
             "TIMESTAMP_NTZ '1970-01-01 00:00:00.000001'",
             "TIMESTAMP '9999-12-31 00:00:00'",
             "NULL",
-        ],
-    ),
+        ]
+        for key in TIMES
+    },
 }
 CASTS = {
-    **dict.fromkeys(
-        NUMBERS, ["DOUBLE", "FLOAT", "DECIMAL(38, 10)", "DECIMAL(12, 1)", "BIGINT", "INT", "STRING"]
-    ),
+    **{
+        key: ["DOUBLE", "FLOAT", "DECIMAL(38, 10)", "DECIMAL(12, 1)", "BIGINT", "INT", "STRING"]
+        for key in NUMBERS
+    },
     "flag": ["INT", "DOUBLE", "STRING", "DECIMAL(3, 1)"],
-    **dict.fromkeys(TEXTS, ["BINARY"]),
-    **dict.fromkeys(TIMES, ["DATE", "TIMESTAMP", "TIMESTAMP_NTZ"]),
+    **{key: ["BINARY"] for key in TEXTS},
+    **{key: ["DATE", "TIMESTAMP", "TIMESTAMP_NTZ"] for key in TIMES},
 }
 PATTERNS = ["", "a", "a%", "%", "a_", "a%b", "%b", "a\\\\_%", "_", "é%"]
 

@@ -1,0 +1,258 @@
+"""The tables of a store inside a Spark session: views, queries that read little, and a builder.
+
+    shop = attach(spark, "/data/shop.store")
+    shop.sql("SELECT origin, count(*) FROM flights WHERE dep_delay > 60 GROUP BY origin")
+    shop.table("flights").where("dep_delay > 60").select("origin", "dest").load()
+
+Spark hands a Python source no columns and, safely, no filters. `sql` finds both in the query's
+text, before Spark does, and gives each reference of a table a relation of its own with the options
+`columns` and `filter`. The conditions stay in the query, so the rows are those of the plain views.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, overload
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from elasticscan.base.errors import ColumnNotFound, InvalidOption
+from elasticscan.connector.access import opened
+from elasticscan.connector.options import parse_options
+from elasticscan.connector.sql_explain import explained, left_alone
+from elasticscan.connector.sql_plan import Plan, TableShape, plan_query
+from elasticscan.connector.sql_query import Session, UnreadableError
+from elasticscan.reader import Predicate
+
+FORMAT = "elasticscan"
+# Settings under which Spark reads a text otherwise, each with the value that is followed here.
+_USUAL = {
+    "spark.sql.parser.quotedRegexColumnNames": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.legacy.setopsPrecedence.enabled": "false",
+}
+_UTC = ("UTC", "Etc/UTC")
+
+
+class Catalog(Sequence[str]):
+    """The views that `attach` made, in a session; as a sequence, their names.
+
+    Made by `attach`. Every query reads the newest snapshot, the same for all of its tables.
+    """
+
+    def __init__(self, spark: SparkSession, uri: str, tables: Mapping[str, str]) -> None:
+        """`tables` maps each view to its table."""
+        self._spark, self._uri, self._tables = spark, uri, dict(tables)
+        self._make_views(self._tables)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        return list(self._tables)[at]
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, list | tuple | Catalog) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The store's tables, without a prefix."""
+        return tuple(self._tables.values())
+
+    def table(self, name: str) -> TableRead:
+        """Begin a read of a table: `catalog.table("t").where("x > 1").select("id").load()`.
+
+        Raises:
+            TableNotFound: the store has no such table; the nearest is named.
+        """
+        found = opened(self._uri).table(name)
+        return TableRead(self._spark, self._uri, found.name, found.schema)
+
+    def sql(self, text: str) -> DataFrame:
+        """Run a query whose tables send up only the columns and rows that it may need.
+
+        The result is always that of `spark.sql(text)` over views of the newest snapshot. Text that
+        is no query, or that cannot be taken apart for certain, goes to Spark as it is, after the
+        views it mentions were made anew.
+        """
+        try:
+            plan, snapshot = self._planned(text)
+        except UnreadableError:
+            return self._plain(text)
+        if not plan.scans:
+            return self._plain(text)
+        try:
+            with self._relations(plan, snapshot) as names:
+                return self._spark.sql(plan.rewritten(names))
+        except AnalysisException:
+            # Spark's message is about the text that it was given, so it is given the user's.
+            return self._plain(text)
+
+    def explain(self, text: str) -> str:
+        """What `sql` would read for a query, and what it leaves to Spark and why."""
+        try:
+            plan, snapshot = self._planned(text)
+        except UnreadableError as why:
+            return left_alone(text, str(why))
+        totals = {view: len(shape.schema) for view, shape in self._shapes()[0].items()}
+        return explained(plan, snapshot, totals)
+
+    def _planned(self, text: str) -> tuple[Plan, int]:
+        shapes, snapshot = self._shapes()
+        return plan_query(text, shapes, _session(self._spark)), snapshot
+
+    def _shapes(self) -> tuple[dict[str, TableShape], int]:
+        """The tables as they are now, and the newest snapshot, from one look at the catalog."""
+        with opened(self._uri).context.catalog.reading() as tx:
+            found = {table.name: table for table in tx.tables()}
+            snapshot = tx.versions()[1]
+        return {
+            view: TableShape(found[name].schema, found[name].primary_key[0])
+            for view, name in self._tables.items()
+            if name in found
+        }, snapshot
+
+    @contextmanager
+    def _relations(self, plan: Plan, snapshot: int) -> Iterator[list[str]]:
+        """A temporary view for each scan, while the query is analysed; equal scans share one.
+
+        A DataFrame holds on to what its views meant, so they are not needed any longer.
+        """
+        unique = f"elasticscan_{uuid.uuid4().hex}"
+        made: dict[tuple[object, ...], str] = {}
+        names = []
+        try:
+            for scan in plan.scans:
+                key = (scan.view, scan.columns, scan.filter)
+                if key not in made:
+                    frame = self._loaded(self._tables[scan.view], scan.columns, scan.filter, snapshot)
+                    made[key] = f"{unique}_{len(made)}"
+                    frame.createTempView(made[key])
+                names.append(made[key])
+            yield names
+        finally:
+            for name in made.values():
+                self._spark.catalog.dropTempView(name)
+
+    def _loaded(
+        self, table: str, columns: Sequence[str] | None, condition: str | None, snapshot: int | None
+    ) -> DataFrame:
+        given = {
+            "columns": None if columns is None else ",".join(columns),
+            "filter": condition,
+            "versionAsOf": None if snapshot is None else str(snapshot),
+        }
+        options = {name: value for name, value in given.items() if value is not None}
+        return self._spark.read.format(FORMAT).options(store=self._uri, table=table, **options).load()
+
+    def _plain(self, text: str) -> DataFrame:
+        words = text.lower()
+        self._make_views(
+            {view: table for view, table in self._live().items() if view.lower().replace("`", "``") in words}
+        )
+        return self._spark.sql(text)
+
+    def _live(self) -> dict[str, str]:
+        shapes, _ = self._shapes()
+        return {view: table for view, table in self._tables.items() if view in shapes}
+
+    def _make_views(self, tables: Mapping[str, str]) -> None:
+        for view, table in tables.items():
+            # Through the reader and not as SQL text: so no uri has to be quoted.
+            self._loaded(table, None, None, None).createOrReplaceTempView(f"`{view}`")
+
+
+@dataclass(frozen=True, slots=True)
+class TableRead:
+    """A read of one table, put together step by step. Every step returns a new one.
+
+    Attributes:
+        options: those of the source that were set.
+    """
+
+    _spark: SparkSession = field(repr=False)
+    _uri: str
+    _table: str
+    _schema: pa.Schema = field(repr=False)
+    _conditions: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def where(self, condition: str) -> TableRead:
+        """Keep rows that meet a condition (and all that were given before).
+
+        It means what it means in a Spark session in ANSI mode with the time zone UTC.
+
+        Raises:
+            FilterError: it is not supported, or does not go with the columns' types.
+            ColumnNotFound: it names a column that the table does not have.
+        """
+        found = str(Predicate.parse(condition, self._schema))
+        together = (*self._conditions, found)
+        text = found if len(together) == 1 else " AND ".join(f"({each})" for each in together)
+        Predicate.parse(text, self._schema)
+        return replace(self.option("filter", text), _conditions=together)
+
+    def select(self, *names: str) -> TableRead:
+        """Read these columns alone. Raises `ColumnNotFound` for one that the table does not have."""
+        known = {name.lower() for name in self._schema.names}
+        for name in names:
+            if name.lower() not in known:
+                raise ColumnNotFound(
+                    f"table {self._table!r} has no column {name!r}; it has {', '.join(self._schema.names)}",
+                    column=name,
+                )
+        return self.option("columns", ",".join(names))
+
+    def index(self, name: str) -> TableRead:
+        """Choose how rows are found: as the option `index`."""
+        return self.option("index", name)
+
+    def as_of(self, snapshot: int) -> TableRead:
+        """Read a snapshot, by its commit number."""
+        return self.option("versionAsOf", str(snapshot))
+
+    def option(self, name: str, value: Any) -> TableRead:
+        """Set an option of the source. Raises `InvalidOption` at once if it is wrong."""
+        if name.lower() in ("store", "table", "path"):
+            raise InvalidOption(
+                f"option {name!r} is set already, by the table that the read began with", option=name
+            )
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        same = [given for given in self.options if given.lower() == name.lower()]
+        options = {given: other for given, other in self.options.items() if given not in same} | {name: text}
+        parse_options({"store": self._uri, "table": self._table, **options})
+        return replace(self, options=options)
+
+    def load(self) -> DataFrame:
+        """The DataFrame; a snapshot, fixed by its first action unless `as_of` chose one."""
+        reader = self._spark.read.format(FORMAT).options(store=self._uri, table=self._table)
+        return reader.options(**self.options).load()
+
+
+def _session(spark: SparkSession) -> Session:
+    def setting(name: str, usual: str) -> str:
+        return str(spark.conf.get(name, usual)).strip()
+
+    unusual = [name for name, usual in _USUAL.items() if setting(name, usual).lower() != usual]
+    zoned = setting("spark.sql.timestampType", "TIMESTAMP_LTZ").upper() == "TIMESTAMP_LTZ"
+    return Session(
+        utc=zoned and setting("spark.sql.session.timeZone", "") in _UTC,
+        ansi=setting("spark.sql.ansi.enabled", "true").lower() == "true",
+        case_sensitive=setting("spark.sql.caseSensitive", "false").lower() == "true",
+        unusual=unusual[0] if unusual else None,
+    )

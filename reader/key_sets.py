@@ -1,0 +1,137 @@
+"""Sets of value keys of one column, as intervals of bytes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from elasticscan.base.value_keys import END, NULL, VALUES
+
+
+class Interval(NamedTuple):
+    """The keys with low <= key < high; with `single` they are the keys of one value."""
+
+    low: bytes
+    high: bytes
+    single: bool = False
+
+    @property
+    def key(self) -> bytes:
+        """The one key of a single value."""
+        assert self.single
+        return self.low or NULL
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """A union of disjoint intervals within [b"", END), ascending.
+
+    Intervals that touch are one, except for single values beside each other: an index whose first
+    columns are fixed to single values can be entered at each of them.
+
+    >>> ones = KeySet.of([Interval(b"\\1\\5", b"\\1\\6", True), Interval(b"\\1\\7", END)])
+    >>> ones.contains(b"\\1\\5"), ones.contains(b"\\1\\6"), NULLS.contains(b"\\0")
+    (True, False, True)
+    """
+
+    intervals: tuple[Interval, ...]
+
+    @classmethod
+    def of(cls, intervals: Iterable[Interval]) -> KeySet:
+        """The union of any intervals, empty ones among them."""
+        merged: list[Interval] = []
+        for each in sorted(each for each in intervals if each.low < each.high):
+            last = merged[-1] if merged else None
+            if (
+                last is None
+                or each.low > last.high
+                or (each.low == last.high and each.single and last.single)
+            ):
+                merged.append(each)
+            else:
+                low, high = last.low, max(last.high, each.high)
+                single = any(one.single and one[:2] == (low, high) for one in (last, each))
+                merged[-1] = Interval(low, high, single)
+        return cls(tuple(merged))
+
+    @classmethod
+    def union_of(cls, sets: Iterable[KeySet]) -> KeySet:
+        return cls.of(each for keys in sets for each in keys.intervals)
+
+    @classmethod
+    def intersection_of(cls, sets: Sequence[KeySet]) -> KeySet:
+        """Of any number, in a time that hardly depends on how the intervals are spread over them."""
+        if len(sets) <= 1:
+            return sets[0] if sets else EVERYTHING
+        half = len(sets) // 2
+        return _intersection(cls.intersection_of(sets[:half]), cls.intersection_of(sets[half:]))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.intervals
+
+    @property
+    def singles(self) -> bool:
+        """Whether it is a list of single values."""
+        return all(each.single for each in self.intervals)
+
+    def contains(self, key: bytes) -> bool:
+        at = bisect_right(self.intervals, key, key=_low) - 1
+        return at >= 0 and key < self.intervals[at].high
+
+    def overlaps(self, low: bytes, high: bytes) -> bool:
+        """Whether some bytes within [low, high) are in the set."""
+        at = bisect_left(self.intervals, high, key=_low) - 1
+        return low < high and at >= 0 and low < self.intervals[at].high
+
+    def complement(self) -> KeySet:
+        lows = [b"", *(each.high for each in self.intervals)]
+        highs = [*(each.low for each in self.intervals), END]
+        return KeySet.of(map(Interval, lows, highs))
+
+    def coarsened(self, most: int) -> KeySet:
+        """A superset of at most so many intervals, which bridges some gaps."""
+        count = len(self.intervals)
+        if count <= most:
+            return self
+        cuts = [count * part // most for part in range(most + 1)]
+        groups = [self.intervals[first:last] for first, last in pairwise(cuts)]
+        return KeySet(
+            tuple(group[0] if len(group) == 1 else Interval(group[0].low, group[-1].high) for group in groups)
+        )
+
+    def __or__(self, other: KeySet) -> KeySet:
+        return KeySet.union_of((self, other))
+
+    def __and__(self, other: KeySet) -> KeySet:
+        return _intersection(self, other)
+
+
+_low: Callable[[Interval], bytes] = lambda interval: interval.low  # noqa: E731
+
+
+def _intersection(left: KeySet, right: KeySet) -> KeySet:
+    if left == EVERYTHING or right == EVERYTHING:
+        return right if left == EVERYTHING else left
+    found: list[Interval] = []
+    one, two = 0, 0
+    while one < len(left.intervals) and two < len(right.intervals):
+        mine, yours = left.intervals[one], right.intervals[two]
+        low, high = max(mine.low, yours.low), min(mine.high, yours.high)
+        if low < high:
+            # Bounds lie between values, so what is left of a single value is all of it.
+            found.append(Interval(low, high, mine.single or yours.single))
+        if mine.high <= yours.high:
+            one += 1
+        else:
+            two += 1
+    return KeySet.of(found)
+
+
+NOTHING = KeySet(())
+EVERYTHING = KeySet((Interval(b"", END),))
+NULLS = KeySet((Interval(b"", VALUES, True),))
+NOT_NULL = KeySet((Interval(VALUES, END),))

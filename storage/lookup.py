@@ -1,0 +1,369 @@
+"""Single rows of fragments: by number, and by primary key; which version of a row is the newest.
+
+Everything works on many rows at once. Only what is taken is checked for damage: a fragment of a
+million rows is not read through for the sake of ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from elasticscan.base.errors import UsageError
+from elasticscan.base.order_keys import sort_codes
+from elasticscan.storage.fragment import COMMIT, SLOT, UNREADABLE, FragmentReader
+from elasticscan.storage.view import Bounds
+from elasticscan.topology import Fragment
+
+Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Comparable: TypeAlias = Any  # an array of NumPy, or one of Arrow: bytes and texts
+
+_PAGE_BYTES = 4096  # what touching a single value of a mapped file takes
+_OFFSETS = {
+    pa.string().id: np.int32,
+    pa.binary().id: np.int32,
+    pa.large_string().id: np.int64,
+    pa.large_binary().id: np.int64,
+}
+_BYTES = frozenset((*_OFFSETS, pa.binary(1).id))  # compared by Arrow, everything else as integers
+_DECIMAL = pa.decimal128(1).id
+
+
+def pick(
+    starts: Rows, rows: Rows, part: Callable[[int, Rows], pa.RecordBatch], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Rows by number, in the order asked.
+
+    Args:
+        starts: the number of the first row of each batch, then that of all rows.
+        rows: numbers below `starts[-1]`.
+        part: given a batch's number and rows within that batch, those rows.
+        schema: of the result.
+    """
+    if not len(rows):
+        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    batches = np.searchsorted(starts, rows, "right") - 1
+    steps = np.diff(batches)
+    order = None
+    if steps.any() and not ((steps >= 0).all() or (steps <= 0).all()):
+        order = np.argsort(rows, kind="stable")
+        rows, batches = rows[order], batches[order]
+    parts = []
+    for first, end in stretches(batches):
+        index = int(batches[first])
+        parts.append(part(index, rows[first:end] - starts[index]))
+    picked = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
+    if order is None:
+        return picked
+    back = np.empty(len(order), dtype=np.int64)
+    back[order] = np.arange(len(order))
+    return picked.take(pa.array(back))
+
+
+def stretches(values: NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """(begin, end) of each stretch of equal neighbours."""
+    changes = np.flatnonzero(np.diff(values)) + 1
+    return pairwise([0, *changes.tolist(), len(values)])
+
+
+def rows_at(reader: FragmentReader, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
+    """Rows of a fragment by number, over all its batches, in the order asked.
+
+    `columns` are among those of the reader, the system columns included.
+
+    Raises:
+        FragmentDamaged: the fragment has no such row, or what was taken is not sound.
+    """
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < int(reader.starts[-1]):
+        raise reader.damaged("an index refers to a row that it does not have")
+    names = list(columns)
+
+    def part(index: int, chosen: Rows) -> pa.RecordBatch:
+        batch = reader.unchecked_batch(index)
+        indices = pa.array(chosen)
+        taken = [_take(reader, index, name, batch.column(name), chosen, indices) for name in names]
+        return pa.RecordBatch.from_arrays(taken, names=names)
+
+    try:
+        schema = reader.unchecked_batch(0).select(names).schema if reader.batch_count else pa.schema([])
+        found = pick(reader.starts, rows, part, schema)
+        found.validate(full=True)
+    except UNREADABLE as error:
+        raise reader.damaged(error) from error
+    reader.touched(len(rows) * len(names) * _PAGE_BYTES)
+    return found
+
+
+def _take(
+    reader: FragmentReader, index: int, name: str, column: pa.Array, rows: Rows, indices: pa.Array
+) -> pa.Array:
+    """Some values of a column that nobody has checked."""
+    offsets = _OFFSETS.get(column.type.id)
+    if offsets is not None:
+        _check_offsets(column, offsets, rows)
+    elif not _is_of_fixed_width(column.type) and (index, name) not in reader.checked_columns:
+        column.validate(full=True)
+        reader.checked_columns.add((index, name))
+    return column.take(indices)
+
+
+def _is_of_fixed_width(kind: pa.DataType) -> bool:
+    return not kind.num_fields and (pa.types.is_primitive(kind) or kind.id in (_DECIMAL, pa.binary(1).id))
+
+
+def _check_offsets(column: pa.Array, dtype: Any, rows: Rows) -> None:
+    """Kernels trust offsets: one that points beyond the data would end the process."""
+    _, buffer, data = column.buffers()
+    width = np.dtype(dtype).itemsize
+    offsets = np.frombuffer(buffer, dtype, count=len(column) + 1, offset=column.offset * width)
+    begin, end = offsets[rows], offsets[rows + 1]
+    size = 0 if data is None else data.size
+    if not bool(((begin >= 0) & (begin <= end) & (end <= size)).all()):
+        raise ValueError("offsets of a column point beyond its data")
+
+
+# ----------------------------------------------------------------------------- newest versions
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Rows of one fragment, by number, that are no tombstones; their slots and primary keys."""
+
+    fragment: Fragment
+    rows: Rows
+    slots: NDArray[np.uint16]
+    keys: Sequence[pa.Array]
+
+    def only(self, chosen: Mask) -> Candidates:
+        if chosen.all():
+            return self
+        indices = pa.array(np.flatnonzero(chosen))
+        keys = [key.take(indices) for key in self.keys]
+        return Candidates(self.fragment, self.rows[chosen], self.slots[chosen], keys)
+
+
+def newest(
+    candidates: Candidates,
+    others: Sequence[Fragment],
+    primary_key: Sequence[str],
+    bounds: Bounds,
+    open_fragment: Callable[[Fragment], FragmentReader],
+) -> Mask:
+    """Which rows count: of a commit within `bounds`, with no newer version up to the snapshot.
+
+    Args:
+        candidates: the rows.
+        others: the other fragments of the table at this shard; what one of them holds of slots
+            that it does not speak for is no version.
+        primary_key: names of the key's columns, of which the readers have all.
+        bounds: which commits count.
+        open_fragment: opens the candidates' fragment or one of the others.
+    """
+    fragment, reader = candidates.fragment, open_fragment(candidates.fragment)
+    commits = _commits(fragment, reader, candidates.rows)
+    counts: Mask = (commits >= bounds.floor) & (commits <= bounds.snapshot)
+    if not fragment.unique:
+        counts &= ~_newer_is_before(reader, candidates, primary_key, bounds.snapshot)
+    for other in sorted(others, key=lambda f: f.max_commit, reverse=True):
+        if other.id == fragment.id or not bounds.touch(other):
+            continue
+        asked = counts & (commits < other.max_commit) & slot_mask(other, candidates.slots)
+        if asked.any():
+            newer = _newer_in(
+                other,
+                open_fragment(other),
+                candidates.only(asked),
+                commits[asked],
+                primary_key,
+                bounds.snapshot,
+            )
+            counts[np.flatnonzero(asked)[newer]] = False
+    return counts
+
+
+def slot_mask(fragment: Fragment, slots: NDArray[np.uint16]) -> Mask:
+    """Whether a fragment speaks for each of these slots."""
+    edges = np.array([edge for slot_range in fragment.slots for edge in slot_range])
+    inside: Mask = np.searchsorted(edges, slots, "right") % 2 == 1
+    return inside
+
+
+def _commits(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArray[np.int64]:
+    if COMMIT not in reader.columns:
+        return np.full(len(rows), fragment.min_commit, dtype=np.int64)
+    return _integers(reader, rows_at(reader, rows, (COMMIT,)).column(COMMIT))
+
+
+def _integers(reader: FragmentReader, column: pa.Array) -> NDArray[np.int64]:
+    if column.null_count:
+        raise reader.damaged("its rows are not those of a fragment")
+    integers: NDArray[np.int64] = column.to_numpy().astype(np.int64, copy=False)
+    return integers
+
+
+def _newer_is_before(
+    reader: FragmentReader, candidates: Candidates, primary_key: Sequence[str], snapshot: int
+) -> Mask:
+    """Whether the row before each one is a newer version of it; versions lie side by side.
+
+    That one alone need be asked: if it is beyond the snapshot, so are those before it.
+    """
+    rows = candidates.rows - 1
+    exists = rows >= 0
+    if not exists.all():
+        newer = np.zeros(len(rows), dtype=bool)
+        newer[exists] = _newer_is_before(reader, candidates.only(exists), primary_key, snapshot)
+        return newer
+    before = rows_at(reader, rows, (*primary_key, *(c for c in (SLOT, COMMIT) if c in reader.columns)))
+    same = _integers(reader, before.column(SLOT)) == candidates.slots
+    if COMMIT in reader.columns:
+        same &= _integers(reader, before.column(COMMIT)) <= snapshot
+    newer_before: Mask = same & _equal(reader, before, candidates.keys, primary_key)
+    return newer_before
+
+
+def _equal(
+    reader: FragmentReader, found: pa.RecordBatch, keys: Sequence[pa.Array], primary_key: Sequence[str]
+) -> Mask:
+    equal = np.ones(found.num_rows, dtype=bool)
+    try:
+        for name, key in zip(primary_key, keys, strict=True):
+            equal &= pc.equal(found.column(name), key).fill_null(False).to_numpy(zero_copy_only=False)
+    except UNREADABLE as error:
+        raise reader.damaged(error) from error
+    return equal
+
+
+def _newer_in(
+    other: Fragment,
+    reader: FragmentReader,
+    candidates: Candidates,
+    commits: NDArray[np.int64],
+    primary_key: Sequence[str],
+    snapshot: int,
+) -> Mask:
+    """Whether another fragment has a version of a later commit than `commits`, up to the snapshot."""
+    rows = find(reader, candidates.slots, candidates.keys, primary_key, snapshot)
+    newer = rows >= 0
+    newer[newer] = _commits(other, reader, rows[newer]) > commits[newer]
+    return newer
+
+
+def find(
+    reader: FragmentReader,
+    slots: NDArray[np.uint16],
+    keys: Sequence[pa.Array],
+    primary_key: Sequence[str],
+    snapshot: int,
+) -> Rows:
+    """The row of the newest version of each key up to the snapshot, tombstones too; -1 for none."""
+    within = reader.slot_starts
+    low = within[np.minimum(slots.astype(np.int64), len(within) - 1)]
+    high = within[np.minimum(slots.astype(np.int64) + 1, len(within) - 1)]
+    rows = np.full(len(slots), -1, dtype=np.int64)
+    asked = np.flatnonzero(low < high)
+    if not len(asked):
+        return rows
+    indices = pa.array(asked)
+    keys = [key.take(indices) for key in keys]
+    try:
+        search = _Search(reader, keys, primary_key, snapshot)
+        found = search.first_rows(low[asked], high[asked])
+    except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
+        raise reader.damaged(error) from error
+    there = np.flatnonzero(found < high[asked])
+    at = found[there]
+    keys = [key.take(pa.array(there)) for key in keys]
+    equal = _equal(reader, rows_at(reader, at, primary_key), keys, primary_key)
+    rows[asked[there[equal]]] = at[equal]
+    return rows
+
+
+class _Search:
+    """Bisects for many keys at once, each between rows of its own slot."""
+
+    def __init__(
+        self, reader: FragmentReader, keys: Sequence[pa.Array], primary_key: Sequence[str], snapshot: int
+    ) -> None:
+        self._reader, self._names = reader, tuple(primary_key)
+        self._targets = [part for key in keys for part in comparable(key)]
+        self._snapshot = snapshot
+        self._versioned = COMMIT in reader.columns
+
+    def first_rows(self, low: Rows, high: Rows) -> Rows:
+        """The first row in [low, high), `high` for none, that is not below (key, the snapshot)."""
+        starts = self._reader.starts
+        batches = np.searchsorted(starts, low, "right") - 1
+        last = np.searchsorted(starts, high - 1, "right") - 1
+        # A slot that goes over several batches: the last one that begins below the key.
+        for index in range(int(batches.min()) + 1, int(last.max()) + 1):
+            chosen = np.flatnonzero((batches < index) & (index <= last))
+            if len(chosen):
+                first = np.zeros(len(chosen), dtype=np.int64)
+                batches[chosen[self._are_below(index, first, chosen)]] = index
+        found = np.empty(len(low), dtype=np.int64)
+        order = np.argsort(batches, kind="stable")
+        for begin, end in stretches(batches[order]):
+            chosen = order[begin:end]
+            index = int(batches[chosen[0]])
+            begins, ends = int(starts[index]), int(starts[index + 1])
+            lows = np.maximum(low[chosen], begins) - begins
+            highs = np.minimum(high[chosen], ends) - begins
+            found[chosen] = begins + self._within(index, lows, highs, chosen)
+        return found
+
+    def _within(self, index: int, low: Rows, high: Rows, chosen: Rows) -> Rows:
+        last = int(self._reader.starts[index + 1] - self._reader.starts[index]) - 1
+        while (low < high).any():
+            middle = (low + high) >> 1
+            below = self._are_below(index, np.minimum(middle, last), chosen) & (low < high)
+            high = np.where(below, high, middle)
+            low = np.where(below, middle + 1, low)
+        return low
+
+    def _are_below(self, index: int, rows: Rows, chosen: Rows) -> Mask:
+        """Whether rows of a batch come before the chosen keys, at the snapshot."""
+        batch = self._reader.unchecked_batch(index)
+        below = np.zeros(len(rows), dtype=bool)
+        equal = np.ones(len(rows), dtype=bool)
+        values = (part for name in self._names for part in comparable(batch.column(name)))
+        for value, target in zip(values, self._targets, strict=True):
+            less, same = _compared(value, rows, target, chosen)
+            below |= equal & less
+            equal &= same
+        if self._versioned:
+            commits = batch.column(COMMIT).to_numpy(zero_copy_only=True)
+            below |= equal & (commits[rows] > self._snapshot)
+        return below
+
+
+def comparable(column: pa.Array) -> list[Comparable]:
+    """A key column as one or two columns that compare across arrays; the most significant first."""
+    kind = column.type
+    if kind.id in _BYTES:
+        return [column]
+    if kind.id == _DECIMAL:
+        halves = np.frombuffer(column.buffers()[1], np.int64, 2 * len(column), 16 * column.offset)
+        return [halves[1::2], halves[0::2].view(np.uint64)]
+    return [sort_codes(column)]
+
+
+def _compared(value: Comparable, rows: Rows, target: Comparable, chosen: Rows) -> tuple[Mask, Mask]:
+    """(less, equal) of some rows of a column and some targets."""
+    if isinstance(value, np.ndarray):
+        left, right = value[rows], target[chosen]
+        return left < right, left == right
+    offsets = _OFFSETS.get(value.type.id)
+    if offsets is not None:
+        _check_offsets(value, offsets, rows)
+    left, right = value.take(pa.array(rows)), target.take(pa.array(chosen))
+    less, same = pc.less(left, right), pc.equal(left, right)
+    return less.to_numpy(zero_copy_only=False), same.to_numpy(zero_copy_only=False)

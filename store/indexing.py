@@ -1,0 +1,142 @@
+"""Secondary indexes: their runs are built with every fragment, and for old fragments when one is made.
+
+From the transaction that enters an index on, whoever commits a fragment brings its runs: writers,
+movers, compactions. The fragments that were there before get theirs one after another, by whoever
+builds. When none lacks them, one transaction lets scans use the index. A build that was killed
+leaves an index that scans do not use; building it again goes on where it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from elasticscan.base.errors import AlreadyExists, ColumnNotFound, FragmentDamaged, InvalidOption
+from elasticscan.base.limits import check_name
+from elasticscan.base.value_keys import check_index_type
+from elasticscan.catalog import Tx
+from elasticscan.storage import build_runs
+from elasticscan.store.context import Context
+from elasticscan.topology import INDEX_KINDS, Fragment, IndexInfo, StagedFragment, TableInfo
+
+# Called with (rows of fragments that have their runs, rows of all fragments).
+OnIndexed = Callable[[int, int], None]
+
+BUILDERS = 2
+
+
+def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment]) -> bool:
+    """Whether some fragment lacks runs of some index."""
+    wanted = {index.id for index in indexes}
+    return any(wanted - {run.index for run in fragment.runs} for fragment in staged)
+
+
+def with_runs(
+    context: Context, table: TableInfo, indexes: Sequence[IndexInfo], staged: Iterable[StagedFragment]
+) -> list[StagedFragment]:
+    """The fragments with runs of every index; those that they lack are built now."""
+    found = []
+    for fragment in staged:
+        disk = context.disk_of(fragment.shard)
+        having = {run.index for run in fragment.runs}
+        lacking = [index for index in indexes if index.id not in having]
+        built = [run for index in lacking for run in build_runs(disk, table, index, fragment)]
+        found.append(replace(fragment, runs=(*fragment.runs, *built)) if built else fragment)
+    return found
+
+
+def define_index(
+    table: TableInfo, name: str, columns: Sequence[str], kind: str, include: Sequence[str]
+) -> IndexInfo:
+    """A checked definition, not entered yet."""
+    check_name("index", name)
+    if kind not in INDEX_KINDS:
+        raise InvalidOption(f"kind={kind!r} must be one of {', '.join(INDEX_KINDS)}", option="kind")
+    for option, names in (("columns", columns), ("include", include)):
+        if len(set(names)) < len(names):
+            raise InvalidOption(f"{option}={list(names)!r} names a column twice", option=option)
+        for column in names:
+            if column not in table.schema.names:
+                raise ColumnNotFound(
+                    f"table {table.name!r} has no column {column!r}; it has {', '.join(table.schema.names)}",
+                    column=column,
+                )
+    if not columns:
+        raise InvalidOption("columns must name at least one column to index", option="columns")
+    if name in ("auto", "none"):
+        raise InvalidOption(f"an index cannot be named {name!r}: that word has a meaning", option="name")
+    for column in columns:
+        check_index_type(column, table.schema.field(column).type)
+    carried = tuple(c for c in include if c not in columns and c not in table.primary_key)
+    return IndexInfo(0, table.id, name, kind, tuple(columns), carried, ready=False)
+
+
+def create_index(
+    context: Context, table: TableInfo, wanted: IndexInfo, on_progress: OnIndexed | None = None
+) -> IndexInfo:
+    """Enter an index and build it; goes on with a build of the same that was interrupted."""
+    with context.catalog.writing() as tx:
+        known = next((i for i in tx.indexes(table.id) if i.name == wanted.name), None)
+        if known is None:
+            index = tx.create_index(wanted)
+        elif known.ready or replace(known, id=0) != wanted:
+            raise AlreadyExists(
+                f"table {table.name!r} already has an index {wanted.name!r}; drop it or choose another name",
+                index=wanted.name,
+            )
+        else:
+            index = known
+    while not _finish(context, index):
+        _build(context, table, index, on_progress or _silent)
+    return replace(index, ready=True)
+
+
+def _silent(_done: int, _total: int) -> None:
+    """Nobody watches."""
+
+
+def _finish(context: Context, index: IndexInfo) -> bool:
+    """Let scans use the index if every fragment has its runs; true also when it was dropped."""
+    with context.catalog.writing() as tx:
+        if index.id not in {known.id for known in tx.indexes(index.table)}:
+            return True
+        if tx.without_runs(index):
+            return False
+        tx.set_index_ready(index.id)
+    return True
+
+
+def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: OnIndexed) -> None:
+    """Runs for the fragments that have none; several at a time, each entered when it is built."""
+    with context.catalog.reading() as tx:
+        waiting = sorted(tx.without_runs(index), key=lambda fragment: -fragment.rows)
+        total = sum(fragment.rows for fragment in tx.fragments(table=table.id))
+    done = total - sum(fragment.rows for fragment in waiting)
+    on_progress(done, total)
+    with ThreadPoolExecutor(BUILDERS) as pool:
+        for fragment in pool.map(lambda each: _build_one(context, table, index, each), waiting):
+            done += fragment.rows
+            on_progress(done, total)
+
+
+def _build_one(context: Context, table: TableInfo, index: IndexInfo, fragment: Fragment) -> Fragment:
+    disk = context.disk_of(fragment.shard)
+    try:
+        context.check_sums([fragment])
+        runs = build_runs(disk, table, index, fragment)
+    except FragmentDamaged:
+        with context.catalog.reading() as tx:
+            if _is_live(tx, fragment):
+                raise
+        return fragment  # it was replaced and collected meanwhile
+    with context.catalog.writing() as tx:
+        entered = tx.add_runs(index, fragment.id, runs)
+    if not entered:
+        for run in runs:
+            disk.delete(run.path)
+    return fragment
+
+
+def _is_live(tx: Tx, fragment: Fragment) -> bool:
+    return any(known.id == fragment.id for known in tx.fragments(table=fragment.table, shard=fragment.shard))

@@ -1,0 +1,333 @@
+"""Passing over what cannot match: no row that matches is lost, none that was replaced comes back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base.order_keys import encode_row
+from elasticscan.base.value_keys import NULL, encode_value, encode_values
+from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage.fragment import SYSTEM_COLUMNS, FragmentReader
+from elasticscan.storage.pages import Page, PageLimits, Piece, cursors_of, pieces_of, read_page
+from elasticscan.storage.statistics import StatisticsCollector
+from elasticscan.storage.view import Bounds
+from elasticscan.topology import Block, Fragment, FragmentStatistics, SlotSet
+from tests.storage.versions import KEY_KINDS, Key, Scenario, Shelf, Version, keys_of, table_of
+
+SEEDS = st.integers(0, 1 << 32)
+PLENTY = PageLimits(1 << 20, 1 << 30)
+Row = tuple[int, Key, Any, Any]
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
+
+
+class Range:
+    """The filter low <= value key of a column < high, and what statistics say about it."""
+
+    def __init__(self, shelf: Shelf, column: str, low: bytes, high: bytes) -> None:
+        self.shelf, self.column, self.low, self.high = shelf, column, low, high
+        self.asked: list[tuple[int, int | None]] = []
+        self._known: dict[int, FragmentStatistics] = {}
+
+    def accepts(self, key: bytes) -> bool:
+        return self.low <= key < self.high
+
+    def may_match(self, fragment: Fragment, index: int | None) -> bool:
+        self.asked.append((fragment.id, index))
+        if fragment.id not in self._known:
+            self._known[fragment.id] = statistics_of(self.shelf, fragment)
+        blocks = self._known[fragment.id].columns[self.column].blocks
+        return any(self._meets(block) for block in (blocks if index is None else blocks[index : index + 1]))
+
+    def _meets(self, block: Block) -> bool:
+        values = block.low < self.high and self.low < block.high
+        return values or (block.nulls > 0 and self.accepts(NULL))
+
+
+def statistics_of(shelf: Shelf, fragment: Fragment) -> FragmentStatistics:
+    names = shelf.table.schema.names
+    batches = list(FragmentReader(shelf.disk, fragment.path, names, fragment.bytes))
+    collector = StatisticsCollector([f for f in batches[0].schema if f.name not in SYSTEM_COLUMNS])
+    for batch in batches:
+        collector.add(batch)
+    return collector.finish()
+
+
+def read_all(
+    shelf: Shelf,
+    bounds: Bounds,
+    limits: Callable[[], PageLimits],
+    may_match: Callable[[Fragment, int | None], bool] | None,
+    pieces: Sequence[Piece] | None = None,
+) -> list[Page]:
+    """Page after page; each is from a fresh source, as if read by another process."""
+    left = list(pieces or [Piece(0, shelf.slot_count)])
+    pages: list[Page] = []
+    while left:
+        source = replace(shelf.source(), may_match=may_match)
+        page = read_page(source, left, bounds, shelf.table.schema.names, limits())
+        assert page.rows.num_rows or not page.left, "a page without rows is the last one"
+        left = pieces_of(cursors_of(page.left))
+        pages.append(page)
+    return pages
+
+
+def rows_of(pages: Sequence[Page], shelf: Shelf) -> list[Row]:
+    return [
+        row
+        for page in pages
+        for row in zip(
+            page.slots.to_pylist(),
+            keys_of(page.rows, shelf.table),
+            page.rows.column("v").to_pylist(),
+            page.rows.column("n").to_pylist(),
+            strict=True,
+        )
+    ]
+
+
+def matching(pages: Sequence[Page], shelf: Shelf, wanted: Range) -> list[Row]:
+    """The rows that the reader's own filter keeps."""
+    found = []
+    for page in pages:
+        column = page.rows.column(wanted.column)
+        kept = [row for row in range(len(column)) if wanted.accepts(encode_values([column], row))]
+        found += [rows_of([page], shelf)[row] for row in kept]
+    return found
+
+
+def varying(rng: random.Random) -> Callable[[], PageLimits]:
+    return lambda: PageLimits(rng.choice((1, 2, 3, 5, 9, 100)), rng.choice((1, 30, 100, 300, 1 << 20)))
+
+
+def same(rows: int) -> Callable[[], PageLimits]:
+    return lambda: PageLimits(rows, 1 << 30)
+
+
+def some_range(scenario: Scenario) -> Range:
+    """Between two of a column's values, or something that no row or every row meets."""
+    rng, shelf = scenario.rng, scenario.shelf
+    column = rng.choice(shelf.table.schema.names)
+    keys = {b"", NULL, b"\1", b"\2"}
+    for version in shelf.versions():
+        value: Any = {"v": version.value, "n": None if version.value is None else version.commit}.get(column)
+        if column in shelf.table.primary_key:
+            value = version.key[shelf.table.primary_key.index(column)]
+        key = encode_value(pa.scalar(value, shelf.table.schema.field(column).type))
+        keys |= {key, key + b"\0"}
+    low, high = sorted(rng.choices(sorted(keys), k=2))
+    return Range(shelf, column, low, high)
+
+
+@settings(max_examples=250, deadline=None)
+@given(SEEDS)
+def test_no_row_that_matches_is_lost_with_pages_of_any_limits(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fragment_module, "BATCH_ROWS", 1 + seed % 5)
+        scenario = Scenario(seed)
+        shelf = scenario.shelf
+        snapshot = scenario.rng.randint(0, scenario.commits)
+        bounds = Bounds(scenario.floor(snapshot), snapshot)
+        wanted = some_range(scenario)
+        pages = read_all(shelf, bounds, varying(scenario.rng), wanted.may_match)
+        everything = read_all(shelf, bounds, lambda: PLENTY, None)
+        rows = rows_of(pages, shelf)
+        visible = rows_of(everything, shelf)
+        assert {key: value for _, key, value, _ in visible} == scenario.visible(snapshot)
+        assert matching(pages, shelf, wanted) == matching(everything, shelf, wanted)
+        assert set(rows) <= set(visible), "what comes besides was not replaced either"
+        assert rows == [row for row in visible if row in set(rows)], "each once, in order"
+
+
+@settings(max_examples=120, deadline=None)
+@given(SEEDS)
+def test_no_row_is_lost_from_any_cursors(seed: int) -> None:
+    """Positions come from other shards: their keys may be inside a batch that is passed over."""
+    scenario = Scenario(seed)
+    rng, shelf, snapshot = scenario.rng, scenario.shelf, scenario.commits
+    kinds = [shelf.table.schema.field(name).type for name in shelf.table.primary_key]
+    cursors: list[tuple[SlotSet, bytes | None]] = []
+    for slot in rng.sample(range(shelf.slot_count), rng.randint(1, shelf.slot_count)):
+        key = scenario.kind.make(rng, rng.randint(0, 30))
+        columns = [pa.array([value], kind) for value, kind in zip(key, kinds, strict=True)]
+        position = slot.to_bytes(2, "big") + encode_row(columns, 0) if rng.random() < 0.6 else None
+        cursors.append((SlotSet.span(slot, slot + 1), position))
+    bounds = Bounds(scenario.floor(snapshot), snapshot)
+    wanted, pieces = some_range(scenario), pieces_of(cursors)
+    pages = read_all(shelf, bounds, varying(rng), wanted.may_match, pieces)
+    everything = read_all(shelf, bounds, lambda: PLENTY, None, pieces) if pieces else []
+    assert matching(pages, shelf, wanted) == matching(everything, shelf, wanted)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_where_everything_may_match_pages_are_the_same(seed: int) -> None:
+    scenario = Scenario(seed)
+    bounds = Bounds(scenario.floor(scenario.commits), scenario.commits)
+    rows = scenario.rng.randint(1, 12)
+    plain = read_all(scenario.shelf, bounds, same(rows), None)
+    asked = read_all(scenario.shelf, bounds, same(rows), lambda *_: True)
+    assert plain == asked
+    assert all(page.skipped == 0 for page in plain)
+    assert all(page.scanned >= page.rows.num_rows for page in plain)
+
+
+# ------------------------------------------------------------------------------- cases with names
+
+
+def shelf_of(slot_count: int = 1) -> Shelf:
+    return Shelf(table_of(KEY_KINDS["int"]), slot_count)
+
+
+def versions(
+    shelf: Shelf, keys: Sequence[int], value: Callable[[int], str | None], commit: int = 1
+) -> list[Version]:
+    return [Version((key,), commit, value(key), shelf.slot_of((key,))) for key in keys]
+
+
+def equal_to(shelf: Shelf, value: str) -> Range:
+    key = encode_value(pa.scalar(value))
+    return Range(shelf, "v", key, key + b"\0")
+
+
+def values_of(pages: Sequence[Page], shelf: Shelf) -> list[Any]:
+    return [value for _, _, value, _ in rows_of(pages, shelf)]
+
+
+@pytest.mark.parametrize("newer", ["other", None])
+def test_a_newer_version_that_does_not_match_still_hides_an_older_one_that_does(newer: str | None) -> None:
+    shelf = shelf_of()
+    shelf.add(versions(shelf, range(12), lambda _: "wanted"))
+    shelf.add(versions(shelf, range(12), lambda _: newer, commit=2))
+    wanted = equal_to(shelf, "wanted")
+    assert not wanted.may_match(shelf.fragments[1], None)
+    assert matching(read_all(shelf, Bounds(0, 2), same(5), wanted.may_match), shelf, wanted) == []
+    older = read_all(shelf, Bounds(0, 1), same(5), wanted.may_match)
+    assert len(matching(older, shelf, wanted)) == 12
+
+
+def test_several_fragments_of_which_none_may_match_are_passed_over_together() -> None:
+    shelf = shelf_of(4)
+    shelf.add(versions(shelf, range(20), lambda _: "old"))
+    shelf.add(versions(shelf, range(10), lambda _: "new", commit=2))
+    wanted = equal_to(shelf, "wanted")
+    wanted.may_match(shelf.fragments[0], None), wanted.may_match(shelf.fragments[1], None)
+
+    def refuse(*_: Any) -> FragmentReader:
+        raise AssertionError("a fragment that cannot match was opened")
+
+    source = replace(shelf.source(), may_match=wanted.may_match, open=refuse)
+    page = read_page(source, [Piece(0, 4)], Bounds(0, 2), ["k"], PLENTY)
+    assert (page.rows.num_rows, page.left) == (0, ())
+    assert (page.skipped, page.scanned) == (30, 0)
+
+
+def test_only_batches_that_may_match_are_read() -> None:
+    shelf = shelf_of()
+    shelf.add(versions(shelf, range(40), lambda key: f"{key // 4}"))
+    for batch in range(10):
+        wanted = equal_to(shelf, f"{batch}")
+        (page,) = read_all(shelf, Bounds(0, 1), same(100), wanted.may_match)
+        assert values_of([page], shelf) == [f"{batch}"] * 4
+        assert (page.skipped, page.scanned) == (36, 4)
+
+
+def test_a_batch_that_cannot_match_is_not_even_opened() -> None:
+    shelf = shelf_of()
+    shelf.add(versions(shelf, range(400), lambda key: f"{key // 4}"))
+    wanted = equal_to(shelf, "71")
+    source = replace(shelf.source(), may_match=wanted.may_match)
+    read_page(source, [Piece(0, 1)], Bounds(0, 1), shelf.table.schema.names, PLENTY)
+    reader = source.open(shelf.fragments[0], tuple(dict.fromkeys((*shelf.table.schema.names, "k"))))
+    assert len(reader._sound) <= 9, "the bisection for the first row, and the one that may match"
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 5])
+def test_a_page_ends_and_goes_on_around_a_long_run_of_batches_passed_over(rows: int) -> None:
+    """All rows are in one slot, so the position is a key before the run."""
+    shelf = shelf_of()
+    shelf.add(versions(shelf, range(400), lambda key: "wanted" if key < 6 or key >= 394 else "no"))
+    wanted = equal_to(shelf, "wanted")
+    pages = read_all(shelf, Bounds(0, 1), same(rows), wanted.may_match)
+    assert [key for _, (key,), _, _ in matching(pages, shelf, wanted)] == [*range(6), *range(394, 400)]
+    assert len(pages) <= 1 + 16 // rows + 1
+    assert len(wanted.asked) <= 102 * len(pages), "each batch at most once a page"
+    assert all(page.rows.num_rows for page in pages)
+
+
+def test_a_run_over_many_slots_is_asked_about_once_a_page() -> None:
+    shelf = shelf_of(512)
+    for start in range(2):
+        at = SlotSet.of((slot, slot + 1) for slot in range(512) if slot % 2 == start)
+        fragment = versions(shelf, range(start * 1_000, start * 1_000 + 800), lambda _: "no")
+        shelf.add([version for version in fragment if version.slot in at], at)
+    # It says that a fragment may match although none of its batches does, so that all are asked for.
+    asked: list[tuple[int, int | None]] = []
+
+    def may_match(fragment: Fragment, index: int | None) -> bool:
+        asked.append((fragment.id, index))
+        return index is None
+
+    source = replace(shelf.source(), may_match=may_match)
+    page = read_page(source, [Piece(0, 512)], Bounds(0, 1), ["k"], PLENTY)
+    assert (page.rows.num_rows, page.left) == (0, ())
+    assert len(asked) == len(set(asked))
+    assert page.skipped == sum(fragment.rows for fragment in shelf.fragments)
+
+
+def test_a_full_page_is_the_last_one_if_the_rest_cannot_match() -> None:
+    shelf = shelf_of(2)
+    halves = [SlotSet.span(0, 1), SlotSet.span(1, 2)]
+    keys = range(60)
+    for half, value in zip(halves, ("wanted", "no"), strict=True):
+        rows = versions(shelf, keys, lambda _, value=value: value)  # type: ignore[misc]
+        shelf.add([version for version in rows if version.slot in half], half)
+    wanted = equal_to(shelf, "wanted")
+    count = shelf.fragments[0].rows
+    (page,) = read_all(shelf, Bounds(0, 1), same(count), wanted.may_match)
+    assert page.rows.num_rows == count
+    assert page.skipped == 60 - count
+
+
+def test_a_page_may_begin_inside_a_batch_that_cannot_match() -> None:
+    shelf = shelf_of()
+    shelf.add(versions(shelf, range(16), lambda key: f"{key // 4}"))
+    wanted = equal_to(shelf, "2")
+    for key in range(16):
+        piece = Piece(0, 1, encode_row([pa.array([key])], 0))
+        pages = read_all(shelf, Bounds(0, 1), same(2), wanted.may_match, [piece])
+        assert [k for _, (k,), _, _ in rows_of(pages, shelf)] == [k for k in range(8, 12) if k > key]
+
+
+def test_a_fragment_with_newer_rows_than_the_snapshot_loses_no_older_row() -> None:
+    """Its newest versions do not match, but at the snapshot an older one counts."""
+    shelf = shelf_of()
+    both = [Version((key,), commit, f"commit {commit}", 0) for key in range(20) for commit in (1, 2)]
+    shelf.add(both)
+    wanted = equal_to(shelf, "commit 1")
+    assert len(matching(read_all(shelf, Bounds(0, 1), same(7), wanted.may_match), shelf, wanted)) == 20
+    assert matching(read_all(shelf, Bounds(0, 2), same(7), wanted.may_match), shelf, wanted) == []
+
+
+def test_nulls_that_are_wanted_are_found_in_batches_of_nothing_else() -> None:
+    shelf = shelf_of()
+    shelf.add(versions(shelf, range(16), lambda key: f"{key}"))
+    nulls = Range(shelf, "v", NULL, b"\1")
+    assert read_all(shelf, Bounds(0, 1), same(9), nulls.may_match)[0].rows.num_rows == 0
+    table = shelf.table
+    rows = pa.RecordBatch.from_pydict({"k": [1], "v": [None], "n": [None]}, schema=table.schema)
+    collector = StatisticsCollector(list(table.schema))
+    collector.add(rows)
+    (block,) = collector.finish().columns["v"].blocks
+    assert nulls._meets(block)
