@@ -205,6 +205,12 @@ class CommitTx(FragmentTx):
             for row in self._sql.execute(query)
         ]
 
+    def kept_seconds(self, snapshot: int, retention_seconds: float) -> float:
+        """For how much longer the retention period alone keeps a snapshot readable."""
+        later = select(func.min(commits.c.created_at)).where(commits.c.number > snapshot)
+        overtaken_at = self._sql.execute(later).scalar()
+        return retention_seconds - (0.0 if overtaken_at is None else self.now - overtaken_at)
+
     def oldest_needed(self, table: int, retention_seconds: float) -> int:
         """The oldest snapshot that a lease or the retention period may still ask for."""
         newest = self.versions()[1]

@@ -139,6 +139,7 @@ class FragmentTx(PlacementTx):
         row = {"table_id": info.table, "name": info.name, "kind": info.kind, "created_at": self.now}
         lists = {"columns": json.dumps(info.columns), "include": json.dumps(info.include)}
         self._sql.execute(insert(indexes).values(**row, **lists, ready=False))
+        self.bump_layout()
         return self.index(info.table, info.name)
 
     def indexes(self, table: int | None = None) -> tuple[IndexInfo, ...]:

@@ -187,6 +187,9 @@ class PlacementTx:
         )
         return topology
 
+    def newest_topology_number(self) -> int:
+        return int(self._sql.execute(select(func.max(topologies.c.number))).scalar_one())
+
     def newest_topology(self) -> Topology:
         query = select(topologies).order_by(topologies.c.number.desc()).limit(1)
         return _unpack_topology(self._sql.execute(query).one())

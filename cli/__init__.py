@@ -18,7 +18,8 @@ What it promises:
 - **Nothing happens by halves.** `load` is one commit over all its files, and a table that it made
   goes again when the load fails. `scan --output` gives its file the name it was asked for when the
   file is complete. A scan that stops early prints the key that goes on after the last row printed,
-  not somewhere near it.
+  not somewhere near it. An index whose build was stopped is not used by scans, and the same
+  `index create` goes on where it stopped.
 - **Memory follows the page, not the table**, for `load` as for `scan`.
 
 How it is cut:
@@ -29,7 +30,9 @@ How it is cut:
     picture.py    a store's status, drawn
     stores.py     create, status, tables
     loading.py    load;         files.py    CSV, Parquet and Arrow files as batches, and back
-    scanning.py   scan, explain; paging.py  exactly so many rows of a scan, and the key after them
+    scanning.py   scan;         paging.py   exactly so many rows of a scan, and the key after them
+    explaining.py explain
+    indexes.py    index create, index drop, index list
     changes.py    expand, contract, move, split, join, history
     upkeep.py     compact, gc, verify
     demo.py       `elasticscan demo`: a Spark scan beside a plain one while tablets move;

@@ -9,6 +9,8 @@ import typer
 
 from elasticscan.base.errors import InvalidOption
 
+AUTO = "auto"  # the index that is taken when none is named: the cheapest way
+
 _JSON = "elasticscan.json"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9}
@@ -30,6 +32,15 @@ Tablet = Annotated[int, typer.Argument(metavar="TABLET", help="A tablet's id, as
 # Eager, so that errors in the other options know the voice too.
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON, for scripts.", callback=_remember, is_eager=True)
+]
+Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Which, in this order.")]
+Filter = Annotated[str | None, typer.Option("--filter", metavar="SQL", help="A condition on the rows.")]
+Snapshot = Annotated[int | None, typer.Option("--snapshot", help="A commit number; the newest by default.")]
+IndexChoice = Annotated[
+    str | None,
+    typer.Option(
+        "--index", metavar="NAME", help="auto (the cheapest, by default), none, or an index's name."
+    ),
 ]
 Speed = Annotated[
     str | None,

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from elasticscan.cli.indexes import index_listing
 from elasticscan.cli.output import size, when
 
 COLOURS = ("dodger_blue1", "dark_orange", "spring_green3", "medium_orchid", "gold1", "turquoise2", "hot_pink")
@@ -49,6 +50,7 @@ def picture(uri: str, status: Mapping[str, Any]) -> RenderableType:
     ]
     for title, shown in (
         ("tables", _tables(status["tables"])),
+        ("indexes", _indexes(status["tables"])),
         ("moves under way", _moves(status)),
         ("leases", _leases(status["leases"])),
     ):
@@ -97,6 +99,10 @@ def _tables(tables: Sequence[Mapping[str, Any]]) -> Table:
         keys = ", ".join(table["primary_key"])
         shown.add_row(table["name"], rows, size(table["bytes"]), str(table["fragments"]), keys)
     return shown
+
+
+def _indexes(tables: Sequence[Mapping[str, Any]]) -> Table:
+    return index_listing([{"table": table["name"], **each} for table in tables for each in table["indexes"]])
 
 
 def _moves(status: Mapping[str, Any]) -> Table:

@@ -1,4 +1,4 @@
-"""scan and explain."""
+"""scan: rows to the terminal, to stdout or to a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.table import Table as Listing
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_PAGE_ROWS
 from elasticscan.cli.files import kind_of, open_writer
-from elasticscan.cli.options import Json, Table, Uri, names_of
+from elasticscan.cli.options import Columns, Filter, IndexChoice, Json, Snapshot, Uri, names_of
 from elasticscan.cli.output import (
     console,
     plain,
@@ -30,10 +30,6 @@ from elasticscan.store import Page, Scan, Store
 
 # What people see when they did not say how much they want to see.
 SHOWN_ROWS = 20
-
-Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Which, in this order.")]
-Filter = Annotated[str | None, typer.Option("--filter", metavar="SQL", help="A condition on the rows.")]
-Snapshot = Annotated[int | None, typer.Option("--snapshot", help="A commit number; the newest by default.")]
 
 
 @dataclass(slots=True)
@@ -51,6 +47,14 @@ def scan(
     columns: Columns = None,
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
+    index: IndexChoice = None,
+    order: Annotated[
+        str | None,
+        typer.Option(metavar="index", help="index: all rows in the order of the index that --index names."),
+    ] = None,
+    descending: Annotated[
+        bool, typer.Option("--descending", help="From the highest key of the named index down.")
+    ] = False,
     limit: Annotated[int | None, typer.Option(min=0, help="Stop after so many rows.")] = None,
     pages: Annotated[int | None, typer.Option(min=1, help="Stop after so many pages.")] = None,
     page_rows: Annotated[int, typer.Option(help="Most rows of a page.")] = DEFAULT_PAGE_ROWS,
@@ -70,7 +74,14 @@ def scan(
     if limit is None and pages is None and output is None and not json:
         limit = SHOWN_ROWS
     with Store.open(uri) as store:
-        asked = {"columns": columns, "filter": filter, "snapshot": snapshot}
+        asked = {
+            "columns": names_of(columns),
+            "filter": filter,
+            "snapshot": snapshot,
+            "index": index,
+            "order": order,
+            "descending": descending or None,
+        }
         begun = _begin(store, table, key, asked, page_rows)
         beginning = begun.key
         told = _Told(begun.snapshot, beginning)
@@ -90,42 +101,12 @@ def scan(
             end_lease(store, beginning)
 
 
-def explain(
-    uri: Uri,
-    table: Table,
-    columns: Columns = None,
-    filter: Filter = None,  # noqa: A002 - the word users know
-    snapshot: Snapshot = None,
-    json: Json = False,
-) -> None:
-    """Say what a scan would read, and where."""
-    with Store.open(uri) as store:
-        begun = store.scan(table, names_of(columns), filter, snapshot=snapshot)
-        end_lease(store, begun.key)
-        found = begun.explain()
-    if json:
-        print_json(found)
-        return
-    shown = Listing(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
-    for name, value in found.items():
-        shown.add_row(f"[dim]{name.replace('_', ' ')}[/dim]", escape(_explained(value)))
-    console().print(shown)
-
-
-def _explained(value: Any) -> str:
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "\n".join(f"{part['scan']} of {part['slots']:,} slots at {part['shard']}" for part in value)
-    if isinstance(value, list):
-        return ", ".join(value)
-    return "none" if value is None else str(value)
-
-
 def _begin(store: Store, table: str | None, key: str | None, asked: dict[str, Any], page_rows: int) -> Scan:
     if key is None:
         if table is None:
             raise InvalidOption("name a TABLE, or pass the --key of a scan that stopped", option="TABLE")
-        columns = names_of(asked["columns"])
-        return store.scan(table, columns, asked["filter"], snapshot=asked["snapshot"], page_rows=page_rows)
+        wanted = {name: value for name, value in asked.items() if value is not None}
+        return store.scan(table, page_rows=page_rows, **wanted)
     given = [f"--{name}" for name, value in asked.items() if value is not None]
     if given:
         raise InvalidOption(
@@ -148,14 +129,20 @@ def _watched(pages: Iterable[Page], told: _Told) -> Iterator[Page]:
 
 
 def _to_file(begun: Scan, pages: Iterable[Page], path: Path) -> None:
-    total = begun.explain()["pending_slots"]
+    total = _slots_left(begun)
     with progress() as bar, open_writer(path, begun.schema) as writer:
         task = bar.add_task(f"writing {path.name}", total=total, note="")
         rows = 0
         for page in pages:
             writer.write_batch(page.rows)
             rows += page.rows.num_rows
-            bar.update(task, completed=total - begun.explain()["pending_slots"], note=f"{rows:,} rows")
+            bar.update(task, completed=(total or 0) - (_slots_left(begun) or 0), note=f"{rows:,} rows")
+
+
+def _slots_left(begun: Scan) -> int | None:
+    """How far a scan is; one through an index has all slots before it until its end."""
+    found = begun.explain()
+    return int(found["pending_slots"]) if found["ranges"] is None else None
 
 
 def _to_terminal(begun: Scan, pages: Iterable[Page]) -> None:

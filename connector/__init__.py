@@ -45,7 +45,8 @@ type that Spark lacks is an error that names the column; times of day pass, but 
 in aggregates unless `spark.sql.timeType.enabled` is set. Streaming is left to a later release.
 
 Modules: `options` checks what users set, `conversion` the types, `reading`, `pushdown` and
-`writing` are what Spark calls, `source` is the entry, `access` opens stores in tasks.
+`writing` are what Spark calls, `explaining` answers the option `explain`, `source` is the entry,
+`access` opens stores in tasks.
 """
 
 from elasticscan.connector.catalog import Catalog, TableRead

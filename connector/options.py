@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.limits import BATCH_ROWS, MAX_PAGE_ROWS
+from elasticscan.base.limits import BATCH_ROWS, MAX_PAGE_ROWS, NAME_PATTERN
 
 DEFAULT_SPLIT_BYTES = 512 << 20
 
@@ -31,6 +31,7 @@ _OWN = (
     "numPartitions",
     "includeMetadata",
     "pushdown",
+    "explain",
     "txnAppId",
     "txnVersion",
     "primaryKey",
@@ -63,7 +64,8 @@ class Options:
     Attributes:
         store: the store's uri; a directory is absolute, since tasks may run in another one.
         table: the table's name.
-        columns, filter, index: what a read returns and how.
+        columns, filter: what a read returns.
+        index: "auto", "none" or an index's name.
         version, timestamp: the snapshot to read (a commit number, or seconds since the epoch);
             at most one is given.
         batch_rows: most rows of an Arrow batch.
@@ -73,6 +75,7 @@ class Options:
         pushdown: whether Spark may hand its filters over.
         app: (txnAppId, txnVersion) of a write.
         primary_key, shard_key: of the table that a write may create.
+        explain: whether a read gives the ways there are to read, in place of rows.
     """
 
     store: str
@@ -90,6 +93,7 @@ class Options:
     app: tuple[str, int] | None = None
     primary_key: tuple[str, ...] | None = None
     shard_key: tuple[str, ...] | None = None
+    explain: bool = False
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
@@ -109,15 +113,12 @@ def parse_options(given: Mapping[str, str]) -> Options:
             "options 'versionAsOf' and 'timestampAsOf' both choose the snapshot; give one of them",
             option="timestampAsOf",
         )
-    index = _take(values, "index", str.lower) or "auto"
-    if index not in ("auto", "none"):
-        raise _bad("index", values["index"], "'auto' or 'none'")
     options = Options(
         store=store,
         table=table,
         columns=_take(values, "columns", _names("columns")),
         filter=_take(values, "filter", _text("filter")),
-        index=index,
+        index=_take(values, "index", _index) or "auto",
         version=_take(values, "versionAsOf", _whole("versionAsOf", 0)),
         timestamp=_take(values, "timestampAsOf", _moment),
         batch_rows=_take(values, "batchSize", _whole("batchSize", 1, MAX_PAGE_ROWS)) or BATCH_ROWS,
@@ -128,6 +129,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         app=_app(values),
         primary_key=_take(values, "primaryKey", _names("primaryKey")),
         shard_key=_take(values, "shardKey", _names("shardKey")),
+        explain=_take(values, "explain", _flag("explain")) or False,
     )
     if options.shard_key and not options.primary_key:
         raise InvalidOption(
@@ -144,6 +146,12 @@ def check_for_write(options: Options) -> Options:
         "versionAsOf": options.version,
         "timestampAsOf": options.timestamp,
     }
+    if options.explain:
+        raise InvalidOption(
+            "option 'explain' gives the ways there are to read in place of rows, and nothing can be written "
+            "to these; write without it",
+            option="explain",
+        )
     for name, value in narrowing.items():
         if value is not None:
             raise InvalidOption(
@@ -267,6 +275,14 @@ def _names(name: str) -> Callable[[str], tuple[str, ...]]:
         return names
 
     return parse
+
+
+def _index(text: str) -> str:
+    """Whether the table has an index of that name is seen when a read is planned."""
+    name = text.strip().lower()  # names of indexes have no other letters
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise _bad("index", text, "'auto', 'none' or the name of an index")
+    return name
 
 
 def _whole(name: str, least: int, most: int | None = None) -> Callable[[str], int]:

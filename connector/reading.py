@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from elasticscan.base.errors import (
 from elasticscan.base.hashing import slots_of
 from elasticscan.connector.access import opened
 from elasticscan.connector.conversion import ToSpark, match_columns, spark_schema
+from elasticscan.connector.explaining import EXPLANATION, Explained, explanation
 from elasticscan.connector.options import Options
-from elasticscan.connector.splits import KINDS, Part, cut, slot_bytes
+from elasticscan.connector.splits import KINDS, Part, cut, most_index_parts, slot_bytes
 from elasticscan.reader import ContinuationKey
-from elasticscan.store import Store, restrict_key
+from elasticscan.store import Scan, Store, restrict_key
 from elasticscan.topology import TableInfo
 
 SHARD_COLUMN, SLOT_COLUMN = "_shard", "_slot"
@@ -32,7 +34,10 @@ _METADATA = pa.schema(
 
 def offered_schema(table: TableInfo, options: Options) -> StructType:
     """What a read with these options returns when the user gave no schema."""
-    found = spark_schema(pa.schema([table.schema.field(name) for name in _chosen(table, options)]))
+    chosen = _chosen(table, options)
+    if options.explain:
+        return spark_schema(EXPLANATION)
+    found = spark_schema(pa.schema([table.schema.field(name) for name in chosen]))
     if not options.metadata:
         return found
     return StructType(
@@ -89,16 +94,24 @@ class ElasticScanReader(DataSourceReader):
         # Fails here, where the plan is made, rather than in every task.
         table = opened(options.store).table(options.table)
         self._columns = match_columns(schema, offered_schema(table, options))
+        rows = offered_schema(table, replace(options, explain=False)).names
+        self._scanned = rows if options.explain else self._columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Fix the snapshot, take a lease on it, and cut the scan by where slots live now."""
+        """Fix the snapshot, and cut the scan by where slots live now."""
         store = opened(self._options.store)
-        key = self._begin(store)
+        scan = self._begin(store)
+        if self._options.explain:
+            return [Explained(explanation(store, scan))]
+        key, most = _key(store, scan), self._options.partitions
         with store.context.catalog.reading() as tx:
             now, base = tx.placement(), tx.topology(key.base_topology)
             fragments = tx.fragments(table=key.table)
+        if key.index is not None and scan.choice is not None:
+            entries = scan.choice.candidate.rows_scanned
+            most = most_index_parts(len(now.shards), entries, most)
         weights = slot_bytes(fragments, now.slot_count)
-        parts = cut(now, base.placement, weights, self._options.split_bytes, self._options.partitions)
+        parts = cut(now, base.placement, weights, self._options.split_bytes, most)
         names = dict(base.shard_names) | store.context.shard_names()
         return [self._partition(store, key, part, names) for part in parts]
 
@@ -108,6 +121,9 @@ class ElasticScanReader(DataSourceReader):
         Every read of a partition returns the same rows, so Spark may try a task again or run it
         twice. It may also stop asking at any point; nothing has to be told.
         """
+        if isinstance(partition, Explained):
+            yield ToSpark(EXPLANATION, self._columns, self._schema)(partition.batch())
+            return
         part = _checked(partition)
         store = opened(self._options.store, part.store_id)
         scan = store.resume_part(store.context.sealer.open(part.key), ends_lease=False)
@@ -125,15 +141,15 @@ class ElasticScanReader(DataSourceReader):
 
     @property
     def _wants_metadata(self) -> bool:
-        return not {SHARD_COLUMN, SLOT_COLUMN}.isdisjoint(self._columns)
+        return not {SHARD_COLUMN, SLOT_COLUMN}.isdisjoint(self._scanned)
 
-    def _begin(self, store: Store) -> ContinuationKey:
+    def _begin(self, store: Store) -> Scan:
         options = self._options
         table = store.table(options.table)
-        columns = [name for name in self._columns if name not in (SHARD_COLUMN, SLOT_COLUMN)]
+        columns = [name for name in self._scanned if name not in (SHARD_COLUMN, SLOT_COLUMN)]
         if self._wants_metadata:
             columns += [name for name in table.shard_key if name not in columns]
-        scan = store.scan(
+        return store.scan(
             options.table,
             columns=columns,
             filter=self.scan_filter(),
@@ -141,8 +157,6 @@ class ElasticScanReader(DataSourceReader):
             snapshot=_snapshot(store, options),
             page_rows=options.batch_rows,
         )
-        assert scan.key is not None, "a scan that was not begun has slots left"
-        return store.context.sealer.open(scan.key)
 
     @staticmethod
     def _partition(store: Store, key: ContinuationKey, part: Part, names: dict[int, str]) -> ScanPartition:
@@ -153,6 +167,11 @@ class ElasticScanReader(DataSourceReader):
             ", ".join(names.get(shard, str(shard)) for shard in part.shards),
             str(part.slots),
         )
+
+
+def _key(store: Store, scan: Scan) -> ContinuationKey:
+    assert scan.key is not None, "a scan that was not begun has slots left"
+    return store.context.sealer.open(scan.key)
 
 
 def _snapshot(store: Store, options: Options) -> int | None:

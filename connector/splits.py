@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,9 @@ from elasticscan.topology import Fragment, Placement, SlotSet
 
 BASE, VIRTUAL, MIXED = "base-shard scan", "virtual scan", "mixed scan"
 KINDS = (BASE, VIRTUAL, MIXED)
+
+# An index scan that looks at fewer entries is done before a second task has begun.
+ENTRIES_PER_TASK = 250_000
 
 Weights = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -44,6 +48,15 @@ def slot_bytes(fragments: Iterable[Fragment], slot_count: int) -> Weights:
         for start, end in fragment.slots:
             found[start:end] += each
     return found
+
+
+def most_index_parts(shards: int, entries: float, most: int | None = None) -> int:
+    """How many tasks an index scan gets that looks at about so many entries; `most` is the user's bound.
+
+    At most one for each shard: every further one would search the same runs again.
+    """
+    wanted = max(1, min(shards, math.ceil(entries / ENTRIES_PER_TASK)))
+    return wanted if most is None else min(wanted, most)
 
 
 def cut(

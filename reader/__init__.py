@@ -25,10 +25,17 @@ base topology, sealed with AES-GCM: it holds row values, and nobody may forge on
 `Predicate` is the filter: SQL text parsed with sqlglot into a small typed tree, evaluated with
 Arrow kernels in three-valued logic; what cannot be evaluated exactly as Spark would is refused.
 
+What a filter means for reading is found out by pure functions: `value_set` gives the values of one
+column with which it can be true, `may_match` the record batches that can have such rows, `bind` the
+key ranges of an index and what remains to be checked, and `choose` the cheapest way by estimates
+from statistics. A wrong estimate costs time; a wrong set would cost rows, so sets are held against
+the evaluator by tests.
+
 Source: the continuation key, base topology and virtual scans are Oracle NoSQL's design for queries
 during elasticity. Changed here: one pass a shard instead of one for each moved partition, pages
 lose only the rows that moved instead of being repeated whole, and no query is ever ended.
-Left out: secondary indexes.
+Binding of indexes and the cost formula follow Hazelcast's distributed scan; changed there: value sets
+take the place of the normal form, and estimates come from histograms.
 """
 
 from elasticscan.reader.access import IndexCondition, bind, covered
@@ -53,6 +60,7 @@ from elasticscan.reader.predicate import Predicate
 from elasticscan.reader.protocol import IndexOrder, PageRequest, PageRows, Placements, Shards
 from elasticscan.reader.scan import ScannedPage, ScanPlan, ScanStats, drive
 from elasticscan.reader.sorted_scan import SortKey, drive_sorted
+from elasticscan.reader.value_sets import Found, value_set
 
 __all__ = [
     "Accepted",
@@ -62,6 +70,7 @@ __all__ = [
     "Coverage",
     "Cursor",
     "Cursors",
+    "Found",
     "IndexCondition",
     "IndexOrder",
     "KeySet",
@@ -89,4 +98,5 @@ __all__ = [
     "plan_read",
     "restrict",
     "slots_of",
+    "value_set",
 ]

@@ -20,8 +20,8 @@ import pyarrow as pa
 from elasticscan.base.value_keys import END, can_be_encoded, encode_value, index_hash, successor
 from elasticscan.reader.coercion import computed_type
 from elasticscan.reader.expression import And, Expression, Literal, Or, column_names, quote_name, to_sql
-from elasticscan.reader.key_bounds import decode_key
-from elasticscan.reader.key_sets import EVERYTHING, NOTHING, KeySet
+from elasticscan.reader.key_bounds import axis_of, decode_key, normalised
+from elasticscan.reader.key_sets import EVERYTHING, KeySet
 from elasticscan.reader.value_sets import Found, value_set
 from elasticscan.topology import HASH, IndexInfo
 
@@ -100,23 +100,24 @@ class _Conjuncts:
 
     def __init__(self, condition: Expression | None, schema: pa.Schema) -> None:
         self.schema = schema
-        self.condition = condition
         self.parts: tuple[Expression, ...] = ()
         if condition is not None:
             self.parts = condition.parts if isinstance(condition, And) else (condition,)
         self.names = [column_names(part) for part in self.parts]
         self._found: dict[str, list[Found]] = {}
+        self._keys: dict[str, KeySet] = {}
 
     def impossible(self) -> bool:
         names = set().union(*self.names) or {*self.schema.names[:1]}
-        return self.condition is not None and any(
-            value_set(self.condition, self.schema.field(name)).keys == NOTHING for name in sorted(names)
-        )
+        return any(self.keys(name).is_empty for name in sorted(names))
 
     def keys(self, name: str) -> KeySet:
-        if self.condition is None:
-            return EVERYTHING
-        return value_set(self.condition, self.schema.field(name)).keys
+        """The values with which all parts can be true."""
+        if name not in self._keys:
+            axis = axis_of(self.schema.field(name).type)
+            keys = KeySet.intersection_of([found.keys for found in self.found(name)])
+            self._keys[name] = normalised(keys, axis) if axis else keys
+        return self._keys[name]
 
     def found(self, name: str) -> list[Found]:
         if name not in self._found:

@@ -67,6 +67,9 @@ class Axis(Protocol):
         """Bounds (low, high): converted to `types`, one after another, stored values below low are
         less than the constant, those from high on are greater, and those between equal it."""
 
+    def quick_cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes] | None:
+        """The same, or None if it takes a bisection."""
+
     def prefixed(self, prefix: bytes) -> tuple[bytes, bytes] | None:
         """Bounds of the values that begin with these bytes, where that means anything."""
 
@@ -134,6 +137,14 @@ class FixedAxis:
         self.steps = last - first + 1
 
     def cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
+        quick = self.quick_cuts(types, constant)
+        if quick is not None:
+            return quick
+        sought = encode_value(constant)
+        low = self.bisect(0, types, lambda key: key >= sought)
+        return self.cut(low), self.cut(self.bisect(low, types, lambda key: key > sought))
+
+    def quick_cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes] | None:
         sought = encode_value(constant)
         if len(types) == 1 and self.stored == types[0]:
             step = self.step(sought)
@@ -143,8 +154,7 @@ class FixedAxis:
             below, near, above = (self.converted(guess + aside, types) for aside in (-1, 0, 1))
             if below < sought < above:
                 return self.cut(guess + (near < sought)), self.cut(guess + (near <= sought))
-        low = self.bisect(0, types, lambda key: key >= sought)
-        return self.cut(low), self.cut(self.bisect(low, types, lambda key: key > sought))
+        return None
 
     def guess(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> int | None:
         """The constant, converted all the way back."""
@@ -212,7 +222,7 @@ class FloatAxis(FixedAxis):
     """Minus infinity to infinity, then one NaN; minus zero is left out, being zero."""
 
     def __init__(self, stored: pa.DataType) -> None:
-        top = 1 << (stored.bit_width - 1)
+        top: int = 1 << (stored.bit_width - 1)
         infinite = int.from_bytes(encode_value(pa.scalar(float("inf"), stored))[1:], "big")
         super().__init__(stored, stored.bit_width // 8, 2 * top - 1 - infinite, infinite)
         self.minus_zero = top - 1 - self.first
@@ -226,7 +236,7 @@ class FloatAxis(FixedAxis):
 
     def step(self, key: bytes) -> int:
         step = super().step(key)
-        return min(step - (step > self.minus_zero), self.not_a_number)
+        return min(step - int(step > self.minus_zero), self.not_a_number)
 
 
 class BytesAxis(FixedAxis):
@@ -235,7 +245,7 @@ class BytesAxis(FixedAxis):
     def __init__(self, width: int) -> None:
         super().__init__(pa.binary(width), width, 0, (1 << 8 * width) - 1)
 
-    def cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
+    def quick_cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
         sought: bytes = constant.as_py()
         step = int.from_bytes(sought[: self.width].ljust(self.width, b"\0"), "big")
         # What is longer lies above its beginning, what is shorter below all that begin with it.
@@ -249,6 +259,8 @@ class TextAxis:
     def cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
         low = encode_value(constant)
         return low, successor(low)
+
+    quick_cuts = cuts
 
     def prefixed(self, prefix: bytes) -> tuple[bytes, bytes] | None:
         low = encode_value(pa.scalar(prefix, pa.binary())).removesuffix(_TEXT_END)

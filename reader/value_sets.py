@@ -36,7 +36,7 @@ from elasticscan.reader.key_sets import EVERYTHING, NOT_NULL, NOTHING, NULLS, In
 from elasticscan.reader.patterns import like_pattern
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_MOST_BOUNDS = 2_000  # members of a list that may have to be looked for by bisection
+_MOST_BISECTIONS = 200  # for one list; each takes milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +171,12 @@ class _Column:
         types = self.chain(node.child)
         if types is None or self.axis is None:
             return _UNKNOWN
-        constants = [each for each in node.values if each.value is not None]
-        if len(types) > 1 and len(constants) > _MOST_BOUNDS:
+        constants = [pa.scalar(each.value, each.type) for each in node.values if each.value is not None]
+        quick = [self.axis.quick_cuts(types, each) for each in constants]
+        if quick.count(None) > _MOST_BISECTIONS:
             return _UNKNOWN
-        cuts = [self.axis.cuts(types, pa.scalar(each.value, each.type)) for each in constants]
-        hit = KeySet.union_of(normalised(KeySet.of([Interval(*ends)]), self.axis) for ends in cuts)
+        cuts = [ends or self.axis.cuts(types, each) for ends, each in zip(quick, constants, strict=True)]
+        hit = KeySet.of(filter(None, (self.axis.normal(Interval(*ends)) for ends in cuts)))
         missed = (hit | NULLS).complement()
         if len(constants) < len(node.values):
             return _Truth(hit, NOTHING, missed | NULLS)

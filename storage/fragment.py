@@ -28,7 +28,7 @@ from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.base.order_keys import encode_row
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.statistics import StatisticsCollector
-from elasticscan.topology import Fragment, SlotSet, StagedFragment, pack_statistics
+from elasticscan.topology import SlotSet, StagedFragment, pack_statistics
 
 SLOT, COMMIT, DELETED = "_slot", "_commit", "_deleted"
 SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED)

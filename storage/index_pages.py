@@ -11,14 +11,15 @@ carries the wanted columns is read without a look at the rows.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from elasticscan.base.value_keys import sort_codes, turned
+from elasticscan.base.errors import FragmentDamaged
+from elasticscan.base.value_keys import sort_codes
 from elasticscan.storage.fragment import SLOT, FragmentReader
 from elasticscan.storage.index_run import ROW, RunReader, key_columns, run_columns
 from elasticscan.storage.index_walk import Walk
@@ -32,6 +33,7 @@ Cursors = Sequence[tuple[SlotSet, bytes | None]]
 LEAST_ENTRIES = 65_536  # a page of few rows may examine so many entries all the same
 _EMPTY_PAGE_FACTOR = 16  # a page that has no row yet goes on so many times longer
 _FIRST_ROUND = 4_096
+_LEAST_SHARE = 16
 _LARGEST_ROUND = 1 << 18
 _RANGE_EFFORT = 64  # looking for a range counts as much as so many entries
 
@@ -189,19 +191,20 @@ class _Reading:
 
     def page(self) -> IndexPage:
         most = max(4 * self.limits.rows, LEAST_ENTRIES)
-        target = self._first_target()
+        target, effort = self._first_target(), self._effort
         while walks := [number for number, walk in enumerate(self.walks) if not walk.finished]:
-            share = target // len(walks) + 16
-            shown = [key for n in walks if (key := self.walks[n].look_ahead(share)) is not None]
-            cut = None if not shown else max(shown) if self.descending else min(shown)
+            share = target // len(walks) + _LEAST_SHARE
+            known = [at for n in walks if (at := self.walks[n].look_ahead(share)) is not None]
+            cut = min(known, default=None)
             stop = self._round(walks, cut)
             if stop is not None:
                 return self._finish(self._left(stop))
             if cut is None or all(walk.finished for walk in self.walks):
                 break
-            effort = self.scanned + _RANGE_EFFORT * sum(walk.ranges_found for walk in self.walks)
-            worn_out = effort >= (most if self.rows.num_rows else _EMPTY_PAGE_FACTOR * most)
-            if worn_out or self._is_full:
+            before, effort = effort, self._effort
+            if effort == before:
+                raise self._disordered(walks)
+            if self._is_full or effort >= (most if self.rows.num_rows else _EMPTY_PAGE_FACTOR * most):
                 return self._finish(self._left(cut))
             target = self._next_target(target)
         return self._finish(())
@@ -209,9 +212,18 @@ class _Reading:
     def _finish(self, left: Sequence[tuple[SlotSet, bytes | None]]) -> IndexPage:
         return IndexPage(self.rows, pa.array(self.entries.slots), tuple(left), self.scanned)
 
-    def _left(self, reached: bytes) -> list[tuple[SlotSet, bytes | None]]:
-        """The cursors, moved on to a key; those that are further on stay."""
-        position = turned(reached) if self.descending else reached
+    @property
+    def _effort(self) -> int:
+        return self.scanned + _RANGE_EFFORT * sum(walk.ranges_found for walk in self.walks)
+
+    def _disordered(self, walks: Iterable[int]) -> FragmentDamaged:
+        run = self.walks[next(iter(walks))].run
+        return run.damaged("its entries, or those of another run of the index, are not in order")
+
+    def _left(self, position: bytes) -> list[tuple[SlotSet, bytes | None]]:
+        """The cursors, moved on to a position; those that are further on stay."""
+        if all(before is not None and position <= before for _, before in self.cursors):
+            raise self._disordered(range(len(self.walks)))  # the scan would never end
         moved: dict[bytes, SlotSet] = {}
         for slots, before in self.cursors:
             at = position if before is None else max(before, position)
@@ -241,13 +253,12 @@ class _Reading:
     # ------------------------------------------------------------------------------- one round
 
     def _round(self, walks: Sequence[int], cut: bytes | None) -> bytes | None:
-        """Add the rows up to `cut`; the key of the last one in the page if not all of them fit."""
-        counting = [part for number in walks if len(part := self._counting(number, cut))]
+        """Add the rows up to `cut`; the position of the page's last one if not all of them fit."""
+        counting = self._counting([self._next_entries(number, cut) for number in walks])
         if not counting:
             return None
         entries = self._merged(counting)
-        chosen = entries.at(slice(0, self.limits.rows - self.rows.num_rows))
-        rows = self._fetch(chosen)
+        rows = self._fetch(entries.at(slice(0, self.limits.rows - self.rows.num_rows)))
         if self.rows.num_rows:
             rows = pa.concat_batches([self.rows, rows])
             entries = _Entries.together([self.entries, entries])
@@ -255,10 +266,10 @@ class _Reading:
         self.rows, self.entries = rows.slice(0, count), entries.at(slice(0, count))
         if count == len(entries):
             return None
-        return self.walks[int(entries.walks[count - 1])].run.key(int(entries.numbers[count - 1]))
+        return self.walks[int(entries.walks[count - 1])].position(int(entries.numbers[count - 1]))
 
-    def _counting(self, number: int, cut: bytes | None) -> _Entries:
-        """The next entries of a walk, without those that are not wanted or do not count."""
+    def _next_entries(self, number: int, cut: bytes | None) -> _Entries:
+        """The next entries of a walk, of slots that are wanted there."""
         walk = self.walks[number]
         numbers = walk.take(cut)
         self.scanned += len(numbers)
@@ -268,24 +279,44 @@ class _Reading:
         slots = places.column(SLOT).to_numpy()
         rows = places.column(ROW).to_numpy().astype(np.int64)
         entries = _Entries(np.full(len(numbers), number, dtype=np.intp), numbers, slots, rows)
-        entries = entries.at(np.flatnonzero(walk.wanted(numbers, slots)))
-        if not len(entries):
-            return _NO_ENTRIES
-        asked = np.ones(len(entries), dtype=bool)
-        if walk.fragment.unique and self.bounds.wholly_hold(walk.fragment):
-            # Where no other fragment speaks for the slot, there is no other version.
-            asked = self.speakers[entries.slots] > 1
-        if not asked.any():
-            return entries
-        counts = ~asked
-        counts[asked] = self._newest(walk, entries.at(np.flatnonzero(asked)))
-        return entries.at(np.flatnonzero(counts))
+        return entries.at(np.flatnonzero(walk.wanted(numbers, slots)))
 
-    def _newest(self, walk: Walk, entries: _Entries) -> NDArray[np.bool_]:
+    def _counting(self, parts: Sequence[_Entries]) -> list[_Entries]:
+        """Those that count, of each walk that has any; walks of one fragment are asked together."""
+        by_fragment: dict[int, list[_Entries]] = {}
+        for part in parts:
+            if len(part):
+                fragment = self.walks[int(part.walks[0])].fragment
+                by_fragment.setdefault(fragment.id, []).append(part)
+        counting = []
+        for found in by_fragment.values():
+            counts = self._counts(found)
+            ends = np.cumsum([len(part) for part in found])
+            for part, mask in zip(found, np.split(counts, ends[:-1]), strict=True):
+                kept = part if mask.all() else part.at(np.flatnonzero(mask))
+                if len(kept):
+                    counting.append(kept)
+        return counting
+
+    def _counts(self, parts: Sequence[_Entries]) -> NDArray[np.bool_]:
+        """Which entries of one fragment count."""
+        fragment = self.walks[int(parts[0].walks[0])].fragment
+        slots = np.concatenate([part.slots for part in parts])
+        asked = np.ones(len(slots), dtype=bool)
+        if fragment.unique and self.bounds.wholly_hold(fragment):
+            # Where no other fragment speaks for the slot, there is no other version.
+            asked = self.speakers[slots] > 1
+        if not asked.any():
+            return ~asked
         primary_key = self.source.table.primary_key
-        keys = walk.run.take(entries.numbers, primary_key).columns
-        candidates = Candidates(walk.fragment, entries.rows, entries.slots, keys)
-        return newest(candidates, self.fragments, primary_key, self.bounds, self._open)
+        keys = pa.concat_batches(
+            [self.walks[int(part.walks[0])].run.take(part.numbers, primary_key) for part in parts]
+        )
+        rows = np.concatenate([part.rows for part in parts])
+        candidates = Candidates(fragment, rows, slots, keys.columns).only(asked)
+        counts = ~asked
+        counts[asked] = newest(candidates, self.fragments, primary_key, self.bounds, self._open)
+        return counts
 
     def _open(self, fragment: Fragment) -> FragmentReader:
         return self.source.open(fragment, self.opened)

@@ -267,7 +267,7 @@ class RunReader(BatchReader):
         keys = tuple(bytes.fromhex(key) for key in batches["keys"])
         if len(keys) != len(starts) - 1 or len(keys) != self._reader.num_record_batches:
             raise ValueError("it has not the batches that it should have")
-        if starts[-1] != self.entries:
+        if starts[-1] != self.entries or sorted(set(starts)) != starts:
             raise ValueError(f"it has {starts[-1]} entries instead of {self.entries}")
         self._layout = _Layout(tuple(starts), keys)
         return list(schema.names)

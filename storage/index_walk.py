@@ -6,7 +6,7 @@ last one when it descends. What ranges and positions mean is then the same in bo
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 
@@ -19,6 +19,7 @@ from elasticscan.topology import Fragment
 
 # One round of a page finds at most so many ranges in each run; lists of values may be long.
 RANGES_PER_ROUND = 256
+_ZEROS = bytes(64)  # more than can begin what follows a bound in a key
 
 
 class Walk:
@@ -47,7 +48,7 @@ class Walk:
         self._spans: deque[tuple[int, int]] = deque()
         self._near = 0  # no entry before it is of a range that is still to be found
         self.ranges_found = 0
-        begins = [run.entries, *(0 if at is None else self._beyond(at) for at in positions)]
+        begins = [run.entries, *(0 if at is None else self._past(at) for at in positions)]
         self._first_places = np.full(len(pieces), run.entries, dtype=np.int64)
         wanted = np.array(begins, dtype=np.int64)[pieces]
         for start, end in fragment.slots:
@@ -63,24 +64,27 @@ class Walk:
         return not self._spans and self._next_range == len(self._ranges)
 
     def look_ahead(self, wanted: int) -> bytes | None:
-        """Find at least `wanted` places, and tell the key up to which they are all known.
+        """Find at least `wanted` places, and tell up to which position they are all known.
 
-        None says that all of the run is. A key is that of an entry, or where the next range begins
-        in this direction; it is not turned.
+        None says that all of the run is. A position compares with order keys, which are turned when
+        descending, as bytes: places whose key is not beyond it are behind.
         """
         found, looked = sum(end - start for start, end in self._spans), 0
         while found <= wanted and self._next_range < len(self._ranges) and looked < RANGES_PER_ROUND:
             found += self._find_range()
             looked += 1
         if found > wanted:
-            return self.key(self._place_number(wanted))
-        if self._next_range < len(self._ranges):
-            low, high = self._range(self._next_range)
-            return high if self._descending else low
-        return None
+            return self.position(self._entry(self._place_number(wanted)))
+        if self._next_range == len(self._ranges):
+            return None
+        if self._descending:
+            # Keys that begin with `low` are behind, too, and the zeros are below all of them.
+            low, _ = self._range(self._next_range - 1)
+            return turned(low + _ZEROS)
+        return self._range(self._next_range)[0]
 
     def take(self, up_to: bytes | None) -> NDArray[np.int64]:
-        """Entries of the places that were found up to a key, which is included, or of all of them."""
+        """Entries of the places that were found up to a position, or of all that were found."""
         pieces = []
         end = self.run.entries
         if up_to is not None and self._spans:
@@ -101,18 +105,18 @@ class Walk:
         mask: NDArray[np.bool_] = firsts <= places
         return mask
 
-    def key(self, place: int) -> bytes:
-        return self.run.key(self.run.entries - 1 - place if self._descending else place)
+    def position(self, entry: int) -> bytes:
+        key = self.run.key(entry)
+        return turned(key) if self._descending else key
 
-    def _beyond(self, position: bytes) -> int:
-        """The first place beyond a cursor's position."""
-        return self._past(turned(position) if self._descending else position)
+    def _entry(self, place: int) -> int:
+        return self.run.entries - 1 - place if self._descending else place
 
-    def _past(self, key: bytes) -> int:
-        """The first place beyond `key`, which itself is behind."""
+    def _past(self, position: bytes) -> int:
+        """The first place beyond a position."""
         if self._descending:
-            return self.run.entries - self.run.lower_bound(key)
-        return self.run.upper_bound(key)
+            return self.run.entries - self.run.lower_bound(turned(position))
+        return self.run.upper_bound(position)
 
     def _range(self, number: int) -> tuple[bytes, bytes]:
         return self._ranges[len(self._ranges) - 1 - number if self._descending else number]
@@ -124,7 +128,8 @@ class Walk:
             return 0
         if self._descending:
             lowest = turned(min(reached))
-            return bisect_right(range(len(self._ranges)), False, key=lambda n: self._range(n)[0] < lowest)
+            numbers = range(len(self._ranges))
+            return bisect_left(numbers, True, key=lambda number: self._range(number)[0] + _ZEROS < lowest)
         return bisect_right(self._ranges, min(reached), key=lambda r: r[1])
 
     def _find_range(self) -> int:

@@ -26,6 +26,8 @@ Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Comparable: TypeAlias = Any  # an array of NumPy, or one of Arrow: bytes and texts
 
+Parts: TypeAlias = Sequence[tuple[int, int, int]]  # [begin, end) of some rows, and their batch
+
 _PAGE_BYTES = 4096  # what touching a single value of a mapped file takes
 _OFFSETS = {
     pa.string().id: np.int32,
@@ -297,52 +299,71 @@ class _Search:
         self._targets = [part for key in keys for part in comparable(key)]
         self._snapshot = snapshot
         self._versioned = COMMIT in reader.columns
+        self._known: dict[int, list[Comparable]] = {}
 
     def first_rows(self, low: Rows, high: Rows) -> Rows:
         """The first row in [low, high), `high` for none, that is not below (key, the snapshot)."""
         starts = self._reader.starts
-        batches = np.searchsorted(starts, low, "right") - 1
-        last = np.searchsorted(starts, high - 1, "right") - 1
-        # A slot that goes over several batches: the last one that begins below the key.
-        for index in range(int(batches.min()) + 1, int(last.max()) + 1):
-            chosen = np.flatnonzero((batches < index) & (index <= last))
-            if len(chosen):
-                first = np.zeros(len(chosen), dtype=np.int64)
-                batches[chosen[self._are_below(index, first, chosen)]] = index
-        found = np.empty(len(low), dtype=np.int64)
+        batches = self._batches(low, high)
         order = np.argsort(batches, kind="stable")
-        for begin, end in stretches(batches[order]):
-            chosen = order[begin:end]
-            index = int(batches[chosen[0]])
-            begins, ends = int(starts[index]), int(starts[index + 1])
-            lows = np.maximum(low[chosen], begins) - begins
-            highs = np.minimum(high[chosen], ends) - begins
-            found[chosen] = begins + self._within(index, lows, highs, chosen)
-        return found
-
-    def _within(self, index: int, low: Rows, high: Rows, chosen: Rows) -> Rows:
-        last = int(self._reader.starts[index + 1] - self._reader.starts[index]) - 1
-        while (low < high).any():
+        batches, low, high = batches[order], low[order], high[order]
+        targets = [_chosen(target, order) for target in self._targets]
+        parts = [(begin, end, int(batches[begin])) for begin, end in stretches(batches)]
+        first, end = starts[batches], starts[batches + 1]
+        low, high = np.maximum(low, first) - first, np.minimum(high, end) - first
+        last = end - first - 1
+        while (searching := low < high).any():
             middle = (low + high) >> 1
-            below = self._are_below(index, np.minimum(middle, last), chosen) & (low < high)
+            below = searching & self._are_below(parts, np.minimum(middle, last), targets)
             high = np.where(below, high, middle)
             low = np.where(below, middle + 1, low)
-        return low
+        found = np.empty(len(low), dtype=np.int64)
+        found[order] = first + low
+        return found
 
-    def _are_below(self, index: int, rows: Rows, chosen: Rows) -> Mask:
-        """Whether rows of a batch come before the chosen keys, at the snapshot."""
-        batch = self._reader.unchecked_batch(index)
+    def _batches(self, low: Rows, high: Rows) -> Rows:
+        """The batch in which to look for each key: of those of its slot, the last that begins below it."""
+        starts = self._reader.starts
+        batches = np.searchsorted(starts, low, "right") - 1
+        last = np.searchsorted(starts, high - 1, "right") - 1
+        over_several = np.flatnonzero(batches < last)
+        for index in range(int(batches[over_several].min(initial=len(starts))) + 1, int(last.max()) + 1):
+            chosen = over_several[(batches[over_several] < index) & (index <= last[over_several])]
+            if len(chosen):
+                targets = [_chosen(target, chosen) for target in self._targets]
+                first = np.zeros(len(chosen), dtype=np.int64)
+                batches[chosen[self._are_below([(0, len(chosen), index)], first, targets)]] = index
+        return batches
+
+    def _are_below(self, parts: Parts, rows: Rows, targets: Sequence[Comparable]) -> Mask:
+        """Whether rows, of the batch of the part they are in, come before targets at the snapshot."""
         below = np.zeros(len(rows), dtype=bool)
         equal = np.ones(len(rows), dtype=bool)
-        values = (part for name in self._names for part in comparable(batch.column(name)))
-        for value, target in zip(values, self._targets, strict=True):
-            less, same = _compared(value, rows, target, chosen)
+        for number, target in enumerate(targets):
+            less, same = _compared(self._values(number, parts, rows), target)
             below |= equal & less
             equal &= same
         if self._versioned:
-            commits = batch.column(COMMIT).to_numpy(zero_copy_only=True)
-            below |= equal & (commits[rows] > self._snapshot)
+            below |= equal & (self._values(len(targets), parts, rows) > self._snapshot)
         return below
+
+    def _values(self, number: int, parts: Parts, rows: Rows) -> Comparable:
+        """The values of one column in rows of several batches."""
+        values = [_chosen(self._columns(index)[number], rows[begin:end]) for begin, end, index in parts]
+        if len(values) == 1:
+            return values[0]
+        return np.concatenate(values) if isinstance(values[0], np.ndarray) else pa.concat_arrays(values)
+
+    def _columns(self, index: int) -> list[Comparable]:
+        """The key columns of a batch, then its commits if it has them."""
+        found = self._known.get(index)
+        if found is None:
+            batch = self._reader.unchecked_batch(index)
+            found = [part for name in self._names for part in comparable(batch.column(name))]
+            if self._versioned:
+                found.append(batch.column(COMMIT).to_numpy(zero_copy_only=True))
+            self._known[index] = found
+        return found
 
 
 def comparable(column: pa.Array) -> list[Comparable]:
@@ -356,14 +377,18 @@ def comparable(column: pa.Array) -> list[Comparable]:
     return [sort_codes(column)]
 
 
-def _compared(value: Comparable, rows: Rows, target: Comparable, chosen: Rows) -> tuple[Mask, Mask]:
-    """(less, equal) of some rows of a column and some targets."""
-    if isinstance(value, np.ndarray):
-        left, right = value[rows], target[chosen]
-        return left < right, left == right
-    offsets = _OFFSETS.get(value.type.id)
+def _chosen(values: Comparable, rows: Rows) -> Comparable:
+    if isinstance(values, np.ndarray):
+        return values[rows]
+    offsets = _OFFSETS.get(values.type.id)
     if offsets is not None:
-        _check_offsets(value, offsets, rows)
-    left, right = value.take(pa.array(rows)), target.take(pa.array(chosen))
+        _check_offsets(values, offsets, rows)
+    return values.take(pa.array(rows))
+
+
+def _compared(left: Comparable, right: Comparable) -> tuple[Mask, Mask]:
+    """(less, equal), row by row."""
+    if isinstance(left, np.ndarray):
+        return left < right, left == right
     less, same = pc.less(left, right), pc.equal(left, right)
     return less.to_numpy(zero_copy_only=False), same.to_numpy(zero_copy_only=False)

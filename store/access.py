@@ -69,14 +69,17 @@ class Wish:
 def choose_access(
     context: Context,
     table: TableInfo,
+    indexes: Sequence[IndexInfo],
     columns: Sequence[str],
     predicate: Predicate | None,
     wish: Wish,
 ) -> tuple[Choice, IndexInfo | None]:
-    """The cheapest path, or the one that was asked for."""
-    with context.catalog.reading() as tx:
-        indexes = tx.indexes(table.id)
-        named = None if wish.index in (AUTO, NONE) else tx.index(table.id, wish.index)
+    """The cheapest path, or the one that was asked for.
+
+    Raises:
+        IndexNotFound, IndexNotReady, InvalidOption: what was asked for cannot be done.
+    """
+    named = next((index for index in indexes if index.name == wish.index), None)
     if named is not None:
         if not named.ready:
             raise IndexNotReady(
@@ -99,13 +102,14 @@ def choose_access(
     return choice, next((i for i in indexes if i.name == choice.candidate.access), None)
 
 
-def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Access:
-    """How a scan goes on that stands at `key`.
+def access_of(
+    context: Context, table: TableInfo, key: ContinuationKey, predicate: Predicate | None
+) -> Access:
+    """How a scan goes on that stands at `key`; `predicate` is its filter.
 
     Raises:
         IndexChanged: the index that it reads is not there any more.
     """
-    predicate = Predicate.parse(key.filter, table.schema) if key.filter else None
     if key.index is None:
         return Access(None, predicate, may_match=_skipping(context, table, predicate))
     index = context.table_state(table.id, key.snapshot).index(key.index)

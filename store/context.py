@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import FragmentDamaged, IndexChanged, ShardNotFound, TableChanged, WriteConflict
-from elasticscan.catalog import Catalog, StoreInfo
+from elasticscan.catalog import Catalog, StoreInfo, Tx
 from elasticscan.reader import Sealer
 from elasticscan.storage import Disk, FragmentReader, Hashing, RunReader, View, check_sum
 from elasticscan.topology import (
@@ -23,6 +23,7 @@ from elasticscan.topology import (
     Placement,
     StagedFragment,
     TableInfo,
+    Topology,
 )
 
 OPEN_FRAGMENTS = 256
@@ -79,6 +80,8 @@ class Context:
         self._readers: _Kept[tuple[int, str, tuple[str, ...]], FragmentReader] = _Kept()
         self._run_readers: _Kept[tuple[int, str], RunReader] = _Kept()
         self._statistics: dict[int, tuple[int, int, TableStatistics]] = {}
+        self._named: dict[str, tuple[tuple[int, int], TableInfo, tuple[IndexInfo, ...]]] = {}
+        self._topologies: dict[int, Topology] = {}
 
     def disk_of(self, shard: int) -> Disk:
         """The disk of a shard, also of one that was removed: its files may still be read."""
@@ -104,6 +107,23 @@ class Context:
             known = (tx.versions()[0], tx.placement())
         self._placement = known
         return known[1]
+
+    def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
+        """A table and its indexes, as a transaction sees them; raises `TableNotFound`."""
+        versions = tx.versions()
+        known = self._named.get(name)
+        if known is None or known[0] != versions:
+            table = tx.table(name)
+            self._named[name] = known = (versions, table, tx.indexes(table.id))
+        return known[1], known[2]
+
+    def newest_topology(self, tx: Tx) -> Topology:
+        """As a transaction sees it. A topology never changes, so each is read once."""
+        number = tx.newest_topology_number()
+        found = self._topologies.get(number)
+        if found is None:
+            found = self._topologies[number] = tx.topology(number)
+        return found
 
     def table_state(self, table_id: int, snapshot: int) -> TableState:
         """A table's fragments as they are now, and what its snapshot excludes.
@@ -158,7 +178,9 @@ class Context:
             return known[2]
         with self.catalog.reading() as tx:
             layout, last_commit = tx.versions()
-            found = TableStatistics(tx.statistics(table_id), tx.histograms(table_id))
+            # Of fragments from before there were statistics only the number of rows is known.
+            fragments = {f.id: FragmentStatistics((f.rows,), {}) for f in tx.fragments(table=table_id)}
+            found = TableStatistics(fragments | tx.statistics(table_id), tx.histograms(table_id))
         self._statistics[table_id] = (layout, last_commit, found)
         return found
 

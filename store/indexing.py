@@ -16,9 +16,9 @@ from elasticscan.base.errors import AlreadyExists, ColumnNotFound, FragmentDamag
 from elasticscan.base.limits import check_name
 from elasticscan.base.value_keys import check_index_type
 from elasticscan.catalog import Tx
-from elasticscan.storage import build_runs
+from elasticscan.storage import Disk, build_runs
 from elasticscan.store.context import Context
-from elasticscan.topology import INDEX_KINDS, Fragment, IndexInfo, StagedFragment, TableInfo
+from elasticscan.topology import INDEX_KINDS, Fragment, IndexInfo, StagedFragment, StagedRun, TableInfo
 
 # Called with (rows of fragments that have their runs, rows of all fragments).
 OnIndexed = Callable[[int, int], None]
@@ -131,11 +131,21 @@ def _build_one(context: Context, table: TableInfo, index: IndexInfo, fragment: F
                 raise
         return fragment  # it was replaced and collected meanwhile
     with context.catalog.writing() as tx:
-        entered = tx.add_runs(index, fragment.id, runs)
+        # Collecting garbage without grace takes runs that nothing refers to yet; they are built again.
+        entered = _are_there(disk, runs) and tx.add_runs(index, fragment.id, runs)
     if not entered:
         for run in runs:
             disk.delete(run.path)
     return fragment
+
+
+def _are_there(disk: Disk, runs: Iterable[StagedRun]) -> bool:
+    try:
+        for run in runs:
+            disk.open(run.path)
+    except FragmentDamaged:
+        return False
+    return True
 
 
 def _is_live(tx: Tx, fragment: Fragment) -> bool:

@@ -16,6 +16,7 @@ from elasticscan.reader import (
     ContinuationKey,
     Cursor,
     Cursors,
+    Predicate,
     ScannedPage,
     ScanPlan,
     ScanStats,
@@ -61,15 +62,20 @@ class Scan:
         key: ContinuationKey,
         ends_lease: bool = True,
         choice: Choice | None = None,
+        predicate: Predicate | None = None,
+        leased: bool = True,
     ) -> None:
         self._context = context
         self._table = table
         self._base = base
         self._state = key
         self._ends_lease = ends_lease
+        self._may_have_lease = leased
         self._lease_end = context.clock.now() + LEASE_SECONDS
         self._choice = choice
-        self._access = access_of(context, table, key)
+        if predicate is None and key.filter:
+            predicate = Predicate.parse(key.filter, table.schema)
+        self._access = access_of(context, table, key, predicate)
         self._returned = 0
         self.stats = ScanStats()
 
@@ -77,6 +83,11 @@ class Scan:
     def snapshot(self) -> int:
         """The commit number that the scan reads at."""
         return self._state.snapshot
+
+    @property
+    def choice(self) -> Choice | None:
+        """The access paths there were when the scan began; None when it was resumed."""
+        return self._choice
 
     @property
     def schema(self) -> pa.Schema:
@@ -93,9 +104,8 @@ class Scan:
             rows = self._finish(page.rows)
             if page.cursors:
                 self._renew_lease()
-            elif self._ends_lease:
-                with self._context.catalog.writing() as tx:
-                    tx.end_lease(self._state.lease)
+            elif self._ends_lease and self._may_have_lease:
+                end_lease(self._context, self._state.lease)
             self._state = replace(self._state, cursors=page.cursors)
             self._returned += rows.num_rows
             yield Page(rows, self.key)
@@ -134,6 +144,7 @@ class Scan:
         """Pages keep the snapshot readable; half a lease passes before the catalog hears of it."""
         if self._context.clock.now() >= self._lease_end - LEASE_SECONDS / 2:
             keep_lease(self._context, self._state)
+            self._may_have_lease = True
             self._lease_end = self._context.clock.now() + LEASE_SECONDS
 
     def to_table(self) -> pa.Table:
@@ -178,6 +189,34 @@ class Scan:
         }
 
 
+def hold_snapshot(
+    context: Context, tx: Tx, table: TableInfo, snapshot: int | None
+) -> tuple[int, Topology] | None:
+    """The snapshot of a new scan (the newest, for None) and its base topology.
+
+    None when the retention period alone does not keep it for long enough: then it needs a lease.
+    """
+    at = tx.versions()[1] if snapshot is None else snapshot
+    if not _is_kept(tx, context, at):
+        return None
+    tx.check_snapshot(table, at)
+    return at, context.newest_topology(tx)
+
+
+def lease_snapshot(
+    context: Context, lease: str, table: TableInfo, snapshot: int | None
+) -> tuple[int, Topology]:
+    """As `hold_snapshot`, with a lease.
+
+    Raises:
+        TableChanged, SnapshotNotFound, SnapshotExpired: it cannot be read.
+    """
+    with context.catalog.writing() as tx:
+        at = tx.versions()[1] if snapshot is None else snapshot
+        tx.take_lease(lease, table, at, "scan", LEASE_SECONDS)
+        return at, context.newest_topology(tx)
+
+
 def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
     """Renew a scan's lease, or take it again if it ended and the snapshot is still kept.
 
@@ -188,13 +227,30 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
     with context.catalog.reading() as tx:
         table = _readable_table(tx, key)
         # A task that begins soon after it was planned has nothing to write.
-        if tx.lease_end(key.lease) - tx.now > FRESH_LEASE * LEASE_SECONDS:
+        if (
+            _is_kept(tx, context, key.snapshot)
+            or tx.lease_end(key.lease) - tx.now > FRESH_LEASE * LEASE_SECONDS
+        ):
             return table
     with context.catalog.writing() as tx:
         table = _readable_table(tx, key)
         if not tx.renew_lease(key.lease, LEASE_SECONDS):
             tx.take_lease(key.lease, table, key.snapshot, "scan", LEASE_SECONDS)
     return table
+
+
+def end_lease(context: Context, lease: str) -> None:
+    """Let go of a scan's snapshot, if it was ever leased."""
+    with context.catalog.reading() as tx:
+        if not tx.lease_end(lease):
+            return
+    with context.catalog.writing() as tx:
+        tx.end_lease(lease)
+
+
+def _is_kept(tx: Tx, context: Context, snapshot: int) -> bool:
+    """Whether retention keeps a snapshot until its scan looks again, and twice as long for good measure."""
+    return tx.kept_seconds(snapshot, context.info.retention_seconds) >= 2 * LEASE_SECONDS
 
 
 def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:

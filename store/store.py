@@ -18,7 +18,6 @@ from elasticscan.base.limits import (
     DEFAULT_SLOTS,
     DEFAULT_TABLETS,
     GC_GRACE_SECONDS,
-    LEASE_SECONDS,
     MAX_PAGE_ROWS,
     MAX_SLOTS,
     RETENTION_SECONDS,
@@ -35,7 +34,7 @@ from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.location import Location
 from elasticscan.store.roots import check_free, claim
-from elasticscan.store.scan import Scan, keep_lease
+from elasticscan.store.scan import Scan, hold_snapshot, keep_lease, lease_snapshot
 from elasticscan.store.status import status_of
 from elasticscan.topology import SORTED, IndexInfo, SlotSet, TableInfo, Topology, initial_placement
 
@@ -293,14 +292,13 @@ class Store:
         wish = Wish(arguments.text("index", index), arguments.text_or_none("order", order), bool(descending))
         wish.check()
         lease = secrets.token_hex(8)
-        table = self.table(name)
+        with self._context.catalog.reading() as tx:
+            table, indexes = self._context.table(tx, name)
+            held = hold_snapshot(self._context, tx, table, snapshot)
         wanted = _columns(table, listed)
         predicate = None if filter is None else Predicate.parse(filter, table.schema)
-        choice, chosen = choose_access(self._context, table, wanted, predicate, wish)
-        with self._context.catalog.writing() as tx:
-            at = tx.versions()[1] if snapshot is None else snapshot
-            tx.take_lease(lease, table, at, "scan", LEASE_SECONDS)
-            base = tx.newest_topology()
+        choice, chosen = choose_access(self._context, table, indexes, wanted, predicate, wish)
+        at, base = held or lease_snapshot(self._context, lease, table, snapshot)
         everything = SlotSet.span(0, self._context.info.slots)
         key = ContinuationKey(
             table=table.id,
@@ -317,7 +315,15 @@ class Store:
             descending=wish.descending,
             merged=wish.order is not None,
         )
-        return Scan(self._context, table, base, key, choice=choice)
+        return Scan(
+            self._context,
+            table,
+            base,
+            key,
+            choice=choice,
+            predicate=predicate,
+            leased=held is None,
+        )
 
     def resume(self, key: str) -> Scan:
         """Go on with a scan from a page's key, here or anywhere the store can be opened.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from elasticscan.topology.indexes import StagedRun
+from elasticscan.topology.indexes import Packed, StagedRun
 from elasticscan.topology.slots import SlotSet
 
 
@@ -35,7 +35,7 @@ class StagedFragment:
     tombstones: int
     versioned: bool
     crc: int
-    statistics: bytes = b""
+    statistics: Packed = b""
     runs: tuple[StagedRun, ...] = ()
 
 

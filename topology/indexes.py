@@ -7,6 +7,8 @@ from dataclasses import dataclass
 SORTED, HASH = "sorted", "hash"
 INDEX_KINDS = (SORTED, HASH)
 
+Packed = bytes  # for classes that have a field of that name
+
 
 @dataclass(frozen=True, slots=True)
 class IndexInfo:
@@ -48,7 +50,7 @@ class StagedRun:
     rows: int
     bytes: int
     crc: int
-    histogram: bytes
+    histogram: Packed
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgpack
 
-from elasticscan.base.value_keys import NULL, VALUES
+from elasticscan.base.value_keys import NULL, VALUES, successor
 
 KEY_BYTES = 32  # bounds longer than this are cut
 _SHARE_BYTES = 12  # more of them would not make an estimate better
@@ -43,6 +43,7 @@ class KeyHistogram:
 
         Wrong by up to two steps where the keys between two bounds are not spread evenly.
         """
+        low, high = _cut(low, high)
         return max(0.0, self._rank(high) - self._rank(low))
 
     def rows_in(self, low: bytes, high: bytes, narrow: float) -> float:
@@ -50,6 +51,7 @@ class KeyHistogram:
 
         Only as far as the bounds allow: a value that is the bound of ten steps fills nine at least.
         """
+        low, high = _cut(low, high)
         if not self.bounds or low >= high or high <= self.bounds[0] or low > self.bounds[-1]:
             return 0.0
         inside = bisect_left(self.bounds, high) - bisect_left(self.bounds, low)
@@ -117,6 +119,11 @@ class FragmentStatistics:
     @property
     def rows(self) -> int:
         return sum(self.block_rows)
+
+
+def _cut(low: bytes, high: bytes) -> tuple[bytes, bytes]:
+    """A range as long as bounds are, which holds all bounds that were cut from keys within it."""
+    return low[:KEY_BYTES], high if len(high) <= KEY_BYTES else successor(high[:KEY_BYTES])
 
 
 def _share(low: bytes, key: bytes, high: bytes) -> float:

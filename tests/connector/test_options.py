@@ -118,7 +118,9 @@ def test_timestamps_are_utc_unless_they_say_otherwise(text: str, seconds: float)
         ("columns", "id,,v"),
         ("columns", "id, ID"),
         ("filter", "  "),
-        ("index", "sorted"),
+        ("index", ""),
+        ("index", "by delay"),
+        ("explain", "1"),
         ("versionAsOf", "-1"),
         ("versionAsOf", "latest"),
         ("versionAsOf", "9" * 20),
@@ -201,6 +203,30 @@ def test_what_spark_adds_is_ignored() -> None:
 def test_a_write_through_a_narrowed_view_is_refused(narrowing: dict[str, str]) -> None:
     with pytest.raises(InvalidOption, match="narrows what is read"):
         check_for_write(parsed(**narrowing))
+
+
+def test_an_index_is_named_in_any_case() -> None:
+    assert [parsed(index=text).index for text in ("AUTO", "none", "By_Delay", " i1 ")] == [
+        "auto",
+        "none",
+        "by_delay",
+        "i1",
+    ]
+    assert parsed().index == "auto"
+
+
+def test_explain_is_off_unless_asked_for() -> None:
+    assert (parsed().explain, parsed(EXPLAIN="True").explain) == (False, True)
+
+
+def test_nothing_can_be_written_to_an_explanation() -> None:
+    with pytest.raises(InvalidOption, match="'explain'"):
+        check_for_write(parsed(explain="true"))
+
+
+def test_order_is_left_to_spark() -> None:
+    assert "there is no option 'order'" in refused(order="index")
+    assert "there is no option 'descending'" in refused(descending="true")
 
 
 def test_a_write_does_not_mind_how_reads_are_cut() -> None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import (
     ColumnNotFound,
     ContinuationKeyError,
     FilterError,
+    IndexChanged,
+    IndexNotFound,
     InvalidOption,
     SchemaMismatch,
     SnapshotExpired,
@@ -212,10 +215,124 @@ def test_a_reader_that_is_left_early_disturbs_no_other(store: Store) -> None:
     assert sorted(ids(reader, partitions)) == list(range(1_000))
 
 
+# Indexes
+
+
+@pytest.fixture
+def indexed(store: Store) -> Store:
+    store.create_index("t", "by_id", ["id"], include=["name"])
+    store.create_index("t", "by_name", ["name"], kind="hash")
+    return store
+
+
+@pytest.mark.parametrize("index", ["by_name", "BY_ID", "auto", "none"])
+def test_every_index_gives_the_rows_of_a_direct_scan(indexed: Store, index: str) -> None:
+    reader, partitions = planned(indexed, index=index, filter="id < 300 AND name = 'n3'")
+    assert sorted(ids(reader, partitions)) == list(range(3, 300, 7))
+
+
+def test_an_index_scan_is_one_small_task(indexed: Store) -> None:
+    options = {"filter": "id = 5", "splitSize": "1k"}
+    _, many = planned(indexed, index="none", **options)
+    reader, (one,) = planned(indexed, **options)
+    assert len(many) > 8
+    assert indexed.context.sealer.open(one.key).index is not None  # type: ignore[attr-defined]
+    assert ids(reader, [one]) == [5]
+
+
+def test_a_large_index_scan_has_a_task_for_each_shard(
+    indexed: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticscan.connector.splits.ENTRIES_PER_TASK", 100)
+    reader, partitions = planned(indexed, index="by_id")
+    assert [part.kind for part in partitions if isinstance(part, ScanPartition)] == [BASE, BASE]
+    assert sorted(ids(reader, partitions)) == list(range(1_000))
+    reader, partitions = planned(indexed, index="by_id", numPartitions="1")
+    assert len(partitions) == 1
+    assert sorted(ids(reader, partitions)) == list(range(1_000))
+
+
+def test_index_scans_stay_exact_when_every_tablet_moves_between_pages(indexed: Store) -> None:
+    reader, partitions = planned(indexed, index="by_id", filter="id >= 100", batchSize="50")
+    names = {name: number for number, name in indexed.topology.shard_names}
+    seen: list[int] = []
+    for part in partitions:
+        for at, batch in enumerate(batches(reader, part)):
+            seen += batch.column(0).to_pylist()
+            tablet = indexed.topology.placement.tablets[3 * at % 8]
+            indexed.move(tablet.id, "s2" if tablet.shard == names["s1"] else "s1")
+    assert sorted(seen) == list(range(100, 1_000))
+
+
+def test_a_planned_index_scan_ends_when_its_index_is_dropped(indexed: Store) -> None:
+    reader, partitions = planned(indexed, index="by_id")
+    indexed.drop_index("t", "by_id")
+    with pytest.raises(IndexChanged):
+        ids(reader, partitions)
+
+
+def test_an_index_that_there_is_not_is_told_at_planning(indexed: Store) -> None:
+    with pytest.raises(IndexNotFound, match="did you mean 'by_name'"):
+        planned(indexed, index="by_names")
+
+
+def test_metadata_comes_with_rows_of_an_index_too(indexed: Store) -> None:
+    options = {"index": "by_name", "filter": "name = 'n1'", "columns": "name", "includeMetadata": "true"}
+    reader, partitions = planned(indexed, **options)
+    found = pa.Table.from_batches([b for part in partitions for b in batches(reader, part)])
+    assert found.schema.names == ["name", "_shard", "_slot"]
+    assert set(found["name"].to_pylist()) == {"n1"}
+    assert set(found["_shard"].to_pylist()) == {"s1", "s2"}
+
+
+# Explanations
+
+
+def explained(store: Store, schema: StructType | None = None, **options: str) -> list[dict[str, Any]]:
+    reader, (part,) = planned(store, schema, explain="true", **options)
+    return [row for batch in batches(reader, part) for row in batch.to_pylist()]
+
+
+def test_an_explanation_has_one_row_for_each_way_to_read(indexed: Store) -> None:
+    direct, by_id, by_name = explained(indexed, filter="id < 10", columns="name")
+    assert source(indexed, explain="true").schema().names == list(direct)
+    assert [row["access"] for row in (direct, by_id, by_name)] == ["direct", "by_id", "by_name"]
+    assert [row["chosen"] for row in (direct, by_id, by_name)] == [False, True, False]
+    assert (by_id["kind"], by_id["condition"], by_id["remainder"]) == ("sorted", "id < 10", None)
+    assert 0 < by_id["rows_scanned"] < 100 <= direct["rows_scanned"] == 1_000
+    assert by_id["cost"] < direct["cost"]
+    assert (by_name["cost"], by_name["rows_scanned"]) == (None, None)
+    assert "needs the values of all its columns" in by_name["reason"]
+
+
+def test_an_explanation_is_of_the_read_that_the_other_options_describe(indexed: Store) -> None:
+    chosen = [row["access"] for row in explained(indexed, index="by_id") if row["chosen"]]
+    assert chosen == ["by_id"]
+    wanted = StructType([StructField("access", StringType()), StructField("cost", DoubleType())])
+    assert [list(row) for row in explained(indexed, wanted)] == [["access", "cost"]] * 3
+    covered = explained(indexed, columns="name", filter="id < 300")[1]["cost"]
+    fetching = explained(indexed, columns="v", filter="id < 300")[1]["cost"]
+    assert covered < fetching
+    with pytest.raises(ColumnNotFound):
+        source(indexed, explain="true", columns="nope").schema()
+
+
+def test_an_explanation_keeps_no_lease(tmp_path: Path) -> None:
+    made = Store.create(tmp_path / "s", ["s1"], tablets=2, slots=16, retention_seconds=0)
+    made.create_table("t", SCHEMA, ["id"])
+    assert len(explained(made)) == 1
+    assert made.status()["leases"] == []
+    planned(made)
+    assert len(made.status()["leases"]) == 1
+
+
 # How long a plan lasts
 
 
-def test_planning_takes_a_lease_and_reading_does_not_end_it(store: Store) -> None:
+def test_planning_takes_a_lease_and_reading_does_not_end_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticscan.store.scan._is_kept", lambda *_: False)  # retention is too short
     reader, partitions = planned(store)
     (lease,) = store.status()["leases"]
     now = store.context.clock.now()

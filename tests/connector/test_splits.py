@@ -6,7 +6,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.connector.splits import BASE, MIXED, VIRTUAL, Part, cut, slot_bytes
+from elasticscan.connector.splits import (
+    BASE,
+    ENTRIES_PER_TASK,
+    MIXED,
+    VIRTUAL,
+    Part,
+    cut,
+    most_index_parts,
+    slot_bytes,
+)
 from elasticscan.topology import Fragment, Placement, SlotSet, Tablet, initial_placement
 
 MB = 1 << 20
@@ -85,6 +94,12 @@ def test_a_fragment_weighs_on_the_slots_it_speaks_for() -> None:
     slots = SlotSet.of([(0, 2), (6, 8)])
     fragment = Fragment(1, 1, 1, "p", slots, 4, 400, True, 0, False, 0, 1, 1)
     assert slot_bytes([fragment, fragment], 8).tolist() == [200, 200, 0, 0, 0, 0, 200, 200]
+
+
+def test_an_index_scan_gets_a_task_for_every_so_many_entries_and_at_most_one_a_shard() -> None:
+    assert [most_index_parts(3, entries) for entries in (0, 1, ENTRIES_PER_TASK)] == [1, 1, 1]
+    assert [most_index_parts(3, n * ENTRIES_PER_TASK + 1) for n in (1, 2, 3)] == [2, 3, 3]
+    assert [most_index_parts(3, 10 * ENTRIES_PER_TASK, most) for most in (1, 2, 9)] == [1, 2, 3]
 
 
 @settings(deadline=None, max_examples=200)

@@ -386,7 +386,7 @@ def swap_of_slots_that_left(patch: Patch) -> None:
 
 @fault("soup", "an expired snapshot is refused even when its table is known already", style="leases", seed=3)
 def expired_snapshot_is_read(patch: Patch) -> None:
-    patch.setattr(context._TableState, "serves", lambda self, snapshot: snapshot <= self.last_commit)
+    patch.setattr(context.TableState, "serves", lambda self, snapshot: snapshot <= self.last_commit)
     patch.setattr(FragmentTx, "check_snapshot", lambda self, table, snapshot: None)
 
 
@@ -397,7 +397,7 @@ def scan_reads_the_newest_rows(patch: Patch) -> None:
 
 @fault("soup", "an overwrite hides all rows before it", seed=13)
 def overwrite_hides_nothing(patch: Patch) -> None:
-    patch.setattr(context._TableState, "floor", lambda self, snapshot: 0)
+    patch.setattr(context.TableState, "floor", lambda self, snapshot: 0)
 
 
 @fault("soup", "a cached placement is used only while the layout is the same")

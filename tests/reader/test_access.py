@@ -87,7 +87,7 @@ def test_a_range_ends_the_columns_that_are_bound() -> None:
 
 
 def test_without_a_condition_on_its_columns_all_of_a_sorted_index_is_read() -> None:
-    for text in (None, "c = 1", "upper(s) = 'A'"):
+    for text in (None, "c = 1", "UPPER(s) = 'A'"):
         found = bound(text, index("a", "b"))
         assert (found.ranges, found.bound, found.text, found.remainder) == (((b"", END),), 0, "", text)
 
@@ -103,10 +103,10 @@ def test_lists_of_values_and_nulls_fix_a_column() -> None:
 
 
 def test_what_an_or_leaves_possible_bounds_an_index_and_stays_to_be_checked() -> None:
-    text = "(a = 1 AND b = 2) OR (a = 3 AND c > 4)"
+    text = "a = 1 AND b = 2 OR a = 3 AND c > 4"
     found = bound(text, index("a"))
     assert found.ranges == ((key(1), key(2)), (key(3), key(4)))
-    assert (found.text, found.remainder) == ("a IN (1, 3)", text.replace("(", "(", 1))
+    assert (found.text, found.remainder) == ("a IN (1, 3)", text)
     ranges = bound("(a < 1 AND b = 2) OR a > 5 AND c = 4", index("a"))
     assert ranges.text == "a IN (2 ranges)"
     assert bound("s LIKE 'a%b'", index("s")).text == "s IN (1 range)"

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -50,7 +50,9 @@ POINTS = ("copying", "copied", "caught_up", "switching", "target_serves")
 DEAD_OWNER = f"{socket.gethostname()}:{(1 << 22) + 1}:0:0"  # no process can have this id
 ONE = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("s", pa.string())])
 TWO = pa.schema([("a", pa.int64()), ("b", pa.string()), ("v", pa.int64())])
-TABLES = {"one": (ONE, ["id"], ["id"]), "two": (TWO, ["a", "b"], ["a"])}
+# By name: the schema, the primary key, the shard key.
+Tables = dict[str, tuple[pa.Schema, list[str], list[str]]]
+TABLES: Tables = {"one": (ONE, ["id"], ["id"]), "two": (TWO, ["a", "b"], ["a"])}
 
 # The operations, and how often each is done.
 WEIGHTS = {
@@ -118,6 +120,9 @@ class SoupScan:
 class Kitchen:
     """Makes stores quickly (copies of two that were made once, not flushed) and runs programs."""
 
+    tables: ClassVar[Tables] = TABLES
+    test_file: ClassVar[str] = "tests/store/test_model.py"
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._patch = pytest.MonkeyPatch()
@@ -135,7 +140,7 @@ class Kitchen:
                 retention_seconds=retention,
                 clock=ManualClock(START),
             ) as store:
-                for name, (schema, primary_key, shard_key) in TABLES.items():
+                for name, (schema, primary_key, shard_key) in self.tables.items():
                     store.create_table(name, schema, primary_key, shard_key)
         return self
 
@@ -156,14 +161,17 @@ class Kitchen:
                 patch.setattr(fragment, "BATCH_ROWS", rows)
                 patch.setattr(copying, "BATCH_ROWS", rows)
                 patch.setattr(mover, "SMALL_REST_ROWS", rng.choice([0, 10, 1_000]))
-                self._soup = Soup(store, rng, style or rng.choice(list(STYLES)))
+                self._soup = self._program(store, rng, style)
                 self._soup.run()
         except BaseException as error:
-            error.add_note(f"replay with: ELASTICSCAN_SEEDS={seed} pytest tests/store/test_model.py")
+            error.add_note(f"replay with: ELASTICSCAN_SEEDS={seed} pytest {self.test_file}")
             raise
         finally:
             self._soup = None
             shutil.rmtree(place)
+
+    def _program(self, store: Store, rng: random.Random, style: str | None) -> Soup:
+        return Soup(store, rng, style or rng.choice(list(STYLES)))
 
     def _point(self) -> None:
         if self._soup is not None:
@@ -213,21 +221,28 @@ def fast_store(place: Path) -> Store:
 
 
 def rows_of(page: Page) -> list[Row]:
-    return list(zip(*page.rows.to_pydict().values(), strict=True))
+    return [comparable(row) for row in zip(*page.rows.to_pydict().values(), strict=True)]
+
+
+def comparable(row: Row) -> Row:
+    """A row in which NaN equals NaN."""
+    return tuple("NaN" if value != value else value for value in row)
 
 
 class Soup:
     """One program."""
+
+    tables: ClassVar[Tables] = TABLES
 
     def __init__(self, store: Store, rng: random.Random, style: str) -> None:
         self.store, self.random = store, rng
         clock = store.context.clock
         assert isinstance(clock, ManualClock)
         self.clock = clock
-        self.now_rows: dict[str, dict[Key, Row]] = {name: {} for name in TABLES}
+        self.now_rows: dict[str, dict[Key, Row]] = {name: {} for name in self.tables}
         # What each table held after each of its commits: (commit, time, rows).
         self.history: dict[str, list[tuple[int, float, dict[Key, Row]]]] = {
-            name: [(store.table(name).created_commit, START, {})] for name in TABLES
+            name: [(store.table(name).created_commit, START, {})] for name in self.tables
         }
         self.scans: list[SoupScan] = []
         self.lease_ends: dict[str, float] = {}
@@ -293,9 +308,9 @@ class Soup:
         self._commit(self.store.overwrite, upserts=False)
 
     def _commit(self, write: Callable[[str, Any], int], upserts: bool) -> None:
-        table = self.random.choice(list(TABLES))
+        table = self.random.choice(list(self.tables))
         rows = self._rows(table)
-        schema = TABLES[table][0]
+        schema = self.tables[table][0]
         data = pa.Table.from_pylist(
             [dict(zip(schema.names, row, strict=True)) for row in rows.values()], schema=schema
         )
@@ -305,9 +320,9 @@ class Soup:
             self._note(table, number, (self.now_rows[table] if upserts else {}) | rows)
 
     def _delete(self) -> None:
-        table = self.random.choice(list(TABLES))
+        table = self.random.choice(list(self.tables))
         gone = self._rows(table)
-        schema, primary_key, _ = TABLES[table]
+        schema, primary_key, _ = self.tables[table]
         key_schema = pa.schema([schema.field(name) for name in primary_key])
         keys = pa.Table.from_pylist([dict(zip(primary_key, k, strict=True)) for k in gone], schema=key_schema)
         number = self._try(lambda: self.store.delete(table, keys))
@@ -335,13 +350,13 @@ class Soup:
     # Reading
 
     def _start_scan(self) -> None:
-        table = self.random.choice(list(TABLES))
+        table = self.random.choice(list(self.tables))
         info = self.store.table(table)
         newest = self.store.context.catalog.versions()[1]
         snapshot = newest
         if self.random.random() < 0.4:
             snapshot = self.random.randint(info.oldest_snapshot, newest)
-        names = TABLES[table][0].names
+        names = self.tables[table][0].names
         columns = self.random.choice([names, names, ["v"]])
         scan = self.store.scan(
             table,
@@ -532,7 +547,7 @@ class Soup:
     # Upkeep
 
     def _compact(self) -> None:
-        self._try(lambda: self.store.compact(self.random.choice([None, *TABLES])))
+        self._try(lambda: self.store.compact(self.random.choice([None, *self.tables])))
 
     def _collect_garbage(self) -> None:
         self.collections += 1
@@ -547,15 +562,15 @@ class Soup:
     def _check_everything(self) -> None:
         now, retention = self.clock.now(), self.store.context.info.retention_seconds
         newest = self.store.context.catalog.versions()[1]
-        commits = [(number, at) for table in TABLES for number, at, _ in self.history[table]]
+        commits = [(number, at) for table in self.tables for number, at, _ in self.history[table]]
         promised = max((number for number, at in commits if at <= now - retention), default=0)
-        for name in TABLES:
+        for name in self.tables:
             oldest = self.store.table(name).oldest_snapshot
             created = self.history[name][0][0]
             assert oldest <= max(promised, created), "a snapshot within the retention was given up"
             kept = range(oldest, newest + 1)
             for snapshot in {oldest, newest, *self.random.sample(kept, min(len(kept), 3))}:
-                expected = Counter(self.rows_at(name, snapshot).values())
+                expected = Counter(map(comparable, self.rows_at(name, snapshot).values()))
                 pages = islice(self.store.scan(name, snapshot=snapshot), len(expected) + 8)
                 got = Counter(row for page in pages for row in rows_of(page))
                 assert got == expected, f"{name} at {snapshot}"

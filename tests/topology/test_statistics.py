@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.value_keys import END, NULL, VALUES, encode_value, successor
 from elasticscan.topology import (
+    KEY_BYTES,
     Block,
     ColumnStatistics,
     FragmentStatistics,
@@ -73,6 +74,14 @@ def test_rows_of_the_first_columns_values_are_told_from_rows_of_all() -> None:
     histogram = KeyHistogram(1_000, (10, 1_000), tuple(rows[place] for place in [*range(0, 1_000, 27), 999]))
     assert histogram.rows_equal(key(3), successor(key(3)), 1) == pytest.approx(100, rel=0.3)
     assert histogram.rows_equal(key(3) + key(13), key(3) + key(14), 2) == 1
+
+
+def test_frequent_values_are_known_though_their_bounds_were_cut() -> None:
+    keys = sorted(encode_value(pa.scalar(text)) for text in ["a", *["b" * 60] * 99])
+    histogram = KeyHistogram(100, (2,), tuple(keys[place][:KEY_BYTES] for place in (0, 25, 50, 75, 99)))
+    assert histogram.rows_equal(keys[-1], successor(keys[-1])) >= 75
+    assert histogram.rows_between(keys[-1], successor(keys[-1])) >= 75
+    assert histogram.rows_equal(keys[0], successor(keys[0])) <= 50
 
 
 def test_nothing_is_expected_of_no_rows() -> None:

@@ -1,0 +1,217 @@
+"""Secondary indexes: selective queries beside DuckDB and Spark's Parquet, builds, choices, moves."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import statistics
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from data import SCHEMA, batches, make_store
+from measure import Results, by_turns, seconds
+
+from elasticscan.store import Store
+
+KEYS = 1 << 40  # column k is uniform below this
+GRID = 40
+
+
+def fraction(share: float, rows: int) -> str:
+    """A condition on k that keeps about this share of the rows."""
+    del rows
+    return f"k < {int(KEYS * share)}"
+
+
+def with_index(store: Store) -> None:
+    if not any(index.name == "by_k" for index in store.indexes("t")):
+        store.create_index("t", "by_k", ["k"])
+
+
+def bench_build(results: Results, store: Store, rows: int) -> None:
+    """Building an index of a table that is there already."""
+    took = []
+    for _ in range(2):
+        if any(index.name == "bench" for index in store.indexes("t")):
+            store.drop_index("t", "bench")
+        took.append(seconds(lambda: store.create_index("t", "bench", ["k"])))
+    store.drop_index("t", "bench")
+    store.collect_garbage(grace_seconds=0)
+    results.at_least("index build, million rows/s", rows / min(took) / 1e6, 2)
+
+
+def bench_writes(results: Results, work: Path, rows: int) -> None:
+    """The same rows written into a table with two indexes and into one without."""
+
+    def write(indexed: bool) -> None:
+        place = work / "writes"
+        store = Store.create(place, ["s1", "s2"])
+        store.create_table("t", SCHEMA, ["id"])
+        if indexed:
+            store.create_index("t", "by_k", ["k"])
+            store.create_index("t", "by_ts", ["ts"])
+        store.write("t", pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
+        store.close()
+        shutil.rmtree(place)
+
+    took = by_turns(3, plain=partial(write, False), indexed=partial(write, True))
+    results.at_least("writes with two indexes / without", took["plain"] / took["indexed"], 0.4)
+
+
+def bench_selective(results: Results, store: Store, parquet: Path, rows: int, rounds: int) -> None:
+    """0.1 % of the rows by an indexed column, in Python, beside DuckDB over Parquet."""
+    where = fraction(0.001, rows)
+    duck = duckdb.connect()
+
+    def by_duckdb() -> int:
+        return duck.sql(f"SELECT * FROM read_parquet('{parquet}') WHERE {where}").to_arrow_table().num_rows
+
+    def by_index() -> int:
+        return int(store.scan("t", filter=where).to_table().num_rows)
+
+    assert by_index() == by_duckdb() > 0
+    assert store.scan("t", filter=where).explain()["access"] == "by_k"
+    took = by_turns(rounds, index=by_index, duckdb=by_duckdb)
+    detail = f"{took['index'] * 1e3:.0f} ms and {took['duckdb'] * 1e3:.0f} ms"
+    results.at_least("0.1 % by index / DuckDB over Parquet", took["duckdb"] / took["index"], 2, detail)
+
+
+def bench_point(results: Results, work: Path, rows: int) -> None:
+    """A point query on an indexed column, 64 tablets on 4 shards."""
+    store = Store.create(work / "point", ["s1", "s2", "s3", "s4"], tablets=64)
+    store.create_table("t", SCHEMA, ["id"])
+    store.write("t", pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
+    store.create_index("t", "by_k", ["k"])
+    wanted = store.scan("t", columns=["k"], page_rows=500)
+    keys = next(iter(wanted)).rows.column("k").to_pylist()
+    times = [seconds(lambda k=key: store.scan("t", filter=f"k = {k}").to_table()) for key in keys[:300]]
+    store.close()
+    results.at_most("point query by index, ms (median)", statistics.median(times[50:]) * 1e3, 5)
+
+
+def bench_choice(results: Results, store: Store, rows: int) -> None:
+    """Whether the path that is chosen is about the best: 40 queries, selectivities 0.0001 to 1."""
+    worst, sum_best, sum_chosen, where_worst = 0.0, 0.0, 0.0, ""
+    columns: list[list[str] | None] = [None, ["id", "k"], ["v"], ["s", "ts"]]
+    for number in range(GRID):
+        share = 10 ** (-4 + 4 * (number // 4) / (GRID // 4 - 1))
+        chosen_columns = columns[number % 4]
+        where = fraction(min(share, 1.0), rows)
+
+        def run(index: str, wanted: list[str] | None = chosen_columns, text: str = where) -> None:
+            for page in store.scan("t", columns=wanted, filter=text, index=index):
+                del page
+
+        paths: dict[str, Callable[[], None]] = {name: partial(run, name) for name in ("none", "by_k")}
+        took = by_turns(3, 1, **paths)
+        chosen = store.scan("t", columns=chosen_columns, filter=where).explain()["access"]
+        mine = took["none" if chosen == "direct" else chosen]
+        best = min(took.values())
+        sum_best, sum_chosen = sum_best + best, sum_chosen + mine
+        if mine / best > worst:
+            worst, where_worst = mine / best, f"{share:.4f} of {chosen_columns}: {chosen}"
+    results.at_most(f"chosen path / best path, worst of {GRID}", worst, 1.3, where_worst)
+    results.at_most(f"chosen paths / best paths, all {GRID}", sum_chosen / sum_best, 1.3)
+
+
+def bench_virtual(results: Results, work: Path, rows: int) -> None:
+    """A virtual scan of 32 moved tablets beside one of a single tablet that holds as many rows."""
+
+    def prepared(moved: int) -> Store:
+        store = Store.create(work / f"virtual{moved}", ["s1", "s2"], tablets=64)
+        store.create_table("t", SCHEMA, ["id"])
+        store.write("t", pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
+        store.create_index("t", "by_k", ["k"])
+        return store
+
+    def scan_with_moves(store: Store, moved: int) -> float:
+        """Begin a scan, move tablets to s2, and time what is left of it there."""
+        scan = iter(store.scan("t", filter=fraction(1, rows), index="by_k", page_rows=1_000))
+        next(scan)
+        here = [t for t in store.context.placement().tablets if t.shard == 1][:moved]
+        for tablet in here:
+            store.move(tablet.id, "s2")
+        store.compact()
+        return seconds(lambda: [None for _ in scan])
+
+    many, one = prepared(32), prepared(1)
+    took_many, took_one = scan_with_moves(many, 32), scan_with_moves(one, 1)
+    results.at_most("scan after 32 tablets moved / after 1", took_many / took_one, 1.5)
+
+
+def bench_spark_selective(
+    results: Results, spark: Any, place: Path, parquet: str, rows: int, rounds: int, wanted: float
+) -> None:
+    """0.1 % through Spark: the index beside Spark's Parquet scan with the same filter."""
+    where = fraction(0.001, rows)
+
+    def noop(frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    def elastic() -> None:
+        reader = spark.read.format("elasticscan").options(store=str(place), table="t", filter=where)
+        noop(reader.load())
+
+    def by_parquet() -> None:
+        noop(spark.read.parquet(parquet).where(where))
+
+    took = by_turns(max(rounds, 5), warmups=3, elastic=elastic, parquet=by_parquet)
+    ratio = took["parquet"] / took["elastic"]
+    detail = f"{took['elastic'] * 1e3:.0f} ms and {took['parquet'] * 1e3:.0f} ms"
+    results.at_least(f"Spark, 0.1 % of {rows:,} rows / Parquet", ratio, wanted, detail)
+
+
+def bench_sql_average(results: Results, spark: Any, place: Path, ceiling: Callable[[], Any], rounds: int) -> None:
+    """`SELECT avg(v)` through the catalog's SQL, beside the ceiling of a source with that column."""
+    from elasticscan.connector import attach  # noqa: PLC0415 - Spark is not needed for the others
+
+    catalog = attach(spark, str(place))
+
+    def elastic() -> float:
+        return float(catalog.sql("SELECT avg(v) FROM t").collect()[0][0])
+
+    def best() -> float:
+        return float(ceiling().selectExpr("avg(v)").collect()[0][0])
+
+    assert math.isclose(elastic(), 0.5, rel_tol=0.01)
+    took = by_turns(max(rounds, 5), warmups=3, elastic=elastic, ceiling=best)
+    results.at_least("SELECT avg(v) / ceiling of that column", took["ceiling"] / took["elastic"], 0.95)
+
+
+def large_parquet(path: Path, rows: int) -> None:
+    """Unsorted Parquet of many rows."""
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
+        for batch in batches(rows):
+            writer.write_batch(batch)
+
+
+def bench_indexes(results: Results, work: Path, store: Store, parquet: Path, rows: int, rounds: int) -> None:
+    """All that needs no Spark."""
+    bench_build(results, store, rows)
+    with_index(store)
+    bench_selective(results, store, parquet, rows, rounds)
+    bench_choice(results, store, rows)
+    bench_writes(results, work, min(rows, 2_000_000))
+    bench_point(results, work, min(rows, 2_000_000))
+    bench_virtual(results, work, min(rows, 2_000_000))
+
+
+def bench_large_spark(results: Results, spark: Any, work: Path, rows: int, rounds: int) -> None:
+    place, parquet = work / "large-indexed", work / "large.parquet"
+    if not parquet.exists():
+        large_parquet(parquet, rows)
+    store = make_store(place, pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
+    with_index(store)
+    store.close()
+    bench_spark_selective(results, spark, place, str(parquet), rows, rounds, 8)
+    shutil.rmtree(place)
+
+
+assert np is not None

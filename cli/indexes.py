@@ -1,0 +1,115 @@
+"""index create, index drop, index list."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table as Listing
+
+from elasticscan.cli.options import Json, Table, Uri, names_of
+from elasticscan.cli.output import console, print_json, progress, say, size
+from elasticscan.store import Store
+from elasticscan.topology import SORTED
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The index's name.")]
+
+commands = typer.Typer(no_args_is_help=True, help="Secondary indexes: create, drop, list.")
+
+
+@commands.command("create")
+def create(
+    uri: Uri,
+    table: Table,
+    name: Name,
+    columns: Annotated[
+        str, typer.Option("--columns", metavar="A,B", help="What to index, the most significant first.")
+    ],
+    kind: Annotated[
+        str, typer.Option(help="sorted (equality, ranges, order) or hash (equality alone).")
+    ] = SORTED,
+    include: Annotated[
+        str | None, typer.Option(metavar="C,D", help="More columns to carry, so that rows need no fetching.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make an index, while others write, scan and move.
+
+    A build that was stopped leaves an index that scans do not use; the same command goes on with it.
+    """
+    with Store.open(uri) as store, progress() as bar:
+        task = bar.add_task(f"building {name}", total=None, note="")
+
+        def built(done: int, total: int) -> None:
+            # A table without rows is done; a bar of nothing would never be.
+            bar.update(task, completed=done or 1, total=total or 1, note=f"{done:,} of {total:,} rows")
+
+        store.create_index(table, name, names_of(columns) or [], kind, names_of(include) or [], built)
+        bar.stop()
+        found = next((each for each in _indexes(store, table) if each["name"] == name), None)
+    if json:
+        print_json(found)
+    elif found is None:
+        say(f"Index [bold]{escape(name)}[/bold] was dropped while it was built.")
+    else:
+        of = f"{escape(table)} ({escape(', '.join(found['columns']))})"
+        say(f"Index [bold]{escape(name)}[/bold] of {of}: {size(found['bytes'])}, in use from now on.")
+
+
+@commands.command("drop")
+def drop(uri: Uri, table: Table, name: Name, json: Json = False) -> None:
+    """Remove an index; scans that read it end with ES_INDEX_CHANGED."""
+    with Store.open(uri) as store:
+        store.drop_index(table, name)
+    if json:
+        print_json({"table": table, "dropped": name})
+    else:
+        say(
+            f"Index [bold]{escape(name)}[/bold] of {escape(table)} dropped; `elasticscan gc` frees its files."
+        )
+
+
+@commands.command("list")
+def listed(
+    uri: Uri,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="One table; all by default.")] = None,
+    json: Json = False,
+) -> None:
+    """List indexes, with what they take on disk."""
+    with Store.open(uri) as store:
+        found = _indexes(store, table)
+    if json:
+        print_json(found)
+    else:
+        shown = index_listing(found)
+        console().print(shown if found else "[dim]no indexes yet; `elasticscan index create` makes one[/dim]")
+
+
+def _indexes(store: Store, table: str | None) -> list[dict[str, Any]]:
+    if table is not None:
+        store.table(table)  # a name that is wrong is told with the nearest
+    return [
+        {"table": each["name"], **index}
+        for each in store.status()["tables"]
+        if table in (None, each["name"])
+        for index in each["indexes"]
+    ]
+
+
+def index_listing(indexes: list[dict[str, Any]]) -> Listing:
+    """Indexes of `Store.status()`, each with its table."""
+    shown = Listing(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    for title in ("table", "index", "kind", "columns", "carries", "size", ""):
+        shown.add_column(title, justify="right" if title == "size" else "left")
+    for index in indexes:
+        shown.add_row(
+            index["table"],
+            index["name"],
+            index["kind"],
+            escape(", ".join(index["columns"])),
+            escape(", ".join(index["include"])),
+            size(index["bytes"]),
+            "" if index["ready"] else "[yellow]not built yet[/yellow]",
+        )
+    return shown

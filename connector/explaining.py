@@ -1,0 +1,66 @@
+"""What the option `explain` gives in place of rows: the ways there are to read, one a row."""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from elasticscan.reader import Candidate
+from elasticscan.store import Scan, Store
+
+EXPLANATION = pa.schema(
+    [
+        pa.field("access", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("condition", pa.string()),
+        pa.field("remainder", pa.string()),
+        pa.field("rows_scanned", pa.int64()),
+        pa.field("rows_returned", pa.int64(), nullable=False),
+        pa.field("cost", pa.float64()),
+        pa.field("chosen", pa.bool_(), nullable=False),
+        pa.field("reason", pa.string()),
+    ]
+)
+
+
+class Explained(InputPartition):
+    """The answer as a partition: it is found where the plan is made, and a task only hands it over."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        super().__init__("explanation")
+        self.rows = rows.to_pydict()
+
+    def batch(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict(self.rows, schema=EXPLANATION)
+
+
+def explanation(store: Store, scan: Scan) -> pa.RecordBatch:
+    """The candidates of a scan that nobody will read; its lease is given back.
+
+    Rows scanned and cost are null where a way cannot be taken at all.
+    """
+    assert scan.choice is not None, "a scan that begins has chosen"
+    assert scan.key is not None, "a scan that was not begun has slots left"
+    with store.context.catalog.writing() as tx:
+        tx.end_lease(store.context.sealer.open(scan.key).lease)
+    chosen = scan.choice.candidate
+    return pa.RecordBatch.from_pylist(
+        [_row(each, each == chosen) for each in scan.choice.candidates], schema=EXPLANATION
+    )
+
+
+def _row(candidate: Candidate, chosen: bool) -> dict[str, object]:
+    possible = math.isfinite(candidate.cost)
+    return {
+        "access": candidate.access,
+        "kind": candidate.kind,
+        "condition": candidate.condition,
+        "remainder": candidate.remainder,
+        "rows_scanned": round(candidate.rows_scanned) if possible else None,
+        "rows_returned": round(candidate.rows_returned),
+        "cost": candidate.cost if possible else None,
+        "chosen": chosen,
+        "reason": candidate.reason,
+    }

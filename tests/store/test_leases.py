@@ -1,0 +1,99 @@
+"""When a scan's snapshot needs a lease, and when the retention period is promise enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.clock import ManualClock
+from elasticscan.base.errors import SnapshotExpired
+from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.store import Store
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+HOUR = 3_600.0
+
+
+def made(place: Path, clock: ManualClock, retention_seconds: float) -> Store:
+    store = Store.create(place, ["a", "b"], tablets=4, retention_seconds=retention_seconds, clock=clock)
+    store.create_table("t", SCHEMA, ["id"])
+    store.write("t", rows(0))
+    return store
+
+
+def rows(value: int) -> pa.Table:
+    return pa.table({"id": range(100), "v": [value] * 100}, schema=SCHEMA)
+
+
+def overwrite_and_compact(store: Store, value: int) -> None:
+    store.write("t", rows(value))
+    store.compact()
+    store.collect_garbage(grace_seconds=0)
+
+
+def test_a_scan_of_a_snapshot_that_retention_keeps_writes_no_lease(tmp_path: Path) -> None:
+    store = made(tmp_path / "s", ManualClock(1_000.0), 24 * HOUR)
+    scan = store.scan("t", page_rows=10)
+    next(iter(scan))
+    assert store.status()["leases"] == []
+
+
+def test_a_scan_of_a_snapshot_that_retention_soon_lets_go_is_leased(tmp_path: Path) -> None:
+    clock = ManualClock(1_000.0)
+    store = made(tmp_path / "s", clock, 24 * HOUR)
+    old = store.context.catalog.versions()[1]
+    store.write("t", rows(1))
+    clock.advance(23 * HOUR)
+    scan = iter(store.scan("t", snapshot=old, page_rows=10))
+    next(scan)
+    (lease,) = store.status()["leases"]
+    assert lease["snapshot"] == old
+    clock.advance(0.9 * LEASE_SECONDS)
+    overwrite_and_compact(store, 2)
+    assert sum(page.rows.num_rows for page in scan) > 0
+    assert store.status()["leases"] == [], "a scan that is complete lets go of its snapshot"
+
+
+@pytest.mark.parametrize("retention_hours", [0, 1, 3, 24])
+def test_a_slow_scan_stays_at_its_snapshot_however_short_the_retention(
+    tmp_path: Path, retention_hours: int
+) -> None:
+    """It outlives the retention period many times, with pages less than half a lease apart."""
+    clock = ManualClock(1_000.0)
+    store = made(tmp_path / "s", clock, retention_hours * HOUR)
+    found = []
+    for number, page in enumerate(store.scan("t", page_rows=1)):
+        found += page.rows.column("v").to_pylist()
+        clock.advance(0.45 * LEASE_SECONDS)
+        if number % 3 == 0:
+            overwrite_and_compact(store, number + 1)
+    assert found == [0] * 100
+
+
+@pytest.mark.parametrize("retention_hours", [3, 24])
+def test_a_key_is_good_for_as_long_as_the_retention_promises(tmp_path: Path, retention_hours: int) -> None:
+    clock = ManualClock(1_000.0)
+    store = made(tmp_path / "s", clock, retention_hours * HOUR)
+    page = next(iter(store.scan("t", page_rows=10)))
+    assert page.key is not None
+    clock.advance(60)
+    overwrite_and_compact(store, 1)
+    clock.advance((retention_hours - 0.1) * HOUR)
+    overwrite_and_compact(store, 2)
+    rest = store.resume(page.key).to_table()
+    assert set(rest["v"].to_pylist()) == {0}
+    assert rest.num_rows + page.rows.num_rows == 100
+
+
+def test_a_key_that_outlived_retention_and_lease_is_refused(tmp_path: Path) -> None:
+    clock = ManualClock(1_000.0)
+    store = made(tmp_path / "s", clock, 3 * HOUR)
+    page = next(iter(store.scan("t", page_rows=10)))
+    assert page.key is not None
+    overwrite_and_compact(store, 1)
+    clock.advance(4 * HOUR)
+    overwrite_and_compact(store, 2)
+    with pytest.raises(SnapshotExpired):
+        store.resume(page.key)
