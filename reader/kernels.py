@@ -80,7 +80,8 @@ def _as_computed(values: pa.Array, kind: pa.DataType, path: tuple[str, ...]) -> 
             column=path[0],
         )
     # Spark has no nanoseconds: they are cut off, not an error.
-    return values.cast(kind, safe=not pt.is_timestamp(kind))
+    cut_off = pt.is_timestamp(values.type) and values.type.unit == "ns"
+    return values.cast(kind, safe=not cut_off)
 
 
 def compiled(node: Expression) -> Evaluator:

@@ -74,7 +74,9 @@ class Predicate:
 
         Raises `FilterError` where Spark would fail too, as in a division by zero or an overflow.
         """
-        rows = Rows(batch)
+        # Parts that are evaluated for some rows only pick these from all columns that are here.
+        needed = [name for name in batch.schema.names if name in self.columns]
+        rows = Rows(batch.select(needed)) if needed else Rows(batch)
         try:
             return rows.array(self._evaluate(rows))
         except FilterError as error:

@@ -119,13 +119,20 @@ class Indexed:
         for commit in range(1, self.commits + 1):
             if rng.random() < 0.1:
                 self.overwrites.append(commit)
-            pending += self._commit(commit, pool)
+            pending += self._commit(commit, self._untouched(pool, pending))
             if rng.random() < 0.6:  # else: its rows share a fragment with those of the next commit
                 self._settle(pending)
                 pending = []
                 if rng.random() < 0.3:
                     self._compact(commit)
         self._settle(pending)
+
+    def _untouched(self, pool: Sequence[Key], pending: Sequence[Version]) -> Sequence[Key]:
+        """Now and then only keys that the commits before have not written: they share a fragment."""
+        if self.rng.random() < 0.6:
+            return pool
+        written = {version.key for version in pending}
+        return [key for key in pool if key not in written]
 
     def _commit(self, commit: int, pool: Sequence[Key]) -> list[Version]:
         rng = self.rng
@@ -214,10 +221,12 @@ class Indexed:
         start = rng.randrange(self.slot_count)
         slots = SlotSet.span(start, rng.randint(start + 1, self.slot_count))
         horizon = rng.randint(self.oldest, commit)
-        keep = Keep(horizon, drop_tombstones=rng.random() < 0.5)
-        bounds = Bounds(0, commit)
-        copied = copy_slots(self.rows(), slots, bounds, keep, Destination(self.disk, 1))
-        left = [replace(fragment, slots=fragment.slots - slots) for fragment in self.fragments]
+        some = rng.random() < 0.5  # then their commits may lie around those of the fragments that stay
+        chosen = [f for f in self.fragments if not some or rng.random() < 0.5]
+        keep = Keep(horizon, drop_tombstones=not some and rng.random() < 0.5)
+        source = replace(self.rows(), view=View(chosen))
+        copied = copy_slots(source, slots, Bounds(0, commit), keep, Destination(self.disk, 1))
+        left = [replace(f, slots=f.slots - slots) if f in chosen else f for f in self.fragments]
         self.fragments = [fragment for fragment in left if fragment.slots]
         self.oldest = horizon
         if copied is not None:
@@ -299,7 +308,7 @@ class Indexed:
         if rng.random() < 0.3:
             return [(b"", END)]
         edges = {b"", END}
-        for _ in range(rng.choice((1, 2, 10))):
+        for _ in range(rng.choice((1, 2, 10, 30))):
             row = self.some_row()
             key = self.index_key(row)
             if self.index.kind == SORTED and rng.random() < 0.5:

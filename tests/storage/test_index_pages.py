@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import FragmentDamaged
-from elasticscan.base.value_keys import END, turned
+from elasticscan.base.value_keys import END, encode_value, successor, turned
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage import index_pages, index_run, index_walk
 from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk
@@ -42,7 +42,7 @@ def _small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_run, "BATCH_ROWS", 3)
     monkeypatch.setattr(index_run, "RUN_ROWS", 7)
     monkeypatch.setattr(index_run, "KEY_BYTES", 4)
-    monkeypatch.setattr(index_walk, "RANGES_PER_ROUND", 2)
+    monkeypatch.setattr(index_walk, "RANGES_PER_ROUND", 1)
     monkeypatch.setattr(index_pages, "LEAST_ENTRIES", 6)
     monkeypatch.setattr(index_pages, "_FIRST_ROUND", 3)
     monkeypatch.setattr(index_pages, "_LEAST_SHARE", 1)
@@ -133,7 +133,7 @@ def check_against_oracle(indexed: Indexed, limits: Iterator[PageLimits]) -> None
         assert alike(found) == alike(expected_rows(indexed, cursors, ranges, descending, bounds))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(SEEDS)
 def test_pages_of_any_limits_hold_each_visible_row_once_and_in_the_order_of_the_index(seed: int) -> None:
     indexed = Indexed(seed)
@@ -256,6 +256,20 @@ def test_a_page_of_stale_entries_makes_progress(monkeypatch: pytest.MonkeyPatch)
 def one_row() -> Iterator[PageLimits]:
     while True:
         yield PageLimits(1, 1 << 20)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_pages_go_on_through_many_ranges_that_hold_nothing(
+    descending: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_pages, "LEAST_ENTRIES", 1)
+    indexed = seed_where(lambda t: t.index.columns == ("i", "k") and len(t.versions) > 30)
+    nothing = [encode_value(pa.scalar(number, pa.int16())) for number in range(1000, 1100)]
+    ranges = [(key, successor(key)) for key in nothing]
+    bounds = indexed.bounds(indexed.commits)
+    pages = read_all(indexed, indexed.source(), whole(indexed), ranges, descending, bounds, one_row())
+    assert len(pages) > 5
+    assert not any(page.rows.num_rows for page in pages)
 
 
 def test_what_a_page_examines_is_bounded() -> None:

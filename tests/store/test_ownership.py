@@ -1,0 +1,187 @@
+"""A shard that owned tablets 1 and 2 when a scan was planned is read when it owns less, the same or more.
+
+Three cases, wherever the change falls (before the first page, between two pages, in a page before
+its rows are read, in a page after they were), through every access path: the rows are exactly those
+of the snapshot, and what has an order keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.hashing import slots_of
+from elasticscan.base.value_keys import END
+from elasticscan.reader import Cursor, IndexOrder, PageRequest
+from elasticscan.store import Scan, Store
+from elasticscan.store.shards import LocalShards
+from elasticscan.topology import SlotSet
+from tests.store.test_scenarios import tablets_at, while_reading
+
+SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
+COUNT = 160
+
+Row = tuple[int, int | None, int]
+
+PATHS: dict[str, dict[str, Any]] = {
+    "direct": {"index": "none"},
+    "direct with a filter": {"index": "none", "filter": "k < 1000 OR k IS NULL"},
+    "index": {"index": "by_k"},
+    "index, descending": {"index": "by_k", "descending": True},
+    "index without the rows": {"index": "by_k", "columns": ["id", "k", "v"]},
+    "one order": {"index": "by_k", "order": "index"},
+    "one order, descending": {"index": "by_k", "order": "index", "descending": True},
+    "one order, rows fetched": {"index": "plain", "order": "index"},
+    "hash index": {"index": "hashed", "filter": "k IN (0, 1, 2, 3, 4, 5, 6, 7) OR k IS NULL"},
+}
+MOMENTS = [
+    "before the first page",
+    "between two pages",
+    "in a page, before its rows are read",
+    "in a page, after they were",
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Shard `a` owns tablets 1 and 2, shard `b` 3 and 4; versions, deletions and nulls in each."""
+    with Store.create(tmp_path / "store", ["a", "b"], tablets=4, slots=32) as made:
+        for tablet, shard in ((1, "a"), (2, "a"), (3, "b"), (4, "b")):
+            if tablet not in tablets_at(made, shard):
+                made.move(tablet, shard)
+        made.create_table("t", SCHEMA, ["id"])
+        made.write("t", table_of(range(COUNT), value=0))
+        made.create_index("t", "by_k", ["k"], include=["v"])
+        made.create_index("t", "plain", ["k"])
+        made.create_index("t", "hashed", ["k"], kind="hash", include=["v"])
+        made.write("t", table_of(range(0, COUNT, 3), value=1))
+        made.delete("t", pa.table({"id": pa.array(range(0, COUNT, 10), pa.int64())}))
+        yield made
+
+
+def key_of(number: int, value: int) -> int | None:
+    return None if number % 7 == 0 else (number + value) % 8
+
+
+def table_of(ids: Any, value: int) -> pa.Table:
+    ids = list(ids)
+    return pa.table({"id": ids, "k": [key_of(i, value) for i in ids], "v": [value] * len(ids)}, schema=SCHEMA)
+
+
+def everything() -> list[Row]:
+    rows = [(i, key_of(i, int(i % 3 == 0)), int(i % 3 == 0)) for i in range(COUNT) if i % 10]
+    return sorted(rows, key=in_order)
+
+
+def in_order(row: Row) -> tuple[bool, int, int]:
+    return (row[1] is not None, row[1] or 0, row[0])
+
+
+def own(store: Store, tablets: list[int]) -> None:
+    """Make `a` own these tablets."""
+    for tablet in (1, 2, 3):
+        wanted = "a" if tablet in tablets else "b"
+        if tablet not in tablets_at(store, wanted):
+            store.move(tablet, wanted)
+
+
+def own_in_between(store: Store, tablets: list[int]) -> None:
+    """As `own`, but tablets that stay have been away: their place is the same, their epoch is not."""
+    for tablet in tablets:
+        if tablet < 3:
+            store.move(tablet, "b")
+    own(store, tablets)
+
+
+def read(scan: Scan, between: Any = lambda: None) -> list[Row]:
+    rows: list[Row] = []
+    for number, page in enumerate(scan):
+        rows += zip(*(page.rows[name].to_pylist() for name in ("id", "k", "v")), strict=True)
+        if number == 1:
+            between()
+    return rows
+
+
+@pytest.mark.parametrize("change", [own, own_in_between], ids=["directly", "with detours"])
+@pytest.mark.parametrize("owned", [[1], [1, 2], [1, 2, 3]], ids=str)
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("path", PATHS)
+def test_the_rows_are_exact_whatever_the_shard_owns_when_it_is_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch, path: str, moment: str, owned: list[int], change: Any
+) -> None:
+    options = PATHS[path]
+    scan = store.scan("t", page_rows=9, **options)
+    assert scan.explain()["access"] == (options["index"] if options["index"] != "none" else "direct")
+
+    def happens() -> None:
+        change(store, owned)
+
+    if moment == "before the first page":
+        happens()
+    elif moment.startswith("in a page"):
+        while_reading(monkeypatch, happens, after=moment.endswith("after they were"))
+    got = read(scan, happens if moment == "between two pages" else lambda: None)
+    assert sorted(got, key=in_order) == everything()
+    if "order" in options:
+        assert got == sorted(got, key=in_order, reverse=options.get("descending", False))
+    if moment == MOMENTS[-1] and change is own_in_between:
+        assert scan.stats.moved_slots > 0
+        assert scan.stats.dropped_rows > 0
+    assert tablets_at(store, "a") == owned
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_key_from_before_each_change_goes_on_after_it(store: Store, path: str) -> None:
+    """The shard owns one, two and three tablets in turn, and every page is read by somebody else."""
+    rows: list[Row] = []
+    key = store.scan("t", page_rows=9, **PATHS[path]).key
+    changes = [[1], [1, 2, 3], [1, 2], [1], [1, 2], [1, 2, 3]]
+    number = 0
+    while key is not None:
+        own(store, changes[number % len(changes)])
+        page = next(iter(store.resume(key)))
+        rows += zip(*(page.rows[name].to_pylist() for name in ("id", "k", "v")), strict=True)
+        key, number = page.key, number + 1
+    assert sorted(rows, key=in_order) == everything()
+    if "order" in PATHS[path]:
+        assert rows == sorted(rows, key=in_order, reverse=PATHS[path].get("descending", False))
+
+
+@pytest.mark.parametrize("owned", [[1], [1, 2], [1, 2, 3]], ids=str)
+@pytest.mark.parametrize("index", [None, "by_k", "plain"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_shard_answers_from_what_it_owns_of_what_it_was_asked_for(
+    store: Store, owned: list[int], index: str | None, descending: bool
+) -> None:
+    """Tablets 1 and 2 were planned: of one that left there is no row, nor of one that came."""
+    own(store, owned)
+    tablets = {t.id: t.slots for t in store.context.placement().tablets}
+    asked = tablets[1] | tablets[2]
+    table = store.table("t")
+    indexes = {each.name: each.id for each in store.indexes("t")}
+    order = IndexOrder(indexes[index], ((b"", END),), descending) if index else None
+    snapshot = store.context.catalog.versions()[1]
+    names = {name: shard for shard, name in store.context.shard_names().items()}
+    cursors = (Cursor(asked),)
+    request = PageRequest(table.id, names["a"], cursors, snapshot, ("id", "k", "v"), COUNT, 1 << 20, order)
+    page = LocalShards(store.context).read_page(request)
+    assert page.after == ()
+    served = SlotSet()
+    for tablet in {1, 2} & set(owned):
+        served |= tablets[tablet]
+    slots = page.slots.to_numpy()
+    assert set(np.unique(slots).tolist()) <= {slot for start, end in served for slot in range(start, end)}
+    rows: list[Row] = list(zip(*(page.rows[name].to_pylist() for name in ("id", "k", "v")), strict=True))
+    wanted = [row for row in everything() if slot_of(store, row[0]) in served]
+    assert sorted(rows, key=in_order) == wanted
+    if index:
+        assert rows == sorted(rows, key=in_order, reverse=descending)
+
+
+def slot_of(store: Store, number: int) -> int:
+    return int(slots_of([pa.array([number], pa.int64())], store.context.info.slots)[0])
