@@ -10,13 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
-from elasticscan.base.errors import AlreadyExists, ColumnNotFound, FragmentDamaged, InvalidOption
+from elasticscan.base.errors import (
+    AlreadyExists,
+    ColumnNotFound,
+    ElasticScanError,
+    FragmentDamaged,
+    InvalidOption,
+)
 from elasticscan.base.limits import check_name
 from elasticscan.base.value_keys import check_index_type
 from elasticscan.catalog import Tx
-from elasticscan.storage import Disk, build_runs
+from elasticscan.storage import RUN_COLUMNS, Disk, build_runs
 from elasticscan.store.context import Context
 from elasticscan.topology import INDEX_KINDS, Fragment, IndexInfo, StagedFragment, StagedRun, TableInfo
 
@@ -35,14 +42,27 @@ def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment])
 def with_runs(
     context: Context, table: TableInfo, indexes: Sequence[IndexInfo], staged: Iterable[StagedFragment]
 ) -> list[StagedFragment]:
-    """The fragments with runs of every index; those that they lack are built now."""
-    found = []
-    for fragment in staged:
-        disk = context.disk_of(fragment.shard)
-        having = {run.index for run in fragment.runs}
-        lacking = [index for index in indexes if index.id not in having]
-        built = [run for index in lacking for run in build_runs(disk, table, index, fragment)]
-        found.append(replace(fragment, runs=(*fragment.runs, *built)) if built else fragment)
+    """The fragments with runs of every index; those that they lack are built now.
+
+    On an error nothing of what was built remains; the fragments are the caller's.
+    """
+    found, built = [], []
+    try:
+        for fragment in staged:
+            disk = context.disk_of(fragment.shard)
+            having = {run.index for run in fragment.runs}
+            own: list[StagedRun] = []
+            for index in indexes:
+                if index.id not in having:
+                    runs = build_runs(disk, table, index, fragment)
+                    built += [(disk, run.path) for run in runs]
+                    own += runs
+            found.append(replace(fragment, runs=(*fragment.runs, *own)) if own else fragment)
+    except BaseException:
+        for disk, path in built:
+            with suppress(OSError, ElasticScanError):
+                disk.delete(path)
+        raise
     return found
 
 
@@ -64,8 +84,14 @@ def define_index(
                 )
     if not columns:
         raise InvalidOption("columns must name at least one column to index", option="columns")
-    if name in ("auto", "none"):
+    if name in ("auto", "none", "direct"):
         raise InvalidOption(f"an index cannot be named {name!r}: that word has a meaning", option="name")
+    clash = RUN_COLUMNS.intersection((*columns, *include, *table.primary_key))
+    if clash:
+        raise InvalidOption(
+            f"column {min(clash)!r} cannot be in an index: its files have a column of that name",
+            option="columns",
+        )
     for column in columns:
         check_index_type(column, table.schema.field(column).type)
     carried = tuple(c for c in include if c not in columns and c not in table.primary_key)

@@ -152,9 +152,10 @@ class Mover:
             copied = copy_slots(source, move.tablet.slots, bounds, Keep(), to)
             if copied is not None:
                 assert move.copies is not None
+                move.copies.append((source.table.id, copied))  # so it is removed if its runs cannot be built
                 indexes = self._context.indexes(source.table.id)
                 (staged,) = with_runs(self._context, source.table, indexes, [copied.staged])
-                move.copies.append((source.table.id, replace(copied, staged=staged)))
+                move.copies[-1] = (source.table.id, replace(copied, staged=staged))
                 size += staged.bytes + sum(run.bytes for run in staged.runs)
         move.copied_to = upto
         return size

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import TableChanged
+from elasticscan.base.errors import ColumnNotFound, InvalidOption, TableChanged
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.reader import (
@@ -24,7 +25,7 @@ from elasticscan.reader import (
     drive_sorted,
     slots_of,
 )
-from elasticscan.store.access import Access, access_of
+from elasticscan.store.access import Access, Wish, access_of, choose_access
 from elasticscan.store.context import Context
 from elasticscan.store.shards import CatalogPlacements, LocalShards
 from elasticscan.topology import SlotSet, TableInfo, Topology
@@ -187,6 +188,59 @@ class Scan:
             "pending_slots": len(pending),
             "scans": scans,
         }
+
+
+def begin_scan(
+    context: Context,
+    name: str,
+    columns: list[str] | None,
+    filter: str | None,  # noqa: A002 - the word users know
+    snapshot: int | None,
+    page_limits: tuple[int, int],
+    wish: Wish,
+) -> Scan:
+    """A scan at its beginning: snapshot, base topology and access path are fixed here."""
+    lease = secrets.token_hex(8)
+    with context.catalog.reading() as tx:
+        table, indexes = context.table(tx, name)
+        held = hold_snapshot(context, tx, table, snapshot)
+    wanted = _columns(table, columns)
+    predicate = None if filter is None else Predicate.parse(filter, table.schema)
+    choice, index = choose_access(context, table, indexes, wanted, predicate, wish)
+    at, base = held or lease_snapshot(context, lease, table, snapshot)
+    everything = SlotSet.span(0, context.info.slots)
+    key = ContinuationKey(
+        table=table.id,
+        snapshot=at,
+        base_topology=base.number,
+        slots=everything,
+        cursors=(Cursor(everything),),
+        columns=wanted,
+        filter=filter,
+        page_rows=page_limits[0],
+        page_bytes=page_limits[1],
+        lease=lease,
+        index=None if index is None else index.id,
+        descending=wish.descending,
+        merged=wish.order is not None,
+    )
+    return Scan(context, table, base, key, choice=choice, predicate=predicate, leased=held is None)
+
+
+def _columns(table: TableInfo, wanted: list[str] | None) -> tuple[str, ...]:
+    if wanted is None:
+        return tuple(table.schema.names)
+    if not wanted or len(set(wanted)) < len(wanted):
+        raise InvalidOption(
+            f"columns={wanted!r} must be a list of column names, at least one and each once", option="columns"
+        )
+    for name in wanted:
+        if name not in table.schema.names:
+            raise ColumnNotFound(
+                f"table {table.name!r} has no column {name!r}; it has {', '.join(table.schema.names)}",
+                column=name,
+            )
+    return tuple(wanted)
 
 
 def hold_snapshot(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.clock import Clock, SystemClock
-from elasticscan.base.errors import ColumnNotFound, InvalidOption, ShardUnavailable, StoreNotFound
+from elasticscan.base.errors import InvalidOption, ShardUnavailable, StoreNotFound
 from elasticscan.base.hashing import HASHES, slots_of
 from elasticscan.base.limits import (
     DEFAULT_PAGE_BYTES,
@@ -24,19 +23,19 @@ from elasticscan.base.limits import (
     check_name,
 )
 from elasticscan.catalog import Catalog, Commit, NewStore
-from elasticscan.reader import ContinuationKey, Cursor, Predicate
+from elasticscan.reader import ContinuationKey
 from elasticscan.storage import Disk, check_definition, open_disk, stored_schema
 from elasticscan.store import arguments, upkeep, writer
-from elasticscan.store.access import AUTO, Wish, choose_access
+from elasticscan.store.access import AUTO, Wish
 from elasticscan.store.arguments import MAX_ID, MAX_NUMBER, MAX_PAGE_BYTES, MAX_PARALLEL
 from elasticscan.store.context import Context
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.location import Location
 from elasticscan.store.roots import check_free, claim
-from elasticscan.store.scan import Scan, hold_snapshot, keep_lease, lease_snapshot
+from elasticscan.store.scan import Scan, begin_scan, keep_lease
 from elasticscan.store.status import status_of
-from elasticscan.topology import SORTED, IndexInfo, SlotSet, TableInfo, Topology, initial_placement
+from elasticscan.topology import SORTED, IndexInfo, TableInfo, Topology, initial_placement
 
 COMPRESSIONS = (None, "lz4", "zstd")
 
@@ -291,39 +290,7 @@ class Store:
         listed = None if columns is None else arguments.names("columns", columns)
         wish = Wish(arguments.text("index", index), arguments.text_or_none("order", order), bool(descending))
         wish.check()
-        lease = secrets.token_hex(8)
-        with self._context.catalog.reading() as tx:
-            table, indexes = self._context.table(tx, name)
-            held = hold_snapshot(self._context, tx, table, snapshot)
-        wanted = _columns(table, listed)
-        predicate = None if filter is None else Predicate.parse(filter, table.schema)
-        choice, chosen = choose_access(self._context, table, indexes, wanted, predicate, wish)
-        at, base = held or lease_snapshot(self._context, lease, table, snapshot)
-        everything = SlotSet.span(0, self._context.info.slots)
-        key = ContinuationKey(
-            table=table.id,
-            snapshot=at,
-            base_topology=base.number,
-            slots=everything,
-            cursors=(Cursor(everything),),
-            columns=wanted,
-            filter=filter,
-            page_rows=page_rows,
-            page_bytes=page_bytes,
-            lease=lease,
-            index=None if chosen is None else chosen.id,
-            descending=wish.descending,
-            merged=wish.order is not None,
-        )
-        return Scan(
-            self._context,
-            table,
-            base,
-            key,
-            choice=choice,
-            predicate=predicate,
-            leased=held is None,
-        )
+        return begin_scan(self._context, name, listed, filter, snapshot, (page_rows, page_bytes), wish)
 
     def resume(self, key: str) -> Scan:
         """Go on with a scan from a page's key, here or anywhere the store can be opened.
@@ -490,19 +457,3 @@ def _disk_at(disks: Callable[[str], Disk], root: str) -> Disk:
         ) from error
     except OSError as error:
         raise ShardUnavailable(f"the shard's storage {root} cannot be used: {error}", root=root) from error
-
-
-def _columns(table: TableInfo, wanted: list[str] | None) -> tuple[str, ...]:
-    if wanted is None:
-        return tuple(table.schema.names)
-    if not wanted or len(set(wanted)) < len(wanted):
-        raise InvalidOption(
-            f"columns={wanted!r} must be a list of column names, at least one and each once", option="columns"
-        )
-    for name in wanted:
-        if name not in table.schema.names:
-            raise ColumnNotFound(
-                f"table {table.name!r} has no column {name!r}; it has {', '.join(table.schema.names)}",
-                column=name,
-            )
-    return tuple(wanted)

@@ -69,10 +69,14 @@ def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
 def _indexed(
     context: Context, table: TableInfo, indexes: Sequence[IndexInfo], merged: Copied | None
 ) -> Copied | None:
-    """The merged fragment with the runs that it lacks."""
+    """The merged fragment with the runs that it lacks; it is removed when they cannot be built."""
     if merged is None:
         return None
-    (staged,) = with_runs(context, table, indexes, [merged.staged])
+    try:
+        (staged,) = with_runs(context, table, indexes, [merged.staged])
+    except BaseException:
+        discard([merged.staged], context.disk_of)
+        raise
     return replace(merged, staged=staged)
 
 

@@ -371,7 +371,7 @@ SELECT id FROM flights WHERE a <> 0 AND 10 / a > 2 AND (a > 3 OR b > 1) AND NOT 
 
 SELECT id FROM flights WHERE true AND NOT false AND b = b AND b > 2 AND s = 'it''s'
 
-SELECT 'SELECT * FROM flights' AS `x`, '😀' AS é FROM tiny WHERE note LIKE 'n%' /* FROM flights */
+SELECT 'SELECT * FROM flights' AS `x`, '😀' AS `é` FROM tiny WHERE note LIKE 'n%' /* FROM flights */
 
 SELECT t.id, r.id FROM tiny t JOIN range(3, 8) r ON t.id = r.id WHERE t.a > 2 AND r.id < 7
 

@@ -115,7 +115,8 @@ class Indexed:
     # ------------------------------------------------------------------------------- its life
 
     def _commit_all(self, pool: Sequence[Key]) -> None:
-        rng, pending = self.rng, []
+        rng = self.rng
+        pending: list[Version] = []
         for commit in range(1, self.commits + 1):
             if rng.random() < 0.1:
                 self.overwrites.append(commit)

@@ -75,7 +75,7 @@ def test_a_fragments_runs_hold_an_entry_for_every_version_that_is_no_tombstone(s
     runs = readers(indexed, build_runs(indexed.disk, indexed.table, indexed.index, fragment))
     rows = sorted(indexed.versions, key=lambda v: (v.slot, v.key, -v.commit))
     names = run_columns(indexed.table, indexed.index)
-    assert len(runs) == -(-len(rows) // index_run.RUN_ROWS)
+    assert len(runs) == -(-len(rows) // 7)
     expected, found = [], []
     for number, version in enumerate(rows):
         if version.values is not None:
@@ -84,7 +84,7 @@ def test_a_fragments_runs_hold_an_entry_for_every_version_that_is_no_tombstone(s
             expected.append(repr((*(columns[name] for name in names), version.slot, number)))
     for part, run in enumerate(runs):
         entries = everything(run)
-        covered = range(part * index_run.RUN_ROWS, (part + 1) * index_run.RUN_ROWS)
+        covered = range(part * 7, (part + 1) * 7)
         assert all(row in covered for row in entries.column("_row").to_pylist())
         values = (entries.column(name).to_pylist() for name in (*names, "_slot", "_row"))
         found += [repr(entry) for entry in zip(*values, strict=True)]
