@@ -48,6 +48,8 @@ class Catalog(Sequence[str]):
 
     def __init__(self, spark: SparkSession, uri: str, tables: Mapping[str, str]) -> None:
         """`tables` maps each view to its table."""
+        # Absolute, since a session's directory may change.
+        uri = parse_options({"store": uri, "table": "any"}).store
         self._spark, self._uri, self._tables = spark, uri, dict(tables)
         self._make_views(self._tables)
 
@@ -161,15 +163,9 @@ class Catalog(Sequence[str]):
         return self._spark.read.format(FORMAT).options(store=self._uri, table=table, **options).load()
 
     def _plain(self, text: str) -> DataFrame:
-        words = text.lower()
-        self._make_views(
-            {view: table for view, table in self._live().items() if view.lower().replace("`", "``") in words}
-        )
+        words, (live, _) = text.lower(), self._shapes()
+        self._make_views({view: self._tables[view] for view in live if view.lower() in words})
         return self._spark.sql(text)
-
-    def _live(self) -> dict[str, str]:
-        shapes, _ = self._shapes()
-        return {view: table for view, table in self._tables.items() if view in shapes}
 
     def _make_views(self, tables: Mapping[str, str]) -> None:
         for view, table in tables.items():
@@ -205,7 +201,7 @@ class TableRead:
         together = (*self._conditions, found)
         text = found if len(together) == 1 else " AND ".join(f"({each})" for each in together)
         Predicate.parse(text, self._schema)
-        return replace(self.option("filter", text), _conditions=together)
+        return replace(self._with("filter", text), _conditions=together)
 
     def select(self, *names: str) -> TableRead:
         """Read these columns alone. Raises `ColumnNotFound` for one that the table does not have."""
@@ -227,12 +223,20 @@ class TableRead:
         return self.option("versionAsOf", str(snapshot))
 
     def option(self, name: str, value: Any) -> TableRead:
-        """Set an option of the source. Raises `InvalidOption` at once if it is wrong."""
+        """Set an option of the source; `filter` is the same as `where`.
+
+        Raises:
+            InvalidOption: there is no such option, or it cannot have this value.
+        """
+        if name.lower() == "filter":
+            return self.where(str(value))
         if name.lower() in ("store", "table", "path"):
             raise InvalidOption(
                 f"option {name!r} is set already, by the table that the read began with", option=name
             )
-        text = str(value).lower() if isinstance(value, bool) else str(value)
+        return self._with(name, str(value).lower() if isinstance(value, bool) else str(value))
+
+    def _with(self, name: str, text: str) -> TableRead:
         same = [given for given in self.options if given.lower() == name.lower()]
         options = {given: other for given, other in self.options.items() if given not in same} | {name: text}
         parse_options({"store": self._uri, "table": self._table, **options})

@@ -54,12 +54,15 @@ def _defines(name: exp.Identifier) -> bool:
 def _takes_all(star: exp.Star, select: exp.Select, alias: str) -> bool:
     parent = star.parent
     if isinstance(parent, exp.Column):
-        return any(part.name.lower() == alias for part in parent.parts[:-1])
+        # `f.*`, but not `f.struct.*`: that is a column like any other.
+        return parent.parts[-2].name.lower() == alias
     if isinstance(parent, exp.Count) and not any(star.args.values()):
         return False
     if isinstance(parent, exp.Dot):
         return alias in {part.name.lower() for part in parent.find_all(exp.Identifier)}
     owner = star.find_ancestor(exp.Select)
+    if owner is not None and star.parent is owner and isinstance(owner.parent, exp.Exists):
+        return False
     # Without a FROM of its own a SELECT can only mean what is around it.
     while owner is not None and owner is not select and owner.args.get("from_") is None:
         owner = owner.find_ancestor(exp.Select)

@@ -252,9 +252,9 @@ class _Rules:
 
 
 def _loses(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a number may not fit."""
+    """Whether a number may not fit, or turns into one that depends on how it is rounded."""
     if not pt.is_decimal128(target):
-        return may_fail(source, target)
+        return bool(pt.is_decimal128(source)) or may_fail(source, target)
     if not is_integer(source) and not pt.is_decimal128(source):
         return True
     exact = integer_as_decimal(source) if is_integer(source) else source

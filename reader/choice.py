@@ -27,17 +27,17 @@ from elasticscan.topology import HASH, SORTED, FragmentStatistics, IndexInfo, Ke
 
 AUTO, NONE, DIRECT = "auto", "none", "direct"
 
-# Weights, in units of reading one row of a direct scan. To calibrate them, time forced scans
-# (index="none", index=<name>) of one large table with filters of several selectivities; each weight is
-# the slope of the time over its count, divided by the direct scan's. Only their ratios matter.
+# Weights, in units of reading one row of a direct scan, about 7 ns where they were calibrated: forced
+# scans (index="none", index=<name>) of ten million rows, filters of several selectivities, some columns
+# and all. Each weight is the slope of the time over its count. Only their ratios matter.
 DIRECT_ROW = 1.0
 DIRECT_FILTER = 0.5  # evaluating the filter, for each row
-SORTED_ENTRY = 3.0
-HASH_ENTRY = 2.0  # with ENTRY_FILTER, which it always needs, still below SORTED_ENTRY
-ENTRY_FILTER = 0.5  # evaluating the remainder, for each entry
-SEEK = 20.0  # finding the first entry of a range in a run
-FETCH_ROW = 4.0  # for each row and each needed column that the entries lack
-RETURNED_ROW = 0.5  # for each returned row and column
+SORTED_ENTRY = 60.0  # an entry is found, merged with those of other runs, and its row looked up
+HASH_ENTRY = 50.0  # comparing numbers costs less; with ENTRY_FILTER, which it always needs, too
+ENTRY_FILTER = 1.0  # evaluating the remainder, for each entry
+SEEK = 8_000.0  # finding the ends of a range in a run
+FETCH_ROW = 65.0  # for each row and each needed column that the entries lack
+RETURNED_ROW = 1.0  # for each returned row and column
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,10 @@ with the bounds of its columns, record batch by record batch (`statistics`). Sin
 passed over where one fragment alone answers; among several, only an interval as a whole, because a
 newer version that does not match hides an older one that does.
 
+What commits did (`read_changes`) is told from the versions that the fragments keep: each version in
+a range of commits against the one before it. Fragments of older commits are only asked for the keys
+that changed. An overwrite is a range of its own, since it deletes whatever it does not write.
+
 How rows get in (`Ingest`): they are hashed to slots with Spark's own hash, sorted in parts of
 bounded size, staged as one fragment for each shard. A staged fragment is invisible until the
 catalog commits it; if its slots moved meanwhile, only those are staged again (`reroute`).
@@ -33,6 +37,16 @@ tablet servers such as KDI; pages limited by rows and by bytes are ScyllaDB's.
 Left out: which fragments exist and which commits they belong to (`elasticscan.catalog`).
 """
 
+from elasticscan.storage.changes import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    DELETE,
+    INSERT,
+    UPDATE_POSTIMAGE,
+    UPDATE_PREIMAGE,
+    ChangeRange,
+    read_changes,
+)
 from elasticscan.storage.conform import batches_of, check_definition, conform, stored_schema
 from elasticscan.storage.copying import Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import count_rows
@@ -71,12 +85,19 @@ from elasticscan.storage.pages import (
 from elasticscan.storage.view import Bounds, View
 
 __all__ = [
+    "CHANGE_TYPE",
     "COMMIT",
+    "COMMIT_VERSION",
+    "DELETE",
     "DELETED",
+    "INSERT",
     "RUN_COLUMNS",
     "SLOT",
+    "UPDATE_POSTIMAGE",
+    "UPDATE_PREIMAGE",
     "ArrowDisk",
     "Bounds",
+    "ChangeRange",
     "Copied",
     "Destination",
     "Disk",
@@ -112,6 +133,7 @@ __all__ = [
     "is_fragment_path",
     "open_disk",
     "pieces_of",
+    "read_changes",
     "read_index_page",
     "read_page",
     "reroute",

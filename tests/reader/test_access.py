@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
 from elasticscan.base.value_keys import END, VALUES, encode_value, encode_values, index_hash, successor
+from elasticscan.reader import choice
 from elasticscan.reader.access import MAX_RANGES, IndexCondition, bind, covered
 from elasticscan.reader.choice import Choice, choose
 from elasticscan.reader.estimates import key_sets, may_match, rows_in_blocks, selectivity
@@ -249,6 +250,15 @@ def statistics_of(batches: Sequence[pa.RecordBatch]) -> FragmentStatistics:
 
 
 ROWS = 8_000
+
+
+@pytest.fixture(autouse=True)
+def _light_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real ones a table this small is read directly whatever the filter."""
+    weights = {"SEEK": 20.0, "FETCH_ROW": 4.0, "ENTRY_FILTER": 0.5, "RETURNED_ROW": 0.5}
+    for name, weight in weights.items():
+        monkeypatch.setattr(choice, name, weight)
+    monkeypatch.setattr(choice, "_WEIGHTS", {SORTED: 3.0, HASH: 2.0})
 
 
 @pytest.fixture(scope="module")

@@ -304,7 +304,9 @@ class IndexSoup(Soup):
             "page_rows": self.random.choice([1, 1, 2, 3, 10, 65_536]),
             "page_bytes": self.random.choice([1, 50, 400, 16 << 20, 16 << 20]),
         }
-        what = f"{table} at {snapshot}: {columns} where {text or 'all'}; {index}, {order}, {descending}, {pages}"
+        what = (
+            f"{table} at {snapshot}: {columns} where {text or 'all'}; {index}, {order}, {descending}, {pages}"
+        )
         try:
             scan = self.store.scan(
                 table, columns, text or None, index, snapshot, order=order, descending=descending, **pages
@@ -338,7 +340,13 @@ class IndexSoup(Soup):
         return index.name, self.random.choice([None, "index"]), self.random.random() < 0.5
 
     def _resume(
-        self, table: str, expected: Counter[Row], key: str, got: list[Row], what: str, ordered: list[Row] | None
+        self,
+        table: str,
+        expected: Counter[Row],
+        key: str,
+        got: list[Row],
+        what: str,
+        ordered: list[Row] | None,
     ) -> None:
         """Go on from a key, in another object."""
         opened = self.store.context.sealer.open(key)

@@ -1,0 +1,647 @@
+"""Indexes and tables that change below scans, builders that die, and what damage and full disks leave."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.clock import ManualClock
+from elasticscan.base.errors import (
+    AlreadyExists,
+    DiskFull,
+    FragmentDamaged,
+    IndexChanged,
+    IndexNotFound,
+    IndexNotReady,
+    TableChanged,
+)
+from elasticscan.reader import ContinuationKey
+from elasticscan.reader.keys import pack
+from elasticscan.storage import open_disk
+from elasticscan.store import Scan, Store, indexing
+from elasticscan.topology import IndexInfo
+from tests.storage.faulty_disk import FaultyDisk
+from tests.store.soup import START
+from tests.store.test_scenarios import while_reading
+
+SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
+COUNT = 300
+PAGES = {"index": {}, "descending": {"descending": True}, "one order": {"order": "index"}}
+
+Row = tuple[int, int | None, int]
+
+
+class Killed(BaseException):
+    """The process died here; so nobody catches it by name."""
+
+
+@pytest.fixture(autouse=True)
+def _nobody_pulls_the_plug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Two shards, several fragments at each, one index by `k`."""
+    with Store.create(tmp_path / "store", ["a", "b"], tablets=8, slots=32, clock=ManualClock(START)) as made:
+        filled(made)
+        made.create_index("t", "by_k", ["k"])
+        yield made
+
+
+def filled(made: Store, name: str = "t") -> None:
+    made.create_table(name, SCHEMA, ["id"])
+    made.write(name, table_of(range(COUNT)))
+    made.write(name, table_of(range(0, COUNT, 3), value=1))
+    made.delete(name, pa.table({"id": pa.array(range(0, COUNT, 10), pa.int64())}))
+
+
+def table_of(ids: Any, value: int = 0) -> pa.Table:
+    ids = list(ids)
+    keys = [None if i % 11 == 0 else (i + value) % 9 for i in ids]
+    return pa.table({"id": ids, "k": keys, "v": [value] * len(ids)}, schema=SCHEMA)
+
+
+def rows_of(rows: pa.RecordBatch | pa.Table) -> list[Row]:
+    return list(zip(*(rows[name].to_pylist() for name in ("id", "k", "v")), strict=True))
+
+
+def read(scan: Scan) -> list[Row]:
+    return rows_of(scan.to_table())
+
+
+def in_order(row: Row) -> tuple[bool, int, int]:
+    return (row[1] is not None, row[1] or 0, row[0])
+
+
+def everything(made: Store) -> list[Row]:
+    return sorted(read(made.scan("t", index="none")), key=in_order)
+
+
+def first_page(scan: Scan) -> tuple[list[Row], str, Iterator[Any]]:
+    pages = iter(scan)
+    page = next(pages)
+    assert page.key is not None
+    return rows_of(page.rows), page.key, pages
+
+
+def files_of(made: Store) -> set[tuple[str, str]]:
+    """(shard, path) of every file of a table that lies on the disks."""
+    return {
+        (shard["name"], f"{path.parent.name}/{path.name}")
+        for shard in made.status()["shards"]
+        for path in Path(made.uri, "shards", shard["name"]).glob("t*/*.arrow")
+    }
+
+
+def known_files(made: Store) -> set[tuple[str, str]]:
+    names = made.context.shard_names()
+    with made.context.catalog.reading() as tx:
+        return {(names[shard], path) for shard, path in tx.known_paths() if shard in names}
+
+
+def runs_of(made: Store, index: str = "by_k") -> list[Path]:
+    with made.context.catalog.reading() as tx:
+        wanted = tx.index(tx.table("t").id, index)
+        shard_of = {fragment.id: fragment.shard for fragment in tx.fragments()}
+        runs = [run for run in tx.runs(wanted.table) if run.index == wanted.id]
+    names = made.context.shard_names()
+    return [Path(made.uri, "shards", names[shard_of[run.fragment]], run.path) for run in runs]
+
+
+def move_away(made: Store, tablet: int) -> None:
+    found = made.context.placement().tablet(tablet)
+    assert found is not None
+    names = made.context.shard_names()
+    made.move(tablet, next(name for shard, name in names.items() if shard != found.shard))
+
+
+def check_index(made: Store, index: str = "by_k") -> None:
+    """Every row, and no other, is found through the index, in its order, each fragment's entries once."""
+    assert read(made.scan("t", index=index, order="index")) == everything(made)
+    with made.context.catalog.reading() as tx:
+        wanted = tx.index(tx.table("t").id, index)
+        runs = [run for run in tx.runs(wanted.table) if run.index == wanted.id]
+        for fragment in tx.fragments(table=wanted.table):
+            entries = sum(run.rows for run in runs if run.fragment == fragment.id)
+            assert entries == fragment.rows - fragment.tombstones
+
+
+def die_while_building(
+    monkeypatch: pytest.MonkeyPatch, runs: int, store: Store, index: str, columns: list[str]
+) -> None:
+    """Build an index of `t`, and die when so many runs are written, the last one not entered."""
+    build, built = indexing.build_runs, []
+
+    def mortal(*args: Any) -> Any:
+        made = build(*args)
+        built.append(made)
+        if len(built) >= runs:
+            raise Killed
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(indexing, "BUILDERS", 1)
+        patch.setattr(indexing, "build_runs", mortal)
+        with pytest.raises(Killed):
+            store.create_index("t", index, columns)
+
+
+# ------------------------------------------------------------------------ dropped below a scan
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["dropped", "dropped and made again"])
+@pytest.mark.parametrize("path", PAGES)
+def test_an_index_that_is_dropped_between_two_pages_ends_the_scan(
+    store: Store, path: str, again: bool
+) -> None:
+    """The index of the same name, with the same entries, is another one all the same."""
+    _, key, pages = first_page(store.scan("t", index="by_k", page_rows=10, **PAGES[path]))
+    store.drop_index("t", "by_k")
+    if again:
+        store.create_index("t", "by_k", ["k"])
+    with pytest.raises(IndexChanged):
+        list(pages)
+    with pytest.raises(IndexChanged):
+        store.resume(key)
+    if again:
+        check_index(store)
+    else:
+        with pytest.raises(IndexNotFound):
+            store.scan("t", index="by_k")
+        assert store.scan("t", filter="k = 3").explain()["access"] == "direct"
+
+
+def test_a_merged_scan_gives_rows_in_order_until_it_misses_its_index(store: Store) -> None:
+    """Rows that were read before may leave still; none is out of order, and the end is never reached."""
+    scan = store.scan("t", index="by_k", order="index", page_rows=10)
+    got, _, pages = first_page(scan)
+    store.drop_index("t", "by_k")
+    with pytest.raises(IndexChanged):
+        got.extend(row for page in pages for row in rows_of(page.rows))
+    expected = everything(store)
+    assert got == expected[: len(got)]
+    assert len(got) < len(expected)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before its rows are read", "after"])
+def test_an_index_that_is_dropped_in_a_page_ends_the_scan_or_is_not_missed(
+    store: Store, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    scan = store.scan("t", index="by_k", page_rows=COUNT)
+    while_reading(monkeypatch, lambda: store.drop_index("t", "by_k"), after)
+    pages = iter(scan)
+    if after:
+        assert set(rows_of(next(pages).rows)) <= set(everything(store))
+    with pytest.raises(IndexChanged):
+        next(pages)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["dropped", "dropped and made again"])
+@pytest.mark.parametrize("path", PAGES)
+def test_a_table_that_is_dropped_between_two_pages_ends_the_scan(
+    store: Store, path: str, again: bool
+) -> None:
+    _, key, pages = first_page(store.scan("t", index="by_k", page_rows=10, **PAGES[path]))
+    store.drop_table("t")
+    if again:
+        filled(store)
+        assert store.indexes("t") == ()
+        store.create_index("t", "by_k", ["k"])
+    with pytest.raises(TableChanged):
+        list(pages)
+    with pytest.raises(TableChanged):
+        store.resume(key)
+    if again:
+        check_index(store)
+    assert store.verify() == []
+    store.collect_garbage(0)
+    assert files_of(store) == known_files(store)
+
+
+# ---------------------------------------------------------------------------------------- keys
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_key_of_an_index_scan_goes_on_when_all_has_moved(store: Store, path: str) -> None:
+    expected = everything(store)
+    got, key, _ = first_page(store.scan("t", index="by_k", page_rows=40, **PAGES[path]))
+    store.expand(["c", "d"])
+    store.contract("a")
+    store.contract("b")
+    store.compact()
+    store.collect_garbage(0)
+    with Store.open(store.uri, clock=ManualClock(START)) as elsewhere:
+        got += read(elsewhere.resume(key))
+    assert sorted(got, key=in_order) == expected
+    if path == "one order":
+        assert got == expected
+
+
+def sealed_as_version_1(made: Store, key: ContinuationKey) -> str:
+    """As the release before secondary indexes wrote it: ten fields."""
+    fields = msgpack.unpackb(pack(key))
+    assert len(fields) == 13
+    sealer = made.context.sealer
+    header, nonce = bytes([1]) + sealer._newest.to_bytes(2, "big"), os.urandom(12)
+    cipher = sealer._ciphers[sealer._newest]
+    sealed = cipher.encrypt(nonce, msgpack.packb(fields[:10]), header + sealer._store_id)
+    return base64.urlsafe_b64encode(header + nonce + sealed).decode().rstrip("=")
+
+
+@pytest.mark.parametrize("text", [None, "k < 5"])
+def test_a_key_of_the_release_without_indexes_still_goes_on(store: Store, text: str | None) -> None:
+    got, key, _ = first_page(store.scan("t", filter=text, index="none", page_rows=40))
+    old = sealed_as_version_1(store, store.context.sealer.open(key))
+    scan = store.resume(old)
+    assert scan.explain()["access"] == "direct"
+    store.move(1, "b")
+    got += read(scan)
+    wanted = [row for row in everything(store) if text is None or (row[1] is not None and row[1] < 5)]
+    assert sorted(got, key=in_order) == wanted
+
+
+# ------------------------------------------------------------------------------------ building
+
+
+def test_an_index_that_is_being_built_is_refused_by_name_and_ignored_by_auto(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_while_building(monkeypatch, 2, store, "by_v", ["v"])
+    assert [(i.name, i.ready) for i in store.indexes("t")] == [("by_k", True), ("by_v", False)]
+    with pytest.raises(IndexNotReady):
+        store.scan("t", index="by_v")
+    scan = store.scan("t", filter="v = 1")
+    assert [c["access"] for c in scan.explain()["candidates"]] == ["direct", "by_k"]
+    described = {index["name"]: index for index in store.status()["tables"][0]["indexes"]}
+    assert (described["by_k"]["ready"], described["by_v"]["ready"]) == (True, False)
+    store.write("t", table_of(range(50), value=5))
+    with pytest.raises(IndexNotReady):
+        store.scan("t", index="by_v")
+    check_index(store)
+
+
+@pytest.mark.parametrize("runs", [1, 2, 4])
+def test_a_build_that_was_killed_goes_on_where_it_ended(
+    store: Store, monkeypatch: pytest.MonkeyPatch, runs: int
+) -> None:
+    die_while_building(monkeypatch, runs, store, "by_vk", ["v", "k"])
+    store.write("t", table_of(range(0, 60, 2), value=7))
+    store.move(1, "b")
+    entered = len(runs_of(store, "by_vk"))
+    progress: list[tuple[int, int]] = []
+    store.create_index("t", "by_vk", ["v", "k"], on_progress=lambda *done: progress.append(done))
+    assert progress[0][0] > 0, "what was built is not built again"
+    assert progress[-1][0] == progress[-1][1]
+    assert len(runs_of(store, "by_vk")) > entered
+    rows = read(store.scan("t", index="by_vk", order="index"))
+    assert rows == sorted(everything(store), key=lambda row: (row[2], in_order(row)))
+    with pytest.raises(AlreadyExists):
+        store.create_index("t", "by_vk", ["v", "k"])
+    store.collect_garbage(0)
+    assert files_of(store) == known_files(store)
+
+
+def test_a_build_that_was_killed_can_be_dropped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    die_while_building(monkeypatch, 2, store, "by_v", ["v"])
+    with pytest.raises(AlreadyExists):
+        store.create_index("t", "by_v", ["v"], kind="hash")
+    store.drop_index("t", "by_v")
+    store.create_index("t", "by_v", ["v"], kind="hash")
+    wanted = [row for row in everything(store) if row[2] == 1]
+    assert sorted(read(store.scan("t", filter="v = 1", index="by_v")), key=in_order) == wanted
+    store.collect_garbage(0)
+    assert files_of(store) == known_files(store)
+
+
+BUILDER = """
+import json, sys, time
+from elasticscan.store import Store, indexing
+
+build, built = indexing.build_runs, []
+
+def slow(*args):
+    if len(built) >= int(sys.argv[2]):
+        print(json.dumps({"built": len(built)}), flush=True)
+        time.sleep(600)
+    built.append(build(*args))
+    return built[-1]
+
+indexing.build_runs, indexing.BUILDERS = slow, 1
+Store.open(sys.argv[1]).create_index("t", "by_v", ["v"], include=["k"])
+"""
+
+
+@pytest.mark.parametrize("runs", [0, 3])
+def test_a_builder_that_is_killed_for_real_leaves_a_build_that_goes_on(store: Store, runs: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", BUILDER, store.uri, str(runs)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline()) == {"built": runs}
+        finally:
+            process.send_signal(signal.SIGKILL)
+    assert [index.ready for index in store.indexes("t")] == [True, False]
+    assert len(runs_of(store, "by_v")) == runs
+    store.write("t", table_of(range(20), value=3))
+    store.create_index("t", "by_v", ["v"], include=["k"])
+    rows = read(store.scan("t", index="by_v", order="index"))
+    assert rows == sorted(everything(store), key=lambda row: (row[2], row[0]))
+
+
+def test_garbage_that_is_collected_between_building_runs_and_entering_them_only_costs_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without grace it takes runs that nothing refers to yet: they must not be entered."""
+    build, collected = indexing.build_runs, []
+
+    def collecting(*args: Any) -> Any:
+        runs = build(*args)
+        if len(collected) < 3:
+            collected.append(store.collect_garbage(0))
+        return runs
+
+    monkeypatch.setattr(indexing, "BUILDERS", 1)
+    monkeypatch.setattr(indexing, "build_runs", collecting)
+    store.create_index("t", "by_v", ["v"])
+    assert sum(collected) >= 3
+    assert store.verify() == []
+    assert read(store.scan("t", index="by_v", order="index")) == sorted(
+        everything(store), key=lambda row: (row[2], row[0])
+    )
+
+
+@pytest.mark.parametrize("change", ["compact", "contract", "overwrite", "write", "drop"])
+def test_what_happens_between_building_a_run_and_entering_it_is_indexed_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    changes: dict[str, Callable[[], object]] = {
+        "compact": store.compact,
+        "contract": lambda: store.contract("a"),
+        "overwrite": lambda: store.overwrite("t", table_of(range(40), value=2)),
+        "write": lambda: store.write("t", table_of(range(40), value=2)),
+        "drop": lambda: store.drop_index("t", "by_v"),
+    }
+    build, todo = indexing.build_runs, [changes[change]]
+
+    def interrupted(*args: Any) -> Any:
+        runs = build(*args)
+        if todo:
+            todo.pop()()
+        return runs
+
+    monkeypatch.setattr(indexing, "BUILDERS", 1)
+    monkeypatch.setattr(indexing, "build_runs", interrupted)
+    store.create_index("t", "by_v", ["v"])
+    if change == "drop":
+        assert [index.name for index in store.indexes("t")] == ["by_k"]
+    else:
+        rows = read(store.scan("t", index="by_v", order="index"))
+        assert rows == sorted(everything(store), key=lambda row: (row[2], row[0]))
+    check_index(store)
+    store.collect_garbage(0)
+    assert files_of(store) == known_files(store)
+
+
+def test_rows_that_are_written_while_an_index_is_built_are_found_through_it(tmp_path: Path) -> None:
+    """Two writers and a mover beside four builds; then every index has every row."""
+    wanted: dict[str, tuple[list[str], str]] = {
+        "one": (["k"], "sorted"),
+        "two": (["v", "k"], "sorted"),
+        "three": (["k"], "hash"),
+        "four": (["v"], "sorted"),
+    }
+    with Store.create(tmp_path / "store", ["a", "b"], tablets=8, slots=32) as made:
+        filled(made)
+        stop, errors = threading.Event(), []
+
+        def working(work: Callable[[int], object]) -> Callable[[], None]:
+            def loop() -> None:
+                number = 0
+                try:
+                    while not stop.is_set():
+                        work(number)
+                        number += 1
+                except BaseException as error:
+                    errors.append(error)
+
+            return loop
+
+        works = [
+            lambda n: made.write("t", table_of(range(n % 7, COUNT, 7), value=n % 50)),
+            lambda n: made.delete("t", pa.table({"id": pa.array(range(n % 13, COUNT, 13), pa.int64())})),
+            lambda n: move_away(made, 1 + n % 8),
+        ]
+        threads = [threading.Thread(target=working(work)) for work in works]
+        for thread in threads:
+            thread.start()
+        for name, (columns, kind) in wanted.items():
+            made.create_index("t", name, columns, kind)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        check_index(made, "one")
+        rows = everything(made)
+        by_v = sorted(rows, key=lambda row: (row[2], row[0]))
+        assert read(made.scan("t", index="four", order="index")) == by_v
+        assert sorted(read(made.scan("t", index="two")), key=in_order) == rows
+        for k in [*range(9), None]:
+            text = "k IS NULL" if k is None else f"k = {k}"
+            found = sorted(read(made.scan("t", filter=text, index="three")), key=in_order)
+            assert found == [row for row in rows if row[1] == k]
+        assert made.verify() == []
+
+
+def test_two_who_build_the_same_index_at_once_both_succeed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both begin before either has built anything; each fragment has its entries once all the same."""
+    build, both = indexing._build, threading.Barrier(2)
+    waited: set[int] = set()
+
+    def together(*args: Any) -> None:
+        if threading.get_ident() not in waited:
+            waited.add(threading.get_ident())
+            both.wait(60)
+        build(*args)
+
+    monkeypatch.setattr(indexing, "_build", together)
+    made: list[IndexInfo] = []
+    threads = [
+        threading.Thread(target=lambda: made.append(store.create_index("t", "again", ["k"])))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 2
+    assert made[0] == made[1]
+    check_index(store, "again")
+    assert files_of(store) == known_files(store), "runs that were not entered are removed"
+
+
+# ------------------------------------------------------------------------------ damage, full disks
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def overwrite_footer(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-200] + b"\xff" * 190 + content[-10:])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, cut, overwrite_footer, empty])
+@pytest.mark.parametrize("remedy", ["drop and create", "compact"])
+def test_a_damaged_run_is_told_of_and_healed_by_building_it_again(
+    store: Store, harm: Callable[[Path], object], remedy: str
+) -> None:
+    expected = everything(store)
+    victim = runs_of(store)[0]
+    harm(victim)
+    with Store.open(store.uri, clock=ManualClock(START)) as opened:
+        assert [victim.name in text for text in opened.verify()] == [True]
+        with pytest.raises(FragmentDamaged):
+            read(opened.scan("t", index="by_k"))
+        with pytest.raises(FragmentDamaged):
+            read(opened.scan("t", index="by_k", order="index", descending=True))
+        assert everything(opened) == expected, "the rows themselves are not touched"
+        if remedy == "compact":
+            opened.compact()
+        else:
+            opened.drop_index("t", "by_k")
+            opened.create_index("t", "by_k", ["k"])
+        assert opened.verify() == []
+        check_index(opened)
+        opened.collect_garbage(0)
+        assert files_of(opened) == known_files(opened)
+
+
+def test_one_wrong_bit_in_a_run_is_found_by_verification(store: Store) -> None:
+    victim = runs_of(store)[-1]
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    victim.write_bytes(bytes(content))
+    assert [victim.name in text for text in store.verify()] == [True]
+
+
+def test_a_damaged_fragment_is_not_indexed(store: Store) -> None:
+    """What is built from damage would look sound ever after."""
+    with store.context.catalog.reading() as tx:
+        fragment = tx.fragments()[0]
+    victim = Path(store.uri, "shards", store.context.shard_names()[fragment.shard], fragment.path)
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    victim.write_bytes(bytes(content))
+    with Store.open(store.uri, clock=ManualClock(START)) as opened:
+        with pytest.raises(FragmentDamaged, match="checksum"):
+            opened.create_index("t", "by_v", ["v"])
+        with pytest.raises(IndexNotReady):
+            opened.scan("t", index="by_v")
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[tuple[Store, dict[str, FaultyDisk]]]:
+    """A store on disks that can be full, and these disks by the names of their shards."""
+    disks: dict[str, FaultyDisk] = {}
+
+    def disk_at(root: str) -> FaultyDisk:
+        return disks.setdefault(Path(root).name, FaultyDisk(open_disk(root)))
+
+    clock = ManualClock(START)
+    with Store.create(
+        tmp_path / "store", ["a", "b"], tablets=8, slots=32, clock=clock, disks=disk_at
+    ) as made:
+        filled(made)
+        yield made, disks
+
+
+@pytest.mark.parametrize("room", [0, 200, 2_000])
+def test_a_disk_that_is_full_while_an_index_is_built_shows_nothing_of_it(
+    full: tuple[Store, dict[str, FaultyDisk]], room: int
+) -> None:
+    made, disks = full
+    expected = everything(made)
+    disks["a"].full_after = disks["a"].written + room
+    with pytest.raises(DiskFull):
+        made.create_index("t", "by_k", ["k"])
+    assert [index.ready for index in made.indexes("t")] == [False]
+    with pytest.raises(IndexNotReady):
+        made.scan("t", index="by_k")
+    assert made.scan("t", filter="k = 1").explain()["access"] == "direct"
+    assert everything(made) == expected
+    assert files_of(made) == known_files(made), "what was half written is removed"
+    disks["a"].full_after = None
+    made.create_index("t", "by_k", ["k"])
+    check_index(made)
+
+
+@pytest.mark.parametrize("change", ["write", "move", "compact"])
+@pytest.mark.parametrize("room", [0, 2_000, 4_000, 6_000, 8_000, 10_000, 12_000, 16_000])
+def test_a_disk_that_is_full_while_runs_of_new_fragments_are_built_changes_nothing(
+    full: tuple[Store, dict[str, FaultyDisk]], change: str, room: int
+) -> None:
+    """Whether it is full in the middle of a fragment, of its runs, or of the next shard's."""
+    made, disks = full
+    made.create_index("t", "by_k", ["k"])
+    made.create_index("t", "by_v", ["v"])
+    expected = everything(made)
+    before = made.context.catalog.versions()[1]
+    disks["b"].full_after = disks["b"].written + room
+    changes: dict[str, Callable[[], object]] = {
+        "write": lambda: made.write("t", table_of(range(COUNT), value=9)),
+        "move": lambda: move_away(made, 1),
+        "compact": made.compact,
+    }
+    try:
+        changes[change]()
+    except DiskFull:
+        assert made.context.catalog.versions()[1] == before
+        assert everything(made) == expected
+        assert made.status()["moves"] == []
+    else:
+        assert room > 4_000, "so little cannot have been enough"
+    assert files_of(made) == known_files(made), "what was half written is removed"
+    disks["b"].full_after = None
+    changes[change]()
+    check_index(made)
+    assert made.verify() == []
+
+
+# ------------------------------------------------------------------------------------------ status
+
+
+def test_status_tells_of_indexes(store: Store) -> None:
+    store.create_index("t", "hashed", ["v", "k"], kind="hash", include=["id"])
+    by_k, hashed = store.status()["tables"][0]["indexes"]
+    assert by_k == {
+        "name": "by_k",
+        "kind": "sorted",
+        "columns": ["k"],
+        "include": [],
+        "ready": True,
+        "bytes": sum(path.stat().st_size for path in runs_of(store)),
+    }
+    assert (hashed["kind"], hashed["columns"], hashed["include"]) == ("hash", ["v", "k"], [])
+    store.drop_index("t", "hashed")
+    assert [index["name"] for index in store.status()["tables"][0]["indexes"]] == ["by_k"]
