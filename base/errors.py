@@ -25,6 +25,7 @@
     │   └── WriteConflict           ES_WRITE_CONFLICT
     ├── StartAgain                  the same call cannot succeed; a new scan can
     │   ├── SnapshotExpired         ES_SNAPSHOT_EXPIRED
+    │   ├── ChangesExpired          ES_CHANGES_EXPIRED       a gap between a stream and what is kept
     │   ├── TableChanged            ES_TABLE_CHANGED
     │   └── IndexChanged            ES_INDEX_CHANGED         dropped, or dropped and made again
     └── OperatorNeeded              somebody has to look at the store or its disks
@@ -160,6 +161,10 @@ class StartAgain(ElasticScanError):
 
 class SnapshotExpired(StartAgain):
     code = "ES_SNAPSHOT_EXPIRED"
+
+
+class ChangesExpired(StartAgain):
+    code = "ES_CHANGES_EXPIRED"
 
 
 class TableChanged(StartAgain):

@@ -112,6 +112,25 @@ class CommitTx(FragmentTx):
         query = select(c.number, c.table_id, c.kind, c.rows, c.created_at).where(c.table_id == table)
         return tuple(Commit(*row) for row in self._sql.execute(query.order_by(c.number)))
 
+    def commits_after(self, table: int, after: int, most: int) -> tuple[Commit, ...]:
+        """The next commits of a table beyond one, oldest first, at most so many."""
+        c = commits.c
+        query = select(c.number, c.table_id, c.kind, c.rows, c.created_at).where(c.table_id == table)
+        query = query.where(c.number > after).order_by(c.number).limit(most)
+        return tuple(Commit(*row) for row in self._sql.execute(query))
+
+    def last_commit_of(self, table: int) -> int:
+        """The newest commit of a table."""
+        newest = select(func.max(commits.c.number)).where(commits.c.table_id == table)
+        return int(self._sql.execute(newest).scalar_one())
+
+    def behind(self, table: int, after: int) -> tuple[int, int, float | None]:
+        """(commits, rows, time of the oldest) of a table beyond a commit: how far a stream is behind."""
+        c = commits.c
+        query = select(func.count(), func.coalesce(func.sum(c.rows), 0), func.min(c.created_at))
+        row = self._sql.execute(query.where(c.table_id == table, c.number > after)).one()
+        return int(row[0]), int(row[1]), row[2]
+
     def commit_before(self, timestamp: float) -> int:
         """The newest commit made at or before a time; 0 when there is none."""
         query = select(func.max(commits.c.number)).where(commits.c.created_at <= timestamp)
@@ -211,6 +230,11 @@ class CommitTx(FragmentTx):
         overtaken_at = self._sql.execute(later).scalar()
         return retention_seconds - (0.0 if overtaken_at is None else self.now - overtaken_at)
 
+    def set_retention(self, table: int, seconds: float | None) -> None:
+        """How long a table's snapshots stay readable; None for as long as the store's."""
+        self._sql.execute(update(tables).where(tables.c.id == table).values(retention_seconds=seconds))
+        self.bump_layout()
+
     def oldest_needed(self, table: int, retention_seconds: float) -> int:
         """The oldest snapshot that a lease or the retention period may still ask for."""
         newest = self.versions()[1]
@@ -237,6 +261,7 @@ def _table_info(row: Any) -> TableInfo:
         primary_key=primary_key,
         shard_key=shard_key,
         compression=row.compression,
+        retention_seconds=row.retention_seconds,
         created_commit=row.created_commit,
         oldest_snapshot=row.oldest_snapshot,
     )

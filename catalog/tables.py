@@ -19,6 +19,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 FORMAT_VERSION = 2
@@ -94,6 +95,7 @@ tables = Table(
     Column("created_commit", BigInteger, nullable=False),
     Column("oldest_snapshot", BigInteger, nullable=False),
     Column("dropped_at", Float),
+    Column("retention_seconds", Float),  # the store's, where none is given
 )
 
 commits = Table(
@@ -192,10 +194,11 @@ leases = Table(
 )
 
 
-def _add_indexes(connection: Connection) -> None:
-    """Format 2: secondary indexes, and statistics of fragments (older fragments have none)."""
+def _to_format_2(connection: Connection) -> None:
+    """Format 2: secondary indexes, statistics of fragments (older ones have none), retention by table."""
     metadata.create_all(connection, tables=[statistics, indexes, index_runs])
+    connection.execute(text("ALTER TABLE tables ADD COLUMN retention_seconds FLOAT"))
 
 
 # Step N brings a catalog of format N to format N + 1, inside one transaction.
-MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {1: _add_indexes}
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {1: _to_format_2}

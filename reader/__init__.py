@@ -57,7 +57,7 @@ from elasticscan.reader.estimates import key_sets, may_match
 from elasticscan.reader.key_sets import KeySet
 from elasticscan.reader.keys import ContinuationKey, Sealer
 from elasticscan.reader.predicate import Predicate
-from elasticscan.reader.protocol import IndexOrder, PageRequest, PageRows, Placements, Shards
+from elasticscan.reader.protocol import ChangeSpan, IndexOrder, PageRequest, PageRows, Placements, Shards
 from elasticscan.reader.scan import ScannedPage, ScanPlan, ScanStats, drive
 from elasticscan.reader.sorted_scan import SortKey, drive_sorted
 from elasticscan.reader.value_sets import Found, value_set
@@ -65,6 +65,7 @@ from elasticscan.reader.value_sets import Found, value_set
 __all__ = [
     "Accepted",
     "Candidate",
+    "ChangeSpan",
     "Choice",
     "ContinuationKey",
     "Coverage",

@@ -27,6 +27,24 @@ class IndexOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeSpan:
+    """Read what commits changed instead of what a snapshot holds.
+
+    Attributes:
+        after, upto: commits in (after, upto].
+        floor: as seen from `after`, everything before this commit had been overwritten.
+        overwrite: `upto` is the only commit, and it replaced the whole table.
+        feed: all changes with their type, instead of new rows alone.
+    """
+
+    after: int
+    upto: int
+    floor: int
+    overwrite: bool
+    feed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PageRequest:
     """One page from one shard.
 
@@ -39,6 +57,7 @@ class PageRequest:
         page_rows, page_bytes: the page ends at whichever limit is reached first, but holds at
             least one row if there is one.
         order: read through an index; None for a direct scan, ordered by (slot, primary key).
+        changes: read changes, in the order of a direct scan; None for rows.
     """
 
     table: int
@@ -49,6 +68,7 @@ class PageRequest:
     page_rows: int
     page_bytes: int
     order: IndexOrder | None = None
+    changes: ChangeSpan | None = None
 
 
 @dataclass(frozen=True, slots=True)

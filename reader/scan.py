@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from elasticscan.reader.coverage import Coverage
 from elasticscan.reader.cursor import Accepted, Cursors, ShardRead, accept_page, plan_read, slots_of
-from elasticscan.reader.protocol import IndexOrder, PageRequest, PageRows, Placements, Shards
+from elasticscan.reader.protocol import ChangeSpan, IndexOrder, PageRequest, PageRows, Placements, Shards
 from elasticscan.topology import Placement, SlotSet
 
 
@@ -27,6 +27,7 @@ class ScanPlan:
     base: Placement
     slots: SlotSet
     order: IndexOrder | None = None
+    changes: ChangeSpan | None = None
 
     def request(self, read: ShardRead) -> PageRequest:
         return PageRequest(
@@ -38,6 +39,7 @@ class ScanPlan:
             self.page_rows,
             self.page_bytes,
             self.order,
+            self.changes,
         )
 
 

@@ -49,7 +49,7 @@ from elasticscan.storage.changes import (
 )
 from elasticscan.storage.conform import batches_of, check_definition, conform, stored_schema
 from elasticscan.storage.copying import Copied, Destination, Keep, check_keys_differ, copy_slots
-from elasticscan.storage.counting import count_rows
+from elasticscan.storage.counting import count_rows, slot_counts
 from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk, MemoryDisk, OpenFile, open_disk
 from elasticscan.storage.fragment import (
     COMMIT,
@@ -138,6 +138,7 @@ __all__ = [
     "read_page",
     "reroute",
     "run_columns",
+    "slot_counts",
     "sort_rows",
     "staged_source",
     "stored_schema",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.storage.fragment import FragmentReader
-from elasticscan.storage.merge import Run, windows
+from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
+from elasticscan.storage.merge import Array, Run, windows
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import Bounds
+from elasticscan.topology import Fragment
 
 
 def count_rows(source: PageSource, bounds: Bounds, most_merged_rows: int) -> tuple[int, bool]:
@@ -35,3 +38,16 @@ def _between(reader: FragmentReader, start: int, end: int) -> int:
     last, last_row = reader.seek(end, None, ())
     rows: int = sum(reader.batch(index).num_rows for index in range(first, last))
     return rows + last_row - first_row
+
+
+def slot_counts(reader: FragmentReader, fragment: Fragment, bounds: Bounds, slots: int) -> Array:
+    """For each slot, how many rows of commits within bounds a fragment has, tombstones too."""
+    counts = np.zeros(slots, dtype=np.int64)
+    for number in range(reader.batch_count):
+        batch = reader.batch(number)
+        found = batch.column(SLOT).to_numpy()
+        if fragment.versioned and not bounds.wholly_hold(fragment):
+            commits = batch.column(COMMIT).to_numpy()
+            found = found[(commits >= bounds.floor) & (commits <= bounds.snapshot)]
+        counts += np.bincount(found, minlength=slots)
+    return counts

@@ -117,6 +117,10 @@ class Context:
             self._named[name] = known = (versions, table, tx.indexes(table.id))
         return known[1], known[2]
 
+    def retention_of(self, table: TableInfo) -> float:
+        """How long a table's snapshots stay readable without a lease, in seconds."""
+        return self.info.retention_seconds if table.retention_seconds is None else table.retention_seconds
+
     def newest_topology(self, tx: Tx) -> Topology:
         """As a transaction sees it. A topology never changes, so each is read once."""
         number = tx.newest_topology_number()

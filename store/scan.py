@@ -204,7 +204,7 @@ def begin_scan(
     with context.catalog.reading() as tx:
         table, indexes = context.table(tx, name)
         held = hold_snapshot(context, tx, table, snapshot)
-    wanted = _columns(table, columns)
+    wanted = columns_of(table, columns)
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
     choice, index = choose_access(context, table, indexes, wanted, predicate, wish)
     at, base = held or lease_snapshot(context, lease, table, snapshot)
@@ -227,7 +227,8 @@ def begin_scan(
     return Scan(context, table, base, key, choice=choice, predicate=predicate, leased=held is None)
 
 
-def _columns(table: TableInfo, wanted: list[str] | None) -> tuple[str, ...]:
+def columns_of(table: TableInfo, wanted: list[str] | None) -> tuple[str, ...]:
+    """The columns that were asked for; all of them by default."""
     if wanted is None:
         return tuple(table.schema.names)
     if not wanted or len(set(wanted)) < len(wanted):
@@ -251,7 +252,7 @@ def hold_snapshot(
     None when the retention period alone does not keep it for long enough: then it needs a lease.
     """
     at = tx.versions()[1] if snapshot is None else snapshot
-    if not _is_kept(tx, context, at):
+    if not _is_kept(tx, context, table, at):
         return None
     tx.check_snapshot(table, at)
     return at, context.newest_topology(tx)
@@ -282,7 +283,7 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
         table = _readable_table(tx, key)
         # A task that begins soon after it was planned has nothing to write.
         if (
-            _is_kept(tx, context, key.snapshot)
+            _is_kept(tx, context, table, key.snapshot)
             or tx.lease_end(key.lease) - tx.now > FRESH_LEASE * LEASE_SECONDS
         ):
             return table
@@ -302,9 +303,9 @@ def end_lease(context: Context, lease: str) -> None:
         tx.end_lease(lease)
 
 
-def _is_kept(tx: Tx, context: Context, snapshot: int) -> bool:
+def _is_kept(tx: Tx, context: Context, table: TableInfo, snapshot: int) -> bool:
     """Whether retention keeps a snapshot until its scan looks again, and twice as long for good measure."""
-    return tx.kept_seconds(snapshot, context.info.retention_seconds) >= 2 * LEASE_SECONDS
+    return tx.kept_seconds(snapshot, context.retention_of(table)) >= 2 * LEASE_SECONDS
 
 
 def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:

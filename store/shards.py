@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticscan.base.errors import FragmentDamaged
-from elasticscan.reader import Cursor, IndexOrder, PageRequest, PageRows
+from elasticscan.reader import ChangeSpan, Cursor, IndexOrder, PageRequest, PageRows
 from elasticscan.storage import (
     Bounds,
+    ChangeRange,
     IndexSource,
     MayMatch,
     PageLimits,
@@ -15,6 +16,7 @@ from elasticscan.storage import (
     RunReader,
     cursors_of,
     pieces_of,
+    read_changes,
     read_index_page,
     read_page,
 )
@@ -58,6 +60,8 @@ class LocalShards:
     def _read(self, request: PageRequest) -> PageRows:
         state = self._context.table_state(request.table, request.snapshot)
         bounds = Bounds(state.floor(request.snapshot), request.snapshot)
+        if request.changes is not None:
+            return self._read_changes(request, request.changes, state)
         if request.order is None:
             return self._read_direct(request, state, bounds)
         return self._read_index(request, request.order, state, bounds)
@@ -69,6 +73,19 @@ class LocalShards:
         page = read_page(source, pieces, bounds, request.columns, _limits(request))
         after = tuple(Cursor(slots, position) for slots, position in cursors_of(page.left))
         return PageRows(page.rows, page.slots, after, page.scanned, page.skipped)
+
+    def _read_changes(self, request: PageRequest, span: ChangeSpan, state: TableState) -> PageRows:
+        source = PageSource(state.table, state.view(request.shard), self._context.open_fragment)
+        page = read_changes(
+            source,
+            pieces_of([(cursor.slots, cursor.position) for cursor in request.cursors]),
+            ChangeRange(span.after, span.upto, span.floor, span.overwrite),
+            request.columns,
+            _limits(request),
+            span.feed,
+        )
+        after = tuple(Cursor(slots, position) for slots, position in cursors_of(page.left))
+        return PageRows(page.rows, page.slots, after, page.scanned)
 
     def _read_index(
         self, request: PageRequest, order: IndexOrder, state: TableState, bounds: Bounds

@@ -23,19 +23,20 @@ from elasticscan.base.limits import (
     check_name,
 )
 from elasticscan.catalog import Catalog, Commit, NewStore
-from elasticscan.reader import ContinuationKey
+from elasticscan.reader import ContinuationKey, Predicate
 from elasticscan.storage import Disk, check_definition, open_disk, stored_schema
 from elasticscan.store import arguments, upkeep, writer
 from elasticscan.store.access import AUTO, Wish
 from elasticscan.store.arguments import MAX_ID, MAX_NUMBER, MAX_PAGE_BYTES, MAX_PARALLEL
+from elasticscan.store.changes import ChangeScan, check_kept
 from elasticscan.store.context import Context
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.location import Location
 from elasticscan.store.roots import check_free, claim
-from elasticscan.store.scan import Scan, begin_scan, keep_lease
+from elasticscan.store.scan import Scan, begin_scan, columns_of, keep_lease
 from elasticscan.store.status import status_of
-from elasticscan.topology import SORTED, IndexInfo, TableInfo, Topology, initial_placement
+from elasticscan.topology import SORTED, IndexInfo, SlotSet, TableInfo, Topology, initial_placement
 
 COMPRESSIONS = (None, "lz4", "zstd")
 
@@ -291,6 +292,59 @@ class Store:
         wish = Wish(arguments.text("index", index), arguments.text_or_none("order", order), bool(descending))
         wish.check()
         return begin_scan(self._context, name, listed, filter, snapshot, (page_rows, page_bytes), wish)
+
+    def changes(
+        self,
+        name: str,
+        after: int,
+        upto: int | None = None,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - the word users know
+        feed: bool = True,
+        page_rows: int = DEFAULT_PAGE_ROWS,
+        page_bytes: int = DEFAULT_PAGE_BYTES,
+    ) -> ChangeScan:
+        """Read what commits did, each change exactly once, while tablets move.
+
+        Args:
+            name: the table.
+            after, upto: commits in (after, upto]; up to the newest by default.
+            columns: which, in which order; all by default.
+            filter: a SQL condition on the rows before and after.
+            feed: True for all changes with `_change_type` (insert, update_preimage,
+                update_postimage, delete), `_commit_version` and `_commit_timestamp`; False for the
+                new rows of inserts and updates alone.
+            page_rows, page_bytes: as in `scan`.
+
+        Raises:
+            ChangesExpired: some of the changes are no longer kept.
+            TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
+        """
+        name, filter = arguments.text("name", name), arguments.text_or_none("filter", filter)  # noqa: A001
+        page_rows = arguments.whole_number("page_rows", page_rows, 1, MAX_PAGE_ROWS)
+        page_bytes = arguments.whole_number("page_bytes", page_bytes, 1, MAX_PAGE_BYTES)
+        after = arguments.whole_number("after", after, 0, MAX_NUMBER)
+        if upto is not None:
+            upto = arguments.whole_number("upto", upto, 0, MAX_NUMBER)
+        listed = None if columns is None else arguments.names("columns", columns)
+        with self._context.catalog.reading() as tx:
+            table, newest = tx.table(name), tx.versions()[1]
+            check_kept(tx, table, after)
+        predicate = None if filter is None else Predicate.parse(filter, table.schema)
+        commits = (after, newest if upto is None else min(upto, newest))
+        everything = SlotSet.span(0, self._context.info.slots)
+        wanted, limits = columns_of(table, listed), (page_rows, page_bytes)
+        return ChangeScan(self._context, table, wanted, commits, everything, bool(feed), predicate, limits)
+
+    def set_retention(self, name: str, seconds: float | None) -> None:
+        """How long a table's snapshots and changes stay readable without a lease.
+
+        None for the store's own retention period. A shorter one also ends the time of scans that
+        have begun and took no lease because they relied on the longer one.
+        """
+        kept = None if seconds is None else arguments.seconds("seconds", seconds)
+        with self._context.catalog.writing() as tx:
+            tx.set_retention(tx.table(arguments.text("name", name)).id, kept)
 
     def resume(self, key: str) -> Scan:
         """Go on with a scan from a page's key, here or anywhere the store can be opened.

@@ -39,7 +39,7 @@ def compact(context: Context, table: TableInfo) -> int:
 def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
     with context.catalog.reading() as tx:
         upto = tx.versions()[1]
-        horizon = tx.oldest_needed(table.id, context.info.retention_seconds)
+        horizon = tx.oldest_needed(table.id, context.retention_of(tx.table_by_id(table.id) or table))
         floor = max((n for n in tx.overwrites(table.id) if n <= horizon), default=0)
         fragments = tx.fragments(table=table.id, shard=shard)
     if not _worth_it(fragments):

@@ -73,6 +73,7 @@ class TableInfo:
     """A table's definition.
 
     `shard_key` is a prefix of `primary_key`. Snapshots before `oldest_snapshot` cannot be read.
+    `retention_seconds` is the table's own, if it has one.
     """
 
     id: int
@@ -83,3 +84,4 @@ class TableInfo:
     compression: str | None
     created_commit: int
     oldest_snapshot: int
+    retention_seconds: float | None = None
