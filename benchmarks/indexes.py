@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 from data import SCHEMA, batches, make_store
 from measure import Results, by_turns, seconds
@@ -133,7 +132,7 @@ def bench_virtual(results: Results, work: Path, rows: int) -> None:
 
     def scan_with_moves(store: Store, moved: int) -> float:
         """Begin a scan, move tablets to s2, and time what is left of it there."""
-        scan = iter(store.scan("t", filter=fraction(1), index="by_k", page_rows=1_000))
+        scan = iter(store.scan("t", filter=fraction(1), index="by_k", page_rows=10_000))
         next(scan)
         here = [t for t in store.context.placement().tablets if t.shard == 1][:moved]
         for tablet in here:
@@ -168,7 +167,9 @@ def bench_spark_selective(
     results.at_least(f"Spark, 0.1 % of {rows:,} rows / Parquet", ratio, wanted, detail)
 
 
-def bench_sql_average(results: Results, spark: Any, place: Path, ceiling: Callable[[], Any], rounds: int) -> None:
+def bench_sql_average(
+    results: Results, spark: Any, place: Path, ceiling: Callable[[], Any], rounds: int
+) -> None:
     """`SELECT avg(v)` through the catalog's SQL, beside the ceiling of a source with that column."""
     from elasticscan.connector import attach  # noqa: PLC0415 - Spark is not needed for the others
 
@@ -214,6 +215,3 @@ def bench_large_spark(results: Results, spark: Any, work: Path, rows: int, round
     store.close()
     bench_spark_selective(results, spark, place, str(parquet), rows, rounds, 8)
     shutil.rmtree(place)
-
-
-assert np is not None

@@ -2,6 +2,7 @@
 
 python benchmarks/run.py [--rows 10000000] [--rounds 3] [--only spark,python,load,memory,key]
                          [--memory-rows 100000000] [--keep DIR]
+                         (and indexes, spark-indexes, large-spark-indexes)
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from data import SCHEMA, batches, make_store, parquet_reader, write_parquet
+from indexes import (
+    bench_indexes,
+    bench_large_spark,
+    bench_spark_selective,
+    bench_sql_average,
+    with_index,
+)
 from measure import Results, by_turns, seconds
 
 from elasticscan.base.hashing import slots_of
@@ -220,11 +228,19 @@ def bench_spark_moving(results: Results, place: Path, elastic: Any, rounds: int)
     results.at_least("Spark scan while tablets move / quiet", ratio, 0.85, f"{moves} moves in {rounds} scans")
 
 
+def bench_spark_indexes(results: Results, work: Path, place: Path, rows: int, rounds: int) -> None:
+    spark = start_spark(work)
+    bench_spark_selective(results, spark, place, str(work / "rows.parquet"), rows, rounds, 2)
+    reader = spark.read.format("ceiling").options(rows=rows, columns="v", partitions=2)
+    bench_sql_average(results, spark, place, reader.load, rounds)
+    spark.stop()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="load,python,key,spark,memory")
+    parser.add_argument("--only", default="load,python,key,spark,memory,indexes,spark-indexes")
     parser.add_argument("--memory-rows", type=int, default=100_000_000)
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
@@ -247,6 +263,16 @@ def main() -> int:
             bench_key(results, Path(temporary))
         if "spark" in only:
             bench_spark(results, work, place, options.rows, options.rounds)
+        if "indexes" in only:
+            parquet = work / "rows.parquet"
+            bench_indexes(results, Path(temporary), store, parquet, options.rows, options.rounds)
+        if "spark-indexes" in only:
+            with_index(store)
+            bench_spark_indexes(results, work, place, options.rows, options.rounds)
+        if "large-spark-indexes" in only:
+            spark = start_spark(work)
+            bench_large_spark(results, spark, Path(temporary), options.memory_rows, options.rounds)
+            spark.stop()
         if "memory" in only:
             bench_memory(results, Path(temporary), options.memory_rows)
     missed = [row for row in results.rows if not row[3]]
