@@ -36,6 +36,8 @@ _OWN = (
     "txnVersion",
     "primaryKey",
     "shardKey",
+    "deleteColumn",
+    "checkpointLocation",
 )
 _STREAMING = (
     "maxRowsPerTrigger",
@@ -47,7 +49,16 @@ _STREAMING = (
 )
 # Spark adds these to what the user gave; all keys reach us in lower case from SQL.
 _FROM_SPARK = frozenset(
-    ("provider", "owner", "location", "external", "comment", "is_managed_location", "serialization.format")
+    (
+        "provider",
+        "owner",
+        "location",
+        "external",
+        "comment",
+        "is_managed_location",
+        "serialization.format",
+        "queryname",
+    )
 )
 _FROM_SPARK_PREFIXES = ("option.", "spark.")
 
@@ -73,7 +84,10 @@ class Options:
         partitions: most partitions of a read.
         metadata: whether `_shard` and `_slot` are added.
         pushdown: whether Spark may hand its filters over.
-        app: (txnAppId, txnVersion) of a write.
+        app: (txnAppId, txnVersion) of a batch write.
+        app_id: txnAppId; a stream gives no txnVersion, it counts its batches itself.
+        checkpoint: where Spark keeps the state of the stream that writes.
+        delete_column: the column of the rows that says which of them delete.
         primary_key, shard_key: of the table that a write may create.
         explain: whether a read gives the ways there are to read, in place of rows.
     """
@@ -94,9 +108,12 @@ class Options:
     primary_key: tuple[str, ...] | None = None
     shard_key: tuple[str, ...] | None = None
     explain: bool = False
+    app_id: str | None = None
+    checkpoint: str | None = None
+    delete_column: str | None = None
 
 
-def parse_options(given: Mapping[str, str]) -> Options:
+def parse_options(given: Mapping[str, str], stream_write: bool = False) -> Options:
     """Check what Spark handed over.
 
     Keys are case-insensitive. Options of the other direction are let through where they cannot
@@ -126,11 +143,20 @@ def parse_options(given: Mapping[str, str]) -> Options:
         partitions=_take(values, "numPartitions", _whole("numPartitions", 1)),
         metadata=_take(values, "includeMetadata", _flag("includeMetadata")) or False,
         pushdown=_take(values, "pushdown", _flag("pushdown")) or False,
-        app=_app(values),
+        app=None if stream_write else _app(values),
         primary_key=_take(values, "primaryKey", _names("primaryKey")),
         shard_key=_take(values, "shardKey", _names("shardKey")),
         explain=_take(values, "explain", _flag("explain")) or False,
+        app_id=_take(values, "txnAppId", _text("txnAppId")),
+        checkpoint=_take(values, "checkpointLocation", _text("checkpointLocation")),
+        delete_column=_take(values, "deleteColumn", _text("deleteColumn")),
     )
+    if stream_write and "txnVersion" in values:
+        raise InvalidOption(
+            "option 'txnVersion' is for batch writes: a stream's batches have numbers of their own, and each "
+            "is written once; leave it out",
+            option="txnVersion",
+        )
     if options.shard_key and not options.primary_key:
         raise InvalidOption(
             "option 'shardKey' only goes with 'primaryKey', for a table that a write creates",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption
@@ -12,6 +12,7 @@ from elasticscan.connector.catalog import Catalog
 from elasticscan.connector.options import Options, check_for_write, parse_options
 from elasticscan.connector.pushdown import PushdownReader
 from elasticscan.connector.reading import ElasticScanReader, offered_schema
+from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.writing import ElasticScanWriter
 from elasticscan.reader import Predicate
 from elasticscan.store import Store
@@ -43,6 +44,11 @@ class ElasticScanSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return ElasticScanWriter(check_for_write(self._options()), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return ElasticScanStreamWriter(
+            check_for_write(parse_options(self.options, stream_write=True)), schema, overwrite
+        )
 
     def _options(self) -> Options:
         return parse_options(self.options)

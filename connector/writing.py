@@ -1,18 +1,19 @@
-"""Batch writes: tasks stage fragments, the driver makes them one commit."""
+"""Writes: tasks stage fragments, the driver makes them one commit."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import AlreadyExists, InvalidOption, TableChanged, TableNotFound
+from elasticscan.base.errors import AlreadyExists, InvalidKey, InvalidOption, TableChanged, TableNotFound
 from elasticscan.connector.access import opened
 from elasticscan.connector.conversion import FromSpark, arrow_schema
+from elasticscan.connector.deletions import Deletions
 from elasticscan.connector.options import Options
 from elasticscan.storage import check_keys_filled, conform, discard
 from elasticscan.store import Store, check_no_key_twice, publish, stage
@@ -37,53 +38,82 @@ class StagedMessage(WriterCommitMessage):
         ]
 
 
-class ElasticScanWriter(DataSourceArrowWriter):
-    """Upserts rows by primary key, or replaces the whole table, in one commit.
+M = TypeVar("M", bound=StagedMessage)
 
-    Only what Spark names as successful is committed; an attempt that failed, was repeated or ran
-    twice leaves at most files that nothing refers to, for `collect_garbage`.
+
+class TableWriter:
+    """One write into one table, of a batch or of a stream's micro-batch, as plain values.
+
+    Only what is named to `publish` is committed; an attempt that failed, was repeated or ran twice
+    leaves at most files that nothing refers to, for `collect_garbage`.
     """
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         """Runs beside the driver: checks that rows of `schema` can go into the table."""
         rows = arrow_schema(schema)
+        self._deletions = None if options.delete_column is None else Deletions(options.delete_column, rows)
         with Store.open(options.store) as store:
-            table = _table(store, options, rows)
-            self._store_id = store.context.info.store_id
+            table = _table(store, options, self._deletions.stored(rows) if self._deletions else rows)
+            self.store_id = store.context.info.store_id
+        if self._deletions:
+            self._deletions.check(table)
+            rows = self._deletions.stored(rows, table.schema)
         empty = [pa.array([], field.type) for field in rows]
         FromSpark(table.schema)(pa.RecordBatch.from_arrays(empty, schema=rows))
-        self._uri, self._app = options.store, options.app
-        self._table_id, self._table_name = table.id, table.name
-        self._kind = "overwrite" if overwrite else "write"
+        self._uri, self.replaces = options.store, overwrite
+        self.table_id, self._table_name = table.id, table.name
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFragment]:
         """Stage a task's rows; runs where the task runs."""
-        store = opened(self._uri, self._store_id)
+        store = opened(self._uri, self.store_id)
         table = self._find(store)
-        return StagedMessage(stage(store.context, table, _conformed(iterator, table)))
+        if self._deletions:
+            return stage(store.context, table, self._deletions.changes(batches, table, self.replaces))
+        return stage(store.context, table, _conformed(batches, table))
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish what all tasks staged, at once and on all shards, or nothing."""
-        tasks = [message.staged() for message in _ours(messages)]
+    def publish(self, tasks: Sequence[Sequence[StagedFragment]], app: tuple[str, int] | None) -> None:
+        """Make what all tasks staged one commit, on all shards, or nothing."""
         staged = [fragment for task in tasks for fragment in task]
         with self._opened() as store:
             table = self._find(store)
-            if sum(map(bool, tasks)) > 1:
-                check_no_key_twice(store.context, table, staged)
-            publish(store.context, table, staged, self._kind, self._app)
+            if sum(map(bool, tasks)) > 1 and not self._is_done(store, app):
+                self._check_tasks_differ(store, table, staged)
+            publish(store.context, table, staged, "overwrite" if self.replaces else "write", app)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what was staged. Spark also calls this when `commit` failed, perhaps after the
-        commit went through, so files that the catalog knows stay."""
+    def remove(self, staged: Sequence[StagedFragment]) -> None:
+        """Remove what was staged. Spark also asks for this when a commit failed, perhaps after it
+        went through, so files that the catalog knows stay."""
+        if not staged:
+            return
         with self._opened() as store:
             with store.context.catalog.reading() as tx:
                 known = tx.known_paths()
-            staged = [fragment for message in _ours(messages) for fragment in message.staged()]
             discard([each for each in staged if (each.shard, each.path) not in known], store.context.disk_of)
+
+    def _is_done(self, store: Store, app: tuple[str, int] | None) -> bool:
+        """Rows that were committed before may come laid out otherwise: how does not matter then."""
+        if app is None:
+            return False
+        with store.context.catalog.reading() as tx:
+            return tx.commit_of_app(self.table_id, app) is not None
+
+    def _check_tasks_differ(self, store: Store, table: TableInfo, staged: list[StagedFragment]) -> None:
+        try:
+            check_no_key_twice(store.context, table, staged)
+        except InvalidKey as error:
+            if self._deletions is None or self._deletions.version is None:
+                raise
+            keys = ", ".join(repr(name) for name in table.primary_key)
+            raise InvalidKey(
+                f"changes of the primary key {error.fields['key']} came from several tasks, so that none of "
+                f"them knows the newest; bring all changes of a key together (in Spark: df.repartition({keys})) "
+                "and write again",
+                **error.fields,
+            ) from error
 
     def _opened(self) -> Store:
         store = Store.open(self._uri)
-        if store.context.info.store_id != self._store_id:
+        if store.context.info.store_id != self.store_id:
             store.close()
             raise TableChanged(
                 f"the store at {self._uri} was replaced while rows were written to it; nothing was committed",
@@ -93,14 +123,37 @@ class ElasticScanWriter(DataSourceArrowWriter):
 
     def _find(self, store: Store) -> TableInfo:
         with store.context.catalog.reading() as tx:
-            table = tx.table_by_id(self._table_id)
+            table = tx.table_by_id(self.table_id)
         if table is None:
-            raise TableChanged(
-                f"table {self._table_name!r} was dropped while rows were written to it; nothing "
-                "was committed",
-                table=self._table_name,
-            )
+            raise self.changed()
         return table
+
+    def changed(self) -> TableChanged:
+        return TableChanged(
+            f"table {self._table_name!r} was dropped while rows were written to it; nothing was committed",
+            table=self._table_name,
+        )
+
+
+class ElasticScanWriter(DataSourceArrowWriter):
+    """Upserts rows by primary key, or replaces the whole table, in one commit."""
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        self._writer, self._app = TableWriter(options, schema, overwrite), options.app
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        """Stage a task's rows; nothing of them is visible yet."""
+        return StagedMessage(self._writer.stage(iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publish what the tasks staged that Spark names as successful."""
+        self._writer.publish([message.staged() for message in ours(messages, StagedMessage)], self._app)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what was staged."""
+        self._writer.remove(
+            [fragment for message in ours(messages, StagedMessage) for fragment in message.staged()]
+        )
 
 
 def _conformed(batches: Iterable[pa.RecordBatch], table: TableInfo) -> Iterator[pa.RecordBatch]:
@@ -112,9 +165,9 @@ def _conformed(batches: Iterable[pa.RecordBatch], table: TableInfo) -> Iterator[
         yield conform(named, table.schema)
 
 
-def _ours(messages: Iterable[Any]) -> list[StagedMessage]:
+def ours(messages: Iterable[Any], kind: type[M]) -> list[M]:
     """Messages of tasks that ended; Spark gives None for the others."""
-    return [message for message in messages if isinstance(message, StagedMessage)]
+    return [message for message in messages if isinstance(message, kind)]
 
 
 def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:

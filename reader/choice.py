@@ -32,11 +32,12 @@ AUTO, NONE, DIRECT = "auto", "none", "direct"
 # and all. Each weight is the slope of the time over its count. Only their ratios matter.
 DIRECT_ROW = 1.0
 DIRECT_FILTER = 0.5  # evaluating the filter, for each row
-SORTED_ENTRY = 60.0  # an entry is found, merged with those of other runs, and its row looked up
-HASH_ENTRY = 50.0  # comparing numbers costs less; with ENTRY_FILTER, which it always needs, too
+DIRECT_COLUMN = 0.2  # picking the rows that met it, for each row and each column read
+SORTED_ENTRY = 50.0  # an entry is found, merged with those of other runs, and its row looked up
+HASH_ENTRY = 45.0  # comparing numbers costs less; with ENTRY_FILTER, which it always needs, too
 ENTRY_FILTER = 1.0  # evaluating the remainder, for each entry
 SEEK = 8_000.0  # finding the ends of a range in a run
-FETCH_ROW = 65.0  # for each row and each needed column that the entries lack
+FETCH_ROW = 43.0  # for each row and each needed column that the entries lack
 RETURNED_ROW = 1.0  # for each returned row and column
 
 
@@ -161,7 +162,7 @@ class _Estimate:
         self.projection = self.returned * RETURNED_ROW * len(needed)
 
     def direct(self) -> Candidate:
-        weight = DIRECT_ROW + (DIRECT_FILTER if self.filter else 0.0)
+        weight = DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if self.filter else 0.0)
         return Candidate(
             access=DIRECT,
             kind=DIRECT,

@@ -28,7 +28,7 @@ How the parts work together, operation by operation, and what each conflicts wit
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.scan import Page, Scan, restrict_key
 from elasticscan.store.store import Store
-from elasticscan.store.writer import check_no_key_twice, publish, stage
+from elasticscan.store.writer import check_no_key_twice, publish, stage, tombstones_of
 
 __all__ = [
     "Elasticity",
@@ -40,4 +40,5 @@ __all__ = [
     "publish",
     "restrict_key",
     "stage",
+    "tombstones_of",
 ]

@@ -128,12 +128,12 @@ def delete(context: Context, table: TableInfo, keys: Any) -> int:
     def tombstones() -> Iterator[pa.RecordBatch]:
         for batch in batches_of(keys):
             check_keys_filled(batch, table)
-            yield _tombstones(conform(batch, key_schema), table)
+            yield tombstones_of(conform(batch, key_schema), table)
 
     return publish(context, table, stage(context, table, tombstones()), "delete")
 
 
-def _tombstones(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
+def tombstones_of(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
     """Rows that say "deleted": the key, nulls for all values, and a mark."""
     columns = [
         keys.column(field.name) if field.name in table.primary_key else pa.nulls(len(keys), field.type)

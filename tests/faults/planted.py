@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
+from elasticscan.base.errors import IndexChanged
 from elasticscan.catalog import Tx
 from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.reader import (
@@ -22,11 +24,16 @@ from elasticscan.reader import (
     PageRequest,
     PageRows,
     ShardRead,
+    access,
     cursor,
     keys,
     memory,
+    sorted_scan,
+    value_sets,
 )
 from elasticscan.reader import scan as driver
+from elasticscan.reader.expression import Not
+from elasticscan.reader.key_sets import NOTHING, NULLS
 from elasticscan.reader.memory import MemoryCluster, Versions
 from elasticscan.storage import (
     Bounds,
@@ -37,9 +44,13 @@ from elasticscan.storage import (
     Piece,
     copy_slots,
     copying,
+    index_pages,
+    index_walk,
+    lookup,
+    pages,
     pieces_of,
 )
-from elasticscan.store import context, mover, shards, upkeep, writer
+from elasticscan.store import context, indexing, mover, shards, upkeep, writer
 from elasticscan.store.context import Context
 from elasticscan.store.mover import Mover
 from elasticscan.topology import Placement, SlotSet, TableInfo, move_tablet
@@ -47,7 +58,7 @@ from tests.reader.simulation import Simulation
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
-Harness = Literal["simulation", "soup"]
+Harness = Literal["simulation", "soup", "index soup"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,7 @@ class Fault:
         name, breaks: the fault, and the rule that it breaks.
         harness: which harness must notice.
         seed: where to begin to look.
-        style: what kind of program of the soup is most likely to notice.
+        style: what kind of program of the soups is most likely to notice.
     """
 
     name: str
@@ -463,3 +474,152 @@ def failed_move_strikes_the_source(patch: Patch) -> None:
         undo(self, move)
 
     patch.setattr(Mover, "_undo", stubborn)
+
+
+# ------------------------------------------------------------------------------- secondary indexes
+
+
+@fault(
+    "index soup", "an index is used only when every fragment has its entries", style="builds beside changes"
+)
+def index_is_published_unfinished(patch: Patch) -> None:
+    patch.setattr(FragmentTx, "without_runs", lambda self, index: self.fragments(table=index.table)[:0])
+    patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+
+
+@fault("index soup", "a commit brings the entries of all indexes there are", style="builds beside changes")
+def commit_without_runs_of_a_new_index(patch: Patch) -> None:
+    patch.setattr(writer, "missing_runs", lambda indexes, staged: False)
+    patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+
+
+@fault("index soup", "a tablet takes its entries along when it moves", style="index scans beside movers")
+def moved_copies_have_no_runs(patch: Patch) -> None:
+    patch.setattr(mover, "with_runs", lambda context, table, indexes, staged: list(staged))
+    patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+
+
+@fault(
+    "index soup", "runs that garbage collection took meanwhile are not entered", style="builds beside changes"
+)
+def collected_runs_are_entered(patch: Patch) -> None:
+    patch.setattr(indexing, "_are_there", lambda disk, runs: True)
+
+
+@fault("index soup", "runs are garbage only when nothing refers to them", style="builds beside changes")
+def garbage_collection_takes_runs(patch: Patch) -> None:
+    known = FragmentTx.known_paths
+
+    def of_fragments(self: FragmentTx) -> frozenset[tuple[int, str]]:
+        runs = {run.path for table in {f.table for f in self.fragments()} for run in self.runs(table)}
+        return frozenset((shard, path) for shard, path in known(self) if path not in runs)
+
+    patch.setattr(FragmentTx, "known_paths", of_fragments)
+
+
+@fault("index soup", "entries speak only for slots that their fragment speaks for")
+def entries_of_tablets_that_left_count(patch: Patch) -> None:
+    begin = index_walk.Walk.__init__
+
+    def for_all(self: Any, fragment: Any, run: Any, *rest: Any) -> None:
+        begin(self, replace(fragment, slots=SlotSet.span(0, 64)), run, *rest)
+        self.fragment = fragment
+
+    patch.setattr(index_walk.Walk, "__init__", for_all)
+
+
+@fault("index soup", "an entry counts only if its row is the newest at the snapshot")
+def stale_entries_count(patch: Patch) -> None:
+    patch.setattr(index_pages, "newest", lambda candidates, *_: np.ones(len(candidates.rows), dtype=bool))
+
+
+@fault("index soup", "versions in other fragments hide an entry")
+def other_fragments_are_not_asked(patch: Patch) -> None:
+    honest = index_pages.newest
+    patch.setattr(index_pages, "newest", lambda candidates, others, *rest: honest(candidates, (), *rest))
+
+
+@fault("index soup", "of the versions within a fragment only the newest counts")
+def older_versions_in_a_fragment_count(patch: Patch) -> None:
+    patch.setattr(lookup, "_newer_is_before", lambda reader, rows, *_: np.zeros(len(rows.rows), dtype=bool))
+
+
+@fault("index soup", "a page of an index stops where the first of its runs is no longer known")
+def runs_are_not_cut_at_the_same_key(patch: Patch) -> None:
+    take = index_walk.Walk.take
+    patch.setattr(index_walk.Walk, "take", lambda self, up_to: take(self, None))
+
+
+@fault("index soup", "a descending position is a turned key")
+def descending_without_turning(patch: Patch) -> None:
+    patch.setattr(index_walk, "turned", lambda key: key)
+
+
+@fault("index soup", "a row of a merged scan leaves when no shard can come up with a lower one")
+def merged_rows_leave_beyond_the_mark(patch: Patch) -> None:
+    patch.setattr(
+        sorted_scan._Pool, "ready", lambda self, ahead: 0 if self._rows is None else len(self._rows)
+    )
+
+
+@fault("index soup", "slots are not done while rows of theirs wait in the pool")
+def merged_scan_forgets_the_pool(patch: Patch) -> None:
+    patch.setattr(sorted_scan._Pool, "slots", SlotSet())
+
+
+@fault("index soup", "rows of tablets that moved while a shard was read do not enter the pool")
+def moved_rows_enter_the_pool(patch: Patch) -> None:
+    patch.setattr(sorted_scan, "settled", lambda page, moved: (page.rows, page.slots.to_numpy()))
+
+
+@fault("index soup", "the key of a merged scan says how far rows have left, not how far they were read")
+def merged_key_is_ahead_of_its_rows(patch: Patch) -> None:
+    take = sorted_scan._Pool.take
+
+    def hasty(self: Any, count: int, page_bytes: int) -> Any:
+        rows, last = take(self, count, page_bytes)
+        waiting = self._rows.num_rows
+        return rows, self._key.at(self._rows, waiting - 1) if waiting and last else last
+
+    patch.setattr(sorted_scan._Pool, "take", hasty)
+
+
+@fault("index soup", "a fragment that cannot match is read all the same where it may hide an older row")
+def newer_fragments_are_passed_over(patch: Patch) -> None:
+    honest = pages._read_merged
+
+    def hasty(page: Any, runs: Any, *rest: Any) -> Any:
+        skipping = page.skipping
+        kept = [run for run in runs if skipping is None or skipping._may_match(run.fragment, None)]
+        return honest(page, kept or runs, *rest)
+
+    patch.setattr(pages, "_read_merged", hasty)
+
+
+@fault("index soup", "NOT leaves what is null unknown")
+def not_takes_nulls_for_matches(patch: Patch) -> None:
+    truth = value_sets._Column.truth
+
+    def careless(self: Any, node: Any) -> Any:
+        found = truth(self, node)
+        return replace(found, true=found.true | NULLS, null=NOTHING) if isinstance(node, Not) else found
+
+    patch.setattr(value_sets._Column, "truth", careless)
+
+
+@fault("index soup", "a condition is checked again unless the ranges of the index say all of it")
+def everything_is_exact(patch: Patch) -> None:
+    patch.setattr(access, "value_set", lambda *args: replace(value_sets.value_set(*args), exact=True))
+
+
+@fault("index soup", "a scan whose index was dropped ends, even if there is one of the same name")
+def dropped_index_is_read_on(patch: Patch) -> None:
+    honest, known = context.TableState.index, {}
+
+    def remembering(self: Any, index_id: int) -> Any:
+        with contextlib.suppress(IndexChanged):
+            known[index_id] = honest(self, index_id)
+        return known.get(index_id) or honest(self, index_id)
+
+    patch.setattr(context.TableState, "index", remembering)
+    patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))

@@ -10,6 +10,7 @@ import pytest
 
 from tests.faults.planted import FAULTS, Fault
 from tests.reader.simulation import Simulation
+from tests.store.index_soup import IndexKitchen
 from tests.store.soup import Kitchen
 
 # The effort after which a harness that found nothing has failed.
@@ -17,37 +18,43 @@ MOST_SIMULATIONS = 400
 MOST_PROGRAMS = 100
 
 
+Kitchens = dict[str, Kitchen]
+
+
 @pytest.fixture(scope="module")
-def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kitchen]:
-    with Kitchen(tmp_path_factory.mktemp("faults")) as kitchen:
-        yield kitchen
+def kitchens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kitchens]:
+    plain = Kitchen(tmp_path_factory.mktemp("faults"))
+    with plain, IndexKitchen(tmp_path_factory.mktemp("index_faults")) as indexed:
+        yield {"soup": plain, "index soup": indexed}
 
 
-def found_by(fault: Fault, kitchen: Kitchen) -> int | None:
+def found_by(fault: Fault, kitchens: Kitchens) -> int | None:
     """The first seed that fails while the fault is planted."""
     most = MOST_SIMULATIONS if fault.harness == "simulation" else MOST_PROGRAMS
     with pytest.MonkeyPatch.context() as patch:
         fault.plant(patch)
         for seed in range(fault.seed, fault.seed + most):
             try:
-                run(fault, kitchen, seed)
+                run(fault, kitchens, seed)
             except Exception:
                 return seed
     return None
 
 
-def run(fault: Fault, kitchen: Kitchen, seed: int) -> None:
+def run(fault: Fault, kitchens: Kitchens, seed: int) -> None:
     if fault.harness == "simulation":
         Simulation(seed).run()
     else:
-        kitchen.run(seed, fault.style)
+        kitchens[fault.harness].run(seed, fault.style)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_planted_fault_is_found_and_the_same_seed_passes_without_it(fault: Fault, kitchen: Kitchen) -> None:
-    seed = found_by(fault, kitchen)
+def test_a_planted_fault_is_found_and_the_same_seed_passes_without_it(
+    fault: Fault, kitchens: Kitchens
+) -> None:
+    seed = found_by(fault, kitchens)
     assert seed is not None, f"nobody noticed that this was broken: {fault.breaks}"
-    run(fault, kitchen, seed)
+    run(fault, kitchens, seed)
 
 
 def test_a_lost_cursor_is_noticed_by_the_proof_of_coverage() -> None:

@@ -1,0 +1,197 @@
+"""Rows that delete: what the option `deleteColumn` makes of the rows of a write.
+
+The option names a column of the incoming rows. A boolean one is true in rows that delete their
+key; false and null upsert. A text column is a change feed's `_change_type`: "delete" deletes,
+"insert", "update" and "update_postimage" (and null) upsert, "update_preimage" is passed over, and
+any other word is refused rather than guessed. The column itself is only stored where the table has
+one of that name.
+
+A change feed may hold several changes of a key. Where the rows have a column `_commit_version`,
+the newest change of each key is written and the others are passed over; that column and
+`_commit_timestamp` are never stored. Without it, a key that occurs twice is an error, as ever.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from tempfile import SpooledTemporaryFile
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from elasticscan.base.errors import ColumnNotFound, InvalidOption, SchemaMismatch
+from elasticscan.base.limits import WRITE_BUFFER_BYTES
+from elasticscan.base.order_keys import sort_codes
+from elasticscan.connector.conversion import FromSpark
+from elasticscan.storage import DELETED, check_keys_filled, conform
+from elasticscan.store import tombstones_of
+from elasticscan.topology import TableInfo
+
+VERSION, TIMESTAMP = "_commit_version", "_commit_timestamp"
+_DELETE, _PASSED_OVER = "delete", "update_preimage"
+_UPSERTS = ("insert", "update", "update_postimage")
+
+
+class Deletions:
+    """Turns rows that upsert or delete into rows of a table and tombstones.
+
+    Raises:
+        ColumnNotFound: the rows have no column of that name.
+        SchemaMismatch: it is neither boolean nor text, or `_commit_version` is no whole number.
+    """
+
+    def __init__(self, column: str, rows: pa.Schema) -> None:
+        spelt = {name.lower(): name for name in rows.names}
+        if column.lower() not in spelt:
+            near = difflib.get_close_matches(column, rows.names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"they have {', '.join(rows.names)}"
+            raise ColumnNotFound(
+                f"option 'deleteColumn'={column!r}: the rows have no such column; {hint}", column=column
+            )
+        self.column = spelt[column.lower()]
+        kind = rows.field(self.column).type
+        self._words = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if not self._words and not pa.types.is_boolean(kind):
+            raise SchemaMismatch(
+                f"option 'deleteColumn'={column!r}: the column is {kind}; give a boolean one, true in rows "
+                "that delete, or a change feed's '_change_type'",
+                column=self.column,
+            )
+        self.version = spelt.get(VERSION)
+        if self.version is not None and not pa.types.is_integer(rows.field(self.version).type):
+            raise SchemaMismatch(
+                f"column {self.version!r} is {rows.field(self.version).type}, but says which change of a key "
+                "is the newest; cast it to bigint",
+                column=self.version,
+            )
+        self._feed = [spelt[name] for name in (VERSION, TIMESTAMP) if name in spelt]
+
+    def stored(self, rows: pa.Schema, table: pa.Schema | None = None) -> pa.Schema:
+        """Of the incoming columns those that go into the table; None for one that is to be made."""
+        known = () if table is None else [name.lower() for name in table.names]
+        left_out = set(self._feed)
+        if self.column.lower() not in known:
+            left_out.add(self.column)
+        return pa.schema([field for field in rows if field.name not in left_out])
+
+    def check(self, table: TableInfo) -> None:
+        if self.column.lower() in [name.lower() for name in table.primary_key]:
+            raise InvalidOption(
+                f"option 'deleteColumn'={self.column!r} is a column of the primary key, so a row that "
+                "deletes could never name the row that was written before; use a column of its own",
+                option="deleteColumn",
+            )
+
+    def changes(
+        self, batches: Iterable[pa.RecordBatch], table: TableInfo, replacing: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Spark's rows as the table's, with tombstones among them.
+
+        With `replacing` there is nothing to delete: rows that delete only hide older changes of
+        their key.
+        """
+        found: Iterator[pa.RecordBatch] = (
+            self._changes_of(batch, table) for batch in batches if batch.num_rows
+        )
+        if self.version is not None:
+            found = newest_only(found, table.primary_key)
+        for rows in found:
+            if not replacing:
+                yield rows
+                continue
+            living = rows.filter(pc.invert(rows.column(DELETED))).select(table.schema.names)
+            yield pa.RecordBatch.from_arrays(living.columns, schema=table.schema)
+
+    def _changes_of(self, batch: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
+        """The table's columns, `_deleted`, and `_commit_version` if the rows have one."""
+        batch, gone = self._told_apart(batch)
+        convert = FromSpark(table.schema)
+        names = self.stored(batch.schema, table.schema).names
+        upserts = convert.named(batch.select(names).filter(pc.invert(gone)))
+        check_keys_filled(upserts, table)
+        upserts = conform(upserts, table.schema)
+        key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
+        keys_only = {name.lower() for name in key_schema.names}
+        keys = convert.named(batch.select([n for n in names if n.lower() in keys_only]).filter(gone))
+        check_keys_filled(keys, table)
+        tombstones = tombstones_of(conform(keys, key_schema), table)
+        marks = pa.repeat(False, len(upserts))
+        marked = pa.RecordBatch.from_arrays([*upserts.columns, marks], schema=tombstones.schema)
+        rows = pa.concat_batches([marked, tombstones])
+        if self.version is None:
+            return rows
+        versions = batch.column(self.version)
+        if versions.null_count:
+            raise SchemaMismatch(
+                f"column {self.version!r} is null in {versions.null_count} rows, so which change of a key is "
+                "the newest cannot be told; fill or drop them",
+                column=self.version,
+            )
+        both = pa.concat_arrays([versions.filter(pc.invert(gone)), versions.filter(gone)])
+        return rows.append_column(VERSION, both.cast(pa.int64()))
+
+    def _told_apart(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
+        """The rows that say something, and which of them delete."""
+        said = batch.column(self.column)
+        if not self._words:
+            return batch, pc.fill_null(said, False)
+        known = pa.array([_DELETE, _PASSED_OVER, *_UPSERTS, None], said.type)
+        strange = said.filter(pc.invert(pc.is_in(said, known)))
+        if len(strange):
+            raise SchemaMismatch(
+                f"column {self.column!r} holds {strange[0].as_py()!r}, which is none of {_DELETE}, "
+                f"{_PASSED_OVER}, {', '.join(_UPSERTS)}; make a boolean column of it that is true in rows "
+                "that delete",
+                column=self.column,
+            )
+        batch = batch.filter(pc.fill_null(pc.not_equal(said, _PASSED_OVER), True))
+        return batch, pc.fill_null(pc.equal(batch.column(self.column), _DELETE), False)
+
+
+def newest_only(batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Of the rows of each key those with the highest `_commit_version`, without that column.
+
+    Which row is the newest is known after the last. Until then memory holds the keys and numbers;
+    rows beyond `WRITE_BUFFER_BYTES` wait in a temporary file.
+    """
+    held: list[pa.RecordBatch] = []
+    # Arrow asks for a file object; what this one is called in typeshed does not matter to it.
+    with SpooledTemporaryFile(max_size=WRITE_BUFFER_BYTES) as spool:
+        waiting: Any = None
+        for batch in batches:
+            if waiting is None:
+                waiting = pa.ipc.new_stream(spool, batch.schema)
+            waiting.write_batch(batch)
+            held.append(batch.select([*keys, VERSION]))
+        if waiting is None:
+            return
+        waiting.close()
+        chosen, start = _newest(pa.Table.from_batches(held), keys), 0
+        held.clear()
+        spool.seek(0)
+        for batch in pa.ipc.open_stream(spool):
+            part = chosen[start : start + len(batch)]
+            start += len(batch)
+            yield batch.filter(pa.array(part)).drop_columns([VERSION])
+
+
+def _newest(rows: pa.Table, keys: Sequence[str]) -> NDArray[np.bool_]:
+    """Marks the rows whose number is the highest of their key; of equal ones all, which is an
+    error further on."""
+    if not rows.num_rows:
+        return np.zeros(0, dtype=np.bool_)
+    codes = [sort_codes(rows[name].combine_chunks()) for name in keys]
+    versions = rows[VERSION].to_numpy()
+    order = np.lexsort((versions, *codes))
+    ends = np.zeros(len(order), dtype=np.bool_)
+    ends[-1] = True
+    for column in codes:
+        ends[:-1] |= column[order][1:] != column[order][:-1]
+    group: NDArray[np.intp] = np.cumsum(ends) - ends
+    chosen = np.empty(len(order), dtype=np.bool_)
+    chosen[order] = versions[order] == versions[order][ends][group]
+    return chosen

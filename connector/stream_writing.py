@@ -1,0 +1,86 @@
+"""The sink of a stream: every micro-batch one commit, and that once.
+
+Spark writes a micro-batch again after a crash between the sink's commit and its own note of it,
+under the same number, the rows perhaps laid out otherwise over other tasks. Each commit therefore
+bears the name of the stream and the batch's number; the catalog takes such a pair once, and a
+second one only has its files removed. Two drivers that run one stream at the same time meet there
+as well.
+
+The name is the id that Spark keeps in the stream's checkpoint. Tasks are told it, the driver's side
+of a Python sink is not, so it travels with what the tasks staged.
+
+A sink is made anew for the tasks and for the commit of each micro-batch. What the tasks staged says
+for which table it is, so a table that was dropped and made again in between is not taken for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from elasticscan.base.errors import InvalidOption
+from elasticscan.connector.options import Options
+from elasticscan.connector.writing import StagedMessage, TableWriter, ours
+from elasticscan.topology import StagedFragment
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+class StreamMessage(StagedMessage):
+    """What one task staged, where to, and for which stream."""
+
+    def __init__(
+        self, staged: Iterable[StagedFragment], store_id: str, table_id: int, query: str | None
+    ) -> None:
+        super().__init__(staged)
+        self.store_id, self.table_id, self.query = store_id, table_id, query
+
+
+class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
+    """Upserts the rows of each micro-batch, or replaces the table by them (output mode complete)."""
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        self._writer = TableWriter(options, schema, overwrite)
+        self._checkpoint, self._app_id = options.checkpoint, options.app_id
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
+        """Stage a task's rows; nothing of them is visible yet."""
+        task = TaskContext.get()
+        query = None if task is None else task.getLocalProperty(_QUERY_ID)
+        staged = self._writer.stage(iterator)
+        return StreamMessage(staged, self._writer.store_id, self._writer.table_id, query)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Publish a micro-batch, unless it was before. An append of nothing makes no commit."""
+        sent = ours(messages, StreamMessage)
+        place = (self._writer.store_id, self._writer.table_id)
+        if any((message.store_id, message.table_id) != place for message in sent):
+            raise self._writer.changed()
+        tasks = [message.staged() for message in sent]
+        if any(tasks) or self._writer.replaces:
+            self._writer.publish(tasks, (self._name(sent), batchId))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove what was staged; what a commit refers to stays."""
+        sent = ours(messages, StreamMessage)
+        self._writer.remove([fragment for message in sent for fragment in message.staged()])
+
+    def _name(self, messages: Iterable[StreamMessage]) -> str:
+        """Under which the numbers of micro-batches count: the same after every restart."""
+        for message in messages:
+            if message.query:
+                return f"stream:{message.query}"
+        if self._checkpoint is not None:
+            return f"stream:checkpoint:{hashlib.sha256(self._checkpoint.encode()).hexdigest()[:32]}"
+        if self._app_id is not None:
+            return f"stream:app:{self._app_id}"
+        raise InvalidOption(
+            "Spark did not say which stream this micro-batch is of, so it could not be told from one that "
+            "was written before; give the stream the option 'checkpointLocation', or a 'txnAppId' of its own",
+            option="txnAppId",
+        )
