@@ -255,7 +255,8 @@ def _session(spark: SparkSession) -> Session:
     unusual = [name for name, usual in _USUAL.items() if setting(name, usual).lower() != usual]
     zoned = setting("spark.sql.timestampType", "TIMESTAMP_LTZ").upper() == "TIMESTAMP_LTZ"
     return Session(
-        utc=zoned and setting("spark.sql.session.timeZone", "") in _UTC,
+        # Always set, if only by Spark itself; it would refuse an empty default.
+        utc=zoned and str(spark.conf.get("spark.sql.session.timeZone")).strip() in _UTC,
         ansi=setting("spark.sql.ansi.enabled", "true").lower() == "true",
         case_sensitive=setting("spark.sql.caseSensitive", "false").lower() == "true",
         unusual=unusual[0] if unusual else None,

@@ -106,8 +106,8 @@ class TableWriter:
             keys = ", ".join(repr(name) for name in table.primary_key)
             raise InvalidKey(
                 f"changes of the primary key {error.fields['key']} came from several tasks, so that none of "
-                f"them knows the newest; bring all changes of a key together (in Spark: df.repartition({keys})) "
-                "and write again",
+                "them knows the newest; bring all changes of a key together (in Spark: "
+                f"df.repartition({keys})) and write again",
                 **error.fields,
             ) from error
 

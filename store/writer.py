@@ -75,13 +75,16 @@ def _publish(
     kind: str,
     app: tuple[str, int] | None,
 ) -> tuple[int, list[StagedFragment]]:
-    """The commit's number, and what it refers to: nothing, if it had been made before."""
+    """The commit's number, and those of the fragments that it refers to."""
     for attempt in count():
         with context.catalog.writing() as tx:
             known = None if app is None else tx.commit_of_app(table.id, app)
             if known is not None:
-                discard(fragments, context.disk_of)
-                return known, []
+                # The very same fragments may be handed in again; then the commit refers to them.
+                paths = tx.known_paths()
+                mine = [fragment for fragment in fragments if (fragment.shard, fragment.path) in paths]
+                discard([fragment for fragment in fragments if fragment not in mine], context.disk_of)
+                return known, mine
             if tx.table_by_id(table.id) is None:
                 raise TableChanged(
                     f"table {table.name!r} was dropped while rows were written to it; nothing was committed",

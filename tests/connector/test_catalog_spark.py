@@ -256,6 +256,15 @@ def test_a_setting_that_changes_what_a_query_means_is_heeded(
                     catalog.sql(text)
 
 
+def test_a_session_that_never_named_a_time_zone_is_good_enough(spark: SparkSession, catalog: Catalog) -> None:
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.unset("spark.sql.session.timeZone")
+    try:
+        assert catalog.sql(f"SELECT count(*) FROM {catalog.tables[0]}").count() == 1
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
 def test_every_reference_of_a_query_reads_the_newest_snapshot(spark: SparkSession, store: Store) -> None:
     shop = attach(spark, store.uri, "new_")
     text = "SELECT count(*), (SELECT max(id) FROM new_t) FROM new_t"

@@ -94,7 +94,7 @@ def test_a_message_holds_plain_values_only(store: Store) -> None:
     message = staged(writer(store), rows(0, 10))
     assert message.fragments
     for fragment in message.fragments:
-        assert {type(value) for value in fragment.values()} <= {int, str, bool}
+        assert {type(value) for value in fragment.values()} <= {int, str, bool, bytes, tuple}
     assert [each.rows for each in message.staged()] == [f["rows"] for f in message.fragments]
 
 

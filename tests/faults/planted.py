@@ -487,7 +487,7 @@ def index_is_published_unfinished(patch: Patch) -> None:
     patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
-@fault("index soup", "a commit brings the entries of all indexes there are", style="builds beside changes")
+@fault("index soup", "a commit brings the entries of all indexes there are", style="indexes come and go")
 def commit_without_runs_of_a_new_index(patch: Patch) -> None:
     patch.setattr(writer, "missing_runs", lambda indexes, staged: False)
     patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
@@ -544,10 +544,14 @@ def older_versions_in_a_fragment_count(patch: Patch) -> None:
     patch.setattr(lookup, "_newer_is_before", lambda reader, rows, *_: np.zeros(len(rows.rows), dtype=bool))
 
 
-@fault("index soup", "a page of an index stops where the first of its runs is no longer known")
-def runs_are_not_cut_at_the_same_key(patch: Patch) -> None:
-    take = index_walk.Walk.take
-    patch.setattr(index_walk.Walk, "take", lambda self, up_to: take(self, None))
+@fault("index soup", "in a page of an index each slot goes on behind its own position")
+def slots_go_on_behind_the_lowest_position(patch: Patch) -> None:
+
+    def all_wanted(self: Any, entries: Any, slots: Any) -> Any:
+        firsts = self._first_places[np.minimum(slots, len(self._first_places) - 1)]
+        return firsts < self.run.entries
+
+    patch.setattr(index_walk.Walk, "wanted", all_wanted)
 
 
 @fault("index soup", "a descending position is a turned key")
