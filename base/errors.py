@@ -9,6 +9,7 @@
     │   ├── UnsupportedType         ES_UNSUPPORTED_TYPE
     │   ├── FilterError             ES_INVALID_FILTER
     │   ├── ContinuationKeyError    ES_INVALID_CONTINUATION_KEY
+    │   ├── InvalidOffset           ES_INVALID_OFFSET        of a stream: altered, foreign or going back
     │   ├── StoreNotFound           ES_STORE_NOT_FOUND
     │   ├── TableNotFound           ES_TABLE_NOT_FOUND
     │   ├── ColumnNotFound          ES_COLUMN_NOT_FOUND
@@ -97,6 +98,10 @@ class FilterError(UsageError):
 
 class ContinuationKeyError(UsageError):
     code = "ES_INVALID_CONTINUATION_KEY"
+
+
+class InvalidOffset(UsageError):
+    code = "ES_INVALID_OFFSET"
 
 
 class StoreNotFound(UsageError):

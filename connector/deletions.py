@@ -31,7 +31,7 @@ from elasticscan.storage import DELETED, check_keys_filled, conform
 from elasticscan.store import tombstones_of
 from elasticscan.topology import TableInfo
 
-VERSION, TIMESTAMP = "_commit_version", "_commit_timestamp"
+CHANGE, VERSION, TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 _DELETE, _PASSED_OVER = "delete", "update_preimage"
 _UPSERTS = ("insert", "update", "update_postimage")
 
@@ -150,6 +150,24 @@ class Deletions:
             )
         batch = batch.filter(pc.fill_null(pc.not_equal(said, _PASSED_OVER), True))
         return batch, pc.fill_null(pc.equal(batch.column(self.column), _DELETE), False)
+
+
+def deletions_of(column: str | None, rows: pa.Schema) -> Deletions | None:
+    """What the option's value means for rows of this schema; None where no row deletes.
+
+    Raises:
+        SchemaMismatch: the rows are a change feed, but nothing says that its deletes are meant.
+    """
+    if column is not None:
+        return Deletions(column, rows)
+    feed = [name for name in rows.names if name.lower() == CHANGE]
+    if feed:
+        raise SchemaMismatch(
+            f"the rows are a change feed, with a column {feed[0]!r} that no table has; give the option "
+            f"deleteColumn={feed[0]!r} to have its changes carried out, or drop the column",
+            column=feed[0],
+        )
+    return None
 
 
 def newest_only(batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -32,20 +32,23 @@ _OWN = (
     "includeMetadata",
     "pushdown",
     "explain",
+    "readChangeFeed",
+    "startingVersion",
+    "startingTimestamp",
+    "endingVersion",
+    "endingTimestamp",
+    "skipChangeCommits",
+    "maxRowsPerTrigger",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "streamName",
     "txnAppId",
     "txnVersion",
     "primaryKey",
     "shardKey",
     "deleteColumn",
     "checkpointLocation",
-)
-_STREAMING = (
-    "maxRowsPerTrigger",
-    "maxBytesPerTrigger",
-    "startingVersion",
-    "startingTimestamp",
-    "readChangeFeed",
-    "failOnDataLoss",
 )
 # Spark adds these to what the user gave; all keys reach us in lower case from SQL.
 _FROM_SPARK = frozenset(
@@ -66,6 +69,38 @@ _BYTES = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 T = TypeVar("T")
 
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+EARLIEST, LATEST = "earliest", "latest"
+_MAX_NUMBER = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOptions:
+    """How commits are followed: by a stream, or by a batch read with `readChangeFeed`.
+
+    Attributes:
+        feed: whether every change is told (insert, update_preimage, update_postimage, delete), with
+            `_change_type`, `_commit_version` and `_commit_timestamp`; else the new rows alone.
+        start: the first commit that is wanted, or "earliest" or "latest".
+        start_time: in place of it, seconds since the epoch: commits made then or later.
+        end, end_time: the last commit of a batch read, in the same ways.
+        skip_change_commits: whether commits of deletes and overwrites are passed over.
+        max_rows, max_bytes: most of a micro-batch.
+        min_partitions: fewest tasks of a micro-batch, where it has as many slots.
+        fail_on_data_loss: whether it is an error when changes are no longer kept.
+        stream_name: the name under which what a stream still needs is kept for it.
+    """
+
+    feed: bool = False
+    start: int | str | None = None
+    start_time: float | None = None
+    end: int | None = None
+    end_time: float | None = None
+    skip_change_commits: bool = False
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    min_partitions: int | None = None
+    fail_on_data_loss: bool = True
+    stream_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +125,7 @@ class Options:
         delete_column: the column of the rows that says which of them delete.
         primary_key, shard_key: of the table that a write may create.
         explain: whether a read gives the ways there are to read, in place of rows.
+        changes: how changes are read.
     """
 
     store: str
@@ -111,6 +147,7 @@ class Options:
     app_id: str | None = None
     checkpoint: str | None = None
     delete_column: str | None = None
+    changes: ChangeOptions = field(default_factory=ChangeOptions)
 
 
 def parse_options(given: Mapping[str, str], stream_write: bool = False) -> Options:
@@ -137,9 +174,9 @@ def parse_options(given: Mapping[str, str], stream_write: bool = False) -> Optio
         filter=_take(values, "filter", _text("filter")),
         index=_take(values, "index", _index) or "auto",
         version=_take(values, "versionAsOf", _whole("versionAsOf", 0)),
-        timestamp=_take(values, "timestampAsOf", _moment),
+        timestamp=_take(values, "timestampAsOf", _moment("timestampAsOf")),
         batch_rows=_take(values, "batchSize", _whole("batchSize", 1, MAX_PAGE_ROWS)) or BATCH_ROWS,
-        split_bytes=_take(values, "splitSize", _size) or DEFAULT_SPLIT_BYTES,
+        split_bytes=_take(values, "splitSize", _size("splitSize")) or DEFAULT_SPLIT_BYTES,
         partitions=_take(values, "numPartitions", _whole("numPartitions", 1)),
         metadata=_take(values, "includeMetadata", _flag("includeMetadata")) or False,
         pushdown=_take(values, "pushdown", _flag("pushdown")) or False,
@@ -150,6 +187,7 @@ def parse_options(given: Mapping[str, str], stream_write: bool = False) -> Optio
         app_id=_take(values, "txnAppId", _text("txnAppId")),
         checkpoint=_take(values, "checkpointLocation", _text("checkpointLocation")),
         delete_column=_take(values, "deleteColumn", _text("deleteColumn")),
+        changes=_changes(values),
     )
     if stream_write and "txnVersion" in values:
         raise InvalidOption(
@@ -165,12 +203,75 @@ def parse_options(given: Mapping[str, str], stream_write: bool = False) -> Optio
     return options
 
 
+def check_for_batch(options: Options) -> Options:
+    """Refuse what only a stream does, and a change feed that does not say which changes."""
+    found = options.changes
+    for name, value in (
+        ("skipChangeCommits", found.skip_change_commits),
+        ("maxRowsPerTrigger", found.max_rows),
+        ("maxBytesPerTrigger", found.max_bytes),
+        ("streamName", found.stream_name),
+    ):
+        if value:
+            raise InvalidOption(f"option {name!r} is for readStream; leave it out of a batch read", option=name)
+    bounds = _bounds(found)
+    if not found.feed:
+        for name in bounds:
+            raise InvalidOption(
+                f"option {name!r} chooses changes: a batch read takes it with 'readChangeFeed' = 'true' alone "
+                "and chooses its snapshot with 'versionAsOf' or 'timestampAsOf'",
+                option=name,
+            )
+        return options
+    if found.start is None and found.start_time is None:
+        raise InvalidOption(
+            "option 'readChangeFeed' needs 'startingVersion' or 'startingTimestamp' in a batch read, to say "
+            "which changes ('earliest' for all that are kept)",
+            option="startingVersion",
+        )
+    if found.start == LATEST:
+        raise InvalidOption(
+            "option 'startingVersion'='latest' is for readStream: a batch read has nothing to wait for",
+            option="startingVersion",
+        )
+    _refuse_other_reads(options, "a change feed")
+    return options
+
+
+def check_for_stream(options: Options) -> Options:
+    """Refuse what a stream cannot do."""
+    for name, value in (("endingVersion", options.changes.end), ("endingTimestamp", options.changes.end_time)):
+        if value is not None:
+            raise InvalidOption(
+                f"option {name!r} is for batch reads; a stream with trigger(availableNow=True) ends with the "
+                "newest commit",
+                option=name,
+            )
+    _refuse_other_reads(options, "a stream")
+    return options
+
+
+def _refuse_other_reads(options: Options, what: str) -> None:
+    for name, value in (
+        ("versionAsOf", options.version is not None),
+        ("timestampAsOf", options.timestamp is not None),
+        ("index", options.index != "auto"),
+        ("includeMetadata", options.metadata),
+        ("explain", options.explain),
+        ("pushdown", options.pushdown),
+    ):
+        if value:
+            hint = "use 'startingVersion' or 'startingTimestamp'" if "AsOf" in name else "leave it out"
+            raise InvalidOption(f"option {name!r} is not for {what}; {hint}", option=name)
+
+
 def check_for_write(options: Options) -> Options:
     """Refuse what would make a write do something else than it says."""
     narrowing = {
         "filter": options.filter,
         "versionAsOf": options.version,
         "timestampAsOf": options.timestamp,
+        "readChangeFeed": options.changes.feed or None,
     }
     if options.explain:
         raise InvalidOption(
@@ -191,7 +292,6 @@ def check_for_write(options: Options) -> Options:
 def _known(given: Mapping[str, str]) -> dict[str, str]:
     """The options by their proper names."""
     own = {name.lower(): name for name in _OWN}
-    streaming = {name.lower(): name for name in _STREAMING}
     values: dict[str, str] = {}
     for key, value in given.items():
         lower = key.lower()
@@ -199,12 +299,6 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
             values[own[lower]] = value
         elif lower == "paths":
             values.setdefault("path", _only_path(value))
-        elif lower in streaming:
-            raise InvalidOption(
-                f"option {streaming[lower]!r} is for streaming reads, which this release does not offer; a "
-                "batch read chooses its snapshot with 'versionAsOf' or 'timestampAsOf'",
-                option=streaming[lower],
-            )
         elif lower not in _FROM_SPARK and not lower.startswith(_FROM_SPARK_PREFIXES):
             near = difflib.get_close_matches(lower, own, n=1, cutoff=0.5)
             hint = f"did you mean {own[near[0]]!r}?" if near else f"there are {', '.join(_OWN)}"
@@ -256,6 +350,48 @@ def _absolute(uri: str) -> str:
     if uri.startswith("file://"):
         uri = uri.removeprefix("file://")
     return uri if "://" in uri else str(Path(uri).absolute())
+
+
+def _changes(values: Mapping[str, str]) -> ChangeOptions:
+    fail = _take(values, "failOnDataLoss", _flag("failOnDataLoss"))
+    found = ChangeOptions(
+        feed=_take(values, "readChangeFeed", _flag("readChangeFeed")) or False,
+        start=_take(values, "startingVersion", _start),
+        start_time=_take(values, "startingTimestamp", _moment("startingTimestamp")),
+        end=_take(values, "endingVersion", _whole("endingVersion", 0, _MAX_NUMBER)),
+        end_time=_take(values, "endingTimestamp", _moment("endingTimestamp")),
+        skip_change_commits=_take(values, "skipChangeCommits", _flag("skipChangeCommits")) or False,
+        max_rows=_take(values, "maxRowsPerTrigger", _whole("maxRowsPerTrigger", 1, _MAX_NUMBER)),
+        max_bytes=_take(values, "maxBytesPerTrigger", _size("maxBytesPerTrigger")),
+        min_partitions=_take(values, "minPartitions", _whole("minPartitions", 1)),
+        fail_on_data_loss=fail is not False,
+        stream_name=_take(values, "streamName", _text("streamName")),
+    )
+    bounds = _bounds(found)
+    for one, other in (("startingVersion", "startingTimestamp"), ("endingVersion", "endingTimestamp")):
+        if one in bounds and other in bounds:
+            raise InvalidOption(
+                f"options {one!r} and {other!r} both choose a commit; give one of them", option=other
+            )
+    most = _take(values, "numPartitions", _whole("numPartitions", 1))
+    if most is not None and (found.min_partitions or 0) > most:
+        raise InvalidOption(
+            f"option 'minPartitions'={found.min_partitions} is more than 'numPartitions'={most}, the most "
+            "there may be; leave one of them out",
+            option="minPartitions",
+        )
+    return found
+
+
+def _bounds(found: ChangeOptions) -> dict[str, object]:
+    """The options that choose commits, of those that were given."""
+    values = {
+        "startingVersion": found.start,
+        "startingTimestamp": found.start_time,
+        "endingVersion": found.end,
+        "endingTimestamp": found.end_time,
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _app(values: Mapping[str, str]) -> tuple[str, int] | None:
@@ -311,6 +447,15 @@ def _index(text: str) -> str:
     return name
 
 
+def _start(text: str) -> int | str:
+    word = text.strip().lower()
+    if word in (EARLIEST, LATEST):
+        return word
+    if not (word.isascii() and word.isdigit()):
+        raise _bad("startingVersion", text, "the number of a commit, 'earliest' or 'latest'")
+    return _whole("startingVersion", 0, _MAX_NUMBER)(text)
+
+
 def _whole(name: str, least: int, most: int | None = None) -> Callable[[str], int]:
     def parse(text: str) -> int:
         digits = text.strip()
@@ -332,30 +477,37 @@ def _flag(name: str) -> Callable[[str], bool]:
     return parse
 
 
-def _size(text: str) -> int:
-    found = _BYTES.fullmatch(text.strip())
-    size = int(found[1]) * _FACTORS[found[2].lower()] if found else 0
-    if size < 1:
-        raise _bad("splitSize", text, "a number of bytes of at least 1, such as 67108864, 64m or 1g")
-    return size
+def _size(name: str) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        found = _BYTES.fullmatch(text.strip())
+        size = int(found[1]) * _FACTORS[found[2].lower()] if found else 0
+        if not 1 <= size <= _MAX_NUMBER:
+            raise _bad(name, text, "a number of bytes of at least 1, such as 67108864, 64m or 1g")
+        return size
+
+    return parse
 
 
-def _moment(text: str) -> float:
+def _moment(name: str) -> Callable[[str], float]:
     """Seconds since the epoch. Digits alone are that already; without a zone, UTC is meant."""
-    try:
-        seconds = float(text)
-    except ValueError:
+
+    def parse(text: str) -> float:
         try:
-            found = datetime.fromisoformat(text.strip())
+            seconds = float(text)
         except ValueError:
-            seconds = math.nan
-        else:
-            seconds = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-    if not math.isfinite(seconds):
-        raise _bad(
-            "timestampAsOf",
-            text,
-            "an ISO date or time such as '2026-01-31' or '2026-01-31T12:00:00Z' (UTC without a zone), or "
-            "seconds since 1970",
-        )
-    return seconds
+            try:
+                found = datetime.fromisoformat(text.strip())
+            except ValueError:
+                seconds = math.nan
+            else:
+                seconds = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        if not math.isfinite(seconds):
+            raise _bad(
+                name,
+                text,
+                "an ISO date or time such as '2026-01-31' or '2026-01-31T12:00:00Z' (UTC without a zone), or "
+                "seconds since 1970",
+            )
+        return seconds
+
+    return parse

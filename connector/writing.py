@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import AlreadyExists, InvalidKey, InvalidOption, TableChanged, TableNotFound
 from elasticscan.connector.access import opened
 from elasticscan.connector.conversion import FromSpark, arrow_schema
-from elasticscan.connector.deletions import Deletions
+from elasticscan.connector.deletions import deletions_of
 from elasticscan.connector.options import Options
 from elasticscan.storage import check_keys_filled, conform, discard
 from elasticscan.store import Store, check_no_key_twice, publish, stage
@@ -51,7 +51,7 @@ class TableWriter:
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         """Runs beside the driver: checks that rows of `schema` can go into the table."""
         rows = arrow_schema(schema)
-        self._deletions = None if options.delete_column is None else Deletions(options.delete_column, rows)
+        self._deletions = deletions_of(options.delete_column, rows)
         with Store.open(options.store) as store:
             table = _table(store, options, self._deletions.stored(rows) if self._deletions else rows)
             self.store_id = store.context.info.store_id

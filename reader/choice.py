@@ -11,7 +11,7 @@ equally selective indexes the hash index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
-from elasticscan.reader.access import IndexCondition, bind, covered
+from elasticscan.reader.access import IndexCondition, Ranges, bind, covered
 from elasticscan.reader.estimates import index_rows, key_sets, rows_in_blocks, selectivity
 from elasticscan.reader.expression import Expression, column_names, to_sql
 from elasticscan.reader.key_sets import EVERYTHING
@@ -38,6 +38,7 @@ HASH_ENTRY = 45.0  # comparing numbers costs less; with ENTRY_FILTER, which it a
 ENTRY_FILTER = 1.0  # evaluating the remainder, for each entry
 SEEK = 8_000.0  # finding the ends of a range in a run
 FETCH_ROW = 43.0  # for each row and each needed column that the entries lack
+MOST_COUNTED = 64  # ranges times runs: up to so many, entries are counted instead of estimated
 RETURNED_ROW = 1.0  # for each returned row and column
 
 
@@ -89,6 +90,7 @@ def choose(
     statistics: Sequence[FragmentStatistics],
     indexes: Sequence[tuple[IndexInfo, Sequence[KeyHistogram]]],
     index: str = AUTO,
+    count: CountEntries | None = None,
 ) -> Choice:
     """The cheapest way to read the rows that meet a condition.
 
@@ -97,15 +99,22 @@ def choose(
         statistics: of every fragment that the scan will read.
         indexes: each with the histograms of its runs.
         index: "auto", "none" for a direct scan, or the name of the index to take whatever it costs.
+        count: counts the entries in some ranges of an index; asked where that costs little. Without
+            it, or where it gives None, histograms have to do, which know little of what is rare.
 
     Raises `IndexNotFound` for another name, `IndexNotReady` for an index that is still being built, and
     `InvalidOption` for one that is of no use for the condition.
     """
     estimate = _Estimate(condition, schema, frozenset(primary_key), frozenset(needed_columns), statistics)
-    ways: list[tuple[Candidate, IndexInfo | None, IndexCondition | None]] = [(estimate.direct(), None, None)]
-    for info, histograms in indexes:
-        bound = bind(info, condition, schema)
-        ways.append((estimate.of_index(info, bound, histograms), info, bound))
+    bounds = [bind(info, condition, schema) for info, _ in indexes]
+    counted = [
+        _counted(info, bound, len(histograms), count)
+        for (info, histograms), bound in zip(indexes, bounds, strict=True)
+    ]
+    estimate.limit_returned(counted)
+    ways: list[_Way] = [(estimate.direct(), None, None)]
+    for (info, histograms), bound, entries in zip(indexes, bounds, counted, strict=True):
+        ways.append((estimate.of_index(info, bound, histograms, entries), info, bound))
     candidates = tuple(way[0] for way in ways)
     if index == NONE:
         taken = ways[0]
@@ -117,7 +126,17 @@ def choose(
     return Choice(candidate, info_taken, bound_taken.ranges if bound_taken else None, candidates)
 
 
+def _counted(
+    info: IndexInfo, bound: IndexCondition | None, runs: int, count: CountEntries | None
+) -> float | None:
+    """The entries that a scan would look at, counted; None where only an estimate is cheap enough."""
+    if count is None or bound is None or not bound.bound or len(bound.ranges) * runs > MOST_COUNTED:
+        return None
+    return count(info, bound.ranges)
+
+
 _Way = tuple[Candidate, IndexInfo | None, IndexCondition | None]
+CountEntries = Callable[[IndexInfo, Ranges], float | None]
 _WEIGHTS = MappingProxyType({SORTED: SORTED_ENTRY, HASH: HASH_ENTRY})
 
 
@@ -159,7 +178,14 @@ class _Estimate:
         self.scanned = rows_in_blocks(statistics, self.keys)
         rows = sum(fragment.rows for fragment in statistics)
         self.returned = min(float(self.scanned), rows * selectivity(condition, schema, statistics))
-        self.projection = self.returned * RETURNED_ROW * len(needed)
+
+    def limit_returned(self, counted: Iterable[float | None]) -> None:
+        """Every row that is returned has an entry among those that any index would look at."""
+        self.returned = min([self.returned, *(entries for entries in counted if entries is not None)])
+
+    @property
+    def projection(self) -> float:
+        return self.returned * RETURNED_ROW * len(self.needed)
 
     def direct(self) -> Candidate:
         weight = DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if self.filter else 0.0)
@@ -177,7 +203,11 @@ class _Estimate:
         )
 
     def of_index(
-        self, index: IndexInfo, bound: IndexCondition | None, histograms: Sequence[KeyHistogram]
+        self,
+        index: IndexInfo,
+        bound: IndexCondition | None,
+        histograms: Sequence[KeyHistogram],
+        counted: float | None,
     ) -> Candidate:
         if bound is None:
             return Candidate(
@@ -193,7 +223,7 @@ class _Estimate:
                 reason=f"a hash index needs the values of all its columns ({', '.join(index.columns)})",
             )
         last = self.keys.get(index.columns[bound.bound - 1], EVERYTHING) if bound.bound else EVERYTHING
-        scanned = index_rows(bound, last, histograms, self.statistics)
+        scanned = index_rows(bound, last, histograms, self.statistics) if counted is None else counted
         needed = self.needed | bound.remainder_columns
         missing = needed - {*index.columns, *index.include} - self.primary_key
         weight = _WEIGHTS[index.kind] + FETCH_ROW * len(missing) + (ENTRY_FILTER if bound.remainder else 0.0)

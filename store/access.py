@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elasticscan.base.errors import IndexChanged, IndexNotReady, InvalidOption
+from elasticscan.base.errors import ElasticScanError, IndexChanged, IndexNotReady, InvalidOption
 from elasticscan.reader import (
     Choice,
     ContinuationKey,
@@ -98,8 +98,25 @@ def choose_access(
         list(known.fragments.values()),
         [(index, known.runs.get(index.id, [])) for index in indexes if index.ready],
         wish.index,
+        lambda index, ranges: _count_entries(context, table, index, ranges),
     )
     return choice, next((i for i in indexes if i.name == choice.candidate.access), None)
+
+
+def _count_entries(
+    context: Context, table: TableInfo, index: IndexInfo, ranges: Sequence[tuple[bytes, bytes]]
+) -> float | None:
+    """The entries in some ranges of an index, at all shards, as it is now."""
+    state = context.table_state(table.id, context.catalog.versions()[1])
+    found = 0
+    try:
+        for fragment in state.fragments:
+            for run in state.runs(fragment, index):
+                reader = context.open_run(state.table, index, fragment.shard, run)
+                found += sum(reader.lower_bound(high) - reader.lower_bound(low) for low, high in ranges)
+    except ElasticScanError:
+        return None  # whoever reads the index will tell what is wrong with it
+    return float(found)
 
 
 def access_of(

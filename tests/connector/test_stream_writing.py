@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark import TaskContext
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.types import StructType
 
@@ -22,7 +23,7 @@ from elasticscan.base.errors import (
     TableChanged,
     TableNotFound,
 )
-from elasticscan.connector import ElasticScanSource, access, deletions, stream_writing
+from elasticscan.connector import ElasticScanSource, access, deletions
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.deletions import newest_only
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter, StreamMessage
@@ -33,7 +34,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.stri
 COLUMNS = spark_schema(SCHEMA)
 MARKED = SCHEMA.append(pa.field("gone", pa.bool_()))
 FEED = SCHEMA.append(pa.field("_change_type", pa.string())).append(pa.field("_commit_version", pa.int64()))
-FEED_OPTION = {"deleteColumn": "_change_type"}
+FEED_OPTION: dict[str, Any] = {"deleteColumn": "_change_type"}
 
 
 class Task:
@@ -50,7 +51,7 @@ class Task:
 def task(monkeypatch: pytest.MonkeyPatch) -> Task:
     """Every task is of this query, until a test says otherwise."""
     found = Task("query-1")
-    monkeypatch.setattr(stream_writing.TaskContext, "get", staticmethod(lambda: found))
+    monkeypatch.setattr(TaskContext, "get", staticmethod(lambda: found))
     return found
 
 
@@ -291,7 +292,12 @@ def test_without_a_query_id_the_checkpoint_and_then_the_app_tell_streams_apart(
     store: Store, task: Task
 ) -> None:
     task.query = None
-    names = [{"checkpointLocation": "/a"}, {"checkpointLocation": "/b"}, {"txnAppId": "a"}, {"txnAppId": "b"}]
+    names: list[dict[str, Any]] = [
+        {"checkpointLocation": "/a"},
+        {"checkpointLocation": "/b"},
+        {"txnAppId": "a"},
+        {"txnAppId": "b"},
+    ]
     for number, name in enumerate(names):
         for _ in range(2):
             run(store, 0, rows(2_000 + number, 2_001 + number), **name)
@@ -306,7 +312,7 @@ def test_a_stream_without_any_name_is_refused(store: Store, task: Task) -> None:
 
 
 def test_the_query_id_is_told_outside_of_tasks_as_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_writing.TaskContext, "get", staticmethod(lambda: None))
+    monkeypatch.setattr(TaskContext, "get", staticmethod(lambda: None))
     assert staged(sink(store), rows(0, 1)).query is None
 
 
@@ -385,7 +391,7 @@ def test_the_mark_is_stored_where_the_table_has_the_column(store: Store) -> None
 
 
 def test_a_table_that_is_made_has_no_column_for_the_marks(store: Store) -> None:
-    given = {"table": "fresh", "primaryKey": "id", **FEED_OPTION}
+    given: dict[str, Any] = {"table": "fresh", "primaryKey": "id", **FEED_OPTION}
     run(store, 0, feed((1, "insert", 1, 1.0), (2, "delete", 1, 1.0)), schema=FEED, **given)
     assert store.table("fresh").schema.names == ["id", "name", "v"]
     assert contents(store, "fresh") == {1: 1.0}
@@ -511,6 +517,8 @@ def test_what_cannot_say_whether_a_row_deletes_is_refused_before_any_task_runs(s
         sink(store, table="texts", deleteColumn="name")
     with pytest.raises(InvalidOption, match="some text"):
         sink(store, deleteColumn=" ")
+    with pytest.raises(SchemaMismatch, match="give the option deleteColumn='_change_type'"):
+        sink(store, spark_schema(FEED))
     odd = FEED.set(4, pa.field("_commit_version", pa.string()))
     with pytest.raises(SchemaMismatch, match="cast it to bigint"):
         sink(store, spark_schema(odd), **FEED_OPTION)

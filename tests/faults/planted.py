@@ -487,7 +487,7 @@ def index_is_published_unfinished(patch: Patch) -> None:
     patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
-@fault("index soup", "a commit brings the entries of all indexes there are", style="indexes come and go")
+@fault("index soup", "a commit brings the entries of all indexes there are", style="indexes beside writes")
 def commit_without_runs_of_a_new_index(patch: Patch) -> None:
     patch.setattr(writer, "missing_runs", lambda indexes, staged: False)
     patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
@@ -544,7 +544,11 @@ def older_versions_in_a_fragment_count(patch: Patch) -> None:
     patch.setattr(lookup, "_newer_is_before", lambda reader, rows, *_: np.zeros(len(rows.rows), dtype=bool))
 
 
-@fault("index soup", "in a page of an index each slot goes on behind its own position")
+@fault(
+    "index soup",
+    "in a page of an index each slot goes on behind its own position",
+    style="merged scans beside movers",
+)
 def slots_go_on_behind_the_lowest_position(patch: Patch) -> None:
 
     def all_wanted(self: Any, entries: Any, slots: Any) -> Any:
@@ -559,24 +563,40 @@ def descending_without_turning(patch: Patch) -> None:
     patch.setattr(index_walk, "turned", lambda key: key)
 
 
-@fault("index soup", "a row of a merged scan leaves when no shard can come up with a lower one")
+@fault(
+    "index soup",
+    "a row of a merged scan leaves when no shard can come up with a lower one",
+    style="merged scans beside movers",
+)
 def merged_rows_leave_beyond_the_mark(patch: Patch) -> None:
     patch.setattr(
         sorted_scan._Pool, "ready", lambda self, ahead: 0 if self._rows is None else len(self._rows)
     )
 
 
-@fault("index soup", "slots are not done while rows of theirs wait in the pool")
+@fault(
+    "index soup",
+    "slots are not done while rows of theirs wait in the pool",
+    style="merged scans beside movers",
+)
 def merged_scan_forgets_the_pool(patch: Patch) -> None:
     patch.setattr(sorted_scan._Pool, "slots", SlotSet())
 
 
-@fault("index soup", "rows of tablets that moved while a shard was read do not enter the pool")
+@fault(
+    "index soup",
+    "rows of tablets that moved while a shard was read do not enter the pool",
+    style="merged scans beside movers",
+)
 def moved_rows_enter_the_pool(patch: Patch) -> None:
     patch.setattr(sorted_scan, "settled", lambda page, moved: (page.rows, page.slots.to_numpy()))
 
 
-@fault("index soup", "the key of a merged scan says how far rows have left, not how far they were read")
+@fault(
+    "index soup",
+    "the key of a merged scan says how far rows have left, not how far they were read",
+    style="merged scans beside movers",
+)
 def merged_key_is_ahead_of_its_rows(patch: Patch) -> None:
     take = sorted_scan._Pool.take
 

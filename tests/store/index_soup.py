@@ -88,6 +88,28 @@ INDEX_STYLES: dict[str, dict[str, int] | None] = {
         "compact": 2,
         "collect_garbage": 2,
     },
+    "merged scans beside movers": {
+        "write": 4,
+        "delete": 2,
+        "create_index": 3,
+        "start_scan": 6,
+        "advance_one": 24,
+        "hand_over": 8,
+        "move": 6,
+        "move_and_return": 6,
+        "suspended_move": 4,
+        "compact": 4,
+    },
+    "indexes beside writes": {
+        "write": 14,
+        "delete": 3,
+        "create_index": 14,
+        "build_on": 4,
+        "drop_index": 2,
+        "move": 2,
+        "start_scan": 4,
+        "advance_one": 6,
+    },
     "builds beside changes": {
         "delete": 4,
         "overwrite": 1,
@@ -206,6 +228,12 @@ class IndexSoup(Soup):
         self.lives: list[int | None] = []  # of builders, innermost last: runs until it dies
         self.versions = 0  # rows written in all
         self.dropped: set[int] = set()  # ids of indexes
+        # How many of the scans through a sorted index are merged, and how many scans take no index.
+        self.merged, self.direct = rng.choice([0.3, 0.7]), 0.35
+        if style.startswith("merged"):
+            self.merged, self.direct = 1.0, 0.1
+        if "beside" in style:
+            self.noise, self.noise_left = 0.4, 50
 
     def run(self) -> None:
         noise, self.noise = self.noise, 0.0
@@ -296,11 +324,14 @@ class IndexSoup(Soup):
         snapshot = newest
         if self.random.random() < 0.3:
             snapshot = self.random.randint(self.store.table(table).oldest_snapshot, newest)
-        text, means = some_condition(self.random, DOMAINS[table])
-        if self.random.random() < 0.3:
-            text, means = "", lambda row: True
         columns = self.random.sample(schema.names, self.random.randint(1, len(schema.names)))
         index, order, descending = self._some_path(table)
+        tested = list(DOMAINS[table])
+        if index in DEFINITIONS[table] and self.random.random() < 0.6:
+            tested = DEFINITIONS[table][index][0]  # what the index decides alone
+        text, means = some_condition(self.random, {name: DOMAINS[table][name] for name in tested})
+        if self.random.random() < 0.3:
+            text, means = "", lambda row: True
         pages = {
             "page_rows": self.random.choice([1, 1, 2, 3, 10, 65_536]),
             "page_bytes": self.random.choice([1, 50, 400, 16 << 20, 16 << 20]),
@@ -332,12 +363,13 @@ class IndexSoup(Soup):
 
     def _some_path(self, table: str) -> tuple[str, str | None, bool]:
         known = self.store.indexes(table)
-        if not known or self.random.random() < 0.35:
+        if not known or self.random.random() < self.direct:
             return self.random.choice(["none", "auto"]), None, False
         index = self.random.choice(known)
         if index.kind == "hash":
             return index.name, None, False
-        return index.name, self.random.choice([None, "index"]), self.random.random() < 0.5
+        order = "index" if self.random.random() < self.merged else None
+        return index.name, order, self.random.random() < 0.5
 
     def _resume(
         self,
@@ -410,7 +442,7 @@ class IndexSoup(Soup):
         rows = [dict(zip(names, row, strict=True)) for row in self.rows_at(table, snapshot).values()]
         if index.kind == "hash":
             values = {name: self._value(table, name) for name in index.columns}
-            wanted = Counter(
+            found = Counter(
                 comparable(tuple(row.values()))
                 for row in rows
                 if all(order_of([name])(row) == order_of([name])(values) for name in values)
@@ -420,13 +452,18 @@ class IndexSoup(Soup):
                 for name, value in values.items()
             )
             scan = self.store.scan(table, None, text, index.name, snapshot)
-            assert Counter(row for page in scan for row in rows_of(page)) == wanted, (index, text)
+            assert Counter(row for page in scan for row in rows_of(page)) == found, (index, text)
             return
-        order = order_of([*index.columns, *primary_key])
-        for descending in (False, True):
-            sorted_rows = sorted(rows, key=order, reverse=descending)
+        rows.sort(key=order_of([*index.columns, *primary_key]))
+        domains = {name: DOMAINS[table][name] for name in index.columns}
+        for text, means in (
+            ("", lambda row: True),
+            *(some_condition(self.random, domains) for _ in range(2)),
+        ):
+            descending = self.random.random() < 0.5
             scan = self.store.scan(
                 table,
+                filter=text or None,
                 index=index.name,
                 snapshot=snapshot,
                 order="index",
@@ -434,4 +471,5 @@ class IndexSoup(Soup):
                 page_rows=self.random.choice([7, 50, 1_000]),
             )
             got = [row for page in scan for row in rows_of(page)]
-            assert got == [comparable(tuple(row.values())) for row in sorted_rows], (index, descending)
+            wanted = [comparable(tuple(row.values())) for row in rows if means(row) is True]
+            assert got == (wanted[::-1] if descending else wanted), (index, descending, text)

@@ -30,7 +30,7 @@ from elasticscan.base.errors import (
 from elasticscan.reader import ContinuationKey
 from elasticscan.reader.keys import pack
 from elasticscan.storage import open_disk
-from elasticscan.store import Scan, Store, indexing
+from elasticscan.store import Scan, Store, indexing, writer
 from elasticscan.topology import IndexInfo
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.soup import START
@@ -414,6 +414,23 @@ def test_what_happens_between_building_a_run_and_entering_it_is_indexed_too(
     check_index(store)
     store.collect_garbage(0)
     assert files_of(store) == known_files(store)
+
+
+def test_an_index_that_is_made_between_staging_a_write_and_committing_it_has_its_rows(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = writer.publish
+
+    def late(*args: Any, **kwargs: Any) -> int:
+        store.create_index("t", "by_v", ["v"])
+        return publish(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "publish", late)
+        store.write("t", table_of(range(50), value=5))
+    rows = read(store.scan("t", index="by_v", order="index"))
+    assert rows == sorted(everything(store), key=lambda row: (row[2], row[0]))
+    check_index(store)
 
 
 def test_rows_that_are_written_while_an_index_is_built_are_found_through_it(tmp_path: Path) -> None:

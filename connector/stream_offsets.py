@@ -1,0 +1,293 @@
+"""Where a stream stands: offsets, their check, and what lies between two of them. Pure.
+
+A stream first reads a snapshot, slot by slot, then follows the commits after it:
+
+    {"v": 1, "store": ..., "table": ..., "at": S, "slot": k, "mac": ...}
+        the rows of the slots [0, k) of snapshot S were delivered
+    {"v": 1, "store": ..., "table": ..., "commit": N, "slot": k, "mac": ...}
+        all changes of the commits up to N were, and those of commit N + 1 of the slots [0, k)
+
+k is 0 after whole commits; only inside a commit that is larger than a micro-batch may be it is
+more. The snapshot ends with {"commit": S, "slot": 0}. Two offsets alone decide which rows lie
+between them, wherever tablets are by then, so a micro-batch that is repeated has the same rows.
+
+Spark does not keep where the first batch began: when it repeats that batch, it asks for the
+initial offset again, which may have become another one. So that offset names itself in `since`,
+the end of the first batch carries it on, and what the end says counts.
+
+Spark stores offsets as plain JSON. `mac`, an HMAC over everything else with a key derived from the
+store's secrets, makes sure that what comes back is what was handed out.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from elasticscan.base.errors import InvalidOffset, TableChanged
+
+OFFSET_VERSION = 1
+_MAC_CHARS = 16
+_PLAIN_FIELDS = frozenset(("v", "store", "table", "slot", "mac"))
+
+Counts = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class InSnapshot:
+    """The rows of the slots [0, slot) of snapshot `at` were delivered."""
+
+    at: int
+    slot: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InChanges:
+    """Commits up to `commit` were delivered, and the slots [0, slot) of the next number."""
+
+    commit: int
+    slot: int = 0
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.commit, self.slot
+
+
+Position = InSnapshot | InChanges
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """A position in a table's history; `since` is where the stream began, at its first offsets."""
+
+    table: int
+    position: Position
+    since: Position | None = None
+
+    @property
+    def is_initial(self) -> bool:
+        return self.since == self.position
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """The rows of the slots [start, end) of a snapshot."""
+
+    at: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Changes of the commits in (after, upto], of the slots [start, end)."""
+
+    after: int
+    upto: int
+    start: int
+    end: int
+
+
+class Macs:
+    """Message authentication codes of a store, for one use.
+
+    Args:
+        secrets: the store's secrets by their number. The newest signs, all verify, so that a
+            secret can be replaced while streams run.
+        use: what they are for; codes for one use are none for another.
+    """
+
+    def __init__(self, secrets: Mapping[int, bytes], use: str) -> None:
+        label = f"elasticscan {use}".encode()
+        self._keys = [hmac.digest(secrets[number], label, "sha256") for number in sorted(secrets, reverse=True)]
+
+    def of(self, text: str) -> str:
+        return _mac(self._keys[0], text)
+
+    def verify(self, text: str, mac: str) -> bool:
+        given = mac.encode()
+        return any(hmac.compare_digest(_mac(key, text).encode(), given) for key in self._keys)
+
+
+def _mac(key: bytes, text: str) -> str:
+    return hmac.digest(key, text.encode(), "sha256").hex()[:_MAC_CHARS]
+
+
+def canonical(content: Mapping[str, Any]) -> str:
+    """The one JSON text that stands for plain values."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+class OffsetFormat:
+    """Writes and reads the offsets of one store.
+
+    Args:
+        store_id: the store's id.
+        slots: how many slots it has.
+        macs: its codes for offsets.
+    """
+
+    def __init__(self, store_id: str, slots: int, macs: Macs) -> None:
+        self._store_id, self._slots, self._macs = store_id, slots, macs
+
+    def write(self, offset: Offset) -> dict[str, Any]:
+        content = {
+            "v": OFFSET_VERSION,
+            "store": self._store_id,
+            "table": offset.table,
+            "slot": offset.position.slot,
+            **_number(offset.position),
+        }
+        if offset.since is not None:
+            assert offset.since.slot == 0, "a stream begins with whole commits or a whole snapshot"
+            content["since"] = _number(offset.since)
+        return content | {"mac": self._macs.of(canonical(content))}
+
+    def read(self, given: Any) -> Offset:
+        """The inverse of `write`.
+
+        Raises:
+            InvalidOffset: it is none, of another release or store, or was altered.
+        """
+        if not isinstance(given, dict) or not isinstance(given.get("mac"), str):
+            raise _refused(f"{_shown(given)} is no offset of an elasticscan stream")
+        if given.get("v") != OFFSET_VERSION:
+            raise _refused(f"it is of version {given.get('v')!r}, this release reads version {OFFSET_VERSION}")
+        if given.get("store") != self._store_id:
+            raise _refused(f"it is of the store {given.get('store')!r}, not of this one, {self._store_id!r}")
+        content = {name: value for name, value in given.items() if name != "mac"}
+        try:
+            known = self._macs.verify(canonical(content), given["mac"])
+        except (TypeError, ValueError, UnicodeError):  # what no JSON is
+            known = False
+        if not known:
+            raise _refused("it was altered since it was handed out")
+        return self._parsed(given)
+
+    def _parsed(self, given: dict[str, Any]) -> Offset:
+        """What we have signed ourselves has a form that we know."""
+        position = _position(given, self._whole("slot", given))
+        begun = given.get("since")
+        since = None if begun is None else _position(begun, 0)
+        return Offset(self._whole("table", given), position, since)
+
+    def _whole(self, name: str, given: dict[str, Any]) -> int:
+        value = given[name]
+        assert type(value) is int and value >= 0, f"{name} of an offset is {value!r}"
+        assert name != "slot" or value < self._slots, f"an offset stands at slot {value} of {self._slots}"
+        return value
+
+
+def _number(position: Position) -> dict[str, int]:
+    return {"at": position.at} if isinstance(position, InSnapshot) else {"commit": position.commit}
+
+
+def _position(given: Mapping[str, Any], slot: int) -> Position:
+    return InSnapshot(given["at"], slot) if "at" in given else InChanges(given["commit"], slot)
+
+
+def check_table(offset: Offset, table: int, name: str) -> None:
+    """Raises `TableChanged` when the offset is of another table than the one of that name now."""
+    if offset.table != table:
+        raise TableChanged(
+            f"table {name!r} was dropped and made again since this stream stood at its offset, or the offset is "
+            "of another table; start a new stream with a new checkpoint",
+            table=name,
+        )
+
+
+def between(
+    start: Offset, end: Offset, slots: int, may_jump: bool = False
+) -> SnapshotPart | tuple[InChanges, InChanges]:
+    """What lies between two offsets: a part of a snapshot, or two positions among the changes.
+
+    Args:
+        start, end: offsets of one table.
+        slots: how many slots the store has.
+        may_jump: whether the end may be in a newer snapshot than the start, because that one
+            was lost and losses are allowed.
+
+    Raises:
+        InvalidOffset: the end lies before the start, or they are not of one stream.
+    """
+    first = _begin(start, end)
+    last = end.position
+    if isinstance(first, InSnapshot):
+        at, stop = (last.at, last.slot) if isinstance(last, InSnapshot) else (last.commit, slots)
+        jumps = at != first.at and not (may_jump and at > first.at)
+        if jumps or stop < first.slot or (isinstance(last, InChanges) and last.slot):
+            raise _backwards(first, last)
+        return SnapshotPart(at, first.slot, stop)
+    if isinstance(last, InSnapshot) or last.order < first.order:
+        raise _backwards(first, last)
+    return first, last
+
+
+def _begin(start: Offset, end: Offset) -> Position:
+    if end.since is None or end.since == start.position:
+        return start.position
+    if start.is_initial:  # the first batch again, with an initial offset that was made anew
+        return end.since
+    raise _refused(f"the batch that ends at {end.position} began at {end.since}, not at {start.position}")
+
+
+def segments(
+    wanted: Sequence[int], passed: Sequence[int], first: InChanges, last: InChanges, slots: int
+) -> list[Segment]:
+    """Changes between two positions, as few ranges of commits as they can be read in.
+
+    Args:
+        wanted: the commits to tell of, ascending; those outside of the positions do not count.
+        passed: commits that must not be told of.
+    """
+    found: list[Segment] = []
+    barred = sorted(passed)
+    for number in wanted:
+        start = first.slot if number == first.commit + 1 else 0
+        end = last.slot if number == last.commit + 1 else slots
+        if not first.commit < number <= last.commit + bool(last.slot) or start >= end:
+            continue
+        before = found[-1] if found else None
+        if before is not None and (before.start, before.end) == (start, end):
+            at = int(np.searchsorted(barred, before.upto))
+            if at == len(barred) or barred[at] > number:
+                found[-1] = Segment(before.after, number, start, end)
+                continue
+        found.append(Segment(number - 1, number, start, end))
+    return found
+
+
+def cut_slots(counts: Counts, start: int, most: int) -> int:
+    """Where to end a part that begins at a slot, to hold at most so many rows.
+
+    At least one slot that has any. Empty slots at the end are taken too, so that no part without
+    rows is left over.
+    """
+    sums = np.cumsum(counts[start:])
+    taken = int(np.searchsorted(sums, most, "right"))
+    if not taken or not sums[taken - 1]:
+        taken = int(np.searchsorted(sums, 0, "right")) + 1
+    done = taken >= len(sums) or sums[taken - 1] == sums[-1]
+    return len(counts) if done else start + taken
+
+
+def _refused(why: str) -> InvalidOffset:
+    return InvalidOffset(
+        f"the stream cannot go on from this offset: {why}; check the checkpoint, or start a new stream with a "
+        "new one",
+        why=why,
+    )
+
+
+def _backwards(first: Position, last: Position) -> InvalidOffset:
+    return _refused(f"the batch would go back from {first} to {last}")
+
+
+def _shown(given: Any) -> str:
+    text = repr(given)
+    return text if len(text) <= 200 else text[:197] + "..."

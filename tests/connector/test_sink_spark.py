@@ -1,0 +1,202 @@
+"""The sink inside Spark: streams that end, start again, are replayed, delete and replace."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from elasticscan.connector import register
+from elasticscan.store import Store
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = "id bigint, name string, v double"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered(spark: SparkSession) -> None:
+    register(spark)
+
+
+class Source:
+    """A directory of JSON files, of which a stream reads one with each micro-batch."""
+
+    def __init__(self, spark: SparkSession, place: Path, columns: str = COLUMNS) -> None:
+        self._spark, self._place, self._columns, self._files = spark, place, columns, 0
+        place.mkdir()
+
+    def add(self, *lines: dict[str, Any]) -> None:
+        path = self._place / f"{self._files:04d}.json"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        os.utime(path, (1_700_000_000 + self._files,) * 2)  # the order in which Spark reads them
+        self._files += 1
+
+    def frame(self) -> DataFrame:
+        reading = self._spark.readStream.schema(self._columns).option("maxFilesPerTrigger", "1")
+        return reading.json(str(self._place))
+
+
+@pytest.fixture
+def source(spark: SparkSession, tmp_path: Path) -> Source:
+    return Source(spark, tmp_path / "source")
+
+
+def start(
+    frame: DataFrame, store: Store, checkpoint: Path, mode: str = "append", **options: str
+) -> StreamingQuery:
+    options = {"store": store.uri, "table": "t", "checkpointLocation": str(checkpoint)} | options
+    writing = frame.writeStream.format("elasticscan").outputMode(mode).options(**options)
+    return writing.trigger(availableNow=True).start()
+
+
+def run(frame: DataFrame, store: Store, checkpoint: Path, mode: str = "append", **options: str) -> list[int]:
+    """Write all there is; then the stream ends. Returns the numbers of the micro-batches."""
+    query = start(frame, store, checkpoint, mode, **options)
+    assert query.awaitTermination(60)
+    return [progress.batchId for progress in query.recentProgress]
+
+
+def line(key: int, v: float = 2.0, **more: Any) -> dict[str, Any]:
+    return {"id": key, "name": f"n{key % 7}", "v": v, **more}
+
+
+def contents(made: Store, table: str = "t") -> dict[Any, Any]:
+    found = made.scan(table).to_table()
+    assert made.verify() == []
+    return dict(zip(found[0].to_pylist(), found[-1].to_pylist(), strict=True))
+
+
+def kinds(made: Store, table: str = "t") -> list[str]:
+    return [commit.kind for commit in made.commits(table)]
+
+
+def forget_last_batch(checkpoint: Path) -> int:
+    """As if Spark had died between the sink's commit and its own note of it."""
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    for name in (f"{last}", f".{last}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    return last
+
+
+def failing(started: Callable[[], StreamingQuery]) -> str:
+    """What a stream says that cannot go on."""
+    with pytest.raises(PySparkException) as caught:
+        started().awaitTermination(60)
+    return str(caught.value)
+
+
+def test_a_stream_writes_each_batch_once_and_a_replayed_one_too(
+    source: Source, store: Store, tmp_path: Path
+) -> None:
+    for start_at in (998, 1_000):
+        source.add(*[line(key) for key in range(start_at, start_at + 4)])
+    checkpoint = tmp_path / "checkpoint"
+    assert run(source.frame(), store, checkpoint, queryName="sink") == [0, 1]
+    assert kinds(store) == ["create", "write", "write", "write"]
+    wanted = {key: 0.5 if key < 998 else 2.0 for key in range(1_004)}
+    assert contents(store) == wanted
+
+    # The replayed batch comes over other tasks than before, and after somebody changed its rows.
+    store.write("t", store.scan("t", filter="id = 1003").to_table().set_column(2, "v", [[9.0]]))
+    assert forget_last_batch(checkpoint) == 1
+    source.add(line(0, v=3.0))
+    assert run(source.frame().repartition(2, "id"), store, checkpoint) == [1, 2]
+    assert kinds(store) == ["create", "write", "write", "write", "write", "write"]
+    assert contents(store) == wanted | {1_003: 9.0, 0: 3.0}
+    assert store.collect_garbage(grace_seconds=0) == 0
+
+    # With a new checkpoint it is another stream, which begins with the first batch.
+    assert run(source.frame(), store, tmp_path / "other") == [0, 1, 2]
+    assert contents(store) == wanted | {0: 3.0}
+
+
+def test_rows_that_delete_and_a_feed_with_several_changes_of_a_key(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    marked = Source(spark, tmp_path / "marked", f"{COLUMNS}, gone boolean")
+    marked.add(line(1, gone=True), line(2, gone=False), line(3), line(4_000, gone=True))
+    run(marked.frame(), store, tmp_path / "c1", deleteColumn="gone")
+    before = dict.fromkeys(range(1_000), 0.5)
+    del before[1]
+    assert contents(store) == before | {2: 2.0, 3: 2.0}
+
+    columns = f"{COLUMNS}, _change_type string, _commit_version bigint, _commit_timestamp timestamp"
+    feed = Source(spark, tmp_path / "feed", columns)
+    feed.add(
+        line(5, 1.0, _change_type="update_preimage", _commit_version=3),
+        line(5, 3.0, _change_type="update_postimage", _commit_version=3),
+        line(6, 1.0, _change_type="delete", _commit_version=4),
+        line(5, 4.0, _change_type="update_postimage", _commit_version=4),
+        line(6, 2.0, _change_type="insert", _commit_version=5),
+        line(7, 2.0, _change_type="insert", _commit_version=5),
+        line(7, 2.0, _change_type="delete", _commit_version=6),
+    )
+    run(feed.frame().repartition(2, "id"), store, tmp_path / "c2", deleteColumn="_change_type")
+    del before[7]
+    assert contents(store) == before | {2: 2.0, 3: 2.0, 5: 4.0, 6: 2.0}
+    assert kinds(store) == ["create", "write", "write", "write"]
+
+
+def test_complete_mode_keeps_a_table_equal_to_an_aggregate(
+    source: Source, store: Store, tmp_path: Path
+) -> None:
+    counts = source.frame().groupBy("name").agg(F.count("*").alias("n"))
+    given = {"table": "counts", "primaryKey": "name"}
+    checkpoint = tmp_path / "checkpoint"
+    source.add(line(0), line(7), line(1))
+    source.add(line(8), line(2))
+    run(counts, store, checkpoint, "complete", **given)
+    assert contents(store, "counts") == {"n0": 2, "n1": 2, "n2": 1}
+    assert kinds(store, "counts") == ["create", "overwrite", "overwrite"]
+    assert forget_last_batch(checkpoint) == 1
+    assert run(counts, store, checkpoint, "complete", **given) == [1]
+    assert kinds(store, "counts") == ["create", "overwrite", "overwrite"]
+    assert contents(store, "counts") == {"n0": 2, "n1": 2, "n2": 1}
+
+
+def test_mistakes_stop_the_stream_with_their_code_and_leave_nothing(
+    source: Source, store: Store, tmp_path: Path
+) -> None:
+    source.add(line(1), line(1))
+    before = store.status()["tables"]
+    assert "[ES_INVALID_KEY]" in failing(lambda: start(source.frame(), store, tmp_path / "a"))
+    twice = source.frame().repartition(2)
+    assert "[ES_INVALID_KEY]" in failing(lambda: start(twice, store, tmp_path / "b"))
+    unmarked = failing(lambda: start(source.frame(), store, tmp_path / "c", deleteColumn="nam"))
+    assert "[ES_COLUMN_NOT_FOUND]" in unmarked
+    assert "did you mean 'name'?" in unmarked
+    versioned = {"txnAppId": "a", "txnVersion": "1"}
+    assert "[ES_INVALID_OPTION]" in failing(lambda: start(source.frame(), store, tmp_path / "d", **versioned))
+    counts = source.frame().groupBy("id").count()
+    told = failing(lambda: start(counts, store, tmp_path / "e", "update"))
+    assert "update" in told.lower()
+    assert store.status()["tables"] == before
+    assert store.collect_garbage(grace_seconds=0) == 0
+
+
+def test_a_function_for_each_batch_writes_once_with_the_batch_as_version(
+    source: Source, store: Store, tmp_path: Path
+) -> None:
+    source.add(line(1), line(2))
+    uri = store.uri
+
+    def write(frame: DataFrame, batch: int) -> None:
+        named = {"txnAppId": "each", "txnVersion": str(batch)}
+        frame.write.format("elasticscan").mode("append").options(**named).save(f"{uri}/t")
+
+    for _ in range(2):
+        query = (
+            source.frame().writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "c"))
+        )
+        assert query.trigger(availableNow=True).start().awaitTermination(60)
+        forget_last_batch(tmp_path / "c")
+    assert kinds(store) == ["create", "write", "write"]
