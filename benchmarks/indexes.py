@@ -132,7 +132,7 @@ def bench_virtual(results: Results, work: Path, rows: int) -> None:
 
     def scan_with_moves(store: Store, moved: int) -> float:
         """Begin a scan, move tablets to s2, and time what is left of it there."""
-        scan = iter(store.scan("t", filter=fraction(1), index="by_k", page_rows=10_000))
+        scan = iter(store.scan("t", filter=fraction(1), index="by_k"))
         next(scan)
         here = [t for t in store.context.placement().tablets if t.shard == 1][:moved]
         for tablet in here:
