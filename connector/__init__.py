@@ -12,6 +12,9 @@ What it promises:
 - A write is one commit over all shards, or nothing. Tasks only stage files; the driver checks
   that no key came from two tasks and commits what Spark names as successful. With `txnAppId` and
   `txnVersion` a write that was committed under this pair before is not done again.
+- A stream's micro-batch is one commit as well, under the stream's id and the batch's number, so
+  a batch that Spark replays after a crash is there once. Output mode append upserts, complete
+  replaces the table. With `deleteColumn` rows delete, in batches and in streams.
 - Rows cross as whole Arrow batches in both directions, in exactly the types that Spark expects.
   Types that need no change pass without a copy.
 
@@ -42,10 +45,11 @@ Limits that Spark 4.3 sets, found by trying:
 
 Timestamps of nanoseconds are cut to microseconds on the way to Spark; no other value changes. A
 type that Spark lacks is an error that names the column; times of day pass, but Spark refuses them
-in aggregates unless `spark.sql.timeType.enabled` is set. Streaming is left to a later release.
+in aggregates unless `spark.sql.timeType.enabled` is set.
 
-Modules: `options` checks what users set, `conversion` the types, `reading`, `pushdown` and
-`writing` are what Spark calls, `explaining` answers the option `explain`, `source` is the entry,
+Modules: `options` checks what users set, `conversion` the types, `reading`, `pushdown`,
+`writing` and `stream_writing` are what Spark calls, `deletions` tells rows that delete from rows
+that upsert, `explaining` answers the option `explain`, `source` is the entry,
 `access` opens stores in tasks.
 """
 

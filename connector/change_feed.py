@@ -44,6 +44,7 @@ from elasticscan.topology import Placement, SlotSet, TableInfo
 
 ROWS_PER_TASK = 250_000
 COMMITS_AT_ONCE = 10_000
+_WHOLE = float(1 << 40)  # the size of all rows of a batch, when only shares of it matter
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +74,12 @@ def is_change(commit: Commit, options: ChangeOptions) -> bool:
     if commit.kind == "overwrite":
         return not options.skip_change_commits
     return commit.kind == "write"
+
+
+def _must_pass(commit: Commit, options: ChangeOptions) -> bool:
+    """Whether unwanted rows of a commit would come along when those before and after it are read at once."""
+    tells = commit.kind == "overwrite" or (commit.kind == "delete" and options.feed)
+    return tells and not is_change(commit, options)
 
 
 def told_rows(commit: Commit, options: ChangeOptions) -> int:
@@ -107,19 +114,18 @@ def kept(table: TableInfo, commits: Sequence[Commit], options: ChangeOptions) ->
     if lost and options.fail_on_data_loss:
         raise ChangesExpired(
             f"changes of table {table.name!r} that are to be read next are no longer kept: those of commits "
-            f"{lost[0]} to {lost[-1]} are gone, the oldest kept are those after {oldest}. Start again with a "
-            "new checkpoint, go on without them with the option 'failOnDataLoss' = 'false', or keep changes "
-            "for longer (Store.set_retention, or the option 'streamName')",
+            f"{lost[0]} to {oldest} are gone. Start again with a new checkpoint, go on without them with the "
+            "option 'failOnDataLoss' = 'false', or keep them for longer (Store.set_retention, or the option "
+            "'streamName')",
             table=table.name,
             after=lost[0] - 1,
             oldest=oldest,
         )
     if lost:
         _log.warning(
-            "changes of table %r of commits %d to %d are no longer kept; going on after commit %d",
+            "changes of table %r of commits %d to %d are no longer kept and left out",
             table.name,
             lost[0],
-            lost[-1],
             oldest,
         )
     return [commit for commit in commits if commit.number > oldest]
@@ -137,10 +143,13 @@ def plan_changes(
         names = {shard.id: shard.name for shard in tx.shards()}
     wanted = kept(table, [c for c in commits if is_change(c, options.changes)], options.changes)
     numbers = {commit.number for commit in wanted}
-    passed = [c.number for c in commits if c.number not in numbers and c.kind != "create"]
+    # Deletes have no new rows: where nothing else is told, reading across them does no harm.
+    passed = [c.number for c in commits if _must_pass(c, options.changes)]
     parts = segments(sorted(numbers), passed, first, last, slots)
     rows = sum(told_rows(commit, options.changes) for commit in wanted)
-    found = []
+    if not parts:
+        return []
+    found, macs = [], _macs(context)
     for shards, here in _tasks(now, parts, rows, options):
         content = canonical(
             {
@@ -151,7 +160,7 @@ def plan_changes(
             }
         )
         where = ", ".join(names.get(shard, str(shard)) for shard in shards)
-        found.append(ChangePartition(context.info.store_id, content, _macs(context).of(content), where))
+        found.append(ChangePartition(context.info.store_id, content, macs.of(content), where))
     return found
 
 
@@ -162,21 +171,19 @@ def _tasks(
     wanted = SlotSet.of((part.start, part.end) for part in parts)
     weights = np.zeros(now.slot_count)
     for start, end in wanted:
-        weights[start:end] = max(rows, 1.0) / len(wanted)
-    for part in cut(now, now, weights, *task_limits(max(rows, 1.0), rows, math.inf, options)):
+        weights[start:end] = _WHOLE / len(wanted)
+    for part in cut(now, now, weights, *task_limits(_WHOLE, rows, options)):
         if here := part.slots & wanted:
             yield part.shards, here
 
 
-def task_limits(size: float, rows: float, most_size: float, options: Options) -> tuple[float, int]:
+def task_limits(size: float, rows: float, options: Options) -> tuple[int, int]:
     """(most size of a task, most tasks) for rows of some size: few, but not fewer than asked for."""
     least = options.changes.min_partitions or 1
     most = max(least, math.ceil(rows / ROWS_PER_TASK))
     if options.partitions is not None:
         most = min(most, options.partitions)
-    # A cut is between slots, so parts of exactly this size would come out as one too few.
-    each = size / least if least > 1 else size / max(most, 1)
-    return max(min(each, most_size), 1e-9), most
+    return max(math.ceil(size / max(least, most)), 1), most
 
 
 def _macs(context: Context) -> Macs:
@@ -198,8 +205,8 @@ class ChangeReading:
             table = tx.table_by_id(content["table"])
         if table is None:
             raise TableChanged(
-                f"table {self._options.table!r} was dropped, or dropped and made again, since its changes were "
-                "planned to be read; start again",
+                f"table {self._options.table!r} was dropped, or dropped and made again, since a read of its "
+                "changes was planned; start again",
                 table=content["table"],
             )
         text = self._options.filter
@@ -266,7 +273,8 @@ def nothing() -> InputPartition:
 
 
 def check_nothing(partition: Any) -> None:
-    if partition is not None and getattr(partition, "value", partition) is not None:
+    """Raises `ContinuationKeyError` for anything but a partition without rows."""
+    if getattr(partition, "value", partition) is not None:
         raise ContinuationKeyError(f"{partition!r} is no partition of an elasticscan read; load it again")
 
 

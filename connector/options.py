@@ -213,13 +213,13 @@ def check_for_batch(options: Options) -> Options:
         ("streamName", found.stream_name),
     ):
         if value:
-            raise InvalidOption(f"option {name!r} is for readStream; leave it out of a batch read", option=name)
+            raise InvalidOption(f"option {name!r} is for readStream; a batch leaves it out", option=name)
     bounds = _bounds(found)
     if not found.feed:
         for name in bounds:
             raise InvalidOption(
-                f"option {name!r} chooses changes: a batch read takes it with 'readChangeFeed' = 'true' alone "
-                "and chooses its snapshot with 'versionAsOf' or 'timestampAsOf'",
+                f"option {name!r} chooses changes: a batch read takes it with 'readChangeFeed' = 'true', and "
+                "else chooses its snapshot with 'versionAsOf' or 'timestampAsOf'",
                 option=name,
             )
         return options
@@ -240,7 +240,8 @@ def check_for_batch(options: Options) -> Options:
 
 def check_for_stream(options: Options) -> Options:
     """Refuse what a stream cannot do."""
-    for name, value in (("endingVersion", options.changes.end), ("endingTimestamp", options.changes.end_time)):
+    found = options.changes
+    for name, value in (("endingVersion", found.end), ("endingTimestamp", found.end_time)):
         if value is not None:
             raise InvalidOption(
                 f"option {name!r} is for batch reads; a stream with trigger(availableNow=True) ends with the "

@@ -24,6 +24,7 @@ from elasticscan.connector.options import Options
 from elasticscan.connector.splits import KINDS, Part, cut, most_index_parts, slot_bytes
 from elasticscan.reader import ContinuationKey
 from elasticscan.store import Scan, Store, restrict_key
+from elasticscan.store.changes import feed_fields
 from elasticscan.topology import TableInfo
 
 SHARD_COLUMN, SLOT_COLUMN = "_shard", "_slot"
@@ -37,7 +38,8 @@ def offered_schema(table: TableInfo, options: Options) -> StructType:
     chosen = _chosen(table, options)
     if options.explain:
         return spark_schema(EXPLANATION)
-    found = spark_schema(pa.schema([table.schema.field(name) for name in chosen]))
+    told = feed_fields() if options.changes.feed else []
+    found = spark_schema(pa.schema([*(table.schema.field(name) for name in chosen), *told]))
     if not options.metadata:
         return found
     return StructType(
@@ -113,7 +115,7 @@ class ElasticScanReader(DataSourceReader):
         weights = slot_bytes(fragments, now.slot_count)
         parts = cut(now, base.placement, weights, self._options.split_bytes, most)
         names = dict(base.shard_names) | store.context.shard_names()
-        return [self._partition(store, key, part, names) for part in parts]
+        return [scan_partition(store, key, part, names) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The partition's rows, each once, wherever its slots are by now.
@@ -124,7 +126,7 @@ class ElasticScanReader(DataSourceReader):
         if isinstance(partition, Explained):
             yield ToSpark(EXPLANATION, self._columns, self._schema)(partition.batch())
             return
-        part = _checked(partition)
+        part = checked(partition)
         store = opened(self._options.store, part.store_id)
         scan = store.resume_part(store.context.sealer.open(part.key), ends_lease=False)
         table = store.table(self._options.table) if self._wants_metadata else None
@@ -158,15 +160,16 @@ class ElasticScanReader(DataSourceReader):
             page_rows=options.batch_rows,
         )
 
-    @staticmethod
-    def _partition(store: Store, key: ContinuationKey, part: Part, names: dict[int, str]) -> ScanPartition:
-        return ScanPartition(
-            store.context.sealer.seal(restrict_key(key, part.slots)),
-            store.context.info.store_id,
-            part.kind,
-            ", ".join(names.get(shard, str(shard)) for shard in part.shards),
-            str(part.slots),
-        )
+
+def scan_partition(store: Store, key: ContinuationKey, part: Part, names: dict[int, str]) -> ScanPartition:
+    """The part of a scan that a task gets; `names` are the shards'."""
+    return ScanPartition(
+        store.context.sealer.seal(restrict_key(key, part.slots)),
+        store.context.info.store_id,
+        part.kind,
+        ", ".join(names.get(shard, str(shard)) for shard in part.shards),
+        str(part.slots),
+    )
 
 
 def _key(store: Store, scan: Scan) -> ContinuationKey:
@@ -190,7 +193,7 @@ def _snapshot(store: Store, options: Options) -> int | None:
     return found
 
 
-def _checked(partition: Any) -> ScanPartition:
+def checked(partition: Any) -> ScanPartition:
     """Partitions travel through Spark; the key is sealed, the rest is looked at again."""
     if isinstance(partition, ScanPartition):
         plain = (isinstance(v, str) for v in (partition.key, partition.store_id, partition.kind))

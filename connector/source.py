@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.connector.access import opened
 from elasticscan.connector.catalog import Catalog
-from elasticscan.connector.options import Options, check_for_write, parse_options
+from elasticscan.connector.change_feed import ChangeFeedReader
+from elasticscan.connector.options import (
+    Options,
+    check_for_batch,
+    check_for_stream,
+    check_for_write,
+    parse_options,
+)
 from elasticscan.connector.pushdown import PushdownReader
 from elasticscan.connector.reading import ElasticScanReader, offered_schema
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
+from elasticscan.connector.streaming import ElasticScanStreamReader
 from elasticscan.connector.writing import ElasticScanWriter
 from elasticscan.reader import Predicate
 from elasticscan.store import Store
@@ -38,9 +52,14 @@ class ElasticScanSource(DataSource):
         return offered_schema(table, options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = self._options()
+        options = check_for_batch(self._options())
+        if options.changes.feed:
+            return ChangeFeedReader(options, schema)
         kind = PushdownReader if options.pushdown else ElasticScanReader
         return kind(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return ElasticScanStreamReader(check_for_stream(self._options()), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return ElasticScanWriter(check_for_write(self._options()), schema, overwrite)

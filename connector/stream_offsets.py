@@ -104,7 +104,8 @@ class Macs:
 
     def __init__(self, secrets: Mapping[int, bytes], use: str) -> None:
         label = f"elasticscan {use}".encode()
-        self._keys = [hmac.digest(secrets[number], label, "sha256") for number in sorted(secrets, reverse=True)]
+        newest_first = [secret for _, secret in sorted(secrets.items(), reverse=True)]
+        self._keys = [hmac.digest(secret, label, "sha256") for secret in newest_first]
 
     def of(self, text: str) -> str:
         return _mac(self._keys[0], text)
@@ -157,7 +158,7 @@ class OffsetFormat:
         if not isinstance(given, dict) or not isinstance(given.get("mac"), str):
             raise _refused(f"{_shown(given)} is no offset of an elasticscan stream")
         if given.get("v") != OFFSET_VERSION:
-            raise _refused(f"it is of version {given.get('v')!r}, this release reads version {OFFSET_VERSION}")
+            raise _refused(f"it is of version {given.get('v')!r}, this release reads {OFFSET_VERSION}")
         if given.get("store") != self._store_id:
             raise _refused(f"it is of the store {given.get('store')!r}, not of this one, {self._store_id!r}")
         content = {name: value for name, value in given.items() if name != "mac"}
@@ -195,8 +196,8 @@ def check_table(offset: Offset, table: int, name: str) -> None:
     """Raises `TableChanged` when the offset is of another table than the one of that name now."""
     if offset.table != table:
         raise TableChanged(
-            f"table {name!r} was dropped and made again since this stream stood at its offset, or the offset is "
-            "of another table; start a new stream with a new checkpoint",
+            f"table {name!r} was dropped and made again since this stream began, or the offset is of another "
+            "table; start a new stream with a new checkpoint",
             table=name,
         )
 
@@ -278,8 +279,8 @@ def cut_slots(counts: Counts, start: int, most: int) -> int:
 
 def _refused(why: str) -> InvalidOffset:
     return InvalidOffset(
-        f"the stream cannot go on from this offset: {why}; check the checkpoint, or start a new stream with a "
-        "new one",
+        f"the stream cannot go on from this offset: {why}; check the checkpoint, or start a new stream "
+        "with a new one",
         why=why,
     )
 

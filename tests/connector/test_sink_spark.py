@@ -97,25 +97,24 @@ def failing(started: Callable[[], StreamingQuery]) -> str:
 def test_a_stream_writes_each_batch_once_and_a_replayed_one_too(
     source: Source, store: Store, tmp_path: Path
 ) -> None:
-    for start_at in (998, 1_000):
-        source.add(*[line(key) for key in range(start_at, start_at + 4)])
+    source.add(*[line(key) for key in range(998, 1_004)])
     checkpoint = tmp_path / "checkpoint"
-    assert run(source.frame(), store, checkpoint, queryName="sink") == [0, 1]
-    assert kinds(store) == ["create", "write", "write", "write"]
+    assert run(source.frame(), store, checkpoint, queryName="sink") == [0]
+    assert kinds(store) == ["create", "write", "write"]
     wanted = {key: 0.5 if key < 998 else 2.0 for key in range(1_004)}
     assert contents(store) == wanted
 
     # The replayed batch comes over other tasks than before, and after somebody changed its rows.
     store.write("t", store.scan("t", filter="id = 1003").to_table().set_column(2, "v", [[9.0]]))
-    assert forget_last_batch(checkpoint) == 1
+    assert forget_last_batch(checkpoint) == 0
     source.add(line(0, v=3.0))
-    assert run(source.frame().repartition(2, "id"), store, checkpoint) == [1, 2]
-    assert kinds(store) == ["create", "write", "write", "write", "write", "write"]
+    assert run(source.frame().repartition(2, "id"), store, checkpoint) == [0, 1]
+    assert kinds(store) == ["create", "write", "write", "write", "write"]
     assert contents(store) == wanted | {1_003: 9.0, 0: 3.0}
     assert store.collect_garbage(grace_seconds=0) == 0
 
     # With a new checkpoint it is another stream, which begins with the first batch.
-    assert run(source.frame(), store, tmp_path / "other") == [0, 1, 2]
+    assert run(source.frame(), store, tmp_path / "other") == [0, 1]
     assert contents(store) == wanted | {0: 3.0}
 
 
@@ -168,17 +167,14 @@ def test_mistakes_stop_the_stream_with_their_code_and_leave_nothing(
 ) -> None:
     source.add(line(1), line(1))
     before = store.status()["tables"]
-    assert "[ES_INVALID_KEY]" in failing(lambda: start(source.frame(), store, tmp_path / "a"))
-    twice = source.frame().repartition(2)
+    twice = source.frame().repartition(2)  # in one task or in two, as Spark likes
     assert "[ES_INVALID_KEY]" in failing(lambda: start(twice, store, tmp_path / "b"))
     unmarked = failing(lambda: start(source.frame(), store, tmp_path / "c", deleteColumn="nam"))
     assert "[ES_COLUMN_NOT_FOUND]" in unmarked
     assert "did you mean 'name'?" in unmarked
-    versioned = {"txnAppId": "a", "txnVersion": "1"}
-    assert "[ES_INVALID_OPTION]" in failing(lambda: start(source.frame(), store, tmp_path / "d", **versioned))
     counts = source.frame().groupBy("id").count()
     told = failing(lambda: start(counts, store, tmp_path / "e", "update"))
-    assert "update" in told.lower()
+    assert "does not support Update mode" in told
     assert store.status()["tables"] == before
     assert store.collect_garbage(grace_seconds=0) == 0
 

@@ -517,7 +517,7 @@ def garbage_collection_takes_runs(patch: Patch) -> None:
     patch.setattr(FragmentTx, "known_paths", of_fragments)
 
 
-@fault("index soup", "entries speak only for slots that their fragment speaks for")
+@fault("index soup", "entries speak only for slots that their fragment speaks for", seed=2)
 def entries_of_tablets_that_left_count(patch: Patch) -> None:
     begin = index_walk.Walk.__init__
 
@@ -528,18 +528,18 @@ def entries_of_tablets_that_left_count(patch: Patch) -> None:
     patch.setattr(index_walk.Walk, "__init__", for_all)
 
 
-@fault("index soup", "an entry counts only if its row is the newest at the snapshot")
+@fault("index soup", "an entry counts only if its row is the newest at the snapshot", seed=2)
 def stale_entries_count(patch: Patch) -> None:
     patch.setattr(index_pages, "newest", lambda candidates, *_: np.ones(len(candidates.rows), dtype=bool))
 
 
-@fault("index soup", "versions in other fragments hide an entry")
+@fault("index soup", "versions in other fragments hide an entry", seed=2)
 def other_fragments_are_not_asked(patch: Patch) -> None:
-    honest = index_pages.newest
+    honest = lookup.newest
     patch.setattr(index_pages, "newest", lambda candidates, others, *rest: honest(candidates, (), *rest))
 
 
-@fault("index soup", "of the versions within a fragment only the newest counts")
+@fault("index soup", "of the versions within a fragment only the newest counts", seed=2)
 def older_versions_in_a_fragment_count(patch: Patch) -> None:
     patch.setattr(lookup, "_newer_is_before", lambda reader, rows, *_: np.zeros(len(rows.rows), dtype=bool))
 
@@ -548,6 +548,7 @@ def older_versions_in_a_fragment_count(patch: Patch) -> None:
     "index soup",
     "in a page of an index each slot goes on behind its own position",
     style="merged scans beside movers",
+    seed=19,
 )
 def slots_go_on_behind_the_lowest_position(patch: Patch) -> None:
 
@@ -558,7 +559,7 @@ def slots_go_on_behind_the_lowest_position(patch: Patch) -> None:
     patch.setattr(index_walk.Walk, "wanted", all_wanted)
 
 
-@fault("index soup", "a descending position is a turned key")
+@fault("index soup", "a descending position is a turned key", seed=2)
 def descending_without_turning(patch: Patch) -> None:
     patch.setattr(index_walk, "turned", lambda key: key)
 
@@ -587,6 +588,7 @@ def merged_scan_forgets_the_pool(patch: Patch) -> None:
     "index soup",
     "rows of tablets that moved while a shard was read do not enter the pool",
     style="merged scans beside movers",
+    seed=2,
 )
 def moved_rows_enter_the_pool(patch: Patch) -> None:
     patch.setattr(sorted_scan, "settled", lambda page, moved: (page.rows, page.slots.to_numpy()))
@@ -596,6 +598,7 @@ def moved_rows_enter_the_pool(patch: Patch) -> None:
     "index soup",
     "the key of a merged scan says how far rows have left, not how far they were read",
     style="merged scans beside movers",
+    seed=2,
 )
 def merged_key_is_ahead_of_its_rows(patch: Patch) -> None:
     take = sorted_scan._Pool.take
@@ -608,7 +611,9 @@ def merged_key_is_ahead_of_its_rows(patch: Patch) -> None:
     patch.setattr(sorted_scan._Pool, "take", hasty)
 
 
-@fault("index soup", "a fragment that cannot match is read all the same where it may hide an older row")
+@fault(
+    "index soup", "a fragment that cannot match is read all the same where it may hide an older row", seed=9
+)
 def newer_fragments_are_passed_over(patch: Patch) -> None:
     honest = pages._read_merged
 
@@ -620,7 +625,7 @@ def newer_fragments_are_passed_over(patch: Patch) -> None:
     patch.setattr(pages, "_read_merged", hasty)
 
 
-@fault("index soup", "NOT leaves what is null unknown")
+@fault("index soup", "NOT leaves what is null unknown", seed=3)
 def not_takes_nulls_for_matches(patch: Patch) -> None:
     truth = value_sets._Column.truth
 
@@ -631,12 +636,12 @@ def not_takes_nulls_for_matches(patch: Patch) -> None:
     patch.setattr(value_sets._Column, "truth", careless)
 
 
-@fault("index soup", "a condition is checked again unless the ranges of the index say all of it")
+@fault("index soup", "a condition is checked again unless the ranges of the index say all of it", seed=2)
 def everything_is_exact(patch: Patch) -> None:
     patch.setattr(access, "value_set", lambda *args: replace(value_sets.value_set(*args), exact=True))
 
 
-@fault("index soup", "a scan whose index was dropped ends, even if there is one of the same name")
+@fault("index soup", "a scan whose index was dropped ends, even if there is one of the same name", seed=6)
 def dropped_index_is_read_on(patch: Patch) -> None:
     honest, known = context.TableState.index, {}
 

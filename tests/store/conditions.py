@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Values = dict[str, Any]
@@ -29,6 +29,10 @@ def rank(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
+def always(_row: Values) -> bool:
+    return True
+
+
 def order_of(columns: Sequence[str]) -> Callable[[Values], Any]:
     """What sorts rows by columns: nulls come first."""
     return lambda row: [(row[c] is not None, None if row[c] is None else rank(row[c])) for c in columns]
@@ -44,7 +48,7 @@ def literal(value: Any) -> str:
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
 
 
-def some_condition(chance: random.Random, domains: dict[str, Sequence[Any]], depth: int = 2) -> Condition:
+def some_condition(chance: random.Random, domains: Mapping[str, Sequence[Any]], depth: int = 2) -> Condition:
     """A condition on columns with these values (no nulls among them)."""
     kind = chance.choice(["leaf", "leaf", "and", "or", "not"]) if depth else "leaf"
     if kind == "leaf":

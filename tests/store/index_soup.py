@@ -25,7 +25,7 @@ from elasticscan.reader import access
 from elasticscan.storage import index_pages, index_run, index_walk
 from elasticscan.store import Page, Scan, Store, indexing, shards
 from elasticscan.topology import IndexInfo
-from tests.store.conditions import INFINITY, NAN, literal, order_of, some_condition
+from tests.store.conditions import INFINITY, NAN, always, literal, order_of, some_condition
 from tests.store.soup import WEIGHTS, Key, Kitchen, Row, Soup, SoupScan, Tables, comparable, rows_of
 
 ONE = pa.schema(
@@ -181,7 +181,7 @@ class IndexKitchen(Kitchen):
 
     def _wrap(self) -> None:
         super()._wrap()
-        build_one, build_runs, read = indexing._build_one, indexing.build_runs, storage.read_index_page
+        build_one, build_runs, read = indexing._build_one, storage.build_runs, storage.read_index_page
 
         def as_builder(*args: Any) -> Any:
             with self._built(True):
@@ -331,7 +331,7 @@ class IndexSoup(Soup):
             tested = DEFINITIONS[table][index][0]  # what the index decides alone
         text, means = some_condition(self.random, {name: DOMAINS[table][name] for name in tested})
         if self.random.random() < 0.3:
-            text, means = "", lambda row: True
+            text, means = "", always
         pages = {
             "page_rows": self.random.choice([1, 1, 2, 3, 10, 65_536]),
             "page_bytes": self.random.choice([1, 50, 400, 16 << 20, 16 << 20]),
@@ -457,7 +457,7 @@ class IndexSoup(Soup):
         rows.sort(key=order_of([*index.columns, *primary_key]))
         domains = {name: DOMAINS[table][name] for name in index.columns}
         for text, means in (
-            ("", lambda row: True),
+            ("", always),
             *(some_condition(self.random, domains) for _ in range(2)),
         ):
             descending = self.random.random() < 0.5

@@ -29,7 +29,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.reader import ContinuationKey
 from elasticscan.reader.keys import pack
-from elasticscan.storage import open_disk
+from elasticscan.storage import build_runs, open_disk
 from elasticscan.store import Scan, Store, indexing, writer
 from elasticscan.topology import IndexInfo
 from tests.storage.faulty_disk import FaultyDisk
@@ -38,7 +38,11 @@ from tests.store.test_scenarios import while_reading
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
 COUNT = 300
-PAGES = {"index": {}, "descending": {"descending": True}, "one order": {"order": "index"}}
+PAGES: dict[str, dict[str, Any]] = {
+    "index": {},
+    "descending": {"descending": True},
+    "one order": {"order": "index"},
+}
 
 Row = tuple[int, int | None, int]
 
@@ -143,10 +147,10 @@ def die_while_building(
     monkeypatch: pytest.MonkeyPatch, runs: int, store: Store, index: str, columns: list[str]
 ) -> None:
     """Build an index of `t`, and die when so many runs are written, the last one not entered."""
-    build, built = indexing.build_runs, []
+    built: list[Any] = []
 
     def mortal(*args: Any) -> Any:
-        made = build(*args)
+        made = build_runs(*args)
         built.append(made)
         if len(built) >= runs:
             raise Killed
@@ -366,10 +370,10 @@ def test_garbage_that_is_collected_between_building_runs_and_entering_them_only_
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without grace it takes runs that nothing refers to yet: they must not be entered."""
-    build, collected = indexing.build_runs, []
+    collected: list[int] = []
 
     def collecting(*args: Any) -> Any:
-        runs = build(*args)
+        runs = build_runs(*args)
         if len(collected) < 3:
             collected.append(store.collect_garbage(0))
         return runs
@@ -395,10 +399,10 @@ def test_what_happens_between_building_a_run_and_entering_it_is_indexed_too(
         "write": lambda: store.write("t", table_of(range(40), value=2)),
         "drop": lambda: store.drop_index("t", "by_v"),
     }
-    build, todo = indexing.build_runs, [changes[change]]
+    todo = [changes[change]]
 
     def interrupted(*args: Any) -> Any:
-        runs = build(*args)
+        runs = build_runs(*args)
         if todo:
             todo.pop()()
         return runs

@@ -15,7 +15,8 @@ from tests.store.test_model import chosen_seeds
 
 @pytest.fixture(scope="module")
 def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IndexKitchen]:
-    with IndexKitchen(tmp_path_factory.mktemp("model")) as kitchen:
+    kitchen = IndexKitchen(tmp_path_factory.mktemp("model"))
+    with kitchen:
         yield kitchen
 
 

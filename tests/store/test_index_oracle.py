@@ -101,7 +101,7 @@ def literal(value: Any) -> str:
         return f"TIMESTAMP '{value.isoformat(' ')}'"
     if isinstance(value, date):
         return f"DATE '{value.isoformat()}'"
-    return "'" + value.replace("'", QUOTE) + "'"
+    return "'" + str(value).replace("'", QUOTE) + "'"
 
 
 def for_us(text: str) -> str:
@@ -206,11 +206,11 @@ class Case:
             return  # a constant that is beyond a type where DuckDB computes in that type
         wanted = [key for (key,) in found]
         paths: list[tuple[str, str | None, bool]] = [("none", None, False), ("auto", None, False)]
-        for index in self.chance.sample(self.store.indexes("t"), 3):
-            if index.kind == "sorted":
-                paths.append((index.name, self.chance.choice([None, "index"]), self.chance.random() < 0.5))
+        for info in self.chance.sample(self.store.indexes("t"), 3):
+            if info.kind == "sorted":
+                paths.append((info.name, self.chance.choice([None, "index"]), self.chance.random() < 0.5))
             else:
-                paths.append((index.name, None, False))
+                paths.append((info.name, None, False))
         for index, order, descending in paths:
             self._check_path(condition, wanted, index, order, descending, moving)
 

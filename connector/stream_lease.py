@@ -1,0 +1,54 @@
+"""What a stream with a name still needs is kept for it, while it runs and for a week after."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+
+from elasticscan.base.errors import StartAgain, TryAgain
+from elasticscan.store import Store
+
+STREAM_LEASE_SECONDS = 7 * 86_400
+RENEW_SECONDS = 60  # how often the catalog is written to
+
+_log = logging.getLogger(__name__)
+
+
+class StreamLease:
+    """Holds the changes after a commit for one stream. Without a name it holds nothing.
+
+    Only moves forward. What it says is at most a minute behind where the stream is, so it never lets
+    go of too much.
+    """
+
+    def __init__(self, name: str | None, store_id: str, table: int) -> None:
+        self._name, self._table = name, table
+        self._id = hashlib.sha256(f"{store_id}/{table}/{name}".encode()).hexdigest()[:32]
+        self._at: int | None = None
+        self._due = 0.0
+
+    @property
+    def begun(self) -> bool:
+        return self._at is not None
+
+    def reach(self, commit: int) -> None:
+        """Nothing up to this commit is needed any more; the catalog hears of it later."""
+        self._at = commit if self._at is None else max(self._at, commit)
+
+    def keep(self, store: Store) -> None:
+        """Renew the lease, unless that was done less than a minute ago."""
+        if self._name is None or self._at is None:
+            return
+        now = store.context.clock.now()
+        if self._due - RENEW_SECONDS <= now < self._due:  # and the clock was not set back
+            return
+        self._due = now + RENEW_SECONDS
+        try:
+            with store.context.catalog.writing() as tx:
+                table = tx.table_by_id(self._table)
+                if table is not None:
+                    # Beyond what is kept there is nothing to hold: whoever misses it says so.
+                    at = min(max(self._at, table.oldest_snapshot), tx.versions()[1])
+                    tx.take_lease(self._id, table, at, f"stream:{self._name}", STREAM_LEASE_SECONDS)
+        except (TryAgain, StartAgain) as error:  # it is renewed long before it ends
+            _log.warning("the lease of stream %r could not be renewed: %s", self._name, error)

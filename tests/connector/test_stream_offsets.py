@@ -1,0 +1,257 @@
+"""Offsets of streams: written, checked, and what lies between two of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base.errors import InvalidOffset, TableChanged
+from elasticscan.connector.stream_offsets import (
+    InChanges,
+    InSnapshot,
+    Macs,
+    Offset,
+    OffsetFormat,
+    Position,
+    Segment,
+    SnapshotPart,
+    between,
+    check_table,
+    cut_slots,
+    segments,
+)
+
+SLOTS = 64
+SECRETS = {1: b"a" * 32}
+NUMBERS = st.integers(0, 2**63 - 1)
+PLACES = st.integers(0, SLOTS - 1)
+POSITIONS: st.SearchStrategy[Position] = st.builds(InSnapshot, NUMBERS, PLACES) | st.builds(
+    InChanges, NUMBERS, PLACES
+)
+BEGINNINGS: st.SearchStrategy[Position] = st.builds(InSnapshot, NUMBERS) | st.builds(InChanges, NUMBERS)
+OFFSETS = st.builds(Offset, NUMBERS, POSITIONS, st.none() | BEGINNINGS)
+
+
+def form(
+    store: str = "st0re", secrets: dict[int, bytes] | None = None, use: str = "stream offset"
+) -> OffsetFormat:
+    return OffsetFormat(store, SLOTS, Macs(secrets or SECRETS, use))
+
+
+def at(position: Position, since: Position | None = None) -> Offset:
+    return Offset(7, position, since)
+
+
+# ------------------------------------------------------------------------ written and read
+
+
+@given(OFFSETS)
+@settings(deadline=None)
+def test_an_offset_survives_json(offset: Offset) -> None:
+    text = json.dumps(form().write(offset))
+    assert len(text) < 400
+    assert form().read(json.loads(text)) == offset
+
+
+def test_an_offset_has_the_documented_fields() -> None:
+    found = form().write(at(InSnapshot(5, 3)))
+    assert {k: v for k, v in found.items() if k != "mac"} == {
+        "v": 1,
+        "store": "st0re",
+        "table": 7,
+        "at": 5,
+        "slot": 3,
+    }
+    found = form().write(at(InChanges(9), InChanges(4)))
+    assert (found["commit"], found["slot"], found["since"]) == (9, 0, {"commit": 4})
+    assert len(found["mac"]) == 16
+
+
+@given(OFFSETS, st.data())
+@settings(deadline=None, max_examples=200)
+def test_whatever_is_altered_is_refused(offset: Offset, data: st.DataObject) -> None:
+    written = form().write(offset)
+    name = data.draw(st.sampled_from([*written, "more"]))
+    changed: Any = data.draw(
+        st.integers(-3, 2**70)
+        | st.text(max_size=20)
+        | st.none()
+        | st.booleans()
+        | st.floats()
+        | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)
+    )
+    if data.draw(st.booleans()) and name != "more":
+        altered = {key: value for key, value in written.items() if key != name}
+    else:
+        altered = written | {name: changed}
+    if json.dumps(altered, sort_keys=True) != json.dumps(written, sort_keys=True):
+        with pytest.raises(InvalidOffset):
+            form().read(altered)
+
+
+@pytest.mark.parametrize(
+    "given_", [None, 5, "text", [], {}, {"mac": 3}, {"mac": "ä" * 16, "v": 1, "store": "st0re"}]
+)
+def test_what_is_no_offset_is_refused(given_: Any) -> None:
+    with pytest.raises(InvalidOffset):
+        form().read(given_)
+
+
+def test_errors_say_what_is_wrong() -> None:
+    written = form().write(at(InChanges(4)))
+    for altered, told in (
+        (written | {"v": 2}, "version 2"),
+        (written | {"store": "other"}, "'other'"),
+        (written | {"commit": 5}, "altered"),
+    ):
+        with pytest.raises(InvalidOffset, match=told):
+            form().read(altered)
+
+
+def test_a_secret_can_be_replaced_while_streams_run() -> None:
+    old = form().write(at(InChanges(4)))
+    both = form(secrets={1: b"a" * 32, 2: b"b" * 32})
+    assert both.read(old) == at(InChanges(4))
+    assert form(secrets={2: b"b" * 32}).read(both.write(at(InChanges(4)))) == at(InChanges(4))
+    with pytest.raises(InvalidOffset):
+        form(secrets={2: b"b" * 32}).read(old)
+
+
+def test_codes_of_one_use_are_none_for_another() -> None:
+    with pytest.raises(InvalidOffset):
+        form(use="change partition").read(form().write(at(InChanges(4))))
+
+
+def test_an_offset_of_another_table_is_refused() -> None:
+    check_table(at(InChanges(4)), 7, "t")
+    with pytest.raises(TableChanged):
+        check_table(at(InChanges(4)), 8, "t")
+
+
+# ------------------------------------------------------------------------ between offsets
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "found"),
+    [
+        (InSnapshot(5), InSnapshot(5, 9), SnapshotPart(5, 0, 9)),
+        (InSnapshot(5, 9), InSnapshot(5, 9), SnapshotPart(5, 9, 9)),
+        (InSnapshot(5, 9), InChanges(5), SnapshotPart(5, 9, SLOTS)),
+        (InChanges(5), InChanges(5), (InChanges(5), InChanges(5))),
+        (InChanges(5, 3), InChanges(5, 8), (InChanges(5, 3), InChanges(5, 8))),
+        (InChanges(5, 3), InChanges(6), (InChanges(5, 3), InChanges(6))),
+    ],
+)
+def test_what_lies_between(first: Position, last: Position, found: Any) -> None:
+    assert between(at(first), at(last), SLOTS) == found
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (InSnapshot(5, 9), InSnapshot(5, 8)),
+        (InSnapshot(5), InSnapshot(4, 8)),
+        (InSnapshot(5), InSnapshot(6, 8)),
+        (InSnapshot(5), InChanges(6)),
+        (InSnapshot(5), InChanges(4)),
+        (InSnapshot(5), InChanges(5, 1)),
+        (InChanges(5), InSnapshot(5, 1)),
+        (InChanges(5), InChanges(4)),
+        (InChanges(5, 3), InChanges(5, 2)),
+        (InChanges(5, 3), InChanges(5)),
+    ],
+)
+def test_a_batch_never_goes_back_or_aside(first: Position, last: Position) -> None:
+    with pytest.raises(InvalidOffset):
+        between(at(first), at(last), SLOTS)
+
+
+def test_a_lost_snapshot_may_be_left_for_a_newer_one_where_losses_are_allowed() -> None:
+    assert between(at(InSnapshot(5, 9)), at(InSnapshot(8, 20)), SLOTS, True) == SnapshotPart(8, 9, 20)
+    assert between(at(InSnapshot(5, 9)), at(InChanges(8)), SLOTS, True) == SnapshotPart(8, 9, SLOTS)
+    with pytest.raises(InvalidOffset):
+        between(at(InSnapshot(5, 9)), at(InSnapshot(4, 20)), SLOTS, True)
+
+
+def test_the_first_batch_is_the_same_when_its_initial_offset_was_made_anew() -> None:
+    begun = InSnapshot(5)
+    for end, found in (
+        (InSnapshot(5, 9), SnapshotPart(5, 0, 9)),
+        (InChanges(5), SnapshotPart(5, 0, SLOTS)),
+    ):
+        again = InSnapshot(8)
+        assert between(at(again, again), at(end, begun), SLOTS) == found
+    again, changes = InChanges(9), (InChanges(3), InChanges(6, 2))
+    assert between(at(again, again), at(changes[1], changes[0]), SLOTS) == changes
+    with pytest.raises(InvalidOffset):  # not at its beginning
+        between(at(again), at(changes[1], changes[0]), SLOTS)
+
+
+# ------------------------------------------------------------------------ commits and slots
+
+
+def test_commits_are_read_in_as_few_ranges_as_slots_and_unwanted_commits_allow() -> None:
+    whole = segments([2, 3, 5, 9], [], InChanges(1), InChanges(9), SLOTS)
+    assert whole == [Segment(1, 9, 0, SLOTS)]
+    assert segments([2, 3, 5, 9], [4, 7], InChanges(1), InChanges(9), SLOTS) == [
+        Segment(1, 3, 0, SLOTS),
+        Segment(4, 5, 0, SLOTS),
+        Segment(8, 9, 0, SLOTS),
+    ]
+    assert segments([2, 3, 5, 9], [], InChanges(1, 8), InChanges(8, 4), SLOTS) == [
+        Segment(1, 2, 8, SLOTS),
+        Segment(2, 5, 0, SLOTS),
+        Segment(8, 9, 0, 4),
+    ]
+    assert segments([2], [], InChanges(1, 8), InChanges(1, 9), SLOTS) == [Segment(1, 2, 8, 9)]
+    assert segments([2], [], InChanges(1, 8), InChanges(1, 8), SLOTS) == []
+    assert segments([2], [], InChanges(2), InChanges(9), SLOTS) == []
+
+
+@given(st.sets(st.integers(1, 12)), st.sets(st.integers(1, 12)), st.data())
+@settings(deadline=None, max_examples=200)
+def test_ranges_cover_every_wanted_change_once_and_nothing_unwanted(
+    wanted: set[int], others: set[int], data: st.DataObject
+) -> None:
+    slots = 4
+    passed = others - wanted
+    # A position stands inside of a commit only where there is one.
+    places = [InChanges(n, k) for n in range(12) for k in range(slots) if not k or n + 1 in wanted]
+    first, last = sorted(
+        data.draw(st.lists(st.sampled_from(places), min_size=2, max_size=2)), key=lambda p: p.order
+    )
+    expected = {
+        (n, k) for n in wanted for k in range(slots) if first.order <= (n - 1, k) and (n - 1, k) < last.order
+    }
+    found = segments(sorted(wanted), sorted(passed), first, last, slots)
+    told = [
+        (n, k)
+        for part in found
+        for n in range(part.after + 1, part.upto + 1)
+        if n in wanted | passed
+        for k in range(part.start, part.end)
+    ]
+    assert len(told) == len(set(told))
+    assert set(told) == expected
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 12), st.data())
+@settings(deadline=None, max_examples=300)
+def test_a_cut_holds_what_it_may_and_always_gets_on(
+    counts: list[int], most: int, data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, len(counts) - 1))
+    end = cut_slots(np.array(counts, dtype=np.int64), start, most)
+    part, rest = counts[start:end], counts[end:]
+    assert start < end <= len(counts)
+    filled = [count for count in part if count]
+    assert sum(part) <= most or len(filled) == 1  # one slot is read even if it is larger
+    assert sum(rest) or end == len(counts)  # no part without rows is left over
+    assert not rest or sum(part) + rest[0] > most or not sum(part)
+    if any(counts[start:]):
+        assert sum(part)
