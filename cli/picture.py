@@ -12,6 +12,7 @@ from rich.text import Text
 
 from elasticscan.cli.indexes import index_listing
 from elasticscan.cli.output import size, when
+from elasticscan.cli.streams import stream_listing
 
 COLOURS = ("dodger_blue1", "dark_orange", "spring_green3", "medium_orchid", "gold1", "turquoise2", "hot_pink")
 BLOCK, LEAVING = "■", "▷"
@@ -52,6 +53,7 @@ def picture(uri: str, status: Mapping[str, Any]) -> RenderableType:
         ("tables", _tables(status["tables"])),
         ("indexes", _indexes(status["tables"])),
         ("moves under way", _moves(status)),
+        ("streams", stream_listing(status.get("streams", ()))),
         ("leases", _leases(status["leases"])),
     ):
         if shown.row_count:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -13,7 +13,9 @@ from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
 from elasticscan.cli.options import Json, Uri, seconds_of, shards_of
 from elasticscan.cli.output import console, print_json, say, size
 from elasticscan.cli.picture import picture
+from elasticscan.cli.streams import NO_STREAMS, stream_listing
 from elasticscan.store import Store
+from elasticscan.store.streams import streams_of
 
 
 def create(
@@ -44,14 +46,30 @@ def create(
         say(f"Created {uri}: {len(found['tablets'])} tablets at {', '.join(names)}.")
 
 
-def status(uri: Uri, json: Json = False) -> None:
-    """Show shards, tablets, tables, moves and leases."""
+def status(
+    uri: Uri,
+    streams: Annotated[
+        bool, typer.Option("--streams", help="Only the streams, and how far each is behind its table.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show shards, tablets, tables, moves, streams and leases."""
     with Store.open(uri) as store:
+        if streams:
+            _tell_streams(streams_of(store.context), json)
+            return
         found = store.status()
     if json:
         print_json(found)
     else:
         console().print(picture(uri, found))
+
+
+def _tell_streams(found: list[dict[str, Any]], json: bool) -> None:
+    if json:
+        print_json(found)
+    else:
+        console().print(stream_listing(found) if found else NO_STREAMS)
 
 
 def tables(uri: Uri, json: Json = False) -> None:

@@ -215,12 +215,15 @@ class ChangeReading:
         slots = SlotSet.parse(content["slots"])
         convert = None
         for after, upto, start, end in content["segments"]:
+            here = slots & SlotSet.span(start, end)
+            if not here:  # of a commit that was cut, this task may have nothing
+                continue
             scan = ChangeScan(
                 store.context,
                 table,
                 columns,
                 (after, upto),
-                slots & SlotSet.span(start, end),
+                here,
                 content["feed"],
                 predicate,
                 (self._options.batch_rows, DEFAULT_PAGE_BYTES),

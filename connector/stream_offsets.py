@@ -230,10 +230,12 @@ def between(
 
 
 def _begin(start: Offset, end: Offset) -> Position:
-    if end.since is None or end.since == start.position:
+    if end.since is None:
         return start.position
-    if start.is_initial:  # the first batch again, with an initial offset that was made anew
+    if start.is_initial:  # perhaps the first batch again, with an initial offset that was made anew
         return end.since
+    if start.position == end.position:
+        return start.position
     raise _refused(f"the batch that ends at {end.position} began at {end.since}, not at {start.position}")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.store import upkeep
 from elasticscan.store.context import Context
+from elasticscan.store.streams import streams_in
 from elasticscan.topology import TableInfo
 
 MOST_MERGED_ROWS = 5_000_000
@@ -26,7 +27,7 @@ def status_of(context: Context) -> dict[str, Any]:
     with context.catalog.reading() as tx:
         placement, shards, tables = tx.placement(), tx.shards(), tx.tables()
         fragments, moves, leases = tx.fragments(), tx.moves(), tx.leases()
-        indexes = tx.indexes()
+        indexes, streams = tx.indexes(), streams_in(tx)
         runs = {table.id: tx.runs(table.id) for table in tables}
         topology, snapshot = tx.newest_topology().number, tx.versions()[1]
     names = {shard.id: shard.name for shard in shards}
@@ -89,4 +90,5 @@ def status_of(context: Context) -> dict[str, Any]:
             for move in moves
         ],
         "leases": leases,
+        "streams": streams,
     }

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.connector.options import DEFAULT_SPLIT_BYTES, Options, check_for_write, parse_options
+from elasticscan.connector.options import (
+    DEFAULT_SPLIT_BYTES,
+    ChangeOptions,
+    Options,
+    check_for_batch,
+    check_for_stream,
+    check_for_write,
+    parse_options,
+)
 
 WHERE = {"store": "/data/my.store", "table": "t"}
 
@@ -164,18 +172,52 @@ def test_an_option_like_no_other_gets_the_whole_list() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "value"),
     [
-        "maxRowsPerTrigger",
-        "maxbytespertrigger",
-        "startingVersion",
-        "startingTimestamp",
-        "readChangeFeed",
-        "failOnDataLoss",
+        ("maxRowsPerTrigger", "1"),
+        ("maxbytespertrigger", "1g"),
+        ("startingVersion", "1"),
+        ("startingTimestamp", "2026-01-01"),
+        ("endingVersion", "1"),
+        ("skipChangeCommits", "true"),
+        ("streamName", "nightly"),
     ],
 )
-def test_streaming_options_say_that_they_are(name: str) -> None:
-    assert "is for streaming reads" in refused(**{name: "1"})
+def test_a_batch_read_refuses_what_only_streams_and_change_feeds_do(name: str, value: str) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        check_for_batch(parsed(**{name: value}))
+    assert caught.value.fields["option"].lower() == name.lower()
+
+
+def test_options_of_streams_have_defaults_and_values() -> None:
+    assert parsed().changes == ChangeOptions()
+    given = parsed(
+        startingVersion="Earliest",
+        readChangeFeed="true",
+        skipChangeCommits="true",
+        maxRowsPerTrigger="10",
+        maxBytesPerTrigger="10g",
+        minPartitions="3",
+        failOnDataLoss="false",
+        streamName="nightly",
+    )
+    assert check_for_stream(given).changes == ChangeOptions(
+        feed=True,
+        start="earliest",
+        skip_change_commits=True,
+        max_rows=10,
+        max_bytes=10 << 30,
+        min_partitions=3,
+        fail_on_data_loss=False,
+        stream_name="nightly",
+    )
+    assert parsed(startingVersion="7").changes.start == 7
+    assert parsed(startingTimestamp="1970-01-02").changes.start_time == 86_400
+
+
+def test_two_beginnings_or_two_ends_contradict() -> None:
+    assert "give one of them" in refused(startingVersion="1", startingTimestamp="2026-01-01")
+    assert "give one of them" in refused(endingVersion="1", endingTimestamp="2026-01-01")
 
 
 def test_two_snapshots_contradict() -> None:

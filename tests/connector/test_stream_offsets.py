@@ -188,6 +188,12 @@ def test_the_first_batch_is_the_same_when_its_initial_offset_was_made_anew() -> 
         assert between(at(again, again), at(end, begun), SLOTS) == found
     again, changes = InChanges(9), (InChanges(3), InChanges(6, 2))
     assert between(at(again, again), at(changes[1], changes[0]), SLOTS) == changes
+    same = changes[1]  # nothing was written since
+    assert between(at(InChanges(6), InChanges(6)), at(InChanges(6), InChanges(3)), SLOTS) == (
+        InChanges(3),
+        InChanges(6),
+    )
+    assert between(at(same, changes[0]), at(same, changes[0]), SLOTS) == (same, same)
     with pytest.raises(InvalidOffset):  # not at its beginning
         between(at(again), at(changes[1], changes[0]), SLOTS)
 

@@ -353,7 +353,7 @@ def compaction_ignores_leases(patch: Patch) -> None:
     patch.setattr(upkeep, "_still_allowed", lambda tx, table, horizon: True)
 
 
-@fault("soup", "compaction looks at the leases again in the transaction that swaps", style="leases", seed=63)
+@fault("soup", "compaction looks at the leases again in the transaction that swaps", style="leases", seed=164)
 def lease_taken_during_compaction_is_ignored(patch: Patch) -> None:
     patch.setattr(upkeep, "_still_allowed", lambda tx, table, horizon: True)
 
@@ -398,7 +398,7 @@ def swap_of_slots_that_left(patch: Patch) -> None:
 @fault("soup", "an expired snapshot is refused even when its table is known already", style="leases", seed=3)
 def expired_snapshot_is_read(patch: Patch) -> None:
     patch.setattr(context.TableState, "serves", lambda self, snapshot: snapshot <= self.last_commit)
-    patch.setattr(FragmentTx, "check_snapshot", lambda self, table, snapshot: None)
+    patch.setattr(Tx, "check_snapshot", lambda self, table, snapshot: None)
 
 
 @fault("soup", "a scan reads at its snapshot")

@@ -99,9 +99,7 @@ class SimulatedScan:
             if self.sort is None:
                 self.pages = drive(self.plan, self.cursors, placements, shards, self.stats)
             else:
-                self.pages = drive_sorted(
-                    self.plan, self.sort, self.cursors, placements, shards, self.stats
-                )
+                self.pages = drive_sorted(self.plan, self.sort, self.cursors, placements, shards, self.stats)
         page = next(self.pages, None)
         if page is None:
             self.done = True

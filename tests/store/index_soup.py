@@ -171,7 +171,7 @@ class IndexKitchen(Kitchen):
     def _program(self, store: Store, rng: random.Random, style: str | None) -> Soup:
         patch = self._patch.setattr
         patch(index_run, "BATCH_ROWS", rng.choice([2, 5, 65_536]))
-        patch(index_run, "RUN_ROWS", rng.choice([3, 20, 1 << 22]))
+        patch(index_run, "RUN_ROWS", rng.choice([12, 40, 1 << 22]))
         patch(index_pages, "LEAST_ENTRIES", rng.choice([1, 20, 65_536]))
         patch(index_pages, "_LEAST_SHARE", rng.choice([1, 16]))
         patch(index_pages, "_FIRST_ROUND", rng.choice([1, 8, 4_096]))
@@ -468,7 +468,7 @@ class IndexSoup(Soup):
                 snapshot=snapshot,
                 order="index",
                 descending=descending,
-                page_rows=self.random.choice([7, 50, 1_000]),
+                page_rows=self.random.choice([25, 100, 1_000]),
             )
             got = [row for page in scan for row in rows_of(page)]
             wanted = [comparable(tuple(row.values())) for row in rows if means(row) is True]

@@ -30,7 +30,6 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import event
 
-from elasticscan import storage
 from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import InvalidTopologyChange, SnapshotExpired, TryAgain
 from elasticscan.base.limits import LEASE_SECONDS
@@ -179,7 +178,9 @@ class Kitchen:
 
     def _wrap(self) -> None:
         """Let others in wherever another process could come between two steps."""
-        read_page, look_up, publish = LocalShards.read_page, storage.read_page, writer.publish
+        # As they are now: another kitchen may have wrapped them already.
+        read_page, look_up = LocalShards.read_page, vars(shards)["read_page"]
+        publish, copy_slots = writer.publish, vars(upkeep)["copy_slots"]
 
         def around_page(self: LocalShards, request: PageRequest) -> PageRows:
             kitchen._point()
@@ -196,7 +197,7 @@ class Kitchen:
             return publish(*args, **kwargs)
 
         def after_merge(*args: Any) -> Any:
-            merged = storage.copy_slots(*args)
+            merged = copy_slots(*args)
             kitchen._point()
             return merged
 

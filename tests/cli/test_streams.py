@@ -1,0 +1,111 @@
+"""status --streams: who follows a table, from where on, and how far behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.cli.streams import span
+from elasticscan.store import Store
+from elasticscan.store.streams import streams_of
+
+# As `Shell` of conftest.py, which tests get as a fixture and cannot import.
+Shell = Any
+WEEK = 7 * 86_400
+
+
+def hold(store: Store, name: str, commit: int, table: str = "t", seconds: float = WEEK) -> None:
+    """What a stream of this name does to keep the changes after a commit."""
+    with store.context.catalog.writing() as tx:
+        tx.take_lease(f"{table}/{name}", tx.table(table), commit, f"stream:{name}", seconds)
+
+
+@pytest.fixture
+def followed(uri: str, rows: pa.Table) -> str:
+    """The store of `uri` with a stream that has all of `t`, and one that is two commits behind."""
+    with Store.open(uri) as store:
+        hold(store, "slow", 2)
+        store.write("t", rows.slice(0, 10))
+        store.write("t", rows.slice(0, 3))
+        hold(store, "quick", 4)
+    return uri
+
+
+def test_a_stream_is_as_far_behind_as_the_table_has_commits_after_its_own(
+    shell: Shell, followed: str
+) -> None:
+    quick, slow = shell.json("status", followed, "--streams")
+    assert (slow["name"], slow["table"], slow["commit"]) == ("slow", "t", 2)
+    assert (slow["behind_commits"], slow["behind_rows"]) == (2, 13)
+    assert slow["behind_seconds"] > 0
+    behind = [quick[f"behind_{what}"] for what in ("commits", "rows", "seconds")]
+    assert (quick["name"], quick["commit"], behind) == ("quick", 4, [0, 0, 0.0])
+
+
+def test_commits_of_other_tables_do_not_put_a_stream_behind(
+    shell: Shell, followed: str, rows: pa.Table
+) -> None:
+    with Store.open(followed) as store:
+        store.create_table("other", rows.schema, ["id"])
+        store.write("other", rows)
+        hold(store, "slow", 6, "other")
+    found = shell.json("status", followed, "--streams")
+    assert [(each["table"], each["name"], each["behind_commits"]) for each in found] == [
+        ("other", "slow", 0),
+        ("t", "quick", 0),
+        ("t", "slow", 2),
+    ]
+
+
+def test_scans_and_ended_leases_are_no_streams(shell: Shell, uri: str) -> None:
+    shell.run("scan", uri, "t", "--limit", 1)
+    with Store.open(uri) as store:
+        hold(store, "gone", 2, seconds=-1)
+        assert len(store.status()["leases"]) == 1
+        assert streams_of(store.context) == []
+    assert shell.json("status", uri, "--streams") == []
+    assert "streamName" in shell.ok("status", uri, "--streams")
+
+
+def test_a_stream_of_a_table_that_was_dropped_is_not_one_of_the_next_table_of_that_name(
+    followed: str, rows: pa.Table
+) -> None:
+    with Store.open(followed) as store:
+        store.drop_table("t")
+        assert streams_of(store.context) == []
+        store.create_table("t", rows.schema, ["id"])
+        assert streams_of(store.context) == []
+
+
+def test_the_whole_status_has_the_streams_too(shell: Shell, followed: str) -> None:
+    found = shell.json("status", followed)
+    assert [stream["name"] for stream in found["streams"]] == ["quick", "slow"]
+    told = shell.ok("status", followed)
+    assert "\nstreams\n" in told
+    assert told.index("\nstreams\n") < told.index("slow") < told.index("\nleases\n")
+
+
+def test_people_see_a_line_for_each_stream(shell: Shell, followed: str) -> None:
+    with Store.open(followed) as store:
+        hold(store, "[bold]odd", 4)
+    title, *lines = shell.ok("status", followed, "--streams").splitlines()
+    assert "rows behind" in title
+    words = [line.split() for line in lines]
+    assert [line[:5] for line in words] == [
+        ["[bold]odd", "t", "4", "0", "0"],
+        ["quick", "t", "4", "0", "0"],
+        ["slow", "t", "2", "2", "13"],
+    ]
+
+
+def test_spans_have_the_largest_unit_that_fits() -> None:
+    assert [span(seconds) for seconds in (0.9, 59, 60, 7_199, 86_400, 3 * 86_400 + 5)] == [
+        "0 s",
+        "59 s",
+        "1 min",
+        "1 h",
+        "1 d",
+        "3 d",
+    ]

@@ -1,0 +1,998 @@
+"""The streaming source as Spark calls it: every change once, through moves, restarts and replays."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from elasticscan.base.errors import (
+    ChangesExpired,
+    ContinuationKeyError,
+    ElasticScanError,
+    FilterError,
+    InvalidOffset,
+    InvalidOption,
+    InvalidTopologyChange,
+    SnapshotExpired,
+    SnapshotNotFound,
+    TableChanged,
+)
+from elasticscan.connector import ElasticScanSource, stream_lease
+from elasticscan.connector.access import opened
+from elasticscan.connector.change_feed import ChangeFeedReader, ChangePartition
+from elasticscan.storage.disk import LocalDisk
+from elasticscan.store import Store
+from tests.connector.stream_query import History, Query, Row, carried, read_all, without_times
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("v", pa.float64())])
+
+
+def rows(start: int, end: int, v: float = 0.5) -> dict[int, Row]:
+    return {i: (i, f"n{i % 7}", v) for i in range(start, end)}
+
+
+@pytest.fixture(autouse=True)
+def _nobody_pulls_the_plug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    """Two shards, eight tablets, 64 slots, a table `t` of 1,000 rows."""
+    store = Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=8, slots=64)
+    store.create_table("t", SCHEMA, ["id"])
+    made = History(store)
+    made.write(rows(0, 1_000))
+    return made
+
+
+def query(history: History, **options: str) -> Query:
+    return Query(history.store.uri, options)
+
+
+def newest(history: History) -> int:
+    return history.store.context.catalog.versions()[1]
+
+
+def forget(history: History) -> None:
+    """Nothing but the newest snapshot is kept from now on, unless a lease says so."""
+    history.store.set_retention("t", 0)
+    history.store.compact("t")
+
+
+# ------------------------------------------------------------------------ snapshot, then changes
+
+
+def test_a_stream_reads_the_snapshot_of_now_and_then_every_commit(history: History) -> None:
+    found, begun = query(history), newest(history)
+    found.step()
+    assert Counter(found.batches[0]) == Counter(history.at(begun))
+    assert not found.step()
+    history.write(rows(990, 1_010, v=1.0))
+    history.delete([1, 2, 3])
+    assert found.step()
+    assert not found.step()
+    assert Counter(found.batches[1]) == Counter(rows(990, 1_010, v=1.0).values())
+
+
+def test_a_change_feed_tells_the_snapshot_as_inserts_and_then_what_each_commit_did(history: History) -> None:
+    found, begun = query(history, readChangeFeed="true"), newest(history)
+    found.step()
+    time_of = {c.number: c.created_at for c in history.store.commits("t")}
+    stamp = datetime.fromtimestamp(round(time_of[begun] * 1e6) / 1e6, UTC)
+    assert {row[3:5] for row in found.batches[0]} == {("insert", begun)}
+    assert abs((found.batches[0][0][5] - stamp).total_seconds()) < 1e-5
+    history.write(rows(990, 1_010, v=1.0))
+    history.delete([1, 2, 3, 5_000])
+    history.write(rows(0, 5), overwrite=True)
+    found.run_to_the_end()
+    assert without_times(found, found.rows) == history.expected(found, begun, begun)
+    kinds = Counter(row[3] for batch in found.batches[1:] for row in batch)
+    assert kinds == {"insert": 13, "update_preimage": 12, "update_postimage": 12, "delete": 1_008}
+
+
+def test_an_empty_table_makes_one_batch_without_rows(history: History) -> None:
+    history.write({0: (0, "a", 0.0)}, overwrite=True)
+    history.delete([0])
+    found = query(history)
+    assert found.step()
+    assert found.rows == []
+    assert not found.step()
+    history.write(rows(0, 3))
+    assert found.step()
+    assert len(found.rows) == 3
+
+
+def test_commits_of_other_tables_make_no_batch(history: History) -> None:
+    found = query(history, maxRowsPerTrigger="100")
+    found.run_to_the_end()
+    count = len(found.ends)
+    history.store.create_table("other", SCHEMA, ["id"])
+    history.store.write("other", pa.table({"id": [1], "name": ["a"], "v": [0.5]}, schema=SCHEMA))
+    assert not found.step()
+    assert len(found.ends) == count
+
+
+def test_the_commit_that_made_the_table_makes_no_batch(history: History) -> None:
+    made = history.store.table("t").created_commit
+    found = query(history, startingVersion=str(made), maxRowsPerTrigger="1000")
+    found.run_to_the_end()
+    assert [end["commit"] for end in found.ends] == [newest(history)]
+
+
+def test_commits_that_are_skipped_are_passed_over(history: History) -> None:
+    for feed in ("true", "false"):
+        found, begun = query(history, skipChangeCommits="true", readChangeFeed=feed), newest(history)
+        found.step()
+        history.write(rows(1_000, 1_005))
+        history.write(rows(0, 50, v=3.0), overwrite=True)
+        history.delete([1])
+        history.write(rows(2, 9, v=4.0))
+        found.run_to_the_end()
+        assert without_times(found, found.rows) == history.expected(found, begun, begun)
+
+
+def test_columns_and_filter_are_applied_in_both_phases(history: History) -> None:
+    found = query(history, columns="V, id", filter="name = 'n3' AND id < 2000")
+    found.step()
+    history.write(rows(1_900, 2_100, v=2.0))
+    found.step()
+    assert set(found.batches[0]) == {(0.5, i) for i in range(3, 1_000, 7)}
+    assert set(found.batches[1]) == {(2.0, i) for i in range(1_900, 2_000) if i % 7 == 3}
+
+
+def test_a_schema_of_some_columns_is_honoured(history: History) -> None:
+    found = query(history, readChangeFeed="true")
+    found.schema = StructType([StructField("_change_type", StringType()), StructField("ID", LongType())])
+    found.step()
+    history.delete([7])
+    found.step()
+    assert found.batches[0][0][0] == "insert"
+    assert found.batches[1] == [("delete", 7)]
+    found = query(history, readChangeFeed="true")
+    found.schema = StructType([StructField("_commit_version", LongType())])
+    found.step()
+    history.delete([8])
+    found.step()
+    assert found.batches[1] == [(newest(history),)]
+
+
+# ------------------------------------------------------------------------ where it begins
+
+
+def test_a_version_names_the_first_commit_that_is_wanted(history: History) -> None:
+    number = history.write(rows(5, 8, v=2.0))
+    history.write(rows(6, 9, v=3.0))
+    found = query(history, startingVersion=str(number), readChangeFeed="true")
+    found.run_to_the_end()
+    assert without_times(found, found.rows) == history.expected(found, None, number - 1)
+    found = query(history, startingVersion=str(newest(history) + 1))
+    assert found.step()  # the first batch is made even if it is empty
+    history.write(rows(1, 2, v=9.0))
+    assert found.step()
+    assert found.rows == [(1, "n1", 9.0)]
+    for start in ("0", "1"):
+        found = query(history, startingVersion=start)
+        found.run_to_the_end()
+        assert Counter(found.rows) == Counter(history.after(0))
+
+
+def test_latest_reads_what_comes_after_now_alone(history: History) -> None:
+    found = query(history, startingVersion="latest")
+    found.step()
+    history.write(rows(3, 5, v=2.0))
+    found.run_to_the_end()
+    assert sorted(found.rows) == sorted(rows(3, 5, v=2.0).values())
+
+
+def test_earliest_begins_with_the_oldest_snapshot_that_is_kept(history: History) -> None:
+    history.write(rows(0, 10, v=2.0))
+    forget(history)
+    oldest = history.store.table("t").oldest_snapshot
+    history.write(rows(5, 15, v=3.0))
+    found = query(history, startingVersion="earliest", maxRowsPerTrigger="300")
+    found.run_to_the_end()
+    assert Counter(found.rows) == history.expected(found, oldest, oldest)
+
+
+def test_a_time_names_the_first_commit_that_is_wanted(history: History) -> None:
+    number = history.write(rows(5, 8, v=2.0))
+    made = next(c.created_at for c in history.store.commits("t") if c.number == number)
+    found = query(history, startingTimestamp=repr(made))
+    found.run_to_the_end()
+    assert Counter(found.rows) == Counter(history.after(number - 1))
+    found = query(history, startingTimestamp=repr(made + 1e-3))
+    found.step()
+    assert found.rows == []
+
+
+def test_a_version_that_is_not_there_yet_is_refused(history: History) -> None:
+    with pytest.raises(SnapshotNotFound, match="newest"):
+        query(history, startingVersion="99").step()
+
+
+@pytest.mark.parametrize(
+    ("start", "feed"),
+    [(None, "false"), (None, "true"), ("latest", "false"), ("earliest", "false"), ("1", "true")],
+)
+@pytest.mark.parametrize("die", ["logged", "read"])
+def test_the_first_batch_is_the_same_when_it_is_repeated_later(
+    history: History, start: str | None, feed: str, die: str
+) -> None:
+    begun = newest(history)
+    found = query(
+        history, maxRowsPerTrigger="200", readChangeFeed=feed, **({"startingVersion": start} if start else {})
+    )
+    found.step(die=die)
+    history.write(rows(0, 500, v=7.0))  # the initial offset would be another one by now
+    history.store.move(1, "s2")
+    found.run_to_the_end()
+    snapshot = None if start in ("latest", "1") else begun
+    if start == "earliest":
+        snapshot = begun = history.store.table("t").oldest_snapshot
+    assert without_times(found, found.rows) == history.expected(found, snapshot, 0 if start == "1" else begun)
+
+
+# ------------------------------------------------------------------------ limits
+
+
+def test_rows_are_bounded_in_the_snapshot_and_in_changes(history: History) -> None:
+    found, begun = query(history, maxRowsPerTrigger="100"), newest(history)
+    found.run_to_the_end()
+    history.write(rows(0, 30, v=1.0))
+    history.write(rows(30, 60, v=2.0))
+    history.write(rows(60, 100, v=3.0))
+    history.write(rows(2_000, 2_450, v=4.0))  # larger than a batch: cut by slots
+    history.write(rows(0, 10, v=5.0))
+    found.run_to_the_end()
+    assert Counter(found.rows) == history.expected(found, begun, begun)
+    assert max(len(batch) for batch in found.batches) <= 100
+    assert len(found.batches) < 22
+    assert min(len(batch) for batch in found.batches) > 0
+    assert any("commit" in end and end["slot"] for end in found.ends)
+
+
+def test_the_rows_of_a_change_feed_are_bounded_too(history: History) -> None:
+    found, begun = query(history, maxRowsPerTrigger="100", readChangeFeed="true"), newest(history)
+    found.run_to_the_end()
+    history.write(rows(0, 60, v=0.25))
+    history.write(rows(0, 400, v=1.0))
+    history.write(rows(300, 310, v=2.0), overwrite=True)
+    history.delete(list(range(300, 305)))
+    found.run_to_the_end()
+    assert without_times(found, found.rows) == history.expected(found, begun, begun)
+    assert max(len(batch) for batch in found.batches) <= 100
+
+
+def test_one_slot_is_read_even_if_it_is_larger_than_the_limit(history: History) -> None:
+    found = query(history)
+    begun = newest(history)
+    found.run_to_the_end(ReadMaxRows(1))
+    history.write(rows(0, 500, v=1.0))
+    found.run_to_the_end(ReadMaxRows(1))
+    assert Counter(found.rows) == history.expected(found, begun, begun)
+    assert len(found.batches) > 100
+    assert all(found.batches)
+
+
+@pytest.mark.parametrize("limit", [ReadMaxBytes(5_000), ReadMaxFiles(1), ReadMaxRows(77), ReadMinRows(20)])
+def test_every_kind_of_limit_is_respected(history: History, limit: ReadLimit) -> None:
+    found, begun = query(history), newest(history)
+    found.run_to_the_end(limit)
+    history.write(rows(0, 10, v=1.0))
+    assert found.step(limit) is not isinstance(limit, ReadMinRows)
+    history.write(rows(10, 30, v=2.0))
+    found.run_to_the_end(limit)
+    assert Counter(found.rows) == history.expected(found, begun, begun)
+    if isinstance(limit, ReadMaxFiles):
+        assert len(found.batches) == 8 + 2  # tablets, then commits
+    if isinstance(limit, ReadMaxBytes):
+        assert len(found.batches) > 5
+    if isinstance(limit, ReadMinRows):
+        assert [len(batch) for batch in found.batches] == [1_000, 30]
+
+
+def test_rows_that_one_limit_waits_for_are_given_under_another(history: History) -> None:
+    found = query(history)
+    found.run_to_the_end()
+    history.write(rows(0, 10, v=1.0))
+    assert not found.step(ReadMinRows(20))
+    assert not found.step(ReadMinRows(20))
+    assert found.step(ReadMinRows(10))
+    assert len(found.batches[1]) == 10
+
+
+def test_options_give_the_default_limit_and_everything_means_everything(history: History) -> None:
+    assert query(history).made().getDefaultReadLimit() == ReadAllAvailable()
+    assert query(history, maxRowsPerTrigger="5").made().getDefaultReadLimit() == ReadMaxRows(5)
+    assert query(history, maxBytesPerTrigger="10g").made().getDefaultReadLimit() == ReadMaxBytes(10 << 30)
+    both = query(history, maxRowsPerTrigger="900", maxBytesPerTrigger="3k")
+    assert both.made().getDefaultReadLimit() == ReadMaxRows(900)
+    both.step()
+    assert 0 < len(both.rows) < 500
+    found = query(history, maxRowsPerTrigger="5")
+    found.step(ReadAllAvailable())
+    assert len(found.rows) == 1_000
+
+
+def test_few_tasks_are_planned_unless_more_are_asked_for(history: History) -> None:
+    found = query(history)
+    few = query(history, minPartitions="5")
+    for each in (found, few):
+        each.step()
+    history.write(rows(0, 600, v=1.0))
+    for each in (found, few):
+        each.step()
+        assert Counter(each.batches[1]) == Counter(rows(0, 600, v=1.0).values())
+    assert [len(sizes) for sizes in found.sizes] == [1, 1]
+    assert [len(sizes) for sizes in few.sizes] == [5, 5]
+    assert all(min(sizes) > 0 for sizes in few.sizes)
+    assert max(few.sizes[1]) < 300
+
+
+def test_many_rows_are_shared_by_several_tasks_within_the_users_bound(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticscan.connector.change_feed.ROWS_PER_TASK", 100)
+    found, bounded = query(history), query(history, numPartitions="3")
+    for each, count in ((found, 10), (bounded, 3)):
+        each.step()
+        assert len(each.sizes[0]) == count
+
+
+# ------------------------------------------------------------------------ the end of now
+
+
+def test_a_stream_that_ends_reads_what_was_there_when_it_began(history: History) -> None:
+    assert isinstance(query(history).made(), SupportsTriggerAvailableNow)
+    begun = newest(history)
+    found = Query(history.store.uri, {"maxRowsPerTrigger": "300"}, available_now=True)
+    reader = found.started()
+    history.write(rows(0, 10, v=1.0))  # comes too late
+    found.run_to_the_end()
+    assert Counter(found.rows) == Counter(history.at(begun))
+    assert [len(batch) <= 300 for batch in found.batches] == [True] * len(found.batches)
+    assert reader is found.reader
+    found.restart()
+    history.write(rows(10, 20, v=2.0))
+    found.started()
+    history.write(rows(20, 30, v=3.0))
+    found.run_to_the_end(ReadMinRows(50))  # it must not wait for more
+    assert Counter(found.rows) == Counter(
+        [*history.at(begun), *rows(0, 10, v=1.0).values(), *rows(10, 20, v=2.0).values()]
+    )
+
+
+def test_a_stream_that_ends_begins_no_later_than_it_ends(history: History) -> None:
+    for start in ("latest", None):
+        found = Query(
+            history.store.uri, {} if start is None else {"startingVersion": start}, available_now=True
+        )
+        reader = found.made()
+        reader.prepareForTriggerAvailableNow()
+        known = newest(history)
+        history.write(rows(0, 10, v=1.0))
+        begun = reader.initialOffset()
+        assert begun.get("at", begun.get("commit")) == known
+
+
+# ------------------------------------------------------------------------ idle
+
+
+@contextlib.contextmanager
+def opened_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    paths: list[str] = []
+    real = LocalDisk.open
+
+    def noted(self: LocalDisk, path: str) -> Any:
+        paths.append(path)
+        return real(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalDisk, "open", noted)
+        yield paths
+
+
+def test_an_idle_poll_looks_at_versions_alone(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = query(history, maxRowsPerTrigger="100", streamName="idle")
+    found.run_to_the_end()
+    assert found.reader is not None
+    context = opened(history.store.uri).context
+    transactions: list[str] = []
+    real = context.catalog.reading
+
+    def noted() -> Any:
+        transactions.append("read")
+        return real()
+
+    monkeypatch.setattr(context.catalog, "reading", noted)
+    with opened_files(monkeypatch) as paths:
+        for _ in range(50):
+            assert found.reader.latestOffset(found.ends[-1], ReadMaxRows(100)) == found.ends[-1]
+            assert found.reader.reportLatestOffset() is not None
+    assert paths == []
+    assert transactions == []
+
+
+def test_commits_of_others_are_looked_at_once_and_no_file_is(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = query(history, maxRowsPerTrigger="100")
+    found.run_to_the_end()
+    history.store.create_table("other", SCHEMA, ["id"])
+    with opened_files(monkeypatch) as paths:
+        assert not found.step()
+        assert not found.step()
+    assert paths == []
+
+
+def test_whole_commits_are_chosen_without_opening_files(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = query(history, maxRowsPerTrigger="1000")
+    found.run_to_the_end()
+    history.write(rows(0, 100, v=1.0))
+    assert found.reader is not None
+    with opened_files(monkeypatch) as paths:
+        end = found.reader.latestOffset(found.ends[-1], ReadMaxRows(1_000))
+    assert end["commit"] == newest(history)
+    assert paths == []
+
+
+def test_the_lag_is_reported(history: History) -> None:
+    found = query(history, maxRowsPerTrigger="600")
+    assert found.made().reportLatestOffset() is None
+    found.step()
+    assert found.reports[0] is not None
+    assert found.reports[0]["commit"] == newest(history)
+    assert 300 < found.reports[0]["behindRows"] < 500
+    found.run_to_the_end()
+    assert found.reports[-1] == {
+        "commit": newest(history),
+        "behindCommits": 0,
+        "behindRows": 0,
+        "behindSeconds": 0.0,
+    }
+    history.write(rows(0, 600, v=1.0))
+    history.write(rows(0, 7, v=1.0))
+    found.step()
+    report = found.reports[-1]
+    assert report is not None
+    assert (report["behindCommits"], report["behindRows"]) == (1, 7)
+    assert report["behindSeconds"] >= 0
+
+
+def test_offsets_are_small(history: History) -> None:
+    found = query(history, maxRowsPerTrigger="100")
+    found.run_to_the_end()
+    assert max(len(str(end)) for end in found.ends) < 400
+
+
+# ------------------------------------------------------------------------ replays
+
+
+def disturb(history: History, rng: random.Random) -> None:
+    """Something that changes where rows are, but not which there are."""
+    store = history.store
+    what = rng.choice(["move", "move", "split", "join", "expand", "contract", "compact", "collect"])
+    placement = store.topology.placement
+    names = dict(store.topology.shard_names)
+    tablet = rng.choice(placement.tablets)
+    with contextlib.suppress(InvalidTopologyChange):
+        match what:
+            case "move":
+                store.move(tablet.id, rng.choice(list(names.values())))
+            case "split":
+                store.split(tablet.id)
+            case "join":
+                at = placement.tablets.index(tablet)
+                if at + 1 < len(placement.tablets):
+                    store.join(tablet.id, placement.tablets[at + 1].id)
+            case "expand" if len(names) < 5:
+                free = next(f"s{n}" for n in range(1, 99) if f"s{n}" not in names.values())
+                store.expand([free])
+            case "contract" if len(names) > 1:
+                store.contract(rng.choice(list(names.values())))
+            case "compact":
+                store.compact("t")
+            case "collect":
+                store.collect_garbage()
+
+
+def write_something(history: History, rng: random.Random) -> None:
+    what = rng.choices(["write", "delete", "overwrite", "other"], [6, 3, 1, 1])[0]
+    keys = rng.sample(range(400), rng.choice([1, 5, 30, 120]))
+    value = rng.randrange(1_000) / 4
+    if what == "write":
+        history.write({key: (key, f"n{key % 7}", value) for key in keys})
+    elif what == "delete":
+        history.delete(keys)
+    elif what == "overwrite":
+        history.write({key: (key, "over", value) for key in keys[:60]}, overwrite=True)
+    else:
+        data = pa.table({"id": keys, "name": ["x"] * len(keys), "v": [value] * len(keys)}, schema=SCHEMA)
+        history.store.write("other", data)
+
+
+LIMITS: list[ReadLimit | None] = [
+    None,
+    None,
+    ReadAllAvailable(),
+    ReadMaxRows(1),
+    ReadMaxRows(17),
+    ReadMaxRows(90),
+    ReadMaxBytes(1_000),
+    ReadMaxFiles(2),
+    ReadMinRows(40),
+]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_change_is_read_once_through_moves_restarts_and_replays(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    with Store.create(tmp_path / "soup.store", ["s1", "s2"], tablets=4, slots=32) as store:
+        store.create_table("t", SCHEMA, ["id"])
+        store.create_table("other", SCHEMA, ["id"])
+        history = History(store)
+        for _ in range(rng.randint(0, 4)):
+            write_something(history, rng)
+        options = {
+            "readChangeFeed": rng.choice(["true", "false"]),
+            "maxRowsPerTrigger": rng.choice(["25", "200"]),
+        }
+        options |= rng.choice([{}, {"skipChangeCommits": "true"}, {"minPartitions": "3"}])
+        start = rng.choice([None, None, "latest", "earliest", "1"])
+        keeps = rng.random() < 0.5
+        if start is not None:
+            options["startingVersion"] = start
+        if not keeps:  # only the stream's own lease keeps what it needs
+            options["streamName"] = "soup"
+        found, begun = Query(store.uri, options), newest(history)
+        snapshot = None if start in ("latest", "1") else begun
+        if start == "earliest":
+            snapshot = begun = store.table("t").oldest_snapshot
+        found.step(rng.choice(LIMITS), rng.choice([None, "logged", "read"]))
+        if not keeps:
+            store.set_retention("t", 0)
+        found.meanwhile = lambda: rng.random() < 0.3 and disturb(history, rng)
+        for _ in range(rng.randint(10, 30)):
+            match rng.choice(["write", "write", "disturb", "step", "step", "step", "restart", "again"]):
+                case "write":
+                    write_something(history, rng)
+                case "disturb":
+                    disturb(history, rng)
+                case "step":
+                    found.step(rng.choice(LIMITS), rng.choice([None, None, None, "logged", "read"]))
+                case "restart":
+                    found.restart()
+                case "again" if keeps and found.done > 1:
+                    reader, number = found.started(), rng.randrange(1, found.done)
+                    parts = reader.partitions(found.ends[number - 1], found.ends[number])
+                    assert Counter(read_all(reader, parts)[0]) == Counter(found.batches[number])
+        found.run_to_the_end()
+        first = 0 if start == "1" else begun
+        assert without_times(found, found.rows) == history.expected(found, snapshot, first)
+
+
+def test_changes_of_one_key_come_in_the_order_of_their_commits(history: History) -> None:
+    found = query(history, readChangeFeed="true", startingVersion="latest", minPartitions="4")
+    found.step()
+    for value in (1.0, 2.0, 3.0):
+        history.write(rows(0, 300, v=value))
+        history.delete(list(range(100)))
+        history.write(rows(50, 60, v=value), overwrite=True)
+    found.run_to_the_end()
+    reader = found.started()
+    for part in reader.partitions(found.ends[0], found.ends[-1]):
+        seen: dict[int, int] = {}
+        for row in read_all(found.made(), [part])[0]:
+            assert seen.get(row[0], 0) <= row[4]
+            seen[row[0]] = row[4]
+
+
+def test_a_task_follows_tablets_that_move_after_it_was_planned(history: History) -> None:
+    found = query(history, startingVersion="1", minPartitions="4")
+    reader = found.started()
+    begun = carried(reader.initialOffset())
+    history.write(rows(0, 500, v=2.0))
+    end = carried(reader.latestOffset(begun, ReadAllAvailable()))
+    parts = reader.partitions(begun, end)
+    history.store.expand(["s3", "s4"])
+    history.store.contract("s1")
+    history.store.compact("t")
+    assert Counter(read_all(found.made(), parts)[0]) == Counter(history.after(0))
+    assert Counter(read_all(found.made(), parts)[0]) == Counter(history.after(0))
+
+
+# ------------------------------------------------------------------------ what is kept
+
+
+def test_a_stream_with_a_name_keeps_what_it_needs(history: History) -> None:
+    found, begun = query(history, streamName="nightly"), newest(history)
+    found.step()
+    leases = history.store.status()["leases"]
+    assert [(lease["purpose"], lease["snapshot"]) for lease in leases] == [("stream:nightly", begun)]
+    assert leases[0]["expires_at"] > time.time() + 6 * 86_400
+    history.write(rows(0, 10, v=1.0))
+    history.write(rows(0, 10, v=2.0))
+    forget(history)
+    found.restart()
+    found.run_to_the_end()
+    assert Counter(found.rows) == history.expected(found, begun, begun)
+
+
+def test_a_lease_moves_forward_with_the_stream_but_is_written_rarely(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held() -> int:
+        return int(history.store.status()["leases"][0]["snapshot"])
+
+    found, begun = query(history, streamName="nightly"), newest(history)
+    found.run_to_the_end()
+    for value in (1.0, 2.0, 3.0):
+        history.write(rows(0, 10, v=value))
+        found.step()
+    assert held() == begun
+    monkeypatch.setattr(stream_lease, "RENEW_SECONDS", 0)
+    history.write(rows(0, 10, v=4.0))
+    found.step()
+    assert begun < held() < newest(history)
+    history.write(rows(0, 10, v=5.0))
+    found.step()
+    assert not found.step()
+    assert held() == newest(history) - 1  # of the last batch nobody knows yet that it was done
+    found.restart()
+    found.step()
+    assert held() == newest(history)
+
+
+def test_streams_of_different_names_hold_leases_of_their_own(history: History) -> None:
+    for name in ("a", "b", "a"):
+        query(history, streamName=name).step()
+    assert sorted(lease["purpose"] for lease in history.store.status()["leases"]) == ["stream:a", "stream:b"]
+
+
+def test_a_stream_without_a_name_pins_nothing_but_its_snapshot(history: History) -> None:
+    found = query(history, maxRowsPerTrigger="100")
+    found.step()
+    assert history.store.status()["leases"] == []
+    found = query(history, maxRowsPerTrigger="100")
+    history.store.set_retention("t", 0)
+    begun = newest(history)
+    found.step()
+    (lease,) = history.store.status()["leases"]
+    assert lease["snapshot"] == begun
+    history.write(rows(0, 500, v=2.0))
+    forget(history)
+    while "at" in found.ends[-1]:
+        found.step()
+    assert Counter(found.rows) == Counter(history.at(begun))
+    query(history, maxRowsPerTrigger="100").step()
+    assert len({lease["id"] for lease in history.store.status()["leases"]}) <= 2
+
+
+def test_a_gap_is_an_error_that_names_it(history: History) -> None:
+    found = query(history)
+    found.run_to_the_end()
+    lost = history.write(rows(0, 10, v=1.0))
+    last = history.write(rows(0, 10, v=2.0))
+    forget(history)
+    with pytest.raises(ChangesExpired, match=f"{lost} to {last}") as caught:
+        found.step()
+    assert caught.value.fields["oldest"] == last
+
+
+def test_a_gap_is_passed_over_where_that_is_allowed(
+    history: History, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = query(history, failOnDataLoss="false", maxRowsPerTrigger="2000")
+    found.run_to_the_end()
+    history.write(rows(0, 10, v=1.0))
+    forget(history)
+    history.write(rows(5, 8, v=2.0))
+    with caplog.at_level(logging.WARNING):
+        found.run_to_the_end()
+    assert sorted(found.rows[1_000:]) == sorted(rows(5, 8, v=2.0).values())
+    assert "no longer kept" in caplog.text
+
+
+def test_a_gap_without_commits_of_the_table_is_none(history: History) -> None:
+    found = query(history)
+    found.run_to_the_end()
+    history.store.create_table("other", SCHEMA, ["id"])
+    history.store.set_retention("t", 0)
+    history.store.move(1, "s2")
+    history.store.compact("t")
+    assert history.store.table("t").oldest_snapshot > found.ends[-1]["commit"]
+    history.write(rows(0, 3, v=2.0))
+    found.restart()
+    found.run_to_the_end()
+    assert len(found.rows) == 1_003
+
+
+def test_a_snapshot_that_is_gone_is_an_error_or_left_for_the_oldest_one(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = query(history, maxRowsPerTrigger="300")
+    found.step()
+    history.write(rows(0, 1_000, v=2.0))
+    forget(history)
+    found.restart()
+    for limit in (ReadMaxRows(300), ReadAllAvailable()):
+        with pytest.raises(SnapshotExpired):
+            found.step(limit)
+    assert len(found.ends) == 1  # a batch that cannot be read is not even begun
+    assert found.started().partitions(found.ends[0], found.ends[0]) == []
+    begun = found.start_of(0)
+    with pytest.raises(SnapshotExpired):
+        found.started().partitions(begun, found.ends[0])
+    found.options["failOnDataLoss"] = "false"
+    found.restart()
+    assert found.started().partitions(found.start_of(0), found.ends[0]) == []
+    found.run_to_the_end()
+    assert {row[0] for row in found.rows} == set(range(1_000))
+    assert {row[2] for row in found.rows} == {0.5, 2.0}
+
+
+# ------------------------------------------------------------------------ refused
+
+
+def test_an_offset_of_another_store_is_refused(history: History, tmp_path: Path) -> None:
+    other = Store.create(tmp_path / "other.store", ["s1"], tablets=1, slots=64)
+    other.create_table("t", SCHEMA, ["id"])
+    foreign = query(History(other)).made().initialOffset()
+    for call in calls(query(history).made(), foreign):
+        with pytest.raises(InvalidOffset, match="store"):
+            call()
+
+
+def calls(reader: DataSourceStreamReader, offset: dict[str, Any]) -> list[Callable[[], Any]]:
+    good = reader.initialOffset()
+    return [
+        lambda: reader.latestOffset(offset, ReadAllAvailable()),
+        lambda: reader.partitions(good, offset),
+        lambda: reader.partitions(offset, good),
+        lambda: reader.commit(offset),
+    ]
+
+
+def test_an_offset_that_was_edited_is_refused(history: History) -> None:
+    found = query(history, maxRowsPerTrigger="100")
+    found.step()
+    edited = found.ends[0] | {"slot": 0}
+    for call in calls(found.made(), edited):
+        with pytest.raises(InvalidOffset, match="altered"):
+            call()
+
+
+def test_a_table_that_was_made_again_ends_its_streams(history: History) -> None:
+    found, other = query(history), query(history)
+    found.run_to_the_end()
+    other.run_to_the_end()
+    history.store.drop_table("t")
+    with pytest.raises(TableChanged):
+        found.step()
+    history.store.create_table("t", SCHEMA, ["id"])
+    with pytest.raises(TableChanged):
+        found.step()
+    other.restart()
+    with pytest.raises(TableChanged):
+        other.step()
+
+
+def test_a_task_of_a_table_that_was_made_again_fails(history: History) -> None:
+    found = query(history, startingVersion="1")
+    reader = found.started()
+    begun = reader.initialOffset()
+    parts = reader.partitions(begun, reader.latestOffset(begun, ReadAllAvailable()))
+    history.store.drop_table("t")
+    history.store.create_table("t", SCHEMA, ["id"])
+    with pytest.raises(TableChanged):
+        read_all(reader, parts)
+
+
+def test_offsets_that_go_backwards_are_refused(history: History) -> None:
+    found = query(history, maxRowsPerTrigger="400")
+    found.run_to_the_end()
+    history.write(rows(0, 10, v=1.0))
+    found.run_to_the_end()
+    reader = found.started()
+    for late in range(1, len(found.ends)):
+        with pytest.raises(InvalidOffset, match=r"go back|began at"):
+            reader.partitions(found.ends[late], found.ends[late - 1])
+    assert reader.partitions(found.ends[-1], found.ends[-1]) == []
+
+
+def test_a_store_that_went_back_in_time_is_noticed(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = query(history)
+    found.run_to_the_end()
+    history.write(rows(0, 10, v=1.0))
+    found.step()
+    found.restart()
+    reader = found.started()
+    monkeypatch.setattr(reader, "_newest", lambda tx: tx.versions()[1] - 1)
+    with pytest.raises(InvalidOffset, match="backup"):
+        reader.latestOffset(found.ends[-1], ReadAllAvailable())
+
+
+def test_tasks_that_we_did_not_plan_are_refused(history: History) -> None:
+    found = query(history, startingVersion="1")
+    reader = found.started()
+    begun = reader.initialOffset()
+    (part,) = reader.partitions(begun, reader.latestOffset(begun, ReadAllAvailable()))
+    assert isinstance(part, ChangePartition)
+    assert all(type(value) is str for value in vars(part).values())
+    assert "s1, s2" in repr(part)
+    wider = part.content.replace("[[1,2,", "[[0,2,")
+    assert wider != part.content
+    forged = [
+        ChangePartition(part.store_id, wider, part.mac, part.shards),
+        ChangePartition(part.store_id, part.content, found.ends[0]["mac"] if found.ends else "0" * 16, ""),
+        ChangePartition(part.store_id, None, part.mac, ""),  # type: ignore[arg-type]
+        InputPartition(5),
+    ]
+    for each in forged:
+        with pytest.raises(ContinuationKeyError):
+            list(reader.read(each))
+    assert list(reader.read(InputPartition(None))) == []
+    with pytest.raises(TableChanged):
+        list(reader.read(ChangePartition("another", part.content, part.mac, "")))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"startingVersion": "1", "startingTimestamp": "2026-01-01"}, "startingTimestamp"),
+        ({"endingVersion": "1"}, "endingVersion"),
+        ({"endingTimestamp": "2026-01-01"}, "endingTimestamp"),
+        ({"versionAsOf": "1"}, "versionAsOf"),
+        ({"timestampAsOf": "1"}, "timestampAsOf"),
+        ({"index": "by_name"}, "index"),
+        ({"includeMetadata": "true"}, "includeMetadata"),
+        ({"explain": "true"}, "explain"),
+        ({"pushdown": "true"}, "pushdown"),
+        ({"minPartitions": "4", "numPartitions": "3"}, "minPartitions"),
+        ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger"),
+        ({"maxBytesPerTrigger": "much"}, "maxBytesPerTrigger"),
+        ({"startingVersion": "soon"}, "startingVersion"),
+        ({"startingVersion": "-1"}, "startingVersion"),
+        ({"startingTimestamp": "never"}, "startingTimestamp"),
+        ({"streamName": " "}, "streamName"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss"),
+    ],
+)
+def test_options_that_a_stream_cannot_have_are_refused(
+    history: History, options: dict[str, str], told: str
+) -> None:
+    with pytest.raises(InvalidOption, match=told) as caught:
+        query(history, **options).source().streamReader(StructType([StructField("id", LongType())]))
+    assert caught.value.fields["option"] == told
+
+
+def test_a_wrong_filter_is_told_when_the_stream_begins(history: History) -> None:
+    with pytest.raises(FilterError):
+        query(history, filter="id =").source().streamReader(StructType([StructField("id", LongType())]))
+
+
+# ------------------------------------------------------------------------ batch reads of changes
+
+
+def batch(history: History, **options: str) -> list[Row]:
+    source = ElasticScanSource(
+        {"store": history.store.uri, "table": "t", "readChangeFeed": "true", **options}
+    )
+    reader = source.reader(source.schema())
+    assert isinstance(reader, ChangeFeedReader)
+    parts = reader.partitions()
+    assert parts
+    return read_all(reader, parts)[0]  # type: ignore[arg-type]
+
+
+def test_a_batch_reads_the_changes_of_commits_both_named_ones_included(history: History) -> None:
+    first = history.write(rows(995, 1_005, v=1.0))
+    last = history.delete([1, 2])
+    history.write(rows(0, 1, v=9.0))
+    found = batch(
+        history, startingVersion=str(first), endingVersion=str(last), filter="id != 2", batchSize="3"
+    )
+    expected = [row for row in history.feed_after(first - 1) if row[4] <= last and row[0] != 2]
+    assert Counter(row[:-1] for row in found) == Counter(expected)
+    assert Counter(row[:-1] for row in batch(history, startingVersion="earliest")) == Counter(
+        history.feed_after(0)
+    )
+    only = batch(history, startingVersion=str(last), endingVersion=str(last), columns="id", minPartitions="4")
+    assert Counter(row[:2] for row in only) == {(1, "delete"): 1, (2, "delete"): 1}
+
+
+def test_a_batch_reads_the_changes_of_a_time(history: History) -> None:
+    first = history.write(rows(995, 1_005, v=1.0))
+    last = history.delete([1, 2])
+    times = {c.number: c.created_at for c in history.store.commits("t")}
+    history.write(rows(0, 1, v=9.0))
+    found = batch(history, startingTimestamp=repr(times[first]), endingTimestamp=repr(times[last]))
+    assert {row[4] for row in found} == {first, last}
+    told = {row[4]: round(row[5].timestamp(), 4) for row in found}
+    assert told == {number: round(times[number], 4) for number in (first, last)}
+
+
+def test_a_batch_without_changes_has_no_rows(history: History) -> None:
+    history.store.create_table("other", SCHEMA, ["id"])
+    assert batch(history, startingVersion=str(newest(history))) == []
+
+
+def test_a_batch_of_changes_is_a_plan_that_stays(history: History) -> None:
+    source = ElasticScanSource(
+        {"store": history.store.uri, "table": "t", "readChangeFeed": "true", "startingVersion": "1"}
+    )
+    reader = source.reader(source.schema())
+    history.store.set_retention("t", 0)
+    parts, expected = reader.partitions(), Counter(history.feed_after(0))
+    history.write(rows(0, 1_000, v=3.0))
+    history.delete(list(range(500)))
+    history.store.compact("t")
+    history.store.expand(["s3"])
+    found = read_all(reader, parts)[0]  # type: ignore[arg-type]
+    assert Counter(row[:-1] for row in found) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({}, InvalidOption),
+        ({"startingVersion": "latest"}, InvalidOption),
+        ({"startingVersion": "2", "endingVersion": "1"}, InvalidOption),
+        ({"startingVersion": "1", "endingTimestamp": "5"}, InvalidOption),
+        ({"startingVersion": "1", "endingVersion": "1", "endingTimestamp": "5"}, InvalidOption),
+        ({"startingVersion": "99"}, SnapshotNotFound),
+        ({"startingVersion": "1", "endingVersion": "99"}, SnapshotNotFound),
+        ({"startingVersion": "1", "maxRowsPerTrigger": "99"}, InvalidOption),
+        ({"startingVersion": "1", "streamName": "x"}, InvalidOption),
+        ({"startingVersion": "1", "versionAsOf": "1"}, InvalidOption),
+        ({"startingVersion": "1", "index": "by_name"}, InvalidOption),
+        ({"readChangeFeed": "false", "startingVersion": "1"}, InvalidOption),
+        ({"readChangeFeed": "false", "endingTimestamp": "1"}, InvalidOption),
+    ],
+)
+def test_a_batch_of_changes_says_what_it_cannot_do(
+    history: History, options: dict[str, str], error: type[ElasticScanError]
+) -> None:
+    with pytest.raises(error):
+        batch(history, **options)
+
+
+def test_a_batch_of_changes_that_are_gone_is_an_error(history: History) -> None:
+    history.write(rows(0, 10, v=1.0))
+    forget(history)
+    with pytest.raises(ChangesExpired):
+        batch(history, startingVersion="1")
+    assert batch(history, startingVersion="1", failOnDataLoss="false") == []
+
+
+def test_nothing_is_written_to_a_view_of_changes(history: History) -> None:
+    source = ElasticScanSource(
+        {"store": history.store.uri, "table": "t", "readChangeFeed": "true", "startingVersion": "1"}
+    )
+    with pytest.raises(InvalidOption, match="readChangeFeed"):
+        source.writer(source.schema(), False)
