@@ -224,6 +224,11 @@ class CommitTx(FragmentTx):
             for row in self._sql.execute(query)
         ]
 
+    def oldest_leased(self, table: int) -> int | None:
+        """The oldest snapshot of a table that some lease holds."""
+        running = (leases.c.table_id == table, leases.c.expires_at >= self.now)
+        return self._sql.execute(select(func.min(leases.c.snapshot)).where(*running)).scalar()
+
     def kept_seconds(self, snapshot: int, retention_seconds: float) -> float:
         """For how much longer the retention period alone keeps a snapshot readable."""
         later = select(func.min(commits.c.created_at)).where(commits.c.number > snapshot)
@@ -239,10 +244,7 @@ class CommitTx(FragmentTx):
         """The oldest snapshot that a lease or the retention period may still ask for."""
         newest = self.versions()[1]
         kept = newest if retention_seconds <= 0 else self.commit_before(self.now - retention_seconds)
-        query = select(func.min(leases.c.snapshot)).where(
-            leases.c.table_id == table, leases.c.expires_at >= self.now
-        )
-        leased = self._sql.execute(query).scalar()
+        leased = self.oldest_leased(table)
         return kept if leased is None else min(kept, leased)
 
 

@@ -55,8 +55,9 @@ that upsert, `explaining` answers the option `explain`, `source` is the entry,
 
 from elasticscan.connector.catalog import Catalog, TableRead
 from elasticscan.connector.source import ElasticScanSource, attach, register
+from elasticscan.connector.stream_log import StreamLog
 
 # The name under which Spark looks for a source in modules called `pyspark_...`.
 DefaultSource = ElasticScanSource
 
-__all__ = ["Catalog", "DefaultSource", "ElasticScanSource", "TableRead", "attach", "register"]
+__all__ = ["Catalog", "DefaultSource", "ElasticScanSource", "StreamLog", "TableRead", "attach", "register"]

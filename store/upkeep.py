@@ -85,8 +85,8 @@ def _worth_it(fragments: tuple[Fragment, ...]) -> bool:
 
 
 def _still_allowed(tx: Tx, table: TableInfo, horizon: int) -> bool:
-    leased = [lease["snapshot"] for lease in tx.leases() if lease["table"] == table.name]
-    return min(leased, default=horizon) >= horizon
+    leased = tx.oldest_leased(table.id)
+    return leased is None or leased >= horizon
 
 
 def _being_copied(tx: Tx) -> SlotSet:

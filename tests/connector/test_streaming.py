@@ -612,6 +612,18 @@ def test_changes_of_one_key_come_in_the_order_of_their_commits(history: History)
             seen[row[0]] = row[4]
 
 
+def test_the_rest_of_a_large_commit_and_the_next_ones_are_read_in_one_batch(history: History) -> None:
+    found, begun = query(history, minPartitions="8"), newest(history)
+    found.run_to_the_end()
+    history.write(rows(0, 120, v=1.0))
+    history.write(rows(0, 30, v=2.0))
+    history.write(rows(0, 25, v=3.0))
+    found.run_to_the_end(ReadMaxRows(90))
+    assert "commit" in found.ends[1] and found.ends[1]["slot"]
+    assert len(found.ends) == 3
+    assert Counter(found.rows) == history.expected(found, begun, begun)
+
+
 def test_a_task_follows_tablets_that_move_after_it_was_planned(history: History) -> None:
     found = query(history, startingVersion="1", minPartitions="4")
     reader = found.started()
@@ -641,6 +653,16 @@ def test_a_stream_with_a_name_keeps_what_it_needs(history: History) -> None:
     found.restart()
     found.run_to_the_end()
     assert Counter(found.rows) == history.expected(found, begun, begun)
+
+
+def test_a_batch_that_is_repeated_is_held_from_its_start_on(history: History) -> None:
+    found, begun = query(history), newest(history)
+    found.step()
+    history.write(rows(0, 10, v=1.0))
+    found.step(die="logged")
+    found.options["streamName"] = "late"
+    found.started()
+    assert [lease["snapshot"] for lease in history.store.status()["leases"]] == [begun]
 
 
 def test_a_lease_moves_forward_with_the_stream_but_is_written_rarely(
@@ -704,17 +726,20 @@ def test_a_gap_is_an_error_that_names_it(history: History) -> None:
     assert caught.value.fields["oldest"] == last
 
 
+@pytest.mark.parametrize("feed", ["true", "false"])
 def test_a_gap_is_passed_over_where_that_is_allowed(
-    history: History, caplog: pytest.LogCaptureFixture
+    history: History, caplog: pytest.LogCaptureFixture, feed: str
 ) -> None:
-    found = query(history, failOnDataLoss="false", maxRowsPerTrigger="2000")
+    found = query(history, failOnDataLoss="false", maxRowsPerTrigger="2000", readChangeFeed=feed)
     found.run_to_the_end()
-    history.write(rows(0, 10, v=1.0))
+    history.write(rows(0, 10, v=1.0), overwrite=True)
+    history.write(rows(0, 10, v=1.5))
     forget(history)
-    history.write(rows(5, 8, v=2.0))
+    last = history.write(rows(15, 18, v=2.0))
     with caplog.at_level(logging.WARNING):
         found.run_to_the_end()
-    assert sorted(found.rows[1_000:]) == sorted(rows(5, 8, v=2.0).values())
+    assert len(found.batches[-1]) == 3
+    assert without_times(found, found.rows[1_000:]) == history.expected(found, None, last - 1)
     assert "no longer kept" in caplog.text
 
 
@@ -726,8 +751,13 @@ def test_a_gap_without_commits_of_the_table_is_none(history: History) -> None:
     history.store.move(1, "s2")
     history.store.compact("t")
     assert history.store.table("t").oldest_snapshot > found.ends[-1]["commit"]
-    history.write(rows(0, 3, v=2.0))
+    found.options["streamName"] = "late"
     found.restart()
+    assert not found.step()
+    (lease,) = history.store.status()["leases"]
+    assert lease["snapshot"] == history.store.table("t").oldest_snapshot
+    history.write(rows(0, 3, v=2.0))
+    forget(history)
     found.run_to_the_end()
     assert len(found.rows) == 1_003
 

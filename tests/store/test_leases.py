@@ -97,3 +97,15 @@ def test_a_key_that_outlived_retention_and_lease_is_refused(tmp_path: Path) -> N
     overwrite_and_compact(store, 2)
     with pytest.raises(SnapshotExpired):
         store.resume(page.key)
+
+
+def test_a_lease_on_a_table_that_was_dropped_does_not_hold_up_its_successor(tmp_path: Path) -> None:
+    clock = ManualClock(1_000.0)
+    store = made(tmp_path / "s", clock, 0)
+    next(iter(store.scan("t", page_rows=10)))
+    assert len(store.status()["leases"]) == 1
+    store.drop_table("t")
+    store.create_table("t", SCHEMA, ["id"])
+    for value in range(3):
+        store.write("t", rows(value))
+    assert store.compact() > 0
