@@ -50,15 +50,19 @@ class LocalShards:
         self._context, self._may_match = context, may_match
 
     def read_page(self, request: PageRequest) -> PageRows:
-        try:
-            return self._read(request)
-        except FragmentDamaged:
-            # A file may have been collected between the look-up and the opening, by another
-            # process, after a compaction. Then there is a newer layout; otherwise it is damage.
-            return self._read(request)
+        failed: TableState | None = None
+        while True:
+            state = self._context.table_state(request.table, request.snapshot)
+            try:
+                return self._read(request, state)
+            except FragmentDamaged:
+                # A file may have been collected between the look-up and the opening, by another
+                # process, after a compaction. Then there is a newer layout; otherwise it is damage.
+                if failed is not None and failed.layout == state.layout:
+                    raise
+                failed = state
 
-    def _read(self, request: PageRequest) -> PageRows:
-        state = self._context.table_state(request.table, request.snapshot)
+    def _read(self, request: PageRequest, state: TableState) -> PageRows:
         bounds = Bounds(state.floor(request.snapshot), request.snapshot)
         if request.changes is not None:
             return self._read_changes(request, request.changes, state)

@@ -17,6 +17,7 @@ import msgpack
 import pyarrow as pa
 import pytest
 
+from elasticscan import storage
 from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import (
     AlreadyExists,
@@ -30,7 +31,7 @@ from elasticscan.base.errors import (
 from elasticscan.reader import ContinuationKey
 from elasticscan.reader.keys import pack
 from elasticscan.storage import build_runs, open_disk
-from elasticscan.store import Scan, Store, indexing, writer
+from elasticscan.store import Scan, Store, indexing, shards, writer
 from elasticscan.topology import IndexInfo
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.soup import START
@@ -514,6 +515,36 @@ def test_two_who_build_the_same_index_at_once_both_succeed(
     assert made[0] == made[1]
     check_index(store, "again")
     assert files_of(store) == known_files(store), "runs that were not entered are removed"
+
+
+@pytest.mark.parametrize("index", ["none", "by_k"])
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_page_is_read_however_often_its_files_are_collected_between_look_up_and_opening(
+    store: Store, monkeypatch: pytest.MonkeyPatch, index: str, times: int
+) -> None:
+    """Each time there is a newer layout; only with the same one a missing file would be damage."""
+    expected = everything(store)
+    scan = store.scan("t", index=index, page_rows=COUNT)
+    left = list(range(times))
+
+    def collecting(read_page: Callable[..., Any]) -> Callable[..., Any]:
+        def late(*args: Any) -> Any:
+            if left:
+                left.pop()
+                with Store.open(store.uri, clock=ManualClock(START)) as other:
+                    other.write("t", table_of(range(COUNT), value=5))
+                    other.compact()
+                    assert other.collect_garbage(0) > 0
+            return read_page(*args)
+
+        return late
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "read_page", collecting(storage.read_page))
+        patch.setattr(shards, "read_index_page", collecting(storage.read_index_page))
+        monkeypatch.setattr(store.context, "_readers", type(store.context._readers)())
+        assert sorted(read(scan), key=in_order) == expected
+    assert not left
 
 
 # ------------------------------------------------------------------------------ damage, full disks
