@@ -65,7 +65,7 @@ class ChangeScan:
         return pa.schema([*fields, *feed_fields()] if self._feed else fields)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        if self._after >= self.upto:
+        if self._after >= self.upto or not self._slots:
             return
         with self._context.catalog.reading() as tx:
             check_kept(tx, self._table, self._after)
