@@ -139,8 +139,15 @@ class Elasticity:
         while True:
             owner = new_owner()
             with self._context.catalog.writing() as tx:
-                if all(s.id != shard for s in tx.shards()):
+                known = next((s for s in tx.shards() if s.id == shard), None)
+                if known is None:
                     return moved  # another process removed it
+                if not known.draining:
+                    raise InvalidTopologyChange(
+                        f"shard {known.name!r} was taken back by an expansion while it was being emptied; it "
+                        "stays, and nothing is lost",
+                        shard=known.name,
+                    )
                 coming = [m for m in tx.moves() if shard in (m.source, m.target)]
                 if not tx.placement().at(shard) and not coming:
                     tx.remove_shard(shard)

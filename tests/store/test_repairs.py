@@ -9,7 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import AlreadyExists, FragmentDamaged, ShardUnavailable, StoreDamaged
+from elasticscan.base.errors import (
+    AlreadyExists,
+    FragmentDamaged,
+    InvalidTopologyChange,
+    ShardUnavailable,
+    StoreDamaged,
+)
 from elasticscan.store import Store, elasticity, publish, stage
 
 ROWS = 2_000
@@ -148,3 +154,13 @@ def test_an_empty_catalog_file_is_damage_and_no_invitation(tmp_path: Path) -> No
         Store.open(tmp_path / "store")
     with pytest.raises(StoreDamaged, match="backup"):
         Store.create(tmp_path / "store", ["a"])
+
+
+def test_a_contraction_that_an_expansion_takes_back_ends_at_once(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "back", ["s1", "s2"], tablets=4)
+    how = store.elasticity()
+    with store.context.catalog.reading() as tx:
+        s2 = tx.shard_named("s2").id
+    with pytest.raises(InvalidTopologyChange, match="taken back"):
+        how._drain(s2)
+    assert [shard["name"] for shard in store.status()["shards"]] == ["s1", "s2"]
