@@ -32,14 +32,14 @@ demo: java $(VENV)/installed  ## scan a store while its tablets move, with Spark
 	$(BIN)/elasticscan demo
 
 test: java $(VENV)/installed  ## run all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: java $(VENV)/installed  ## format, lint, strict types, layers, then all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 bench: java $(VENV)/installed  ## run the benchmarks
 	$(BIN)/python benchmarks/run.py
