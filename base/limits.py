@@ -47,7 +47,8 @@ def check_name(kind: str, name: object) -> str:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidName(
-            f"{name!r} cannot name a {kind}: use 1 to 64 lower-case letters (a-z), digits and underscores",
+            f"the {kind} name {name!r} is not allowed: use 1 to 64 lower-case letters (a-z), digits and "
+            "underscores",
             kind=kind,
             name=name,
         )

@@ -214,42 +214,6 @@ def _decode_text(key: bytes, at: int, kind: pa.DataType) -> tuple[pa.Scalar, int
 # ---------------------------------------------------------------------------------- whole columns
 
 
-def encode_array(columns: Sequence[pa.Array]) -> pa.FixedSizeBinaryArray:
-    """The keys of all rows, for fixed-width columns only: what `encode_row` gives, row by row.
-
-    Raises `InvalidKey` for a null and `UnsupportedType` for strings, binaries and types no key may have.
-    """
-    for column in columns:
-        if column.type.id not in ENCODERS or column.type.id in _TEXTS or column.type.id in _BINARIES:
-            raise UnsupportedType(
-                f"Keys with a column of type {column.type} are not of one width. Encode them row by row.",
-                type=str(column.type),
-            )
-        if column.null_count:
-            raise _null()
-    rows, widths = len(columns[0]), [_width(column.type) for column in columns]
-    keys = np.empty((rows, sum(widths)), dtype=np.uint8)
-    at = 0
-    for column, width in zip(columns, widths, strict=True):
-        if rows:
-            _encode_fixed_column(column, width, keys[:, at : at + width])
-        at += width
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(at), rows, [None, pa.py_buffer(keys)])
-
-
-def _encode_fixed_column(column: pa.Array, width: int, out: NDArray[np.uint8]) -> None:
-    if column.type.id == _BOOL:
-        out[:, 0] = _values(column.cast(pa.uint8()), np.uint8)
-    elif column.type.id == _FIXED:
-        out[:] = _values(column, np.uint8, width).reshape(-1, width)
-    elif column.type.id == _DECIMAL:
-        out[:] = _values(column, np.uint8, 16).reshape(-1, 16)[:, ::-1]
-        out[:, 0] ^= 0x80
-    else:
-        flipped = _values(column, np.dtype(f"u{width}")) ^ (1 << (8 * width - 1))
-        out[:] = flipped.astype(f">u{width}").view(np.uint8).reshape(-1, width)
-
-
 def sort_codes(column: pa.Array) -> NDArray[Any]:
     """Integers that are ordered, and equal, as the column's values are; made for `numpy.lexsort`.
 

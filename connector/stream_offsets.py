@@ -33,7 +33,6 @@ from elasticscan.base.errors import InvalidOffset, TableChanged
 
 OFFSET_VERSION = 1
 _MAC_CHARS = 16
-_PLAIN_FIELDS = frozenset(("v", "store", "table", "slot", "mac"))
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
 from elasticscan.reader.access import IndexCondition, Ranges, bind, covered
-from elasticscan.reader.estimates import index_rows, key_sets, rows_in_blocks, selectivity
+from elasticscan.reader.estimates import index_rows, key_sets, rows_to_read, selectivity
 from elasticscan.reader.expression import Expression, column_names, to_sql
 from elasticscan.reader.key_sets import EVERYTHING
-from elasticscan.topology import HASH, SORTED, FragmentStatistics, IndexInfo, KeyHistogram
+from elasticscan.topology import HASH, SORTED, FragmentStatistics, IndexInfo, KeyHistogram, Stretch
 
 AUTO, NONE, DIRECT = "auto", "none", "direct"
 
@@ -88,6 +88,7 @@ def choose(
     primary_key: Sequence[str],
     needed_columns: Iterable[str],
     statistics: Sequence[FragmentStatistics],
+    stretches: Sequence[Stretch],
     indexes: Sequence[tuple[IndexInfo, Sequence[KeyHistogram]]],
     index: str = AUTO,
     count: CountEntries | None = None,
@@ -97,6 +98,7 @@ def choose(
     Args:
         needed_columns: the columns to return.
         statistics: of every fragment that the scan will read.
+        stretches: the slots of these fragments, by which of them speak for a slot.
         indexes: each with the histograms of its runs.
         index: "auto", "none" for a direct scan, or the name of the index to take whatever it costs.
         count: counts the entries in some ranges of an index; asked where that costs little. Without
@@ -105,13 +107,14 @@ def choose(
     Raises `IndexNotFound` for another name, `IndexNotReady` for an index that is still being built, and
     `InvalidOption` for one that is of no use for the condition.
     """
-    estimate = _Estimate(condition, schema, frozenset(primary_key), frozenset(needed_columns), statistics)
+    key, needed = frozenset(primary_key), frozenset(needed_columns)
+    estimate = _Estimate(condition, schema, key, needed, statistics, stretches)
     bounds = [bind(info, condition, schema) for info, _ in indexes]
     counted = [
         _counted(info, bound, len(histograms), count)
         for (info, histograms), bound in zip(indexes, bounds, strict=True)
     ]
-    estimate.limit_returned(counted)
+    estimate.correct_returned(zip(bounds, counted, strict=True))
     ways: list[_Way] = [(estimate.direct(), None, None)]
     for (info, histograms), bound, entries in zip(indexes, bounds, counted, strict=True):
         ways.append((estimate.of_index(info, bound, histograms, entries), info, bound))
@@ -169,19 +172,26 @@ class _Estimate:
         primary_key: frozenset[str],
         needed: frozenset[str],
         statistics: Sequence[FragmentStatistics],
+        stretches: Sequence[Stretch],
     ) -> None:
         self.primary_key, self.needed, self.statistics = primary_key, needed, statistics
         self.filter = None if condition is None else to_sql(condition)
         self.read = needed | (column_names(condition) if condition is not None else frozenset())
         self.keys = key_sets(condition, schema)
         # No block that is skipped has a matching row, so there are at most as many as in the others.
-        self.scanned = rows_in_blocks(statistics, self.keys)
+        self.scanned = rows_to_read(stretches, self.keys)
         rows = sum(fragment.rows for fragment in statistics)
-        self.returned = min(float(self.scanned), rows * selectivity(condition, schema, statistics))
+        self.returned = min(self.scanned, rows * selectivity(condition, schema, statistics))
 
-    def limit_returned(self, counted: Iterable[float | None]) -> None:
-        """Every row that is returned has an entry among those that any index would look at."""
-        self.returned = min([self.returned, *(entries for entries in counted if entries is not None)])
+    def correct_returned(self, counted: Iterable[tuple[IndexCondition | None, float | None]]) -> None:
+        """Every row that is returned has an entry among those that any index would look at.
+
+        If nothing is left to check of these, they are the rows that are returned, but for entries of
+        versions that were replaced.
+        """
+        found = [(bound, entries) for bound, entries in counted if bound is not None and entries is not None]
+        exact = [entries for bound, entries in found if bound.remainder is None]
+        self.returned = min(exact or [self.returned, *(entries for _, entries in found)])
 
     @property
     def projection(self) -> float:
@@ -192,7 +202,7 @@ class _Estimate:
         return Candidate(
             access=DIRECT,
             kind=DIRECT,
-            rows_scanned=float(self.scanned),
+            rows_scanned=self.scanned,
             rows_returned=self.returned,
             cost=self.scanned * weight + self.projection,
             condition=None,

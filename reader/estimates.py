@@ -16,7 +16,7 @@ from elasticscan.reader.access import IndexCondition
 from elasticscan.reader.expression import And, Expression, Literal, Not, Or, column_names
 from elasticscan.reader.key_sets import EVERYTHING, NULLS, KeySet
 from elasticscan.reader.value_sets import value_set
-from elasticscan.topology import HASH, FragmentStatistics, KeyHistogram
+from elasticscan.topology import HASH, FragmentStatistics, KeyHistogram, Stretch
 
 UNKNOWN_SELECTIVITY = 1 / 3
 
@@ -44,14 +44,24 @@ def may_match(statistics: FragmentStatistics, block_index: int, key_sets: Mappin
     return True
 
 
-def rows_in_blocks(statistics: Sequence[FragmentStatistics], key_sets: Mapping[str, KeySet]) -> int:
-    """The rows of all blocks that may match."""
-    return sum(
-        rows
-        for fragment in statistics
-        for at, rows in enumerate(fragment.block_rows)
-        if may_match(fragment, at, key_sets)
-    )
+def rows_to_read(stretches: Sequence[Stretch], key_sets: Mapping[str, KeySet]) -> float:
+    """About how many rows a direct scan looks at: those that statistics do not rule out."""
+    matching: dict[int, int] = {}
+    total = 0.0
+    for stretch in stretches:
+        for fragment in stretch.fragments:
+            if id(fragment) not in matching:
+                matching[id(fragment)] = _rows_in_blocks(fragment, key_sets)
+        found = [matching[id(fragment)] for fragment in stretch.fragments]
+        if any(found):
+            read = found if stretch.by_block else [fragment.rows for fragment in stretch.fragments]
+            total += sum(rows * share for rows, share in zip(read, stretch.shares, strict=True))
+    return total
+
+
+def _rows_in_blocks(fragment: FragmentStatistics, key_sets: Mapping[str, KeySet]) -> int:
+    """The rows of the blocks that may match."""
+    return sum(rows for at, rows in enumerate(fragment.block_rows) if may_match(fragment, at, key_sets))
 
 
 def set_selectivity(name: str, keys: KeySet, statistics: Sequence[FragmentStatistics]) -> float | None:

@@ -103,6 +103,8 @@ def _parsed(text: str) -> exp.Expr:
         found = error.errors[0] if error.errors else {}
         near = f" near {found['highlight']!r} (line {found['line']}, column {found['col']})" if found else ""
         why = found.get("description") or "not a SQL condition"
+        if why.startswith("Required keyword"):  # the parser's own classes follow
+            why = "something is missing here"
         raise FilterError(f"cannot read the filter{near}: {why}", filter=text) from None
     except SqlglotError as error:
         raise FilterError(f"cannot read the filter: {error}", filter=text) from None

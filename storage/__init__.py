@@ -82,7 +82,7 @@ from elasticscan.storage.pages import (
     pieces_of,
     read_page,
 )
-from elasticscan.storage.view import Bounds, View
+from elasticscan.storage.view import Bounds, View, intervals_of
 
 __all__ = [
     "CHANGE_TYPE",
@@ -130,6 +130,7 @@ __all__ = [
     "cursors_of",
     "discard",
     "fragment_schema",
+    "intervals_of",
     "is_fragment_path",
     "open_disk",
     "pieces_of",

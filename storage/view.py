@@ -55,6 +55,9 @@ def intervals_of(fragments: Iterable[Fragment]) -> tuple[Interval, ...]:
     return tuple(found)
 
 
+_MOST_BOUNDS = 64
+
+
 class View:
     """The fragments of one table at one shard; read-only, so threads may share it."""
 
@@ -66,6 +69,8 @@ class View:
         """The intervals of `[start, end)`, cut to it, with the fragments that count in `bounds`."""
         found = self._intervals.get(bounds)
         if found is None:
+            if len(self._intervals) >= _MOST_BOUNDS:  # a change scan asks for each commit once
+                self._intervals.clear()
             intervals = intervals_of(f for f in self.fragments if bounds.touch(f))
             found = self._intervals[bounds] = (intervals, tuple(i.end for i in intervals))
         intervals, ends = found

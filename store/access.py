@@ -88,7 +88,9 @@ def choose_access(
                 index=named.name,
             )
         if named.kind != SORTED and (wish.order or wish.descending):
-            raise InvalidOption(f"index {named.name!r} is a hash index and has no order", option="index")
+            raise InvalidOption(
+                f"index {named.name!r} is a hash index and has no order; name a sorted index", option="index"
+            )
     known = context.statistics(table.id)
     choice = choose(
         None if predicate is None else predicate.condition,
@@ -96,6 +98,7 @@ def choose_access(
         table.primary_key,
         columns,
         list(known.fragments.values()),
+        known.stretches,
         [(index, known.runs.get(index.id, [])) for index in indexes if index.ready],
         wish.index,
         lambda index, ranges: _count_entries(context, table, index, ranges),

@@ -34,6 +34,13 @@ def whole_number(option: str, value: Any, least: int, most: int) -> int:
     return number
 
 
+def flag(option: str, value: Any) -> bool:
+    """True or False, and nothing that merely counts as such: "no" would be true."""
+    if not isinstance(value, bool):
+        raise _refused(option, value, "True or False")
+    return value
+
+
 def text(option: str, value: Any) -> str:
     """Text that can be stored: UTF-8 has no lone surrogates."""
     if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):

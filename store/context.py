@@ -13,7 +13,7 @@ from elasticscan.base.clock import Clock
 from elasticscan.base.errors import FragmentDamaged, IndexChanged, ShardNotFound, TableChanged, WriteConflict
 from elasticscan.catalog import Catalog, StoreInfo, Tx
 from elasticscan.reader import Sealer
-from elasticscan.storage import Disk, FragmentReader, Hashing, RunReader, View, check_sum
+from elasticscan.storage import Disk, FragmentReader, Hashing, RunReader, View, check_sum, intervals_of
 from elasticscan.topology import (
     Fragment,
     FragmentStatistics,
@@ -22,6 +22,7 @@ from elasticscan.topology import (
     KeyHistogram,
     Placement,
     StagedFragment,
+    Stretch,
     TableInfo,
     Topology,
 )
@@ -55,9 +56,10 @@ class _Kept(Generic[Key, Reader]):
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """What is known of a table's values: by fragment, and by index of all its runs."""
+    """What is known of a table's values: by fragment, by stretch of slots, and by index of all its runs."""
 
     fragments: dict[int, FragmentStatistics]
+    stretches: tuple[Stretch, ...]
     runs: dict[int, list[KeyHistogram]]
 
 
@@ -183,8 +185,10 @@ class Context:
         with self.catalog.reading() as tx:
             layout, last_commit = tx.versions()
             # Of fragments from before there were statistics only the number of rows is known.
-            fragments = {f.id: FragmentStatistics((f.rows,), {}) for f in tx.fragments(table=table_id)}
-            found = TableStatistics(fragments | tx.statistics(table_id), tx.histograms(table_id))
+            live = tx.fragments(table=table_id)
+            known_values = {f.id: FragmentStatistics((f.rows,), {}) for f in live} | tx.statistics(table_id)
+            histograms = tx.histograms(table_id)
+        found = TableStatistics(known_values, tuple(_stretches(live, known_values)), histograms)
         self._statistics[table_id] = (layout, last_commit, found)
         return found
 
@@ -225,6 +229,20 @@ class Context:
                 "needed; nothing was changed, try again",
                 path=path,
             ) from error
+
+
+def _stretches(live: Iterable[Fragment], known: dict[int, FragmentStatistics]) -> Iterator[Stretch]:
+    by_shard: dict[int, list[Fragment]] = {}
+    for fragment in live:
+        by_shard.setdefault(fragment.shard, []).append(fragment)
+    for fragments in by_shard.values():
+        for interval in intervals_of(fragments):
+            width, first = interval.end - interval.start, interval.fragments[0]
+            yield Stretch(
+                tuple(known[f.id] for f in interval.fragments),
+                tuple(width / max(f.slots_written, len(f.slots), 1) for f in interval.fragments),
+                len(interval.fragments) == 1 and first.unique and not first.tombstones,
+            )
 
 
 class TableState:

@@ -85,7 +85,11 @@ def define_index(
     if not columns:
         raise InvalidOption("columns must name at least one column to index", option="columns")
     if name in ("auto", "none", "direct"):
-        raise InvalidOption(f"an index cannot be named {name!r}: that word has a meaning", option="name")
+        raise InvalidOption(
+            f"an index cannot be named {name!r}, because index={name!r} means something else in a scan; "
+            "choose another name",
+            option="name",
+        )
     clash = RUN_COLUMNS.intersection((*columns, *include, *table.primary_key))
     if clash:
         raise InvalidOption(
@@ -101,18 +105,23 @@ def define_index(
 def create_index(
     context: Context, table: TableInfo, wanted: IndexInfo, on_progress: OnIndexed | None = None
 ) -> IndexInfo:
-    """Enter an index and build it; goes on with a build of the same that was interrupted."""
+    """Enter an index and build it; goes on with a build of the same that was interrupted.
+
+    Nothing is done if it is there already, so whoever cannot know whether a build came to its end may
+    call again.
+    """
     with context.catalog.writing() as tx:
         known = next((i for i in tx.indexes(table.id) if i.name == wanted.name), None)
         if known is None:
             index = tx.create_index(wanted)
-        elif known.ready or replace(known, id=0) != wanted:
+        elif replace(known, id=0, ready=False) == wanted:
+            index = known
+        else:
             raise AlreadyExists(
-                f"table {table.name!r} already has an index {wanted.name!r}; drop it or choose another name",
+                f"table {table.name!r} already has an index {wanted.name!r} of other columns or another kind "
+                f"({known.kind} by {', '.join(known.columns)}); drop it or choose another name",
                 index=wanted.name,
             )
-        else:
-            index = known
     while not _finish(context, index):
         _build(context, table, index, on_progress or _silent)
     return replace(index, ready=True)

@@ -289,7 +289,11 @@ class Store:
         if snapshot is not None:
             snapshot = arguments.whole_number("snapshot", snapshot, 0, MAX_NUMBER)
         listed = None if columns is None else arguments.names("columns", columns)
-        wish = Wish(arguments.text("index", index), arguments.text_or_none("order", order), bool(descending))
+        wish = Wish(
+            arguments.text("index", index),
+            arguments.text_or_none("order", order),
+            arguments.flag("descending", descending),
+        )
         wish.check()
         return begin_scan(self._context, name, listed, filter, snapshot, (page_rows, page_bytes), wish)
 
@@ -323,6 +327,7 @@ class Store:
         name, filter = arguments.text("name", name), arguments.text_or_none("filter", filter)  # noqa: A001
         page_rows = arguments.whole_number("page_rows", page_rows, 1, MAX_PAGE_ROWS)
         page_bytes = arguments.whole_number("page_bytes", page_bytes, 1, MAX_PAGE_BYTES)
+        feed = arguments.flag("feed", feed)
         after = arguments.whole_number("after", after, 0, MAX_NUMBER)
         if upto is not None:
             upto = arguments.whole_number("upto", upto, 0, MAX_NUMBER)
@@ -334,7 +339,7 @@ class Store:
         commits = (after, newest if upto is None else min(upto, newest))
         everything = SlotSet.span(0, self._context.info.slots)
         wanted, limits = columns_of(table, listed), (page_rows, page_bytes)
-        return ChangeScan(self._context, table, wanted, commits, everything, bool(feed), predicate, limits)
+        return ChangeScan(self._context, table, wanted, commits, everything, feed, predicate, limits)
 
     def set_retention(self, name: str, seconds: float | None) -> None:
         """How long a table's snapshots and changes stay readable without a lease.
@@ -376,7 +381,8 @@ class Store:
         """Make a secondary index of a table, while others write, scan and move.
 
         Returns when scans use it. When the process that builds is killed, scans do not use the
-        index, and the same call again goes on where the build ended (`drop_index` cleans up).
+        index, and the same call again goes on where the build ended (`drop_index` cleans up). Calling
+        it for an index that is there already, of the same definition, does nothing.
 
         Args:
             name: the table.
@@ -388,7 +394,7 @@ class Store:
 
         Raises:
             TableNotFound, ColumnNotFound, UnsupportedType, InvalidOption: mend the call.
-            AlreadyExists: there is another index of that name.
+            AlreadyExists: there is an index of that name and another definition.
         """
         table = self.table(name)
         columns = arguments.names("columns", columns)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import ContinuationKeyError, InvalidKey, UnsupportedType
-from elasticscan.base.order_keys import check_key_type, decode, encode_array, encode_row, sort_codes
+from elasticscan.base.order_keys import check_key_type, decode, encode_row, sort_codes
 
 
 def integers(bits: int) -> st.SearchStrategy[int]:
@@ -58,9 +58,6 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
         st.binary(min_size=3, max_size=3), st.sampled_from([b"\0\0\0", b"\0\0\1", b"\xff\0\0"])
     ),
 }
-FIXED = [kind for kind in VALUES if not any(word in str(kind) for word in ("string", "binary"))] + [
-    pa.binary(3)
-]
 
 
 def array_of(values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -145,15 +142,6 @@ def test_a_key_decodes_to_the_row_it_was_made_of(
         scalars = decode(encode_row(columns, row), kinds)
         assert [scalar.type for scalar in scalars] == kinds
         assert all(scalar.equals(column[row]) for scalar, column in zip(scalars, columns, strict=True))
-
-
-@settings(deadline=None, max_examples=100)
-@given(tables(FIXED))
-def test_keys_of_whole_columns_are_those_of_their_rows(
-    table: tuple[list[pa.Array], list[tuple[Any, ...]]],
-) -> None:
-    columns, rows = table
-    assert encode_array(columns).to_pylist() == [encode_row(columns, row) for row in range(len(rows))]
 
 
 @settings(deadline=None, max_examples=100)
@@ -254,9 +242,6 @@ def test_every_listed_type_may_be_a_key_and_none_may_be_null(kind: pa.DataType) 
         encode_row([column], 0)
     with pytest.raises(InvalidKey, match="null"):
         sort_codes(column)
-    if kind in FIXED:
-        with pytest.raises(InvalidKey, match="null"):
-            encode_array([column])
 
 
 @pytest.mark.parametrize(
@@ -283,14 +268,6 @@ def test_other_types_are_refused_by_name_with_those_that_are_allowed(kind: pa.Da
         decode(b"\0", [kind])
     with pytest.raises(UnsupportedType, match="Allowed are"):
         sort_codes(column)
-    with pytest.raises(UnsupportedType, match="row by row"):
-        encode_array([column])
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.binary()], ids=str)
-def test_whole_columns_of_varying_width_are_refused(kind: pa.DataType) -> None:
-    with pytest.raises(UnsupportedType, match="row by row"):
-        encode_array([pa.array([1]), pa.array(["a"], kind)])
 
 
 # ------------------------------------------------------------------------------------ sort codes
@@ -312,11 +289,9 @@ def test_wide_decimals_are_ranked_only_where_they_do_not_fit_a_long() -> None:
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
-def test_columns_without_rows_have_no_codes_and_no_keys(kind: pa.DataType) -> None:
+def test_columns_without_rows_have_no_codes(kind: pa.DataType) -> None:
     empty = pa.array([], kind)
     assert sort_codes(empty).tolist() == []
-    if kind in FIXED:
-        assert encode_array([empty, empty]).to_pylist() == []
 
 
 def test_letters_in_order_have_codes_in_order() -> None:

@@ -135,6 +135,14 @@ def test_without_its_extras_the_command_says_what_to_install() -> None:
     assert "Traceback" not in ended.stderr
 
 
+def test_the_command_runs_as_a_module_too() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "elasticscan.cli", "--help"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "explain" in ended.stdout
+
+
 def test_durations_have_units() -> None:
     assert [seconds_of(text, "x") for text in ("90", "90s", "1.5m", "2h", "7d")] == [
         90,

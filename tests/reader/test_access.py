@@ -17,7 +17,7 @@ from elasticscan.base.value_keys import END, VALUES, encode_value, encode_values
 from elasticscan.reader import choice
 from elasticscan.reader.access import MAX_RANGES, IndexCondition, bind, covered
 from elasticscan.reader.choice import Choice, choose
-from elasticscan.reader.estimates import key_sets, may_match, rows_in_blocks, selectivity
+from elasticscan.reader.estimates import key_sets, may_match, rows_to_read, selectivity
 from elasticscan.reader.expression import Expression
 from elasticscan.reader.expression_parser import parse_condition
 from elasticscan.reader.key_sets import EVERYTHING, NULLS
@@ -30,6 +30,7 @@ from elasticscan.topology import (
     FragmentStatistics,
     IndexInfo,
     KeyHistogram,
+    Stretch,
 )
 
 SCHEMA = pa.schema(
@@ -323,17 +324,39 @@ def test_selectivity_is_about_right(
     assert selectivity(condition(text), SCHEMA, statistics) == pytest.approx(share, abs=off)
 
 
+def alone(statistics: Sequence[FragmentStatistics]) -> list[Stretch]:
+    """Each fragment speaks for its slots by itself."""
+    return [Stretch((each,), (1.0,), by_block=True) for each in statistics]
+
+
+def test_where_versions_may_meet_all_are_read_as_soon_as_one_may_match() -> None:
+    def of(low: int, high: int) -> FragmentStatistics:
+        blocks = (Block(key(low), key(low + 1), 0), Block(key(high), key(high + 1), 0))
+        return FragmentStatistics((10, 10), {"a": ColumnStatistics(KeyHistogram(20, (2,), ()), blocks)})
+
+    one, other = of(1, 5), of(7, 9)
+    apart = [Stretch((one,), (1.0,), by_block=True), Stretch((other,), (1.0,), by_block=True)]
+    meeting = [Stretch((one, other), (1.0, 0.5), by_block=False), Stretch((other,), (0.5,), by_block=True)]
+    several_versions = [Stretch((one,), (1.0,), by_block=False)]
+    limits = key_sets(condition("a = 5"), SCHEMA)
+    assert rows_to_read(apart, limits) == 10
+    assert rows_to_read(meeting, limits) == 20 + 10
+    assert rows_to_read(several_versions, limits) == 20
+    nothing = key_sets(condition("a = 100"), SCHEMA)
+    assert [rows_to_read(each, nothing) for each in (apart, meeting, several_versions)] == [0, 0, 0]
+
+
 def test_without_statistics_a_condition_keeps_a_third() -> None:
     assert selectivity(condition("a = 1"), SCHEMA, []) == pytest.approx(1 / 3)
     assert selectivity(None, SCHEMA, []) == 1
 
 
 def test_blocks_that_cannot_match_are_known_from_their_bounds(statistics: list[FragmentStatistics]) -> None:
-    assert rows_in_blocks(statistics, key_sets(condition("id < 1000"), SCHEMA)) == 1_000
-    assert rows_in_blocks(statistics, key_sets(condition("id = 1000 OR id = 7999"), SCHEMA)) == 1_000
-    assert rows_in_blocks(statistics, key_sets(condition("a = 1 AND FALSE"), SCHEMA)) == 0
-    assert rows_in_blocks(statistics, key_sets(condition("x = 1"), SCHEMA)) == ROWS
-    assert rows_in_blocks(statistics, key_sets(None, SCHEMA)) == ROWS
+    assert rows_to_read(alone(statistics), key_sets(condition("id < 1000"), SCHEMA)) == 1_000
+    assert rows_to_read(alone(statistics), key_sets(condition("id = 1000 OR id = 7999"), SCHEMA)) == 1_000
+    assert rows_to_read(alone(statistics), key_sets(condition("a = 1 AND FALSE"), SCHEMA)) == 0
+    assert rows_to_read(alone(statistics), key_sets(condition("x = 1"), SCHEMA)) == ROWS
+    assert rows_to_read(alone(statistics), key_sets(None, SCHEMA)) == ROWS
 
 
 def test_nulls_make_a_block_match_only_if_it_has_some() -> None:
@@ -362,7 +385,7 @@ def chosen(
     option: str = "auto",
 ) -> Choice:
     indexes = [(info, runs_of(table, info)) for info in infos]
-    return choose(condition(text), SCHEMA, ("id",), columns, statistics, indexes, option)
+    return choose(condition(text), SCHEMA, ("id",), columns, statistics, alone(statistics), indexes, option)
 
 
 def test_the_index_wins_with_selective_filters_and_the_direct_scan_with_others(

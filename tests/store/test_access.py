@@ -56,3 +56,30 @@ def test_an_index_that_is_damaged_does_not_keep_others_from_being_chosen(tmp_pat
     scan = made.scan("t", None, "k < 6")
     assert scan.explain()["access"] == "direct"
     assert scan.to_table().num_rows == np.count_nonzero(numbers % 7 < 6)
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+def test_a_direct_scan_is_priced_by_what_it_will_read(tmp_path: Path, compacted: bool) -> None:
+    made = Store.create(tmp_path / "s", ["a"], tablets=4, slots=400, hash="java")  # of g is g
+    schema = pa.schema([("g", pa.int32()), ("id", pa.int64()), ("v", pa.float64())])
+    made.create_table("t", schema, ["g", "id"], shard_key=["g"])
+    numbers = np.arange(ROWS)
+    rows = pa.table({"g": (numbers // 1_000).astype(np.int32), "id": numbers, "v": numbers / 7})
+    made.write("t", rows)
+    made.write("t", rows.take(np.arange(0, ROWS, 1_000)))  # a version more in every slot
+    if compacted:
+        made.compact("t")
+        made.set_retention("t", 0)
+        made.compact("t")
+    scan = made.scan("t", None, "g = 5", index="none")
+    (direct,) = scan.explain()["candidates"]
+    assert scan.to_table().num_rows == 1_000
+    actual = scan.explain()["actual"]["rows_scanned"]
+    assert direct["rows_scanned"] == pytest.approx(actual, rel=0.05)
+    assert (actual < ROWS / 2) == compacted
+    assert direct["rows_returned"] == pytest.approx(1_000, rel=0.2)
+
+
+def test_what_an_index_alone_decides_is_counted(store: Store) -> None:
+    told = store.scan("t", ["id", "k"], "k BETWEEN 1 AND 3").explain()
+    assert {each["rows_returned"] for each in told["candidates"]} == {12_000}

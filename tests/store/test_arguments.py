@@ -132,6 +132,7 @@ def test_a_transaction_is_a_name_and_a_number(store: Store, txn: Any) -> None:
         columns=["id", b"id", 1, [1], [None], [["id"]], {"id": 1}, []],
         filter=[1, b"id = 1", ["id = 1"]],
         index=[None, 1],
+        descending=[None, 1, "yes"],
         snapshot=[True, 1.0, "1", [1], 2**70],
         page_rows=[*NO_NUMBER, 0, (1 << 24) + 1],
         page_bytes=[*NO_NUMBER, 0, (1 << 40) + 1],
