@@ -35,12 +35,12 @@ class StreamLease:
         """Nothing up to this commit is needed any more; the catalog hears of it later."""
         self._at = commit if self._at is None else max(self._at, commit)
 
-    def keep(self, store: Store) -> None:
-        """Renew the lease, unless that was done less than a minute ago."""
+    def keep(self, store: Store, at_once: bool = False) -> None:
+        """Renew the lease, unless that was done less than a minute ago, or `at_once`."""
         if self._name is None or self._at is None:
             return
         now = store.context.clock.now()
-        if self._due - RENEW_SECONDS <= now < self._due:  # and the clock was not set back
+        if not at_once and self._due - RENEW_SECONDS <= now < self._due:  # and the clock was not set back
             return
         self._due = now + RENEW_SECONDS
         try:

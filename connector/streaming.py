@@ -160,8 +160,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             self._lease.keep(store)
             return start
         offset = self._read_offset(store, start)
-        if not self._lease.begun:
-            self._lease.reach(_held(offset.position))
+        self._lease.reach(_held(offset.position))  # Spark asks when all up to here is done
         self._lease.keep(store)
         with store.context.catalog.reading() as tx:
             table = self._table(tx)
@@ -175,6 +174,8 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._position = found
         if found == offset.position:
             self._in_vain = looked
+            # A stream that ends does not confirm its last batch, and is not asked again.
+            self._lease.keep(store, at_once=self._target is not None)
             return start
         return _format(store).write(Offset(offset.table, found, offset.since if offset.is_initial else None))
 

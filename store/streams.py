@@ -4,9 +4,9 @@ A stream with a name keeps a lease on the commit that it has reached, so that th
 stay readable. What is told here comes from these leases alone: a stream without a name leaves no
 trace in the catalog, and one that stopped is listed until its lease ends.
 
-A running stream writes down where it stands about once a minute. So `commit` may be that much older
-than what it delivered, and while it still reads the snapshot that it began with, `commit` is that
-snapshot: rows of it that are not read yet are not counted in `behind_rows`.
+A stream writes down where it stands about once a minute while it runs, and when it ends by itself. So
+`commit` may be that much older than what it delivered, and while it still reads the snapshot that it
+began with, `commit` is that snapshot: rows of it that are not read yet are not in `behind_rows`.
 """
 
 from __future__ import annotations

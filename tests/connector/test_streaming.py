@@ -684,10 +684,18 @@ def test_a_lease_moves_forward_with_the_stream_but_is_written_rarely(
     history.write(rows(0, 10, v=5.0))
     found.step()
     assert not found.step()
-    assert held() == newest(history) - 1  # of the last batch nobody knows yet that it was done
+    assert held() == newest(history)  # whoever asks for the next batch is done with the last
+
+
+def test_a_stream_that_ends_says_how_far_it_came(history: History) -> None:
+    found = query(history, streamName="nightly")
+    found.available_now = True
+    found.run_to_the_end()
+    history.write(rows(0, 10, v=1.0))
     found.restart()
-    found.step()
-    assert held() == newest(history)
+    found.run_to_the_end()
+    (lease,) = history.store.status()["leases"]
+    assert lease["snapshot"] == newest(history)
 
 
 def test_streams_of_different_names_hold_leases_of_their_own(history: History) -> None:
