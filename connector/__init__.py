@@ -18,12 +18,23 @@ What it promises:
 - Rows cross as whole Arrow batches in both directions, in exactly the types that Spark expects.
   Types that need no change pass without a copy.
 
+- A stream reads a snapshot in bounded micro-batches, and then every commit after it, without a gap
+  or a repeat between the two. Two offsets alone decide the rows between them, so whatever Spark
+  replays is the same again; what is no longer kept is a typed error, never a silent gap.
+
 How a read works: planning (`reading.py`) fixes the snapshot, takes a lease on it, looks up where
 slots live and cuts the scan into few, large partitions (`splits.py`): base-shard scans, for slots
 where the newest topology has them, and virtual scans, for slots that have moved since. Each
 carries a sealed continuation key over slots of its own. A task resumes the scan from that key, so
 a tablet that moves after planning is followed like in any scan, and each task proves at its end
 that it covered its slots. The scan protocol itself is in `elasticscan.reader`.
+
+How a stream works: its reader beside the driver (`streaming.py`) keeps nothing that it could not find
+again; an offset (`stream_offsets.py`) is a place in the snapshot or in the order of commits, by
+slot where a commit is larger than a micro-batch may be, and names no shard. Each micro-batch is
+planned on the placement as it is then: parts of the snapshot (`stream_snapshot.py`) like a batch
+read, changes (`change_feed.py`) by slots of the shards that hold them. A stream with a name holds a
+lease on what it has not read (`stream_lease.py`).
 
 Limits that Spark 4.3 sets, found by trying:
 
@@ -48,8 +59,9 @@ type that Spark lacks is an error that names the column; times of day pass, but 
 in aggregates unless `spark.sql.timeType.enabled` is set.
 
 Modules: `options` checks what users set, `conversion` the types, `reading`, `pushdown`,
-`writing` and `stream_writing` are what Spark calls, `deletions` tells rows that delete from rows
-that upsert, `explaining` answers the option `explain`, `source` is the entry,
+`streaming`, `writing` and `stream_writing` are what Spark calls, `deletions` tells rows that delete
+from rows that upsert, `explaining` answers the option `explain`, `catalog` and the `sql_` modules
+take conditions and columns out of queries, `stream_log` logs micro-batches, `source` is the entry,
 `access` opens stores in tasks.
 """
 
