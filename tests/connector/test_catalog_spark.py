@@ -10,7 +10,11 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -114,6 +118,51 @@ def test_a_random_query_gives_the_rows_of_plain_views_and_of_parquet(
         found = rows_of(catalog.sql(text))
         assert found == rows_of(spark.sql(text)), f"seed {seed}: {text}"
         assert found == rows_of(parquet.sql(text)), f"seed {seed}: {text}"
+
+
+INDEXED = {"flights": ("a", "b", "s", "d", "at"), "ports": ("id", "name", "m"), "tiny": ("a",)}
+
+
+@contextmanager
+def tablets_moving(store: Store) -> Iterator[list[int]]:
+    """Every tablet goes from shard to shard, again and again; the list has those that arrived."""
+    arrived: list[int] = []
+    ended = Event()
+
+    def move() -> None:
+        for number in count():
+            placed = store.context.placement().tablets
+            tablet = placed[number * 3 % len(placed)]
+            store.move(tablet.id, "s2" if tablet.shard == 1 else "s1")
+            arrived.append(tablet.id)
+            if ended.wait(0.05):  # leaves time for queries
+                return
+
+    with ThreadPoolExecutor(1) as pool:
+        mover = pool.submit(move)
+        try:
+            yield arrived
+        finally:
+            ended.set()
+            mover.result()
+
+
+@pytest.mark.parametrize("first", range(1_000, 1_000 + QUERIES // 4, 6))
+def test_a_random_query_gives_the_same_rows_while_tablets_move(
+    spark: SparkSession, parquet: SparkSession, rewritten: None, tmp_path: Path, first: int
+) -> None:
+    moving = Store.create(tmp_path / "moving.store", ["s1", "s2"], tablets=8, slots=64)
+    for name, rows in tables().items():
+        moving.create_table(name, rows.schema, [KEYS[name]])
+        moving.write(name, rows)
+        for column in INDEXED[name]:
+            moving.create_index(name, f"by_{column}", [column])
+    catalog = attach(spark.newSession(), moving.uri)
+    with tablets_moving(moving) as arrived:
+        for seed in range(first, first + 6):
+            text = generated(seed)
+            assert rows_of(catalog.sql(text)) == rows_of(parquet.sql(text)), f"seed {seed}: {text}"
+    assert len(arrived) > 6
 
 
 def test_the_random_queries_push_enough_to_be_worth_comparing() -> None:
