@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -59,6 +59,16 @@ class CommitTx(FragmentTx):
         assert inserted is not None
         self._add_commit_row(commit, inserted[0], "create", 0)
         return self.table(name)
+
+    def add_columns(self, table: int, fields: Sequence[pa.Field]) -> TableInfo:
+        """Append columns to a table; checked by the caller, in this transaction. Every snapshot has them."""
+        known = self.table_by_id(table)
+        assert known is not None, "the caller looked it up in this transaction"
+        schema = pa.schema([*known.schema, *fields])
+        body = schema.serialize().to_pybytes()
+        self._sql.execute(update(tables).where(tables.c.id == table).values(schema=body))
+        self.bump_layout()
+        return replace(known, schema=schema)
 
     def drop_table(self, name: str) -> None:
         table = self.table(name)

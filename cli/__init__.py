@@ -33,6 +33,7 @@ How it is cut:
     loading.py    load;         files.py    CSV, Parquet and Arrow files as batches, and back
     scanning.py   scan;         paging.py   exactly so many rows of a scan, and the key after them
     explaining.py explain
+    columns.py    add-column
     indexes.py    index create, index drop, index list
     changes.py    expand, contract, move, split, join, history
     upkeep.py     compact, gc, verify

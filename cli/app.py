@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.cli import changes, demo, explaining, indexes, loading, scanning, stores, upkeep
+from elasticscan.cli import changes, columns, demo, explaining, indexes, loading, scanning, stores, upkeep
 from elasticscan.cli.options import wants_json
 from elasticscan.cli.output import report_error
 
@@ -65,6 +65,7 @@ app.command("load", rich_help_panel=DATA)(loading.load)
 app.command("scan", rich_help_panel=DATA)(scanning.scan)
 app.command("explain", rich_help_panel=DATA)(explaining.explain)
 app.add_typer(indexes.commands, name="index", rich_help_panel=DATA)
+app.command("add-column", rich_help_panel=DATA)(columns.add_column)
 app.command("expand", rich_help_panel=CHANGE)(changes.expand)
 app.command("contract", rich_help_panel=CHANGE)(changes.contract)
 app.command("move", rich_help_panel=CHANGE)(changes.move)

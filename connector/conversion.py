@@ -253,12 +253,16 @@ class ToSpark:
 class FromSpark:
     """Turns batches from Spark into a table's schema; every value is kept, or an error says why not.
 
+    Args:
+        schema: the table's.
+        fill: whether nullable columns that the batches lack are null, instead of missing.
+
     Raises on a call:
         SchemaMismatch: columns are missing or unknown, or a value does not fit its column.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
+    def __init__(self, schema: pa.Schema, fill: bool = False) -> None:
+        self._schema, self._fill = schema, fill
         self._by_name = {field.name.lower(): field for field in schema}
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -271,6 +275,11 @@ class FromSpark:
             field = self._by_name.get(found.name.lower())
             columns.append(column if field is None else self._narrow(column, field))
             fields.append(pa.field(field.name if field else found.name, columns[-1].type))
+        if self._fill:
+            known = {field.name for field in fields}
+            lacking = [each for each in self._schema if each.nullable and each.name not in known]
+            columns += [pa.nulls(batch.num_rows, field.type) for field in lacking]
+            fields += lacking
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     def _narrow(self, column: pa.Array, field: pa.Field) -> pa.Array:

@@ -87,15 +87,15 @@ class Deletions:
             )
 
     def changes(
-        self, batches: Iterable[pa.RecordBatch], table: TableInfo, replacing: bool
+        self, batches: Iterable[pa.RecordBatch], table: TableInfo, replacing: bool, fill: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """Spark's rows as the table's, with tombstones among them.
 
         With `replacing` there is nothing to delete: rows that delete only hide older changes of
-        their key.
+        their key. With `fill`, columns that the rows lack are null.
         """
         found: Iterator[pa.RecordBatch] = (
-            self._changes_of(batch, table) for batch in batches if batch.num_rows
+            self._changes_of(batch, table, fill) for batch in batches if batch.num_rows
         )
         if self.version is not None:
             found = newest_only(found, table.primary_key)
@@ -106,17 +106,18 @@ class Deletions:
             living = rows.filter(pc.invert(rows.column(DELETED))).select(table.schema.names)
             yield pa.RecordBatch.from_arrays(living.columns, schema=table.schema)
 
-    def _changes_of(self, batch: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
+    def _changes_of(self, batch: pa.RecordBatch, table: TableInfo, fill: bool) -> pa.RecordBatch:
         """The table's columns, `_deleted`, and `_commit_version` if the rows have one."""
         batch, gone = self._told_apart(batch)
-        convert = FromSpark(table.schema)
+        convert = FromSpark(table.schema, fill)
         names = self.stored(batch.schema, table.schema).names
         upserts = convert.named(batch.select(names).filter(pc.invert(gone)))
         check_keys_filled(upserts, table)
         upserts = conform(upserts, table.schema)
         key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
         keys_only = {name.lower() for name in key_schema.names}
-        keys = convert.named(batch.select([n for n in names if n.lower() in keys_only]).filter(gone))
+        keys = batch.select([name for name in names if name.lower() in keys_only]).filter(gone)
+        keys = FromSpark(key_schema).named(keys)
         check_keys_filled(keys, table)
         tombstones = tombstones_of(conform(keys, key_schema), table)
         marks = pa.repeat(False, len(upserts))

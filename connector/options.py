@@ -48,6 +48,7 @@ _OWN = (
     "primaryKey",
     "shardKey",
     "deleteColumn",
+    "mergeSchema",
     "checkpointLocation",
 )
 # Spark adds these to what the user gave; all keys reach us in lower case from SQL.
@@ -123,6 +124,8 @@ class Options:
         app_id: txnAppId; a stream gives no txnVersion, it counts its batches itself.
         checkpoint: where Spark keeps the state of the stream that writes.
         delete_column: the column of the rows that says which of them delete.
+        merge_schema: whether a write adds the columns that the table lacks; those that it has and the
+            rows lack are then null.
         primary_key, shard_key: of the table that a write may create.
         explain: whether a read gives the ways there are to read, in place of rows.
         changes: how changes are read.
@@ -147,6 +150,7 @@ class Options:
     app_id: str | None = None
     checkpoint: str | None = None
     delete_column: str | None = None
+    merge_schema: bool = False
     changes: ChangeOptions = field(default_factory=ChangeOptions)
 
 
@@ -187,6 +191,7 @@ def parse_options(given: Mapping[str, str], stream_write: bool = False) -> Optio
         app_id=_take(values, "txnAppId", _text("txnAppId")),
         checkpoint=_take(values, "checkpointLocation", _text("checkpointLocation")),
         delete_column=_take(values, "deleteColumn", _text("deleteColumn")),
+        merge_schema=_take(values, "mergeSchema", _flag("mergeSchema")) or False,
         changes=_changes(values),
     )
     if stream_write and "txnVersion" in values:

@@ -10,7 +10,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import AlreadyExists, InvalidKey, InvalidOption, TableChanged, TableNotFound
+from elasticscan.base.errors import (
+    AlreadyExists,
+    InvalidKey,
+    InvalidOption,
+    SchemaMismatch,
+    TableChanged,
+    TableNotFound,
+    UnsupportedType,
+)
 from elasticscan.connector.access import opened
 from elasticscan.connector.conversion import FromSpark, arrow_schema
 from elasticscan.connector.deletions import deletions_of
@@ -55,21 +63,25 @@ class TableWriter:
         with Store.open(options.store) as store:
             table = _table(store, options, self._deletions.stored(rows) if self._deletions else rows)
             self.store_id = store.context.info.store_id
-        if self._deletions:
-            self._deletions.check(table)
-            rows = self._deletions.stored(rows, table.schema)
-        empty = [pa.array([], field.type) for field in rows]
-        FromSpark(table.schema)(pa.RecordBatch.from_arrays(empty, schema=rows))
-        self._uri, self.replaces = options.store, overwrite
+            if self._deletions:
+                self._deletions.check(table)
+                rows = self._deletions.stored(rows, table.schema)
+            table = _with_columns(store, table, rows, options.merge_schema)
+        self._uri, self.replaces, self._fill = options.store, overwrite, options.merge_schema
         self.table_id, self._table_name = table.id, table.name
+        self._column_count = len(table.schema)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFragment]:
         """Stage a task's rows; runs where the task runs."""
         store = opened(self._uri, self.store_id)
         table = self._find(store)
+        # Columns that somebody added since the write was planned are not asked of it: they are null.
+        table = dataclasses.replace(table, schema=pa.schema(list(table.schema)[: self._column_count]))
         if self._deletions:
-            return stage(store.context, table, self._deletions.changes(batches, table, self.replaces))
-        return stage(store.context, table, _conformed(batches, table))
+            rows = self._deletions.changes(batches, table, self.replaces, self._fill)
+        else:
+            rows = _conformed(batches, table, self._fill)
+        return stage(store.context, table, rows)
 
     def publish(self, tasks: Sequence[Sequence[StagedFragment]], app: tuple[str, int] | None) -> None:
         """Make what all tasks staged one commit, on all shards, or nothing."""
@@ -156,9 +168,9 @@ class ElasticScanWriter(DataSourceArrowWriter):
         )
 
 
-def _conformed(batches: Iterable[pa.RecordBatch], table: TableInfo) -> Iterator[pa.RecordBatch]:
+def _conformed(batches: Iterable[pa.RecordBatch], table: TableInfo, fill: bool) -> Iterator[pa.RecordBatch]:
     """Spark's rows as the table's. A null in a key is told as such, as `Store.write` does."""
-    convert = FromSpark(table.schema)
+    convert = FromSpark(table.schema, fill)
     for batch in batches:
         named = convert.named(batch)
         check_keys_filled(named, table)
@@ -197,6 +209,36 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
                 option=name,
             )
     return table
+
+
+def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, merge: bool) -> TableInfo:
+    """The table, with the columns that only the rows have added to it if `merge`.
+
+    Raises:
+        SchemaMismatch, UnsupportedType: the rows do not fit; nothing was added.
+    """
+    known = {name.lower() for name in table.schema.names}
+    new = [field.with_nullable(True) for field in rows if merge and field.name.lower() not in known]
+    for field in new:
+        if pa.types.is_null(field.type):  # a column of this type could never hold anything else
+            raise UnsupportedType(
+                f"column {field.name!r} is void, so nothing says which type the table's new column should "
+                "have; cast it",
+                column=field.name,
+            )
+    empty = [pa.array([], field.type) for field in rows]
+    wanted = pa.schema([*table.schema, *new])
+    try:
+        FromSpark(wanted, merge)(pa.RecordBatch.from_arrays(empty, schema=rows))
+    except SchemaMismatch as error:
+        missing = error.fields.get("missing", [])
+        merges = missing or error.fields.get("unknown")
+        if merge or not merges or not all(table.schema.field(name).nullable for name in missing):
+            raise
+        raise SchemaMismatch(
+            f"{error.message}; write just these, or set option 'mergeSchema' to true", **error.fields
+        ) from error
+    return store.add_columns(table.name, new) if new else table
 
 
 def _spelt(names: Sequence[str], rows: pa.Schema) -> list[str]:

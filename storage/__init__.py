@@ -25,6 +25,10 @@ What commits did (`read_changes`) is told from the versions that the fragments k
 a range of commits against the one before it. Fragments of older commits are only asked for the keys
 that changed. An overwrite is a range of its own, since it deletes whatever it does not write.
 
+A table may gain columns (`docs/schema-changes.md`). That an older fragment lacks some is known to
+`FragmentReader` alone, which gives nulls in their place; everybody above reads, copies and indexes them
+like any others.
+
 How rows get in (`Ingest`): they are hashed to slots with Spark's own hash, sorted in parts of
 bounded size, staged as one fragment for each shard. A staged fragment is invisible until the
 catalog commits it; if its slots moved meanwhile, only those are staged again (`reroute`).
@@ -74,6 +78,7 @@ from elasticscan.storage.ingest import (
 )
 from elasticscan.storage.pages import (
     MayMatch,
+    OpenFragment,
     Page,
     PageLimits,
     PageSource,
@@ -111,6 +116,7 @@ __all__ = [
     "MayMatch",
     "MemoryDisk",
     "OpenFile",
+    "OpenFragment",
     "Page",
     "PageLimits",
     "PageSource",

@@ -243,8 +243,12 @@ class BatchReader:
         """Raises what Arrow raises when a batch is not sound."""
         raise NotImplementedError
 
+    def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns to read, of a batch of the file."""
+        return batch.select(list(self.columns))
+
     def _reopened(self, schema: pa.Schema, columns: Iterable[str]) -> Any:
-        fields = sorted(schema.names.index(name) for name in columns)
+        fields = sorted(schema.names.index(name) for name in columns if name in schema.names)
         return ipc.open_file(self._file.source, options=ipc.IpcReadOptions(included_fields=fields))
 
     def damaged(self, why: object) -> FragmentDamaged:
@@ -256,7 +260,7 @@ class BatchReader:
         found = self._batches.get(index)
         if found is None:
             try:
-                found = self._reader.get_batch(index).select(list(self.columns))
+                found = self._chosen(self._reader.get_batch(index))
                 if index not in self._sound:
                     self._check(index, found)
                     self._sound.add(index)
@@ -285,20 +289,52 @@ class BatchReader:
 class FragmentReader(BatchReader):
     """Random access to a fragment by (batch, row), reading only some columns.
 
+    A table may have gained columns since the file was written. Of these every value is null, for whoever
+    reads fragments: nothing but this class knows that the file lacks them.
+
     Args:
         disk, path, size: see `BatchReader`.
         columns: user columns wanted; the system columns that the file has come with them.
+        table: the table's schema; without it a column that the file lacks is damage.
     """
 
-    def __init__(self, disk: Disk, path: str, columns: Sequence[str], size: int) -> None:
+    def __init__(
+        self, disk: Disk, path: str, columns: Sequence[str], size: int, table: pa.Schema | None = None
+    ) -> None:
         self._wanted = tuple(columns)
+        self._table = table
+        self._lacking: dict[str, pa.Field] = {}
+        self._nulls: dict[str, pa.Array] = {}
         self._slots: dict[int, tuple[int, int]] = {}
         self._unchecked: OrderedDict[int, pa.RecordBatch] = OrderedDict()
         self.checked_columns: set[tuple[int, str]] = set()  # of batches that are not checked wholly
         super().__init__(disk, path, size)
 
     def _choose(self, schema: pa.Schema) -> list[str]:
+        known = frozenset(schema.names)
+        lacking = [name for name in self._wanted if name not in known]
+        if lacking:
+            self._lacking = _gained(schema, lacking, self._table)
         return [*self._wanted, *_system_columns(schema)]
+
+    def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not self._lacking:
+            return super()._chosen(batch)
+        there = batch.select([name for name in self.columns if name not in self._lacking])
+        there.validate()  # before its number of rows is believed
+        columns, fields = [], []
+        for name in self.columns:
+            field = self._lacking.get(name)
+            columns.append(there.column(name) if field is None else self._nulls_of(field, there.num_rows))
+            fields.append(there.schema.field(name) if field is None else field)
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+    def _nulls_of(self, field: pa.Field, count: int) -> pa.Array:
+        """So many nulls; all batches share the longest array."""
+        found = self._nulls.get(field.name)
+        if found is None or len(found) < count:
+            found = self._nulls[field.name] = pa.nulls(count, field.type)
+        return found.slice(0, count)
 
     def _check(self, index: int, batch: pa.RecordBatch) -> None:
         _check_sound(batch)
@@ -312,7 +348,7 @@ class FragmentReader(BatchReader):
         found = self._unchecked.get(index)
         if found is None:
             try:
-                found = self._reader.get_batch(index).select(list(self.columns))
+                found = self._chosen(self._reader.get_batch(index))
                 found.validate()
             except UNREADABLE as error:
                 raise self.damaged(error) from error
@@ -400,6 +436,20 @@ def _system_columns(schema: pa.Schema) -> list[str]:
     if SLOT not in found or any(schema.field(name).type != _SYSTEM_TYPES[name] for name in found):
         raise ValueError("its system columns are not those of a fragment")
     return found
+
+
+def _gained(file: pa.Schema, lacking: Sequence[str], table: pa.Schema | None) -> dict[str, pa.Field]:
+    """The columns that a table gained since a file was written; raises ValueError when it is damaged.
+
+    A table gains columns at its end and loses none, so a file that lacks some has all those before.
+    """
+    own = [name for name in file.names if name not in SYSTEM_COLUMNS]
+    fields = {} if table is None else {field.name: field for field in list(table)[len(own) :]}
+    if table is None or own != table.names[: len(own)] or not fields.keys() >= set(lacking):
+        raise ValueError(f"it has no column {lacking[0]!r}")
+    if not all(fields[name].nullable for name in lacking):
+        raise ValueError(f"it lacks a column that is never null, one of {', '.join(lacking)}")
+    return {name: fields[name] for name in lacking}
 
 
 def _check_sound(batch: pa.RecordBatch) -> None:

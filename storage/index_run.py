@@ -103,7 +103,8 @@ def build_runs(
     Raises:
         FragmentDamaged, DiskFull, ShardUnavailable: nothing of what was written so far remains.
     """
-    reader = FragmentReader(disk, fragment.path, run_columns(table, index), fragment.bytes)
+    columns = run_columns(table, index)
+    reader = FragmentReader(disk, fragment.path, columns, fragment.bytes, table.schema)
     staged: list[StagedRun] = []
     try:
         # One after another, so that those before one that fails are known.

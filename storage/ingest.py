@@ -169,7 +169,8 @@ def staged_source(
     known = [_as_committed(number, table.id, fragment) for number, fragment in enumerate(staged)]
 
     def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
-        return FragmentReader(disk_of(fragment.shard), fragment.path, columns, fragment.bytes)
+        disk = disk_of(fragment.shard)
+        return FragmentReader(disk, fragment.path, columns, fragment.bytes, table.schema)
 
     return PageSource(table, View(known), lru_cache(maxsize=None)(open_fragment))
 

@@ -141,7 +141,7 @@ def rows_by_slot(context: Context, table: TableInfo, bounds: Bounds) -> Counts:
     state = context.table_state(table.id, bounds.snapshot)
     for fragment in state.fragments:
         if bounds.touch(fragment):
-            reader = context.open_fragment(fragment, ())
+            reader = context.opener(table)(fragment, ())
             found = slot_counts(reader, fragment, bounds, len(counts))
             for start, end in fragment.slots:
                 counts[start:end] += found[start:end]

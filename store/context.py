@@ -13,7 +13,16 @@ from elasticscan.base.clock import Clock
 from elasticscan.base.errors import FragmentDamaged, IndexChanged, ShardNotFound, TableChanged, WriteConflict
 from elasticscan.catalog import Catalog, StoreInfo, Tx
 from elasticscan.reader import Sealer
-from elasticscan.storage import Disk, FragmentReader, Hashing, RunReader, View, check_sum, intervals_of
+from elasticscan.storage import (
+    Disk,
+    FragmentReader,
+    Hashing,
+    OpenFragment,
+    RunReader,
+    View,
+    check_sum,
+    intervals_of,
+)
 from elasticscan.topology import (
     Fragment,
     FragmentStatistics,
@@ -160,11 +169,17 @@ class Context:
         self._tables[table_id] = state
         return state
 
-    def open_fragment(self, fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
-        """A reader for some columns of a fragment; opened ones are kept for a while."""
-        key = (fragment.shard, fragment.path, columns)
-        disk = self.disk_of(fragment.shard)
-        return self._readers.get(key, lambda: FragmentReader(disk, fragment.path, columns, fragment.bytes))
+    def opener(self, table: TableInfo) -> OpenFragment:
+        """What opens fragments of a table: readers for some columns, which are kept for a while."""
+
+        def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
+            key = (fragment.shard, fragment.path, columns)
+            disk = self.disk_of(fragment.shard)
+            return self._readers.get(
+                key, lambda: FragmentReader(disk, fragment.path, columns, fragment.bytes, table.schema)
+            )
+
+        return open_fragment
 
     def open_run(self, table: TableInfo, index: IndexInfo, shard: int, run: IndexRun) -> RunReader:
         """A reader of an index run; opened ones are kept for a while."""

@@ -46,6 +46,7 @@ def with_runs(
 
     On an error nothing of what was built remains; the fragments are the caller's.
     """
+    table, indexes = _as_indexed(context, table, indexes)
     found, built = [], []
     try:
         for fragment in staged:
@@ -64,6 +65,18 @@ def with_runs(
                 disk.delete(path)
         raise
     return found
+
+
+def _as_indexed(
+    context: Context, table: TableInfo, indexes: Sequence[IndexInfo]
+) -> tuple[TableInfo, Sequence[IndexInfo]]:
+    """The table with all columns of its indexes: the caller's may be from before one was added."""
+    needed = {name for index in indexes for name in (*index.columns, *index.include)}
+    if needed <= set(table.schema.names):
+        return table, indexes
+    with context.catalog.reading() as tx:
+        now = tx.table_by_id(table.id)
+    return (table, ()) if now is None else (now, indexes)  # a table that was dropped has no indexes
 
 
 def define_index(

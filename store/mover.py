@@ -231,5 +231,5 @@ def _sources(context: Context, tx: Tx, move: _Progress, upto: int) -> list[PageS
         here = tx.fragments(table=table.id, shard=move.plan.source)
         found = [f for f in here if wanted.touch(f) and f.slots & slots]
         if found:
-            sources.append(PageSource(table, View(found), context.open_fragment))
+            sources.append(PageSource(table, View(found), context.opener(table)))
     return sources

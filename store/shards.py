@@ -72,14 +72,15 @@ class LocalShards:
 
     def _read_direct(self, request: PageRequest, state: TableState, bounds: Bounds) -> PageRows:
         view = state.view(request.shard)
-        source = PageSource(state.table, view, self._context.open_fragment, self._may_match)
+        source = PageSource(state.table, view, self._context.opener(state.table), self._may_match)
         pieces = pieces_of([(cursor.slots, cursor.position) for cursor in request.cursors])
         page = read_page(source, pieces, bounds, request.columns, _limits(request))
         after = tuple(Cursor(slots, position) for slots, position in cursors_of(page.left))
         return PageRows(page.rows, page.slots, after, page.scanned, page.skipped)
 
     def _read_changes(self, request: PageRequest, span: ChangeSpan, state: TableState) -> PageRows:
-        source = PageSource(state.table, state.view(request.shard), self._context.open_fragment)
+        open_fragment = self._context.opener(state.table)
+        source = PageSource(state.table, state.view(request.shard), open_fragment)
         page = read_changes(
             source,
             pieces_of([(cursor.slots, cursor.position) for cursor in request.cursors]),
@@ -103,7 +104,7 @@ class LocalShards:
             ]
 
         view = state.view(request.shard)
-        source = IndexSource(state.table, index, view, runs_of, self._context.open_fragment)
+        source = IndexSource(state.table, index, view, runs_of, self._context.opener(state.table))
         cursors = [(cursor.slots, cursor.position) for cursor in request.cursors]
         limits = _limits(request)
         page = read_index_page(

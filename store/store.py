@@ -35,6 +35,7 @@ from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.location import Location
 from elasticscan.store.roots import check_free, claim
 from elasticscan.store.scan import Scan, begin_scan, columns_of, keep_lease
+from elasticscan.store.schema_changes import add_columns
 from elasticscan.store.status import status_of
 from elasticscan.topology import SORTED, IndexInfo, SlotSet, TableInfo, Topology, initial_placement
 
@@ -200,6 +201,27 @@ class Store:
         info = TableInfo(0, name, stored, tuple(keys), tuple(shard_keys), compression, 0, 0)
         with self._context.catalog.writing() as tx:
             return tx.create_table(name, info)
+
+    def add_columns(self, name: str, fields: pa.Schema | Sequence[pa.Field]) -> TableInfo:
+        """Append columns to a table, while others write, scan and move.
+
+        Rows that are there already are null in them, in every snapshot; nothing is written anew. Scans
+        that have begun go on with the columns that they began with. A column that the table has
+        already, of the same type, is passed over.
+
+        Args:
+            name: the table.
+            fields: columns of any type that `create_table` takes; all of them nullable.
+
+        Returns:
+            The table's new definition.
+
+        Raises:
+            TableNotFound, UnsupportedType, InvalidOption: mend the call.
+            AlreadyExists: there is a column whose name differs in case alone.
+            SchemaMismatch: there is one of another type, or a name is given twice or taken by the store.
+        """
+        return add_columns(self._context, arguments.text("name", name), fields)
 
     def drop_table(self, name: str) -> None:
         """Drop a table; its files are removed by a later `collect_garbage`."""

@@ -39,12 +39,14 @@ def compact(context: Context, table: TableInfo) -> int:
 def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
     with context.catalog.reading() as tx:
         upto = tx.versions()[1]
-        horizon = tx.oldest_needed(table.id, context.retention_of(tx.table_by_id(table.id) or table))
+        # As it is when the fragments are listed: they may have values in a column that was just added.
+        table = tx.table_by_id(table.id) or table
+        horizon = tx.oldest_needed(table.id, context.retention_of(table))
         floor = max((n for n in tx.overwrites(table.id) if n <= horizon), default=0)
         fragments = tx.fragments(table=table.id, shard=shard)
     if not _worth_it(fragments):
         return 0
-    source = PageSource(table, View(fragments), context.open_fragment)
+    source = PageSource(table, View(fragments), context.opener(table))
     slots = SlotSet.of(r for fragment in fragments for r in fragment.slots)
     to = Destination(context.disk_of(shard), shard)
     with context.noticing_collection():
@@ -186,7 +188,7 @@ def rows_of(context: Context, table: TableInfo, most_merged_rows: int) -> tuple[
     bounds = Bounds(state.floor(newest), newest)
     total, exact = 0, True
     for shard in context.placement().shards:
-        source = PageSource(table, state.view(shard), context.open_fragment)
+        source = PageSource(table, state.view(shard), context.opener(table))
         rows, is_exact = count_rows(source, bounds, most_merged_rows)
         total += rows
         exact &= is_exact

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import IndexChanged
@@ -44,6 +45,7 @@ from elasticscan.storage import (
     Piece,
     copy_slots,
     copying,
+    fragment,
     index_pages,
     index_walk,
     lookup,
@@ -58,7 +60,7 @@ from tests.reader.simulation import Simulation
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
-Harness = Literal["simulation", "soup", "index soup"]
+Harness = Literal["simulation", "soup", "index soup", "schema soup"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -652,3 +654,59 @@ def dropped_index_is_read_on(patch: Patch) -> None:
 
     patch.setattr(context.TableState, "index", remembering)
     patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+
+
+# ------------------------------------------------------------------------------- columns that come later
+
+
+@fault("schema soup", "a column that a fragment lacks is null in all of its rows")
+def missing_columns_have_a_default(patch: Patch) -> None:
+
+    def zeros(self: Any, field: pa.Field, count: int) -> pa.Array:
+        return (
+            pa.array([0] * count)
+            .cast(pa.string() if "binary" in str(field.type) else field.type)
+            .cast(field.type)
+        )
+
+    patch.setattr(fragment.FragmentReader, "_nulls_of", zeros)
+
+
+@fault("schema soup", "a fragment that lacks a column of its table is not damaged")
+def missing_columns_are_damage(patch: Patch) -> None:
+    honest = fragment._gained
+    patch.setattr(fragment, "_gained", lambda file, lacking, table: honest(file, lacking, None))
+
+
+@fault("schema soup", "whoever has a table's definition looks it up again when it gained a column")
+def new_columns_are_not_told(patch: Patch) -> None:
+    honest = Tx.add_columns
+
+    def silently(self: Tx, table: int, fields: Any) -> TableInfo:
+        with pytest.MonkeyPatch.context() as still:
+            still.setattr(Tx, "bump_layout", lambda self: None)
+            return honest(self, table, fields)
+
+    patch.setattr(Tx, "add_columns", silently)
+
+
+@fault(
+    "schema soup",
+    "a compaction copies all columns that its fragments may have, also those added since it began",
+    style="columns below compactions",
+)
+def compaction_with_an_old_definition(patch: Patch) -> None:
+    compact, begun = upkeep._compact_shard, [pa.schema([])]
+
+    def remembering(known: Context, table: TableInfo, shard: int) -> int:
+        begun.append(table.schema)
+        try:
+            return compact(known, table, shard)
+        finally:
+            begun.pop()
+
+    def of_then(table: TableInfo, *rest: Any) -> PageSource:
+        return PageSource(replace(table, schema=begun[-1] if begun[-1].names else table.schema), *rest)
+
+    patch.setattr(upkeep, "_compact_shard", remembering)
+    patch.setattr(upkeep, "PageSource", of_then)

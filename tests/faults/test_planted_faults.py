@@ -11,6 +11,7 @@ import pytest
 from tests.faults.planted import FAULTS, Fault
 from tests.reader.simulation import Simulation
 from tests.store.index_soup import IndexKitchen
+from tests.store.schema_soup import SchemaKitchen
 from tests.store.soup import Kitchen
 
 # The effort after which a harness that found nothing has failed.
@@ -24,8 +25,9 @@ Kitchens = dict[str, Kitchen]
 @pytest.fixture(scope="module")
 def kitchens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kitchens]:
     plain = Kitchen(tmp_path_factory.mktemp("faults"))
-    with plain, IndexKitchen(tmp_path_factory.mktemp("index_faults")) as indexed:
-        yield {"soup": plain, "index soup": indexed}
+    changing = SchemaKitchen(tmp_path_factory.mktemp("schema_faults"))
+    with plain, IndexKitchen(tmp_path_factory.mktemp("index_faults")) as indexed, changing:
+        yield {"soup": plain, "index soup": indexed, "schema soup": changing}
 
 
 def found_by(fault: Fault, kitchens: Kitchens) -> int | None:

@@ -1,0 +1,72 @@
+"""Tables gain columns: the one way in which a definition changes.
+
+A new column comes after all others and may be null, so that nothing that was written has to be touched: a
+fragment without the column reads as nulls (`storage.FragmentReader`), in every snapshot. A table never
+loses a column, and none is renamed or gets another type. What somebody holds of a definition is therefore
+a beginning of the one that there is now, and rows staged with it can still be committed.
+
+The catalog's layout grows with a new column, so every process looks the table up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from elasticscan.base.errors import AlreadyExists, InvalidOption, SchemaMismatch
+from elasticscan.storage import check_definition, stored_schema
+from elasticscan.store.context import Context
+from elasticscan.topology import TableInfo
+
+
+def add_columns(context: Context, name: str, fields: Any) -> TableInfo:
+    """Append columns to a table, in one transaction; those that it has already are passed over."""
+    wanted = _fields(fields)
+    with context.catalog.writing() as tx:
+        table = tx.table(name)
+        new = [field for field in wanted if _is_new(field, table)]
+        if not new:
+            return table
+        keys, shard_keys = list(table.primary_key), list(table.shard_key)
+        check_definition(pa.schema([*table.schema, *new]), keys, shard_keys)
+        return tx.add_columns(table.id, list(stored_schema(pa.schema(new), [])))
+
+
+def _fields(given: Any) -> list[pa.Field]:
+    found = list(given) if isinstance(given, pa.Schema | Sequence) and not isinstance(given, str) else []
+    if not found or not all(isinstance(field, pa.Field) for field in found):
+        raise InvalidOption(
+            f"fields={given!r} must be a pyarrow.Schema or a list of pyarrow.field(name, type), at least one",
+            option="fields",
+        )
+    return found
+
+
+def _is_new(field: pa.Field, table: TableInfo) -> bool:
+    """Whether the table lacks a column; raises unless it can be added, or is there just so."""
+    same = next((known for known in table.schema if known.name.lower() == field.name.lower()), None)
+    if same is None:
+        if not field.nullable:
+            raise InvalidOption(
+                f"column {field.name!r} is declared not null, but the rows that table {table.name!r} has "
+                "already are null in it; declare it nullable (pyarrow.field(name, type)), then fill it",
+                option="fields",
+                column=field.name,
+            )
+        return True
+    if same.name != field.name:
+        raise AlreadyExists(
+            f"table {table.name!r} already has a column {same.name!r}, which differs from {field.name!r} in "
+            "case alone, and Spark does not tell these apart; choose another name",
+            table=table.name,
+            column=field.name,
+        )
+    if same.type != field.type:
+        raise SchemaMismatch(
+            f"table {table.name!r} already has a column {field.name!r}, of type {same.type} and not "
+            f"{field.type}; types of columns never change: choose another name, or write {same.type}",
+            column=field.name,
+        )
+    return False

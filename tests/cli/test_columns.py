@@ -1,0 +1,54 @@
+"""add-column, for people and for scripts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from elasticscan.store import Store
+
+Shell = Any
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("int64", "int64"),
+        ("string", "string"),
+        ("double", "double"),
+        ("date32", "date32[day]"),
+        ("timestamp[us]", "timestamp[us]"),
+    ],
+)
+def test_a_column_is_added_and_old_rows_are_null_in_it(shell: Shell, uri: str, kind: str, told: str) -> None:
+    made = shell.json("add-column", uri, "t", "note", kind)
+    assert made == {"table": "t", "column": "note", "type": told, "added": True}
+    assert shell.json("add-column", uri, "t", "note", kind)["added"] is False
+    with Store.open(uri) as store:
+        found = store.scan("t", columns=["note"]).to_table()
+    assert str(found.schema.field("note").type) == told
+    assert found["note"].null_count == found.num_rows > 0
+
+
+def test_people_are_told_what_was_added(shell: Shell, uri: str) -> None:
+    assert shell.ok("add-column", uri, "t", "note", "string") == "Column note of t, string, added.\n"
+    assert shell.ok("add-column", uri, "t", "note", "string").endswith("was there already.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("t", "note", "text"), 2, "must be one of Arrow's names"),
+        (("t", "note", "decimal128(5,2)"), 2, "Store.add_columns"),
+        (("t", "value", "string"), 2, "types of columns never change"),
+        (("t", "VALUE", "double"), 2, "in case alone"),
+        (("u", "note", "string"), 2, "no table 'u'"),
+    ],
+)
+def test_what_cannot_be_added_is_an_error_that_says_why(
+    shell: Shell, uri: str, words: tuple[str, ...], code: int, told: str
+) -> None:
+    found, message = shell.fails("add-column", uri, *words)
+    assert found == code
+    assert told in message

@@ -1,0 +1,443 @@
+"""Tables that gain columns: how rows that are older read, by every path and beside everything else."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import (
+    AlreadyExists,
+    ElasticScanError,
+    FragmentDamaged,
+    InvalidOption,
+    SchemaMismatch,
+    TableNotFound,
+    UnsupportedType,
+)
+from elasticscan.storage import FragmentReader
+from elasticscan.store import Store, upkeep, writer
+from elasticscan.store.mover import Mover, new_owner
+from elasticscan.topology import MovePlan
+from tests.store.test_scenarios import while_reading
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+NOTE = pa.struct([pa.field("tags", pa.list_(pa.string()), nullable=False), ("at", pa.timestamp("us"))])
+NEW = [pa.field("n", pa.int32()), pa.field("note", NOTE), pa.field("by", pa.map_(pa.string(), pa.int64()))]
+COUNT = 300
+
+Row = dict[str, Any]
+Rows = dict[int, Row]
+
+
+@pytest.fixture(autouse=True)
+def _nobody_pulls_the_plug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.fixture(params=[None, "zstd"], ids=["mapped", "compressed"])
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Two shards, a table of 300 rows: commit 2."""
+    with Store.create(tmp_path / "store", ["a", "b"], tablets=8, slots=32) as made:
+        made.create_table("t", SCHEMA, ["id"], compression=request.param)
+        made.write("t", old_rows(range(COUNT)))
+        yield made
+
+
+@pytest.fixture
+def other(store: Store) -> Iterator[Store]:
+    """The same store as another process has it: with caches of its own, filled before anything changes."""
+    with Store.open(store.uri) as found:
+        found.scan("t").to_table()
+        yield found
+
+
+def old_rows(ids: Any, v: str = "old") -> pa.Table:
+    return pa.table({"id": list(ids), "v": [v] * len(ids)}, schema=SCHEMA)
+
+
+def new_row(i: int) -> Row:
+    note = {"tags": ["x", None], "at": None} if i % 3 else None
+    return {"id": i, "v": "new", "n": i % 7 if i % 5 else None, "note": note, "by": [("k", i)]}
+
+
+def new_rows(ids: Any) -> pa.Table:
+    return pa.Table.from_pylist([new_row(i) for i in ids], schema=pa.schema([*SCHEMA, *NEW]))
+
+
+def nulls(rows: Rows) -> Rows:
+    return {i: {**row, **dict.fromkeys((f.name for f in NEW), None)} for i, row in rows.items()}
+
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "schema-changes.md"
+OLD: Rows = {i: {"id": i, "v": "old"} for i in range(COUNT)}
+MIXED: Rows = nulls(OLD) | {i: new_row(i) for i in range(0, COUNT + 50, 4)}
+
+
+def read(made: Store, **how: Any) -> Rows:
+    return by_id(made.scan("t", **how).to_table())
+
+
+def by_id(table: pa.Table) -> Rows:
+    rows = table.to_pylist()
+    found = {row["id"]: row for row in rows}
+    assert len(found) == len(rows), "a row came twice"
+    return found
+
+
+def gain(made: Store) -> None:
+    """New columns, and rows that have them among and beside the old ones: commit 3."""
+    made.add_columns("t", NEW)
+    made.write("t", new_rows(range(0, COUNT + 50, 4)))
+
+
+def paths(made: Store) -> set[str]:
+    with made.context.catalog.reading() as tx:
+        return {fragment.path for fragment in tx.fragments()}
+
+
+# --------------------------------------------------------------------------------- the definition
+
+
+def test_columns_come_after_the_others_and_no_file_is_written_anew(store: Store, other: Store) -> None:
+    before = paths(store)
+    found = store.add_columns("t", NEW)
+    assert found == store.table("t") == other.table("t")
+    assert found.schema == pa.schema([*SCHEMA, *NEW])
+    assert paths(store) == before
+    assert store.context.catalog.versions()[1] == 2, "it is no commit"
+    assert read(store) == read(other) == nulls(OLD)
+
+
+def test_a_column_that_is_there_already_is_passed_over(store: Store) -> None:
+    store.add_columns("t", NEW[:1])
+    before = store.context.catalog.versions()
+    assert store.add_columns("t", [*SCHEMA, NEW[0]]).schema.names == ["id", "v", "n"]
+    assert store.context.catalog.versions() == before
+    assert store.add_columns("t", pa.schema(NEW)).schema.names == ["id", "v", "n", "note", "by"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "told"),
+    [
+        ([], InvalidOption, "at least one"),
+        ("n", InvalidOption, "pyarrow.field"),
+        ([("n", pa.int64())], InvalidOption, "pyarrow.field"),
+        ([pa.field("n", pa.int64(), nullable=False)], InvalidOption, "declare it nullable"),
+        ([pa.field("v", pa.int64())], SchemaMismatch, "types of columns never change"),
+        ([pa.field("id", pa.int32())], SchemaMismatch, "types of columns never change"),
+        ([pa.field("V", pa.string())], AlreadyExists, "in case alone"),
+        ([pa.field("n", pa.int64()), pa.field("N", pa.int64())], SchemaMismatch, "differ at most in case"),
+        ([pa.field("n", pa.int64()), pa.field("n", pa.int64())], SchemaMismatch, "differ at most in case"),
+        ([pa.field("_slot", pa.int64())], SchemaMismatch, "taken by the store"),
+        ([pa.field("n", pa.dictionary(pa.int8(), pa.string()))], UnsupportedType, "cast it"),
+    ],
+)
+def test_what_cannot_be_added_is_refused_and_nothing_is(
+    store: Store, fields: Any, error: type[ElasticScanError], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        store.add_columns(
+            "t", [pa.field("good", pa.int8()), *fields] if isinstance(fields, list) and fields else fields
+        )
+    assert store.table("t").schema == SCHEMA
+    with pytest.raises(TableNotFound):
+        store.add_columns("u", NEW)
+
+
+def test_the_example_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
+    code = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[
+        0
+    ]
+    *before, last = code.replace('"tour.store"', repr(str(tmp_path / "tour.store"))).splitlines()
+    names: dict[str, Any] = {}
+    exec("\n".join(before), names)
+    counted, _, promised = last.partition("  # ")
+    assert eval(counted, names) == int(promised) == 1  # noqa: S307
+
+
+# -------------------------------------------------------------------------------------- reading
+
+
+def test_old_rows_are_null_in_new_columns_whatever_the_pages(store: Store, other: Store) -> None:
+    gain(store)
+    for made in (store, other):
+        assert read(made) == MIXED
+        assert read(made, page_rows=7) == MIXED
+        assert read(made, page_bytes=200) == MIXED
+        assert read(made, columns=["note", "id"]) == {
+            i: {"note": row["note"], "id": i} for i, row in MIXED.items()
+        }
+
+
+def test_older_snapshots_have_the_new_columns_too(store: Store) -> None:
+    gain(store)
+    store.overwrite("t", new_rows(range(10)))
+    assert read(store, snapshot=2) == nulls(OLD)
+    assert read(store, snapshot=3) == MIXED
+    assert read(store, snapshot=4) == {i: new_row(i) for i in range(10)}
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("n IS NULL", lambda row: row["n"] is None),
+        ("n IS NOT NULL", lambda row: row["n"] is not None),
+        ("n = 3", lambda row: row["n"] == 3),
+        ("n <=> NULL AND v = 'old'", lambda row: row["n"] is None and row["v"] == "old"),
+        ("NOT (n > 1)", lambda row: row["n"] is not None and row["n"] <= 1),
+        ("coalesce(n, 0) = 0", lambda row: not row["n"]),
+    ],
+)
+def test_filters_see_the_nulls_and_statistics_pass_over_no_old_row(
+    store: Store, text: str, means: Callable[[Row], bool]
+) -> None:
+    gain(store)
+    wanted = {i: row for i, row in MIXED.items() if means(row)}
+    assert read(store, filter=text) == wanted
+    store.create_index("t", "by_n", ["n"], include=["v"])
+    store.create_index("t", "by_n_hash", ["n"], kind="hash")
+    for index in ("auto", "none", "by_n"):
+        assert read(store, filter=text, index=index) == wanted
+
+
+def test_an_index_of_a_new_column_has_the_old_rows(store: Store) -> None:
+    gain(store)
+    store.create_index("t", "by_n", ["n"], include=["note"])
+    for descending in (False, True):
+        found = store.scan("t", index="by_n", order="index", descending=descending, page_rows=20).to_table()
+        assert by_id(found) == MIXED
+        order = [(row["n"] is not None, row["n"] or 0, row["id"]) for row in found.to_pylist()]
+        assert order == sorted(order, reverse=descending)
+
+
+def test_rows_fetched_through_an_older_index_have_the_new_columns(store: Store) -> None:
+    store.create_index("t", "by_v", ["v"])
+    gain(store)
+    store.delete("t", pa.table({"id": [1, 2]}))
+    wanted = {i: row for i, row in MIXED.items() if i not in (1, 2)}
+    assert read(store, index="by_v", filter="v >= ''", page_rows=50) == wanted
+
+
+def test_a_scan_that_has_begun_goes_on_with_its_columns(store: Store, other: Store) -> None:
+    scan = other.scan("t", page_rows=40)
+    pages = iter(scan)
+    first = next(pages)
+    assert first.key is not None
+    gain(store)
+    rest = pa.Table.from_batches([first.rows, *(page.rows for page in pages)])
+    assert by_id(rest) == OLD
+    for made in (store, other):
+        resumed = made.resume(first.key)
+        assert resumed.schema == SCHEMA
+        assert by_id(pa.concat_tables([pa.Table.from_batches([first.rows]), resumed.to_table()])) == OLD
+
+
+def test_a_column_that_is_added_in_the_middle_of_a_page_disturbs_nobody(
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = other.scan("t", page_rows=40)
+    while_reading(monkeypatch, lambda: gain(store))
+    assert by_id(scan.to_table()) == OLD
+
+
+def test_changes_tell_all_columns_that_there_are_now(store: Store) -> None:
+    gain(store)
+    store.write("t", new_rows([1]))
+    store.delete("t", pa.table({"id": [1, 2]}))
+    store.overwrite("t", new_rows([9]))
+    told = [
+        ({name: row[name] for name in ("id", "v", "n", "note", "by")}, row["_change_type"])
+        for row in store.changes("t", 3).to_table().to_pylist()
+        if row["id"] in (1, 2, 3, 9)
+    ]
+    old = nulls(OLD)
+    assert sorted(told, key=str) == sorted(
+        [
+            (old[1], "update_preimage"),
+            (new_row(1), "update_postimage"),
+            (new_row(1), "delete"),
+            (old[2], "delete"),
+            (old[3], "delete"),
+            (old[9], "update_preimage"),
+            (new_row(9), "update_postimage"),
+        ],
+        key=str,
+    )
+    first = store.changes("t", 1, 2, feed=False).to_table()
+    assert by_id(first) == nulls(OLD)
+
+
+# ----------------------------------------------------------------------------- beside everything else
+
+
+def test_moves_splits_and_compactions_keep_the_nulls_and_the_values(store: Store, other: Store) -> None:
+    gain(store)
+    store.create_index("t", "by_n", ["n"])
+    store.expand(["c"])
+    store.contract("a")
+    assert read(other) == MIXED
+    assert other.compact("t") > 0
+    assert read(store) == read(other) == MIXED
+    assert read(store, snapshot=2) == nulls(OLD)
+    assert read(store, index="by_n", filter="n IS NULL") == {
+        i: row for i, row in MIXED.items() if row["n"] is None
+    }
+    assert store.verify() == []
+
+
+def test_a_write_that_was_staged_before_the_column_came_is_committed_with_nulls(
+    store: Store, other: Store
+) -> None:
+    table = other.table("t")
+    staged = writer.stage(other.context, table, old_rows(range(290, 320)).to_batches())
+    gain(store)
+    store.create_index("t", "by_n", ["n"])
+    store.expand(["c"])  # its rows are staged again elsewhere
+    writer.publish(other.context, table, staged)
+    wanted = MIXED | nulls({i: {"id": i, "v": "old"} for i in range(290, 320)})
+    assert read(store) == read(other) == wanted
+    assert read(store, index="by_n", filter="n IS NULL OR n >= 0") == wanted
+
+
+def test_an_index_of_the_new_column_that_comes_while_a_write_is_staged_has_its_rows(
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = writer.with_runs
+
+    def later(*args: Any) -> Any:
+        monkeypatch.setattr(writer, "with_runs", honest)
+        store.add_columns("t", NEW)
+        store.create_index("t", "by_n", ["n"], include=["by"])
+        table, indexes = args[1], other.context.indexes(args[1].id)
+        assert table.schema == SCHEMA
+        return honest(args[0], table, indexes, args[3])
+
+    monkeypatch.setattr(writer, "with_runs", later)
+    other.write("t", old_rows([1_000]))
+    assert read(store, index="by_n", filter="n IS NULL")[1_000]["v"] == "old"
+    assert len(read(store, index="by_n", filter="n IS NULL")) == COUNT + 1
+
+
+def test_a_compaction_that_began_before_the_column_came_loses_no_value(store: Store, other: Store) -> None:
+    before = other.table("t")
+    gain(store)
+    assert upkeep.compact(other.context, before) > 0
+    assert read(store) == MIXED
+
+
+def test_a_column_that_comes_while_shards_are_compacted_loses_no_value(
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write("t", old_rows(range(0, COUNT, 2)))
+    honest = upkeep.copy_slots
+
+    def once(*args: Any) -> Any:
+        merged = honest(*args)
+        monkeypatch.setattr(upkeep, "copy_slots", honest)
+        gain(store)
+        return merged
+
+    monkeypatch.setattr(upkeep, "copy_slots", once)
+    assert other.compact("t") > 0
+    assert read(store) == read(other) == MIXED
+
+
+@pytest.mark.parametrize("point", ["copying", "copied", "caught_up", "target_serves"])
+def test_a_column_that_comes_while_a_tablet_moves_arrives_with_its_values(
+    store: Store, other: Store, point: str
+) -> None:
+    tablet = next(t for t in other.context.placement().tablets if t.shard == 1)
+    plan = MovePlan(tablet.id, 1, 2)
+    reached: list[str] = []
+
+    def checkpoint(name: str) -> None:
+        if name == point and point not in reached:
+            gain(store)
+            store.create_index("t", "by_n", ["n"])
+        reached.append(name)
+
+    owner = new_owner()
+    with other.context.catalog.writing() as tx:
+        tx.plan_move(plan.tablet, plan.source, plan.target, owner)
+    Mover(other.context, owner, checkpoint=checkpoint).carry_out(plan)
+    assert point in reached
+    assert read(store) == read(other) == MIXED
+    assert read(store, index="by_n", filter="n = 3") == {i: row for i, row in MIXED.items() if row["n"] == 3}
+
+
+def test_an_index_that_comes_between_a_copy_and_its_runs_has_the_rows_that_moved(
+    store: Store, other: Store
+) -> None:
+    """Whoever builds runs may hold a definition that is older than the index."""
+    tablet = next(t for t in other.context.placement().tablets if t.shard == 1)
+    known = other.context.indexes
+
+    def later(table: int) -> Any:
+        vars(other.context).pop("indexes")
+        store.add_columns("t", NEW)
+        store.create_index("t", "by_n", ["n"], include=["note"])
+        return known(table)
+
+    vars(other.context)["indexes"] = later
+    other.move(tablet.id, "b")
+    assert len(read(store, index="by_n", filter="n IS NULL")) == COUNT
+
+
+# -------------------------------------------------------------------------------------- damage
+
+
+def some_fragment(made: Store) -> tuple[Any, Any]:
+    with made.context.catalog.reading() as tx:
+        fragment = tx.fragments()[0]
+    return made.context.disk_of(fragment.shard), fragment
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.schema([("id", pa.int64()), ("w", pa.string()), ("v", pa.string()), ("n", pa.int32())]),
+        pa.schema([("id", pa.int64()), ("n", pa.int32())]),
+        pa.schema([*SCHEMA, pa.field("n", pa.int32(), nullable=False)]),
+        SCHEMA,
+        None,
+    ],
+    ids=["another order", "a column too many", "never null", "no such column", "nothing known"],
+)
+def test_a_file_is_only_older_than_a_column_if_it_has_all_those_before_it(
+    store: Store, table: pa.Schema | None
+) -> None:
+    disk, fragment = some_fragment(store)
+    with pytest.raises(FragmentDamaged):
+        FragmentReader(disk, fragment.path, ["id", "n"], fragment.bytes, table)
+
+
+def test_columns_that_a_file_has_are_not_copied_for_those_that_it_lacks(store: Store) -> None:
+    disk, fragment = some_fragment(store)
+    wide = pa.schema([*SCHEMA, *NEW])
+    reader = FragmentReader(disk, fragment.path, wide.names, fragment.bytes, wide)
+    with_nulls = reader.batch(0)
+    plain = FragmentReader(disk, fragment.path, SCHEMA.names, fragment.bytes, wide).batch(0)
+    assert with_nulls.schema.names == [*wide.names, "_slot"]
+    assert with_nulls.select(SCHEMA.names).equals(plain.select(SCHEMA.names))
+    assert [with_nulls.column(field.name).null_count for field in NEW] == [len(plain)] * len(NEW)
+    if store.table("t").compression is None:
+        mapped = reader._reader.get_batch(0)
+        places = [batch.column("id").buffers()[1].address for batch in (with_nulls, mapped)]
+        assert places[0] == places[1], "it points into the mapped file"
+
+
+def test_a_definition_from_before_the_column_came_reads_newer_files(store: Store) -> None:
+    before = store.table("t")
+    gain(store)
+    old = replace(store.table("t"), schema=before.schema)
+    with store.context.catalog.reading() as tx:
+        newest = tx.fragments()[-1]
+    reader = store.context.opener(old)(newest, ("v", "id"))
+    assert reader.batch(0).schema.names == ["v", "id", "_slot"]
