@@ -1,0 +1,155 @@
+"""What happens to the store beside the streams, each a process of its own.
+
+python -m tests.soak.programs write URI SEED WRITER   upserts and deletes, now and then an overwrite
+python -m tests.soak.programs move URI SEED           moves, splits, joins, expands and contracts
+python -m tests.soak.programs tidy URI SEED           compacts and collects garbage
+
+Each says on its standard output what it did, as JSON lines, and ends when its standard input does: so
+none of them survives whoever started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from elasticscan.base.errors import TryAgain, UsageError
+from elasticscan.store import Store
+
+SOURCE, COPY = "a", "b"
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()), ("name", pa.string())])
+KEYS, HOT_KEYS = 60_000, 1_500
+FIRST_ROWS = 30_000
+GRACE_SECONDS = 120.0  # longer than a micro-batch takes from its files to its commit
+PAUSE_SECONDS = 3.0  # of a writer between two commits, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one commit of a writer does."""
+
+    kind: str
+    keys: NDArray[np.int64]
+    value: int
+
+
+def step(seed: int, writer: int, number: int) -> Step:
+    """A writer's step, the same in the writer and in whoever checks what came of it."""
+    chance = np.random.default_rng([seed, writer, number])
+    drawn = chance.random()
+    value = writer * 1_000_000_000 + number
+    if drawn < 0.005:
+        kind, least, most = "overwrite", 10_000, 40_000
+    elif drawn < 0.03:
+        kind, least, most = "write", 10_000, 30_000
+    elif drawn < 0.04:
+        kind, least, most = "delete", 5_000, 20_000
+    else:
+        kind, least, most = ("delete" if drawn < 0.3 else "write"), 1, 300
+    keys = HOT_KEYS if most <= 300 and chance.random() < 0.5 else KEYS
+    return Step(kind, np.sort(chance.choice(keys, int(chance.integers(least, most)), replace=False)), value)
+
+
+def rows(keys: NDArray[np.int64], value: int) -> pa.Table:
+    ids, values = pa.array(keys), pa.array(np.full(len(keys), value))
+    return pa.table([ids, values, names(ids, values)], schema=SCHEMA)
+
+
+def names(ids: pa.Array, values: pa.Array) -> pa.Array:
+    """A text that belongs to a key and a value, so that a row put together of two is noticed."""
+    return pc.binary_join_element_wise(ids.cast(pa.string()), values.cast(pa.string()), ":")
+
+
+def tell(**what: Any) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def write(store: Store, seed: int, writer: int, stopping: Event) -> None:
+    chance, number = random.Random(seed * 1_000 + writer), 0
+    while not stopping.wait(chance.random() ** 2 * PAUSE_SECONDS):
+        made = step(seed, writer, number)
+        if made.kind == "delete":
+            commit = store.delete(SOURCE, pa.table({"id": made.keys}))
+        elif made.kind == "overwrite":
+            commit = store.overwrite(SOURCE, rows(made.keys, made.value))
+        else:
+            commit = store.write(SOURCE, rows(made.keys, made.value))
+        tell(step=number, commit=commit)
+        number += 1
+
+
+def move(store: Store, seed: int, stopping: Event) -> None:
+    chance, number = random.Random(seed), 0
+    while not stopping.wait(chance.uniform(0.0, 0.6)):
+        number += 1
+        try:
+            done = _one_change(store, chance, f"n{number}")
+        except (TryAgain, UsageError) as error:
+            tell(refused=error.code)
+            continue
+        if done:
+            tell(done=done)
+
+
+def _one_change(store: Store, chance: random.Random, fresh_name: str) -> str | None:
+    status = store.status()
+    tablets, shards = status["tablets"], [s["name"] for s in status["shards"] if not s["draining"]]
+    operation = chance.choice(["move"] * 6 + ["expand", "contract", "split", "join"])
+    if operation == "move":
+        store.move(chance.choice(tablets)["id"], chance.choice(shards))
+    elif operation == "expand" and len(shards) < 5:
+        store.expand([fresh_name])
+    elif operation == "contract" and len(shards) > 2:
+        store.contract(chance.choice(shards))
+    elif operation == "split" and len(tablets) < 40:
+        store.split(chance.choice(tablets)["id"])
+    elif operation == "join":
+        left = chance.randrange(len(tablets) - 1)
+        store.join(tablets[left]["id"], tablets[left + 1]["id"])
+    else:
+        return None
+    return operation
+
+
+def tidy(store: Store, seed: int, stopping: Event) -> None:
+    chance = random.Random(seed)
+    while not stopping.wait(chance.uniform(0.3, 2.0)):
+        try:
+            fragments = store.compact(chance.choice([SOURCE, SOURCE, COPY, None]))
+            files = store.collect_garbage(GRACE_SECONDS) if chance.random() < 0.3 else 0
+        except TryAgain as error:
+            tell(refused=error.code)
+            continue
+        tell(fragments=fragments, files=files)
+
+
+def _until_the_input_ends(stopping: Event) -> None:
+    sys.stdin.buffer.read()
+    stopping.set()
+
+
+def main() -> None:
+    command, uri, seed, *rest = sys.argv[1:]
+    os.nice(5)  # on a small machine the streams would hardly get on beside all this
+    stopping = Event()
+    Thread(target=_until_the_input_ends, args=[stopping], daemon=True).start()
+    with Store.open(uri) as store:
+        if command == "write":
+            write(store, int(seed), int(rest[0]), stopping)
+        else:
+            {"move": move, "tidy": tidy}[command](store, int(seed), stopping)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""Streams whose drivers are killed with -9, beside writers, a mover and a compactor: the short form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak.processes import PROC
+from tests.soak.soak import plan_from_environment, run
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(3_600),
+    pytest.mark.skipif(not (PROC / "self" / "stat").exists(), reason="finds processes in /proc"),
+]
+
+
+def test_streams_whose_drivers_are_killed_tell_every_change_once(tmp_path: Path) -> None:
+    outcome = run(plan_from_environment(tmp_path / "soak", seconds=30))
+    assert not outcome.wrong, str(outcome)
