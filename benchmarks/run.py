@@ -2,7 +2,7 @@
 
 python benchmarks/run.py [--rows 10000000] [--rounds 3] [--only spark,python,load,memory,key]
                          [--memory-rows 100000000] [--keep DIR]
-                         (and indexes, spark-indexes, large-spark-indexes)
+                         (and streams, indexes, spark-indexes, large-spark-indexes)
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from indexes import (
     with_index,
 )
 from measure import Results, by_turns, seconds
+from streams import bench_streams
 
 from elasticscan.base.hashing import slots_of
 from elasticscan.store import Store
@@ -240,7 +241,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="load,python,key,spark,memory,indexes,spark-indexes")
+    parser.add_argument("--only", default="load,python,key,spark,streams,memory,indexes,spark-indexes")
     parser.add_argument("--memory-rows", type=int, default=100_000_000)
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
@@ -269,6 +270,10 @@ def main() -> int:
         if "spark-indexes" in only:
             with_index(store)
             bench_spark_indexes(results, work, place, options.rows, options.rounds)
+        if "streams" in only:
+            spark = start_spark(work)
+            bench_streams(results, spark, Path(temporary), place, options.rows, options.rounds)
+            spark.stop()
         if "large-spark-indexes" in only:
             spark = start_spark(work)
             bench_large_spark(results, spark, Path(temporary), options.memory_rows, options.rounds)

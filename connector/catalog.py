@@ -12,8 +12,7 @@ text, before Spark does, and gives each reference of a table a relation of its o
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
@@ -99,8 +98,7 @@ class Catalog(Sequence[str]):
         if not plan.scans:
             return self._plain(text)
         try:
-            with self._relations(plan, snapshot) as names:
-                return self._spark.sql(plan.rewritten(names))
+            return self._run(plan, self._relations(plan, snapshot))
         except AnalysisException:
             # Spark's message is about the text that it was given, so it is given the user's.
             return self._plain(text)
@@ -129,27 +127,30 @@ class Catalog(Sequence[str]):
             if name in found
         }, snapshot
 
-    @contextmanager
-    def _relations(self, plan: Plan, snapshot: int) -> Iterator[list[str]]:
-        """A temporary view for each scan, while the query is analysed; equal scans share one.
+    def _relations(self, plan: Plan, snapshot: int) -> list[DataFrame]:
+        """The relation of each scan; equal scans share one."""
+        made: dict[tuple[object, ...], DataFrame] = {}
+        for scan in plan.scans:
+            key = (scan.view, scan.columns, scan.filter)
+            if key not in made:
+                made[key] = self._loaded(self._tables[scan.view], scan.columns, scan.filter, snapshot)
+        return [made[scan.view, scan.columns, scan.filter] for scan in plan.scans]
 
-        A DataFrame holds on to what its views meant, so they are not needed any longer.
+    def _run(self, plan: Plan, relations: Sequence[DataFrame]) -> DataFrame:
+        """The query over these relations.
+
+        They are handed to Spark beside the text, under names for this query alone: a Connect session
+        analyses a query again with each action, when temporary views would be gone.
         """
         unique = f"elasticscan_{uuid.uuid4().hex}"
-        made: dict[tuple[object, ...], str] = {}
-        names = []
-        try:
-            for scan in plan.scans:
-                key = (scan.view, scan.columns, scan.filter)
-                if key not in made:
-                    frame = self._loaded(self._tables[scan.view], scan.columns, scan.filter, snapshot)
-                    made[key] = f"{unique}_{len(made)}"
-                    frame.createTempView(made[key])
-                names.append(made[key])
-            yield names
-        finally:
-            for name in made.values():
-                self._spark.catalog.dropTempView(name)
+        given = {id(relation): relation for relation in relations}
+        names = {known: f"{unique}_{number}" for number, known in enumerate(given)}
+        text = plan.rewritten([names[id(relation)] for relation in relations])
+        text = text.replace("{", "{{").replace("}", "}}")  # Spark formats the text
+        for name in names.values():
+            text = text.replace(f"`{name}`", f"`{{{name}}}`")
+        frames: dict[str, Any] = {names[known]: relation for known, relation in given.items()}
+        return self._spark.sql(text, **frames)
 
     def _loaded(
         self, table: str, columns: Sequence[str] | None, condition: str | None, snapshot: int | None

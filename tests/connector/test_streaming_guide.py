@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import logging
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,32 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from elasticscan.connector import register
-
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "streaming.md"
-_BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n```\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
-_NUMBER = re.compile(r"\d+")
-
-
-def blocks() -> list[tuple[str, str | None]]:
-    """The guide's code, each block with the output that stands right under it, if any."""
-    return [(match[1], match[2]) for match in _BLOCK.finditer(GUIDE.read_text(encoding="utf-8"))]
-
-
-def statements(code: str) -> Iterator[tuple[ast.stmt, str | None]]:
-    """Each statement with the remark at its end."""
-    lines = code.splitlines()
-    for statement in ast.parse(code).body:
-        assert statement.end_lineno is not None
-        _, found, remark = lines[statement.end_lineno - 1].partition("  # ")
-        yield statement, remark if found else None
-
-
-def promised(remark: str, value: Any) -> bool:
-    """Whether a remark promises this value; words alone promise nothing."""
-    if not re.match(r"[\d(]|True|False", remark):
-        return True
-    number = _NUMBER.match(remark)
-    return repr(value) in (remark, number and number[0])
+from tests.connector.guide import blocks, promised, run, statements
 
 
 @pytest.fixture
@@ -62,13 +35,7 @@ def test_the_examples_of_the_guide_do_what_it_says(
     wrong = []
     for code, output in blocks():
         capsys.readouterr()
-        for statement, remark in statements(code.replace('"/data/', f'"{tmp_path}/')):
-            if not isinstance(statement, ast.Expr):
-                exec(compile(ast.Module([statement], []), str(GUIDE), "exec"), names)
-                continue
-            value = eval(compile(ast.Expression(statement.value), str(GUIDE), "eval"), names)  # noqa: S307
-            if remark is not None and not promised(remark, value):
-                wrong.append(f"{ast.unparse(statement)} is {value!r}, not {remark}")
+        wrong += run(code, tmp_path, names)
         if output is not None and output.startswith("+"):
             assert capsys.readouterr().out.strip() == output.strip()
     following.streams.removeListener(names["listener"])
@@ -92,6 +59,8 @@ def test_the_guide_has_examples_with_results_and_one_with_output() -> None:
         ("(3, 10300, True)", (3, 10_300, True), True),
         ("(3, 10300, True)", (4, 10_300, True), False),
         ("True", False, False),
+        ("['visits']", ["visits"], True),
+        ("['visits']", ["trips"], False),
         ("tablets move to a new shard,", None, True),
     ],
 )
