@@ -43,6 +43,7 @@ from elasticscan.store.context import Context
 from elasticscan.topology import Placement, SlotSet, TableInfo
 
 ROWS_PER_TASK = 250_000
+MANY_TASKS = 8  # beyond, tasks grow first, fourfold: each costs Spark as much as reading 300,000 rows
 COMMITS_AT_ONCE = 10_000
 _WHOLE = float(1 << 40)  # the size of all rows of a batch, when only shares of it matter
 
@@ -180,7 +181,8 @@ def _tasks(
 def task_limits(size: float, rows: float, options: Options) -> tuple[int, int]:
     """(most size of a task, most tasks) for rows of some size: few, but not fewer than asked for."""
     least = options.changes.min_partitions or 1
-    most = max(least, math.ceil(rows / ROWS_PER_TASK))
+    wanted = min(math.ceil(rows / ROWS_PER_TASK), max(MANY_TASKS, math.ceil(rows / (4 * ROWS_PER_TASK))))
+    most = max(least, wanted)
     if options.partitions is not None:
         most = min(most, options.partitions)
     return max(math.ceil(size / max(least, most)), 1), most

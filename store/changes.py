@@ -70,7 +70,7 @@ class ChangeScan:
         with self._context.catalog.reading() as tx:
             check_kept(tx, self._table, self._after)
             spans = _spans(tx, self._table, self._after, self.upto, self._feed)
-            times = {c.number: c.created_at for c in tx.commits(self._table.id) if c.number > self._after}
+            times = self._times(tx) if self._feed else {}
             base = tx.placement()
         tested = sorted(self._predicate.columns) if self._predicate else ()
         for span in spans:
@@ -91,6 +91,11 @@ class ChangeScan:
 
     def to_table(self) -> pa.Table:
         return pa.Table.from_batches(list(self), schema=self.schema)
+
+    def _times(self, tx: Tx) -> dict[int, float]:
+        """When each commit of the range was made; a table may have had many more before it."""
+        told = tx.commits_after(self._table.id, self._after, self.upto - self._after)
+        return {commit.number: commit.created_at for commit in told}
 
     def _finish(self, rows: pa.RecordBatch, times: dict[int, float]) -> pa.RecordBatch:
         if self._predicate is not None:

@@ -355,11 +355,12 @@ def test_few_tasks_are_planned_unless_more_are_asked_for(history: History) -> No
 def test_many_rows_are_shared_by_several_tasks_within_the_users_bound(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticscan.connector.change_feed.ROWS_PER_TASK", 100)
-    found, bounded = query(history), query(history, numPartitions="3")
-    for each, count in ((found, 10), (bounded, 3)):
-        each.step()
-        assert len(each.sizes[0]) == count
+    for rows_per_task, wanted in ((200, 5), (100, 8), (25, 10)):  # more than eight are four times as large
+        monkeypatch.setattr("elasticscan.connector.change_feed.ROWS_PER_TASK", rows_per_task)
+        found, bounded = query(history), query(history, numPartitions="3")
+        for each, count in ((found, wanted), (bounded, 3)):
+            each.step()
+            assert len(each.sizes[0]) == count
 
 
 # ------------------------------------------------------------------------ the end of now
