@@ -22,6 +22,15 @@ RANGES_PER_ROUND = 256
 _ZEROS = bytes(64)  # more than can begin what follows a bound in a key
 
 
+def _floor(low: bytes) -> bytes:
+    """Below every key from `low` on, above every key before it, and not beginning another floor.
+
+    Turned, bytes that begin with others stay behind them. Bounds that differ by zeros at their ends
+    have no key between them, so one floor will do for both.
+    """
+    return low.rstrip(b"\0") + _ZEROS
+
+
 class Walk:
     """What is still to be read of a run.
 
@@ -79,8 +88,7 @@ class Walk:
             return None
         if self._descending:
             # Keys that begin with `low` are behind, too, and the zeros are below all of them.
-            low, _ = self._range(self._next_range - 1)
-            return turned(low + _ZEROS)
+            return turned(_floor(self._range(self._next_range - 1)[0]))
         return self._range(self._next_range)[0]
 
     def take(self, up_to: bytes | None) -> NDArray[np.int64]:
@@ -129,7 +137,7 @@ class Walk:
         if self._descending:
             lowest = turned(min(reached))
             numbers = range(len(self._ranges))
-            return bisect_left(numbers, True, key=lambda number: self._range(number)[0] + _ZEROS < lowest)
+            return bisect_left(numbers, True, key=lambda number: _floor(self._range(number)[0]) < lowest)
         return bisect_right(self._ranges, min(reached), key=lambda r: r[1])
 
     def _find_range(self) -> int:

@@ -25,7 +25,7 @@ from elasticscan.storage.index_run import run_columns
 from elasticscan.storage.pages import PageLimits
 from elasticscan.storage.view import Bounds
 from elasticscan.topology import SlotSet
-from tests.storage.indexed import COLUMNS, Indexed, Key, Values
+from tests.storage.indexed import COLUMNS, NAN, Indexed, Key, Values
 
 PLENTY = PageLimits(1 << 20, 1 << 30)
 EVERYTHING = [(b"", END)]
@@ -270,6 +270,20 @@ def test_pages_go_on_through_many_ranges_that_hold_nothing(
     pages = read_all(indexed, indexed.source(), whole(indexed), ranges, descending, bounds, one_row())
     assert len(pages) > 5
     assert not any(page.rows.num_rows for page in pages)
+
+
+def test_descending_pages_go_on_past_bounds_that_differ_by_zeros_at_their_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those of (NaN) and of (NaN, null): turned, the longer one does not come first."""
+    monkeypatch.setattr(index_pages, "LEAST_ENTRIES", 1)
+    indexed = seed_where(lambda t: t.index.columns == ("f", "i") and len(t.versions) > 30)
+    low = encode_value(pa.scalar(NAN, pa.float64()))
+    ranges = [(b"", low), *((low + bytes(n), low + bytes(n + 1)) for n in range(9)), (low + bytes(9), END)]
+    bounds, cursors = indexed.bounds(indexed.commits), whole(indexed)
+    pages = read_all(indexed, indexed.source(), cursors, ranges, True, bounds, one_row())
+    found = [row for page in pages for row in rows_of(page, indexed)]
+    assert alike(found) == alike(expected_rows(indexed, cursors, ranges, True, bounds))
 
 
 def test_what_a_page_examines_is_bounded() -> None:
