@@ -28,7 +28,7 @@ should go where is planned in `elasticscan.topology` and carried out by `elastic
 """
 
 from elasticscan.catalog.catalog import Catalog, MoveRow, NewStore, Tx
-from elasticscan.catalog.commits import Commit
+from elasticscan.catalog.commits import Commit, Txn
 from elasticscan.catalog.placement import StoreInfo
 
-__all__ = ["Catalog", "Commit", "MoveRow", "NewStore", "StoreInfo", "Tx"]
+__all__ = ["Catalog", "Commit", "MoveRow", "NewStore", "StoreInfo", "Tx", "Txn"]

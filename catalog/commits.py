@@ -6,13 +6,14 @@ import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from sqlalchemy import ColumnElement, delete, func, insert, select, update
 
 from elasticscan.base.errors import (
     AlreadyExists,
+    InvalidOffset,
     SnapshotExpired,
     SnapshotNotFound,
     TableChanged,
@@ -26,13 +27,29 @@ from elasticscan.topology import StagedFragment, TableInfo
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit. `kind` is create, write, delete or overwrite."""
+    """One commit, made at a whole microsecond.
+
+    `kind` is create, write, delete, merge (it upserts some rows and deletes others) or overwrite.
+    """
 
     number: int
     table: int
     kind: str
     rows: int
     created_at: float
+
+
+class Txn(NamedTuple):
+    """Under what a write is done once.
+
+    Attributes:
+        application, version: the pair that a table takes once.
+        content: what the version stands for, if that is known; it must be the same when it is repeated.
+    """
+
+    application: str
+    version: int
+    content: str | None = None
 
 
 class CommitTx(FragmentTx):
@@ -101,21 +118,43 @@ class CommitTx(FragmentTx):
         table: int,
         kind: str,
         staged: Sequence[StagedFragment],
-        app: tuple[str, int] | None = None,
+        txn: Txn | None = None,
     ) -> int:
         """Make staged fragments visible under the next commit number, all at once."""
         number = self._next_commit()
         rows = sum(fragment.rows for fragment in staged)
-        self._add_commit_row(number, table, kind, rows, app)
+        self._add_commit_row(number, table, kind, rows, txn)
         self.add_fragments(table, staged, number, number)
         return number
 
-    def commit_of_app(self, table: int, app: tuple[str, int]) -> int | None:
-        """The commit that an application already made under this version, if it did."""
+    def commit_of_txn(self, table: int, txn: Txn) -> int | None:
+        """The commit that was made under this pair, if there is one.
+
+        Raises:
+            InvalidOffset: there is, but it stood for other rows.
+        """
         c = commits.c
-        return self._sql.execute(
-            select(c.number).where(c.table_id == table, c.app_id == app[0], c.app_version == app[1])
-        ).scalar()
+        named = (c.table_id == table, c.app_id == txn.application, c.app_version == txn.version)
+        row = self._sql.execute(select(c.number, c.app_content).where(*named)).one_or_none()
+        if row is None:
+            return None
+        if None not in (row.app_content, txn.content) and row.app_content != txn.content:
+            raise InvalidOffset(
+                f"micro-batch {txn.version} of this stream was written before, by commit {row.number}, and "
+                "then ended elsewhere: its checkpoint lost its newest files, is an older copy or was edited. "
+                "Nothing was committed. Start the stream with a new checkpoint; rows that are there "
+                "already are upserted once more",
+                table=table,
+                batch=txn.version,
+                commit=row.number,
+            )
+        return int(row.number)
+
+    def has_forerunner(self, table: TableInfo, application: str) -> bool:
+        """Whether an application wrote to a table of this name before this one was made."""
+        same_name = select(tables.c.id).where(tables.c.name == table.name, tables.c.id != table.id)
+        wrote = (commits.c.table_id.in_(same_name), commits.c.app_id == application)
+        return self._sql.execute(select(commits.c.number).where(*wrote).limit(1)).first() is not None
 
     def commits(self, table: int) -> tuple[Commit, ...]:
         c = commits.c
@@ -179,12 +218,14 @@ class CommitTx(FragmentTx):
         self._sql.execute(update(store_state).values(last_commit=store_state.c.last_commit + 1))
         return self.versions()[1]
 
-    def _add_commit_row(
-        self, number: int, table: int, kind: str, rows: int, app: tuple[str, int] | None = None
-    ) -> None:
-        app_id, app_version = app if app else (None, None)
-        values = {"number": number, "table_id": table, "kind": kind, "rows": rows, "created_at": self.now}
-        self._sql.execute(insert(commits).values(**values, app_id=app_id, app_version=app_version))
+    def _add_commit_row(self, number: int, table: int, kind: str, rows: int, txn: Txn | None = None) -> None:
+        # Change feeds and users know times to the microsecond, and ask for commits by what they know.
+        made = round(self.now, 6)
+        values = {"number": number, "table_id": table, "kind": kind, "rows": rows, "created_at": made}
+        if txn is not None:
+            names = ("app_id", "app_version", "app_content")
+            values |= dict(zip(names, txn, strict=True))
+        self._sql.execute(insert(commits).values(**values))
 
     # Leases
 

@@ -19,10 +19,13 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    bindparam,
+    select,
     text,
+    update,
 )
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 metadata = MetaData()
 
@@ -108,6 +111,7 @@ commits = Table(
     Column("created_at", Float, nullable=False),
     Column("app_id", Text),
     Column("app_version", BigInteger),
+    Column("app_content", Text),
     UniqueConstraint("table_id", "app_id", "app_version"),
     Index("commits_by_time", "created_at"),
 )
@@ -200,5 +204,15 @@ def _to_format_2(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE tables ADD COLUMN retention_seconds FLOAT"))
 
 
+def _to_format_3(connection: Connection) -> None:
+    """Format 3: what a stream's micro-batch stood for; commits are made at whole microseconds."""
+    connection.execute(text("ALTER TABLE commits ADD COLUMN app_content TEXT"))
+    found = connection.execute(select(commits.c.number, commits.c.created_at)).all()
+    exact = [{"commit": row.number, "made": round(row.created_at, 6)} for row in found]
+    if exact:
+        step = update(commits).where(commits.c.number == bindparam("commit"))
+        connection.execute(step.values(created_at=bindparam("made")), exact)
+
+
 # Step N brings a catalog of format N to format N + 1, inside one transaction.
-MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {1: _to_format_2}
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {1: _to_format_2, 2: _to_format_3}

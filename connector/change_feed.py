@@ -72,14 +72,14 @@ def is_change(commit: Commit, options: ChangeOptions) -> bool:
     """Whether a commit may have something to tell with these options."""
     if commit.kind == "delete":
         return options.feed and not options.skip_change_commits
-    if commit.kind == "overwrite":
+    if commit.kind in ("overwrite", "merge"):
         return not options.skip_change_commits
     return commit.kind == "write"
 
 
 def _must_pass(commit: Commit, options: ChangeOptions) -> bool:
     """Whether unwanted rows of a commit would come along when those before and after it are read at once."""
-    tells = commit.kind == "overwrite" or (commit.kind == "delete" and options.feed)
+    tells = commit.kind in ("overwrite", "merge") or (commit.kind == "delete" and options.feed)
     return tells and not is_change(commit, options)
 
 
@@ -88,7 +88,7 @@ def told_rows(commit: Commit, options: ChangeOptions) -> int:
 
     What an overwrite deletes is not known from the commit and not counted.
     """
-    doubled = options.feed and commit.kind == "write"
+    doubled = options.feed and commit.kind in ("write", "merge")
     return commit.rows * (1 + doubled) if is_change(commit, options) else 0
 
 
@@ -115,9 +115,10 @@ def kept(table: TableInfo, commits: Sequence[Commit], options: ChangeOptions) ->
     if lost and options.fail_on_data_loss:
         raise ChangesExpired(
             f"changes of table {table.name!r} that are to be read next are no longer kept: those of commits "
-            f"{lost[0]} to {oldest} are gone. Start again with a new checkpoint, go on without them with the "
-            "option 'failOnDataLoss' = 'false', or keep them for longer (Store.set_retention, or the option "
-            "'streamName')",
+            f"{lost[0]} to {oldest} are gone. Begin with 'startingVersion' = '{oldest + 1}' (a stream: with "
+            "a new checkpoint, there or from a snapshot), or go on without them with 'failOnDataLoss' = "
+            "'false'; Store.set_retention keeps changes for longer, for a stream also the option "
+            "'streamName'",
             table=table.name,
             after=lost[0] - 1,
             oldest=oldest,

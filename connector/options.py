@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, MAX_PAGE_ROWS, NAME_PATTERN
+from elasticscan.catalog import Txn
 
 DEFAULT_SPLIT_BYTES = 512 << 20
 
@@ -120,7 +121,7 @@ class Options:
         partitions: most partitions of a read.
         metadata: whether `_shard` and `_slot` are added.
         pushdown: whether Spark may hand its filters over.
-        app: (txnAppId, txnVersion) of a batch write.
+        txn: (txnAppId, txnVersion) of a batch write.
         app_id: txnAppId; a stream gives no txnVersion, it counts its batches itself.
         checkpoint: where Spark keeps the state of the stream that writes.
         delete_column: the column of the rows that says which of them delete.
@@ -143,7 +144,7 @@ class Options:
     partitions: int | None = None
     metadata: bool = False
     pushdown: bool = False
-    app: tuple[str, int] | None = None
+    txn: Txn | None = None
     primary_key: tuple[str, ...] | None = None
     shard_key: tuple[str, ...] | None = None
     explain: bool = False
@@ -184,7 +185,7 @@ def parse_options(given: Mapping[str, str], stream_write: bool = False) -> Optio
         partitions=_take(values, "numPartitions", _whole("numPartitions", 1)),
         metadata=_take(values, "includeMetadata", _flag("includeMetadata")) or False,
         pushdown=_take(values, "pushdown", _flag("pushdown")) or False,
-        app=None if stream_write else _app(values),
+        txn=None if stream_write else _txn(values),
         primary_key=_take(values, "primaryKey", _names("primaryKey")),
         shard_key=_take(values, "shardKey", _names("shardKey")),
         explain=_take(values, "explain", _flag("explain")) or False,
@@ -400,7 +401,7 @@ def _bounds(found: ChangeOptions) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _app(values: Mapping[str, str]) -> tuple[str, int] | None:
+def _txn(values: Mapping[str, str]) -> Txn | None:
     given = [name for name in ("txnAppId", "txnVersion") if name in values]
     if len(given) == 1:
         raise InvalidOption(
@@ -410,8 +411,8 @@ def _app(values: Mapping[str, str]) -> tuple[str, int] | None:
         )
     if not given:
         return None
-    app = _text("txnAppId")(values["txnAppId"])
-    return app, _whole("txnVersion", 0, (1 << 63) - 1)(values["txnVersion"])
+    application = _text("txnAppId")(values["txnAppId"])
+    return Txn(application, _whole("txnVersion", 0, (1 << 63) - 1)(values["txnVersion"]))
 
 
 # One value

@@ -6,6 +6,11 @@ bears the name of the stream and the batch's number; the catalog takes such a pa
 second one only has its files removed. Two drivers that run one stream at the same time meet there
 as well.
 
+A number alone does not say which rows are meant: a checkpoint that lost its newest files, or that
+was put back, makes Spark plan the same numbers anew, with other rows. So a commit also bears a
+digest of the offsets at which its micro-batch ends, as Spark wrote them down before, and a
+repetition that ends elsewhere is refused.
+
 The name is the id that Spark keeps in the stream's checkpoint. Tasks are told it, the driver's side
 of a Python sink is not, so it travels with what the tasks staged.
 
@@ -17,13 +22,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.catalog import Txn
 from elasticscan.connector.options import Options
 from elasticscan.connector.writing import StagedMessage, TableWriter, ours
 from elasticscan.topology import StagedFragment
@@ -56,14 +64,21 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
         return StreamMessage(staged, self._writer.store_id, self._writer.table_id, query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Publish a micro-batch, unless it was before. An append of nothing makes no commit."""
+        """Publish a micro-batch, unless it was before. An append of nothing makes no commit.
+
+        Raises:
+            InvalidOffset: a micro-batch of this number was published before, but with another end.
+            TableChanged: the table was dropped, perhaps made again, since the stream began to write.
+        """
         sent = ours(messages, StreamMessage)
         place = (self._writer.store_id, self._writer.table_id)
         if any((message.store_id, message.table_id) != place for message in sent):
             raise self._writer.changed()
         tasks = [message.staged() for message in sent]
         if any(tasks) or self._writer.replaces:
-            self._writer.publish(tasks, (self._name(sent), batchId))
+            txn = Txn(self._name(sent), batchId, batch_end(self._checkpoint, batchId))
+            # What replaces the table needs nothing that was there before.
+            self._writer.publish(tasks, txn, follows=not self._writer.replaces)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what was staged; what a commit refers to stays."""
@@ -84,3 +99,25 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
             "was written before; give the stream the option 'checkpointLocation', or a 'txnAppId' of its own",
             option="txnAppId",
         )
+
+
+def batch_end(checkpoint: str | None, number: int) -> str | None:
+    """A digest of the offsets at which a micro-batch ends, from Spark's log of them.
+
+    None where the stream was not given the option `checkpointLocation`, or has it at a place that
+    Arrow cannot read; then the number of a micro-batch is all that is known of it.
+    """
+    if checkpoint is None:
+        return None
+    try:
+        if "://" in checkpoint or checkpoint.startswith("file:"):
+            files, place = pafs.FileSystem.from_uri(checkpoint)
+        else:
+            files, place = pafs.LocalFileSystem(), str(Path(checkpoint).absolute())
+        with files.open_input_stream(f"{place.rstrip('/')}/offsets/{number}") as log:
+            text = log.read().decode()
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+    # The lines are: the log's version, facts of the planning such as its time, an offset for each source.
+    offsets = text.split("\n", 2)[2:]
+    return hashlib.sha256(offsets[0].strip().encode()).hexdigest()[:32] if offsets else None

@@ -34,7 +34,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import InvalidOffset, SnapshotExpired, SnapshotNotFound, TableChanged
+from elasticscan.base.errors import (
+    InvalidOffset,
+    InvalidOption,
+    SnapshotExpired,
+    SnapshotNotFound,
+    TableChanged,
+)
 from elasticscan.catalog import Commit, Tx
 from elasticscan.connector.access import opened
 from elasticscan.connector.change_feed import (
@@ -136,6 +142,13 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
                 table=table.name,
                 snapshot=options.start,
             )
+        if options.start_time is not None and options.start_time > tx.now:
+            raise InvalidOption(
+                f"option 'startingTimestamp'={options.start_time:f} (seconds since 1970) is still to come, "
+                "but a stream begins with what is there; give a time until now, or 'startingVersion' = "
+                "'latest' for the commits from now on",
+                option="startingTimestamp",
+            )
         if options.start_time is not None or isinstance(options.start, int):
             return InChanges(min(commit_before_start(tx, table, options), newest))
         if options.start == LATEST:
@@ -206,7 +219,10 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             _log.warning(
                 "snapshot %d of table %r is no longer kept; going on in snapshot %d", start.at, table.name, at
             )
-        hold_snapshot(store, table, at)
+        try:
+            hold_snapshot(store, table, at)
+        except SnapshotExpired as error:
+            raise _snapshot_gone(table, at) from error
         end = slots
         if budget.commits is not None:
             end = end_after_tablets(store, start.slot, budget.commits)
@@ -270,7 +286,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         if feed and commit.kind == "overwrite":  # tells of all that it deletes, too
             floor = store.context.table_state(table.id, number).floor(number - 1)
         counts = _counts(store, table, Bounds(floor, number))
-        return counts * 2 if feed and commit.kind == "write" else counts
+        return counts * 2 if feed and commit.kind in ("write", "merge") else counts
 
     def _cut(self, store: Store, table: TableInfo, commit: Commit, slot: int, most: int) -> InChanges:
         """A part of a commit that alone is too large."""
@@ -291,6 +307,9 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
                 table = self._table(tx)
                 after = max(_held(position), table.created_commit)
                 commits, rows, oldest = tx.behind(table.id, after)
+                if isinstance(position, InChanges) and position.slot:
+                    part = tx.commits_after(table.id, after, 1)[0].rows  # of which some were read
+                    rows -= round(part * position.slot / store.context.info.slots)
                 if isinstance(position, InSnapshot):
                     rows += rows_left(tx, table.id, position.slot)
                 newest = tx.last_commit_of(table.id)
@@ -323,7 +342,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             return plan_snapshot(store, table, found, self._columns, self._options)
         except SnapshotExpired as error:
             if not careless:
-                raise
+                raise _snapshot_gone(table, found.at) from error
             _log.warning("a batch cannot be repeated and is left out: %s", error)
             return []
 
@@ -368,6 +387,18 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def _newest(self, tx: Tx) -> int:
         newest = tx.versions()[1]
         return newest if self._target is None else min(self._target, newest)
+
+
+def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
+    return SnapshotExpired(
+        f"snapshot {snapshot} of table {table.name!r}, with which the stream began and which it has not read "
+        f"to the end, is no longer kept; the oldest is {table.oldest_snapshot}. Start again with a new "
+        "checkpoint, or go on in the oldest snapshot with the option 'failOnDataLoss' = 'false'; "
+        "Store.set_retention or the option 'streamName' keep a snapshot for longer",
+        table=table.name,
+        snapshot=snapshot,
+        oldest=table.oldest_snapshot,
+    )
 
 
 def _format(store: Store) -> OffsetFormat:

@@ -19,6 +19,7 @@ from elasticscan.base.errors import (
     TableNotFound,
     UnsupportedType,
 )
+from elasticscan.catalog import Txn
 from elasticscan.connector.access import opened
 from elasticscan.connector.conversion import FromSpark, arrow_schema
 from elasticscan.connector.deletions import deletions_of
@@ -83,14 +84,27 @@ class TableWriter:
             rows = _conformed(batches, table, self._fill)
         return stage(store.context, table, rows)
 
-    def publish(self, tasks: Sequence[Sequence[StagedFragment]], app: tuple[str, int] | None) -> None:
-        """Make what all tasks staged one commit, on all shards, or nothing."""
+    def publish(
+        self, tasks: Sequence[Sequence[StagedFragment]], txn: Txn | None, follows: bool = False
+    ) -> None:
+        """Make what all tasks staged one commit, on all shards, or nothing.
+
+        Args:
+            tasks: what each of them staged.
+            txn: under what it is done once.
+            follows: whether it needs what the same application wrote before.
+
+        Raises:
+            TableChanged: the table is not the one that was planned for, or that was written before.
+        """
         staged = [fragment for task in tasks for fragment in task]
         with self._opened() as store:
             table = self._find(store)
-            if sum(map(bool, tasks)) > 1 and not self._is_done(store, app):
+            if txn is not None and follows:
+                self._check_followed(store, table, txn)
+            if sum(map(bool, tasks)) > 1 and not self._is_done(store, txn):
                 self._check_tasks_differ(store, table, staged)
-            publish(store.context, table, staged, "overwrite" if self.replaces else "write", app)
+            publish(store.context, table, staged, "overwrite" if self.replaces else "write", txn)
 
     def remove(self, staged: Sequence[StagedFragment]) -> None:
         """Remove what was staged. Spark also asks for this when a commit failed, perhaps after it
@@ -102,12 +116,22 @@ class TableWriter:
                 known = tx.known_paths()
             discard([each for each in staged if (each.shard, each.path) not in known], store.context.disk_of)
 
-    def _is_done(self, store: Store, app: tuple[str, int] | None) -> bool:
+    def _check_followed(self, store: Store, table: TableInfo, txn: Txn) -> None:
+        with store.context.catalog.reading() as tx:
+            lost = tx.has_forerunner(table, txn.application)
+        if lost:
+            raise TableChanged(
+                f"table {table.name!r} was dropped and made again since this stream began to write to it, so "
+                "what it wrote before is gone; nothing was committed. Start the stream with a new checkpoint",
+                table=table.name,
+            )
+
+    def _is_done(self, store: Store, txn: Txn | None) -> bool:
         """Rows that were committed before may come laid out otherwise: how does not matter then."""
-        if app is None:
+        if txn is None:
             return False
         with store.context.catalog.reading() as tx:
-            return tx.commit_of_app(self.table_id, app) is not None
+            return tx.commit_of_txn(self.table_id, txn) is not None
 
     def _check_tasks_differ(self, store: Store, table: TableInfo, staged: list[StagedFragment]) -> None:
         try:
@@ -151,7 +175,7 @@ class ElasticScanWriter(DataSourceArrowWriter):
     """Upserts rows by primary key, or replaces the whole table, in one commit."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
-        self._writer, self._app = TableWriter(options, schema, overwrite), options.app
+        self._writer, self._txn = TableWriter(options, schema, overwrite), options.txn
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage a task's rows; nothing of them is visible yet."""
@@ -159,7 +183,7 @@ class ElasticScanWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged that Spark names as successful."""
-        self._writer.publish([message.staged() for message in ours(messages, StagedMessage)], self._app)
+        self._writer.publish([message.staged() for message in ours(messages, StagedMessage)], self._txn)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged."""

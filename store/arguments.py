@@ -16,6 +16,7 @@ from numbers import Real
 from typing import Any
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.catalog import Txn
 
 MAX_ID = 2**31 - 1  # ids of tablets, as the catalog keeps them
 MAX_NUMBER = 2**63 - 1  # numbers of commits and versions, as the catalog keeps them
@@ -100,7 +101,7 @@ def speed(option: str, value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def transaction(value: Any) -> tuple[str, int] | None:
+def transaction(value: Any) -> Txn | None:
     """The pair (application, version) under which a write is done once."""
     if value is None:
         return None
@@ -109,7 +110,7 @@ def transaction(value: Any) -> tuple[str, int] | None:
     application = text("txn[0]", value[0])
     if not application:
         raise _refused("txn[0]", application, "the application's name, not empty")
-    return application, whole_number("txn[1]", value[1], 0, MAX_NUMBER)
+    return Txn(application, whole_number("txn[1]", value[1], 0, MAX_NUMBER))
 
 
 def _finite(option: str, value: Any, allowed: str) -> float:

@@ -261,12 +261,12 @@ class Store:
             SchemaMismatch, InvalidKey: the rows do not fit; nothing was written.
             DiskFull, ShardUnavailable: a shard's disk; nothing was written.
         """
-        return writer.write(self._context, self.table(name), data, app=arguments.transaction(txn))
+        return writer.write(self._context, self.table(name), data, txn=arguments.transaction(txn))
 
     def overwrite(self, name: str, data: Any, txn: tuple[str, int] | None = None) -> int:
         """Replace all rows by these in one commit. Older snapshots keep the old ones."""
-        app = arguments.transaction(txn)
-        return writer.write(self._context, self.table(name), data, kind="overwrite", app=app)
+        once = arguments.transaction(txn)
+        return writer.write(self._context, self.table(name), data, kind="overwrite", txn=once)
 
     def delete(self, name: str, keys: Any) -> int:
         """Delete rows by primary key; `keys` holds the key columns. Returns the commit number."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
-from elasticscan.catalog import Tx
+from elasticscan.catalog import Tx, Txn
 from elasticscan.storage import (
     DELETED,
     Ingest,
@@ -53,16 +53,20 @@ def publish(
     table: TableInfo,
     staged: Sequence[StagedFragment],
     kind: str = "write",
-    app: tuple[str, int] | None = None,
+    txn: Txn | None = None,
 ) -> int:
     """Make staged fragments one commit; returns its number.
 
     The commit requires that each fragment lies where its slots live and has runs of all indexes.
     If some moved meanwhile, their rows are staged again at the new place, and the commit is tried
     again; so it is when an index was made meanwhile.
+
+    Raises:
+        InvalidOffset: `txn` was committed before with other content.
+        TableChanged: the table was dropped.
     """
     with context.noticing_collection():
-        number, committed = _publish(context, table, list(staged), kind, app)
+        number, committed = _publish(context, table, list(staged), kind, txn)
     kept = {fragment.path for fragment in committed}
     discard([fragment for fragment in staged if fragment.path not in kept], context.disk_of)
     return number
@@ -73,12 +77,12 @@ def _publish(
     table: TableInfo,
     fragments: list[StagedFragment],
     kind: str,
-    app: tuple[str, int] | None,
+    txn: Txn | None,
 ) -> tuple[int, list[StagedFragment]]:
     """The commit's number, and those of the fragments that it refers to."""
     for attempt in count():
         with context.catalog.writing() as tx:
-            known = None if app is None else tx.commit_of_app(table.id, app)
+            known = None if txn is None else tx.commit_of_txn(table.id, txn)
             if known is not None:
                 # The very same fragments may be handed in again; then the commit refers to them.
                 paths = tx.known_paths()
@@ -95,10 +99,18 @@ def _publish(
                 fragments = with_runs(context, table, tx.indexes(table.id), fragments)
             if _in_place(tx, fragments) and not missing_runs(tx.indexes(table.id), fragments):
                 context.check_not_collected(fragments)
-                return tx.add_commit(table.id, kind, fragments, app), fragments
+                return tx.add_commit(table.id, _told_kind(kind, fragments), fragments, txn), fragments
         fragments = reroute(table, fragments, context.placement(), context.disk_of)
         fragments = with_runs(context, table, context.indexes(table.id), fragments)
     raise AssertionError("unreachable")
+
+
+def _told_kind(kind: str, staged: Sequence[StagedFragment]) -> str:
+    """What a commit is called in the table's history: rows of a write may delete, too."""
+    deletes = sum(fragment.tombstones for fragment in staged)
+    if kind != "write" or not deletes:
+        return kind
+    return "delete" if deletes == sum(fragment.rows for fragment in staged) else "merge"
 
 
 def _in_place(tx: Tx, staged: Sequence[StagedFragment]) -> bool:
@@ -111,12 +123,12 @@ def write(
     table: TableInfo,
     data: Any,
     kind: str = "write",
-    app: tuple[str, int] | None = None,
+    txn: Txn | None = None,
     buffer_bytes: int = WRITE_BUFFER_BYTES,
 ) -> int:
     """Upsert rows by primary key, all or nothing; returns the commit number."""
     batches = (_conformed(batch, table) for batch in batches_of(data))
-    return publish(context, table, stage(context, table, batches, buffer_bytes), kind, app)
+    return publish(context, table, stage(context, table, batches, buffer_bytes), kind, txn)
 
 
 def _conformed(batch: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:

@@ -23,12 +23,13 @@ from elasticscan.base.errors import (
     AlreadyExists,
     CatalogUnavailable,
     DiskFull,
+    InvalidOffset,
     InvalidOption,
     StoreDamaged,
     StoreNotFound,
     StoreTooNew,
 )
-from elasticscan.catalog import Catalog, NewStore, Tx
+from elasticscan.catalog import Catalog, NewStore, Tx, Txn
 from elasticscan.catalog import engine as engine_module
 from elasticscan.topology import TableInfo, initial_placement
 
@@ -432,11 +433,34 @@ def test_a_migration_that_fails_leaves_the_old_format(where: Path, monkeypatch: 
     assert versions(where)[0] == 3
 
 
-def test_a_newer_format_is_refused_and_left_alone(where: Path) -> None:
-    change(where, "UPDATE store_state SET format_version = 3")
-    with pytest.raises(StoreTooNew, match=r"format 3.*formats up to 2"):
-        use(where)
+def test_a_store_of_format_1_or_2_is_brought_up_to_date(where: Path) -> None:
+    with opened(where) as catalog, catalog.writing() as tx:
+        table = tx.create_table("new", TableInfo(0, "new", SCHEMA, ("k",), ("k",), None, 0, 0))
+        number = tx.add_commit(table.id, "write", [], Txn("stream:a", 1))
+    connection = sqlite3.connect(where)
+    connection.execute("ALTER TABLE commits DROP COLUMN app_content")
+    connection.execute("ALTER TABLE tables DROP COLUMN retention_seconds")
+    for name in ("index_runs", "indexes", "fragment_statistics"):
+        connection.execute(f"DROP TABLE {name}")
+    connection.execute("UPDATE store_state SET format_version = 1")
+    connection.execute("UPDATE commits SET created_at = 1700000000.12345678")
+    connection.commit()
+    connection.close()
+    with opened(where) as catalog, catalog.writing() as tx:
+        assert tx.table("new").retention_seconds is None
+        assert {commit.created_at for commit in tx.commits(table.id)} == {1_700_000_000.123457}
+        assert tx.commit_of_txn(table.id, Txn("stream:a", 1, "its end")) == number
+        tx.add_commit(table.id, "write", [], Txn("stream:a", 2, "its end"))
+        with pytest.raises(InvalidOffset):
+            tx.commit_of_txn(table.id, Txn("stream:a", 2, "another"))
     assert versions(where)[0] == 3
+
+
+def test_a_newer_format_is_refused_and_left_alone(where: Path) -> None:
+    change(where, "UPDATE store_state SET format_version = 4")
+    with pytest.raises(StoreTooNew, match=r"format 4.*formats up to 3"):
+        use(where)
+    assert versions(where)[0] == 4
 
 
 def test_a_release_that_was_overtaken_while_migrating_does_not_bring_the_format_down(
@@ -444,15 +468,15 @@ def test_a_release_that_was_overtaken_while_migrating_does_not_bring_the_format_
 ) -> None:
     monkeypatch.setattr(engine_module, "FORMAT_VERSION", 2)
     engine = engine_module.make_engine(where)
-    change(where, "UPDATE store_state SET format_version = 3")  # between its look and its step
+    change(where, "UPDATE store_state SET format_version = 4")  # between its look and its step
     with pytest.raises(StoreTooNew):
         engine_module.migrate(engine, {1: add_column("one")})
     engine.dispose()
-    assert versions(where)[0] == 3
+    assert versions(where)[0] == 4
 
 
 def test_a_process_that_had_the_store_open_does_not_write_to_a_newer_format(where: Path) -> None:
     with opened(where) as catalog:
-        change(where, "UPDATE store_state SET format_version = 3")
+        change(where, "UPDATE store_state SET format_version = 4")
         with pytest.raises(StoreTooNew, match="since it was opened"), catalog.writing() as tx:
             tx.bump_layout()

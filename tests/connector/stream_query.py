@@ -16,8 +16,9 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from elasticscan.connector import ElasticScanSource
+from elasticscan.connector.deletions import Deletions
 from elasticscan.connector.streaming import ElasticScanStreamReader
-from elasticscan.store import Store
+from elasticscan.store import Store, publish, stage
 
 Row = tuple[Any, ...]
 
@@ -178,6 +179,26 @@ class History:
         number = self.store.delete("t", pa.table({"id": pa.array(keys, pa.int64())}))
         feed = [(*self.state.pop(key), "delete", number) for key in keys if key in self.state]
         self._note(Told(number, "delete", [], feed))
+        return number
+
+    def merge(self, rows: dict[int, Row], keys: list[int]) -> int:
+        """Upsert rows and delete keys in one commit, as a sink with a `deleteColumn` does."""
+        table = self.store.table("t")
+        marked = table.schema.append(pa.field("gone", pa.bool_()))
+        both = [*((*row, False) for row in rows.values()), *((key, None, None, True) for key in keys)]
+        columns = list(zip(*both, strict=True))
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, marked, strict=True)]
+        batch = pa.RecordBatch.from_arrays(arrays, names=marked.names)
+        changes = Deletions("gone", marked).changes([batch], table, replacing=False)
+        number = publish(self.store.context, table, stage(self.store.context, table, changes))
+        feed: list[Row] = [(*self.state.pop(key), "delete", number) for key in keys if key in self.state]
+        for key, row in rows.items():
+            if key in self.state:
+                feed.append((*self.state[key], "update_preimage", number))
+            feed.append((*row, "update_postimage" if key in self.state else "insert", number))
+            self.state[key] = row
+        kind = next(commit.kind for commit in self.store.commits("t") if commit.number == number)
+        self._note(Told(number, kind, list(rows.values()), feed))
         return number
 
     def _note(self, told: Told) -> None:

@@ -227,7 +227,7 @@ def test_two_snapshots_contradict() -> None:
 def test_a_transaction_needs_both_of_its_options() -> None:
     assert "'txnAppId'" in refused(txnAppId="app")
     assert "'txnVersion'" in refused(txnVersion="1")
-    assert parsed(txnAppId="app", txnVersion="1").app == ("app", 1)
+    assert parsed(txnAppId="app", txnVersion="1").txn == ("app", 1, None)
 
 
 def test_a_shard_key_needs_a_primary_key() -> None:

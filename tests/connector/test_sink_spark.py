@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -142,7 +143,33 @@ def test_rows_that_delete_and_a_feed_with_several_changes_of_a_key(
     run(feed.frame().repartition(2, "id"), store, tmp_path / "c2", deleteColumn="_change_type")
     del before[7]
     assert contents(store) == before | {2: 2.0, 3: 2.0, 5: 4.0, 6: 2.0}
-    assert kinds(store) == ["create", "write", "write", "write"]
+    assert kinds(store) == ["create", "write", "merge", "merge"]
+
+
+def test_a_checkpoint_that_lost_its_newest_files_is_noticed(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    store.create_table("copy", store.table("t").schema, ["id"])
+    checkpoint = tmp_path / "checkpoint"
+
+    def copied() -> StreamingQuery:
+        frame = spark.readStream.format("elasticscan").options(store=store.uri, table="t").load()
+        return start(frame, store, checkpoint, table="copy")
+
+    assert copied().awaitTermination(60)
+    schema = store.table("t").schema
+    store.write("t", pa.table({"id": [2_000], "name": ["x"], "v": [3.0]}, schema=schema))
+    assert copied().awaitTermination(60)
+    last = forget_last_batch(checkpoint)
+    assert copied().awaitTermination(60)  # the same micro-batch again
+    assert kinds(store, "copy") == ["create", "write", "write"]
+
+    assert forget_last_batch(checkpoint) == last
+    for name in (f"{last}", f".{last}.crc"):
+        (checkpoint / "offsets" / name).unlink(missing_ok=True)
+    store.write("t", pa.table({"id": [2_001], "name": ["x"], "v": [4.0]}, schema=schema))
+    assert "[ES_INVALID_OFFSET]" in failing(copied)
+    assert kinds(store, "copy") == ["create", "write", "write"]
 
 
 def test_complete_mode_keeps_a_table_equal_to_an_aggregate(

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import (
     ColumnNotFound,
     InvalidKey,
+    InvalidOffset,
     InvalidOption,
     SchemaMismatch,
     TableChanged,
@@ -163,6 +164,70 @@ def test_the_same_messages_committed_twice_are_one_commit(store: Store) -> None:
         sink(store).commit(messages, 4)
     assert kinds(store) == ["create", "write", "write"]
     assert len(contents(store)) == 1_010
+
+
+def offsets(checkpoint: Path, number: int, end: str, planned_at: int = 0) -> None:
+    """What Spark writes down before it plans a micro-batch."""
+    log = checkpoint / "offsets" / str(number)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(f'v1\n{{"batchTimestampMs":{planned_at}}}\n{end}', encoding="utf-8")
+
+
+@pytest.mark.parametrize("scheme", ["", "file://", "file:"])
+def test_a_number_that_comes_again_with_other_offsets_is_refused(
+    store: Store, tmp_path: Path, scheme: str
+) -> None:
+    where = {"checkpointLocation": f"{scheme}{tmp_path / 'c'}"}
+    offsets(tmp_path / "c", 0, '{"commit": 5}\n-')
+    run(store, 0, rows(0, 5), **where)
+    offsets(tmp_path / "c", 0, '{"commit": 5}\n-', planned_at=9)  # the same, whenever it was planned
+    run(store, 0, rows(0, 5), **where)
+    offsets(tmp_path / "c", 0, '{"commit": 8}\n-')
+    before = contents(store)
+    for tasks in ([rows(0, 8)], [rows(0, 4), rows(4, 8)]):
+        with pytest.raises(InvalidOffset, match=r"micro-batch 0 .* by commit 3, .*new checkpoint"):
+            run(store, 0, *tasks, **where)
+    assert contents(store) == before
+    assert kinds(store) == ["create", "write", "write"]
+
+
+@pytest.mark.parametrize("place", ["none", "nothing there", "no log", "no such files"])
+def test_where_the_offsets_cannot_be_read_the_number_alone_counts(
+    store: Store, tmp_path: Path, place: str
+) -> None:
+    where = {"checkpointLocation": str(tmp_path / "c")}
+    if place == "no log":
+        (tmp_path / "c" / "offsets").mkdir(parents=True)
+        (tmp_path / "c" / "offsets" / "0").write_text("-", encoding="utf-8")
+    elif place == "no such files":
+        where = {"checkpointLocation": "dbfs:///streams/c"}
+    elif place == "none":
+        where = {}
+    run(store, 0, rows(0, 5, v=3.0), **where)
+    offsets(tmp_path / "c", 0, '{"commit": 5}')
+    run(store, 0, rows(0, 5, v=4.0), **where)
+    assert contents(store) == BEFORE | dict.fromkeys(range(5), 3.0)
+
+
+def test_a_table_that_was_made_again_since_the_stream_began_is_refused(store: Store, task: Task) -> None:
+    run(store, 0, rows(0, 3))
+    store.drop_table("t")
+    store.create_table("t", SCHEMA, ["id"])
+    with pytest.raises(TableChanged, match=r"made again since this stream began.*new checkpoint"):
+        run(store, 1, rows(3, 5))
+    assert contents(store) == {}
+    run(store, 1, rows(3, 5), overwrite=True)  # needs nothing that was there
+    task.query = "query-2"  # a new checkpoint
+    run(store, 0, rows(0, 5))
+    assert contents(store) == dict.fromkeys(range(5), 2.0)
+
+
+def test_a_commit_is_called_after_what_it_does(store: Store) -> None:
+    schema = MARKED
+    run(store, 0, marked(range(5), [True, False, False, True, False]), schema=schema, deleteColumn="gone")
+    run(store, 1, marked(range(5, 9), gone=True), schema=schema, deleteColumn="gone")
+    run(store, 2, marked(range(5, 9), gone=False), schema=schema, deleteColumn="gone")
+    assert kinds(store) == ["create", "write", "merge", "delete", "write"]
 
 
 def test_two_queries_count_their_batches_apart(store: Store, task: Task) -> None:

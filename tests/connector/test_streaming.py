@@ -9,7 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +149,11 @@ def test_commits_that_are_skipped_are_passed_over(history: History) -> None:
         history.write(rows(1_000, 1_005))
         history.write(rows(0, 50, v=3.0), overwrite=True)
         history.delete([1])
+        history.merge(rows(3, 6, v=5.0), [7, 8])
         history.write(rows(2, 9, v=4.0))
         found.run_to_the_end()
+        kinds = [told.kind for told in history.commits if told.number > begun]
+        assert kinds == ["write", "overwrite", "delete", "merge", "write"]
         assert without_times(found, found.rows) == history.expected(found, begun, begun)
 
 
@@ -226,6 +229,21 @@ def test_a_time_names_the_first_commit_that_is_wanted(history: History) -> None:
     found = query(history, startingTimestamp=repr(made + 1e-3))
     found.step()
     assert found.rows == []
+
+
+def test_a_time_that_is_still_to_come_is_refused(history: History) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    with pytest.raises(InvalidOption, match="still to come"):
+        query(history, startingTimestamp=soon.isoformat()).step()
+
+
+def test_the_time_that_a_change_tells_finds_its_commit_again(history: History) -> None:
+    for number in range(40):
+        history.write(rows(number, number + 1, v=2.0))
+    told = {row[4]: row[5].isoformat() for row in batch(history, startingVersion="2")}
+    for number, stamp in told.items():
+        found = batch(history, startingTimestamp=stamp, endingTimestamp=stamp)
+        assert {row[4] for row in found} == {number}
 
 
 def test_a_version_that_is_not_there_yet_is_refused(history: History) -> None:
@@ -483,6 +501,11 @@ def test_the_lag_is_reported(history: History) -> None:
     assert report is not None
     assert (report["behindCommits"], report["behindRows"]) == (1, 7)
     assert report["behindSeconds"] >= 0
+    found.run_to_the_end()
+    history.write(rows(0, 1_000, v=3.0))
+    found.step()  # a part of it
+    assert found.reports[-1] is not None
+    assert 250 < found.reports[-1]["behindRows"] < 550
 
 
 def test_offsets_are_small(history: History) -> None:
@@ -523,13 +546,16 @@ def disturb(history: History, rng: random.Random) -> None:
 
 
 def write_something(history: History, rng: random.Random) -> None:
-    what = rng.choices(["write", "delete", "overwrite", "other"], [6, 3, 1, 1])[0]
+    what = rng.choices(["write", "delete", "merge", "overwrite", "other"], [6, 3, 2, 1, 1])[0]
     keys = rng.sample(range(400), rng.choice([1, 5, 30, 120]))
     value = rng.randrange(1_000) / 4
     if what == "write":
         history.write({key: (key, f"n{key % 7}", value) for key in keys})
     elif what == "delete":
         history.delete(keys)
+    elif what == "merge":
+        cut = rng.randint(0, len(keys))
+        history.merge({key: (key, "merged", value) for key in keys[:cut]}, keys[cut:])
     elif what == "overwrite":
         history.write({key: (key, "over", value) for key in keys[:60]}, overwrite=True)
     else:
@@ -780,12 +806,12 @@ def test_a_snapshot_that_is_gone_is_an_error_or_left_for_the_oldest_one(
     forget(history)
     found.restart()
     for limit in (ReadMaxRows(300), ReadAllAvailable()):
-        with pytest.raises(SnapshotExpired):
+        with pytest.raises(SnapshotExpired, match=r"with which the stream began.*new checkpoint"):
             found.step(limit)
     assert len(found.ends) == 1  # a batch that cannot be read is not even begun
     assert found.started().partitions(found.ends[0], found.ends[0]) == []
     begun = found.start_of(0)
-    with pytest.raises(SnapshotExpired):
+    with pytest.raises(SnapshotExpired, match="failOnDataLoss"):
         found.started().partitions(begun, found.ends[0])
     found.options["failOnDataLoss"] = "false"
     found.restart()
@@ -1024,9 +1050,12 @@ def test_a_batch_of_changes_says_what_it_cannot_do(
 def test_a_batch_of_changes_that_are_gone_is_an_error(history: History) -> None:
     history.write(rows(0, 10, v=1.0))
     forget(history)
-    with pytest.raises(ChangesExpired):
+    with pytest.raises(ChangesExpired, match="Begin with 'startingVersion' = '4'"):
         batch(history, startingVersion="1")
     assert batch(history, startingVersion="1", failOnDataLoss="false") == []
+    history.write(rows(0, 3, v=2.0))
+    assert len(batch(history, startingVersion="4")) == 6
+    assert len(batch(history, startingVersion="1", failOnDataLoss="false")) == 6
 
 
 def test_nothing_is_written_to_a_view_of_changes(history: History) -> None:
