@@ -678,7 +678,7 @@ def missing_columns_are_damage(patch: Patch) -> None:
     patch.setattr(fragment, "_gained", lambda file, lacking, table: honest(file, lacking, None))
 
 
-@fault("schema soup", "whoever has a table's definition looks it up again when it gained a column")
+@fault("schema soup", "whoever has a table's definition looks it up again when it gained a column", seed=11)
 def new_columns_are_not_told(patch: Patch) -> None:
     honest = Tx.add_columns
 
