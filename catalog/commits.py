@@ -142,8 +142,8 @@ class CommitTx(FragmentTx):
             raise InvalidOffset(
                 f"micro-batch {txn.version} of this stream was written before, by commit {row.number}, and "
                 "then ended elsewhere: its checkpoint lost its newest files, is an older copy or was edited. "
-                "Nothing was committed. Start the stream with a new checkpoint; rows that are there "
-                "already are upserted once more",
+                "Nothing was committed. Start the stream with a new checkpoint: rows that are there already "
+                "are upserted once more, but a copy with deletes has to begin with an empty table",
                 table=table,
                 batch=txn.version,
                 commit=row.number,
