@@ -84,13 +84,15 @@ class Catalog(Sequence[str]):
         found = opened(self._uri).table(name)
         return TableRead(self._spark, self._uri, found.name, found.schema)
 
-    def sql(self, text: str) -> DataFrame:
+    def sql(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
         """Run a query whose tables send up only the columns and rows that it may need.
 
-        The result is always that of `spark.sql(text)` over views of the newest snapshot. Text that
-        is no query, or that cannot be taken apart for certain, goes to Spark as it is, after the
-        views it mentions were made anew.
+        The result is always that of `spark.sql(text, args)` over views of the newest snapshot. Text
+        that is no query, or that cannot be taken apart for certain, goes to Spark as it is, after
+        the views it mentions were made anew; so does any with values for parameters (`args`).
         """
+        if args:
+            return self._plain(text, args)
         try:
             plan, snapshot = self._planned(text)
         except UnreadableError:
@@ -163,10 +165,10 @@ class Catalog(Sequence[str]):
         options = {name: value for name, value in given.items() if value is not None}
         return self._spark.read.format(FORMAT).options(store=self._uri, table=table, **options).load()
 
-    def _plain(self, text: str) -> DataFrame:
+    def _plain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
         words, (live, _) = text.lower(), self._shapes()
         self._make_views({view: self._tables[view] for view in live if view.lower() in words})
-        return self._spark.sql(text)
+        return self._spark.sql(text, args)
 
     def _make_views(self, tables: Mapping[str, str]) -> None:
         for view, table in tables.items():
