@@ -100,7 +100,7 @@ class Catalog(Sequence[str]):
         if not plan.scans:
             return self._plain(text)
         try:
-            return self._run(plan, self._relations(plan, snapshot))
+            return self._run(plan, *self._relations(plan, snapshot))
         except AnalysisException:
             # Spark's message is about the text that it was given, so it is given the user's.
             return self._plain(text)
@@ -129,29 +129,28 @@ class Catalog(Sequence[str]):
             if name in found
         }, snapshot
 
-    def _relations(self, plan: Plan, snapshot: int) -> list[DataFrame]:
-        """The relation of each scan; equal scans share one."""
-        made: dict[tuple[object, ...], DataFrame] = {}
+    def _relations(self, plan: Plan, snapshot: int) -> tuple[list[str], dict[str, DataFrame]]:
+        """A name for each scan, and the relation of each name; equal scans share one."""
+        unique = f"elasticscan_{uuid.uuid4().hex}"
+        names: dict[tuple[object, ...], str] = {}
+        made: dict[str, DataFrame] = {}
         for scan in plan.scans:
             key = (scan.view, scan.columns, scan.filter)
-            if key not in made:
-                made[key] = self._loaded(self._tables[scan.view], scan.columns, scan.filter, snapshot)
-        return [made[scan.view, scan.columns, scan.filter] for scan in plan.scans]
+            if key not in names:
+                names[key] = f"{unique}_{len(names)}"
+                made[names[key]] = self._loaded(self._tables[scan.view], scan.columns, scan.filter, snapshot)
+        return [names[scan.view, scan.columns, scan.filter] for scan in plan.scans], made
 
-    def _run(self, plan: Plan, relations: Sequence[DataFrame]) -> DataFrame:
+    def _run(self, plan: Plan, names: Sequence[str], relations: Mapping[str, DataFrame]) -> DataFrame:
         """The query over these relations.
 
         They are handed to Spark beside the text, under names for this query alone: a Connect session
         analyses a query again with each action, when temporary views would be gone.
         """
-        unique = f"elasticscan_{uuid.uuid4().hex}"
-        given = {id(relation): relation for relation in relations}
-        names = {known: f"{unique}_{number}" for number, known in enumerate(given)}
-        text = plan.rewritten([names[id(relation)] for relation in relations])
-        text = text.replace("{", "{{").replace("}", "}}")  # Spark formats the text
-        for name in names.values():
+        text = plan.rewritten(names).replace("{", "{{").replace("}", "}}")  # Spark formats the text
+        for name in relations:
             text = text.replace(f"`{name}`", f"`{{{name}}}`")
-        frames: dict[str, Any] = {names[known]: relation for known, relation in given.items()}
+        frames: dict[str, Any] = dict(relations)
         return self._spark.sql(text, **frames)
 
     def _loaded(

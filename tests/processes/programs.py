@@ -51,16 +51,20 @@ def move(store: Store, seed: int) -> None:
     chance = random.Random(seed)
     for number in range(1_000_000):
         try:
-            _one_change(store, chance, f"n{seed}_{number}")
+            if chance.random() < 0.1:
+                store.compact()
+            else:
+                change_topology(store, chance, f"n{seed}_{number}")
         except (TryAgain, UsageError):
             continue  # another mover was quicker
         tell(done=number)
 
 
-def _one_change(store: Store, chance: random.Random, fresh_name: str) -> None:
+def change_topology(store: Store, chance: random.Random, fresh_name: str) -> str | None:
+    """One change, drawn at random; what it was, or None if the one drawn does not fit now."""
     status = store.status()
     tablets, shards = status["tablets"], [s["name"] for s in status["shards"] if not s["draining"]]
-    operation = chance.choice(["move"] * 6 + ["expand", "contract", "split", "join", "compact"])
+    operation = chance.choice(["move"] * 6 + ["expand", "contract", "split", "join"])
     if operation == "move":
         store.move(chance.choice(tablets)["id"], chance.choice(shards))
     elif operation == "expand" and len(shards) < 5:
@@ -72,8 +76,9 @@ def _one_change(store: Store, chance: random.Random, fresh_name: str) -> None:
     elif operation == "join":
         left = chance.randrange(len(tablets) - 1)
         store.join(tablets[left]["id"], tablets[left + 1]["id"])
-    elif operation == "compact":
-        store.compact()
+    else:
+        return None
+    return operation
 
 
 def move_slowly(uri: str, seed: int) -> None:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from elasticscan.base.errors import TryAgain, UsageError
 from elasticscan.store import Store
+from tests.processes.programs import change_topology
 
 SOURCE, COPY = "a", "b"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()), ("name", pa.string())])
@@ -94,32 +95,12 @@ def move(store: Store, seed: int, stopping: Event) -> None:
     while not stopping.wait(chance.uniform(0.0, 0.6)):
         number += 1
         try:
-            done = _one_change(store, chance, f"n{number}")
+            done = change_topology(store, chance, f"n{number}")
         except (TryAgain, UsageError) as error:
             tell(refused=error.code)
             continue
         if done:
             tell(done=done)
-
-
-def _one_change(store: Store, chance: random.Random, fresh_name: str) -> str | None:
-    status = store.status()
-    tablets, shards = status["tablets"], [s["name"] for s in status["shards"] if not s["draining"]]
-    operation = chance.choice(["move"] * 6 + ["expand", "contract", "split", "join"])
-    if operation == "move":
-        store.move(chance.choice(tablets)["id"], chance.choice(shards))
-    elif operation == "expand" and len(shards) < 5:
-        store.expand([fresh_name])
-    elif operation == "contract" and len(shards) > 2:
-        store.contract(chance.choice(shards))
-    elif operation == "split" and len(tablets) < 40:
-        store.split(chance.choice(tablets)["id"])
-    elif operation == "join":
-        left = chance.randrange(len(tablets) - 1)
-        store.join(tablets[left]["id"], tablets[left + 1]["id"])
-    else:
-        return None
-    return operation
 
 
 def tidy(store: Store, seed: int, stopping: Event) -> None:
