@@ -23,6 +23,7 @@
     │   ├── CatalogUnavailable      ES_CATALOG_UNAVAILABLE
     │   ├── IndexNotReady           ES_INDEX_NOT_READY       its build has not ended
     │   ├── MoveInProgress          ES_MOVE_IN_PROGRESS
+    │   ├── OutOfResources          ES_OUT_OF_RESOURCES      files, memory, threads of this process or machine
     │   └── WriteConflict           ES_WRITE_CONFLICT
     ├── StartAgain                  the same call cannot succeed; a new scan can
     │   ├── SnapshotExpired         ES_SNAPSHOT_EXPIRED
@@ -154,6 +155,10 @@ class IndexNotReady(TryAgain):
 
 class MoveInProgress(TryAgain):
     code = "ES_MOVE_IN_PROGRESS"
+
+
+class OutOfResources(TryAgain):
+    code = "ES_OUT_OF_RESOURCES"
 
 
 class WriteConflict(TryAgain):

@@ -1,0 +1,84 @@
+"""Each error of a disk says what is so and what to do next."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from elasticscan.base.errors import (
+    DiskFull,
+    ElasticScanError,
+    FragmentDamaged,
+    OutOfResources,
+    ShardUnavailable,
+    TryAgain,
+    WriteConflict,
+)
+from elasticscan.storage.disk_errors import disk_error
+
+CASES = [
+    (errno.ENOSPC, DiskFull, "free some space"),
+    (errno.EDQUOT, DiskFull, "free some space"),
+    (errno.EFBIG, DiskFull, "free some space"),
+    (errno.EMFILE, OutOfResources, "ulimit -n"),
+    (errno.ENFILE, OutOfResources, "compact"),
+    (errno.ENOMEM, OutOfResources, "memory"),
+    (errno.EAGAIN, OutOfResources, "memory"),
+    (errno.EACCES, ShardUnavailable, "permission"),
+    (errno.EPERM, ShardUnavailable, "permission"),
+    (errno.EROFS, ShardUnavailable, "mounted read-only"),
+    (errno.ESTALE, ShardUnavailable, "stale"),
+    (errno.EIO, ShardUnavailable, "input/output error"),
+    (errno.ENOTCONN, ShardUnavailable, "mount it again"),
+    (errno.ETIMEDOUT, ShardUnavailable, "did not answer"),
+    (errno.ENOTDIR, ShardUnavailable, "no directory"),
+    (errno.ELOOP, ShardUnavailable, "symbolic links"),
+    (errno.ENAMETOOLONG, ShardUnavailable, "too long"),
+    (errno.EBUSY, ShardUnavailable, "in use"),
+]
+
+
+@pytest.mark.parametrize(("number", "kind", "said"), CASES, ids=[errno.errorcode[case[0]] for case in CASES])
+@pytest.mark.parametrize("writing", [False, True])
+def test_each_error_of_a_disk_has_its_own_kind_and_text(
+    tmp_path: Path, number: int, kind: type[ElasticScanError], said: str, writing: bool
+) -> None:
+    told = disk_error(OSError(number, os.strerror(number)), str(tmp_path), "t1/a.arrow", writing)
+    assert type(told) is kind
+    assert said in str(told)
+    assert "t1/a.arrow" in str(told)
+    assert isinstance(told, FragmentDamaged) or "restore" not in str(told)
+
+
+def test_every_number_of_the_operating_system_is_typed(tmp_path: Path) -> None:
+    for number in errno.errorcode:
+        for writing in (False, True):
+            for path in ("t1/a.arrow", None):
+                told = disk_error(OSError(number, os.strerror(number)), str(tmp_path), path, writing)
+                assert isinstance(told, ElasticScanError)
+                assert str(told).startswith("[ES_")
+
+
+def test_a_missing_file_is_told_from_a_missing_root(tmp_path: Path) -> None:
+    nothing = FileNotFoundError(errno.ENOENT, "No such file or directory")
+    assert type(disk_error(nothing, str(tmp_path), "t1/a.arrow", False)) is FragmentDamaged
+    gone = disk_error(nothing, str(tmp_path / "gone"), "t1/a.arrow", False)
+    assert type(gone) is ShardUnavailable
+    assert "mount or restore" in str(gone)
+    assert type(disk_error(nothing, str(tmp_path), None, False)) is ShardUnavailable
+
+
+def test_a_file_that_vanishes_while_it_is_written_asks_to_try_again(tmp_path: Path) -> None:
+    told = disk_error(FileNotFoundError(errno.ENOENT, "gone"), str(tmp_path), "t1/a.arrow.unfinished", True)
+    assert type(told) is WriteConflict
+    assert isinstance(told, TryAgain)
+    assert "longer grace" in str(told)
+
+
+def test_errors_without_a_number_keep_their_text_and_their_kind(tmp_path: Path) -> None:
+    assert "AWS Error SLOW_DOWN" in str(disk_error(OSError("AWS Error SLOW_DOWN"), "s3://bucket", "a", False))
+    assert "permission" in str(disk_error(PermissionError("ACCESS_DENIED"), "s3://bucket", "a", True))
+    assert type(disk_error(FileNotFoundError("no such key"), "s3://bucket", "a", False)) is FragmentDamaged
