@@ -29,6 +29,9 @@ BATCH_ROWS: Final = 131_072  # rows of one Arrow batch in a fragment, and of one
 BATCH_BYTES = 32 << 20
 WRITE_BUFFER_BYTES: Final = 128 << 20
 
+# Record batches that were read are kept for a while, those of all scans of an open store together.
+BATCH_CACHE_BYTES: Final = 128 << 20
+
 # One index run covers at most this much of a fragment, because building it sorts all of it at once.
 RUN_ROWS = 4 << 20
 RUN_BYTES = 512 << 20

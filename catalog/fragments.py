@@ -44,7 +44,8 @@ class FragmentTx(PlacementTx):
                     is_unique=fragment.unique,
                     tombstones=fragment.tombstones,
                     versioned=fragment.versioned,
-                    crc=fragment.crc,
+                    tail=fragment.tail,
+                    digest=fragment.digest,
                     min_commit=min_commit,
                     max_commit=max_commit,
                 )
@@ -172,7 +173,7 @@ class FragmentTx(PlacementTx):
     def runs(self, table: int) -> tuple[IndexRun, ...]:
         """The runs of a table's fragments that serve slots now."""
         r, f = index_runs.c, fragments.c
-        query = select(r.id, r.index_id, r.fragment_id, r.path, r.rows, r.bytes, r.crc)
+        query = select(r.id, r.index_id, r.fragment_id, r.path, r.rows, r.bytes, r.tail, r.digest)
         query = query.join(fragments, f.id == r.fragment_id)
         query = query.where(f.table_id == table, f.dropped_at.is_(None), r.dropped_at.is_(None))
         return tuple(IndexRun(*row) for row in self._sql.execute(query.order_by(r.id)))
@@ -216,7 +217,8 @@ class FragmentTx(PlacementTx):
                     path=run.path,
                     rows=run.rows,
                     bytes=run.bytes,
-                    crc=run.crc,
+                    tail=run.tail,
+                    digest=run.digest,
                     histogram=run.histogram,
                 )
             )
@@ -241,7 +243,8 @@ def _fragment(row: Any) -> Fragment:
         unique=bool(row.is_unique),
         tombstones=row.tombstones,
         versioned=bool(row.versioned),
-        crc=row.crc,
+        tail=row.tail,
+        digest=row.digest,
         min_commit=row.min_commit,
         max_commit=row.max_commit,
         slots_written=row.slots_written,

@@ -82,7 +82,7 @@ class TableWriter:
             rows = self._deletions.changes(batches, table, self.replaces, self._fill)
         else:
             rows = _conformed(batches, table, self._fill)
-        return stage(store.context, table, rows)
+        return stage(store.context, table, rows, self._kind)
 
     def publish(
         self, tasks: Sequence[Sequence[StagedFragment]], txn: Txn | None, follows: bool = False
@@ -104,7 +104,11 @@ class TableWriter:
                 self._check_followed(store, table, txn)
             if sum(map(bool, tasks)) > 1 and not self._is_done(store, txn):
                 self._check_tasks_differ(store, table, staged)
-            publish(store.context, table, staged, "overwrite" if self.replaces else "write", txn)
+            publish(store.context, table, staged, self._kind, txn)
+
+    @property
+    def _kind(self) -> str:
+        return "overwrite" if self.replaces else "write"
 
     def remove(self, staged: Sequence[StagedFragment]) -> None:
         """Remove what was staged. Spark also asks for this when a commit failed, perhaps after it

@@ -41,6 +41,7 @@ tablet servers such as KDI; pages limited by rows and by bytes are ScyllaDB's.
 Left out: which fragments exist and which commits they belong to (`elasticscan.catalog`).
 """
 
+from elasticscan.storage.batch_cache import BatchCache
 from elasticscan.storage.changes import (
     CHANGE_TYPE,
     COMMIT_VERSION,
@@ -60,8 +61,6 @@ from elasticscan.storage.fragment import (
     DELETED,
     SLOT,
     FragmentReader,
-    check_sum,
-    checksum,
     fragment_schema,
     is_fragment_path,
 )
@@ -87,6 +86,7 @@ from elasticscan.storage.pages import (
     pieces_of,
     read_page,
 )
+from elasticscan.storage.sealed_file import find_seal, read_manifest, verify_file
 from elasticscan.storage.view import Bounds, View, intervals_of
 
 __all__ = [
@@ -101,6 +101,7 @@ __all__ = [
     "UPDATE_POSTIMAGE",
     "UPDATE_PREIMAGE",
     "ArrowDisk",
+    "BatchCache",
     "Bounds",
     "ChangeRange",
     "Copied",
@@ -128,13 +129,12 @@ __all__ = [
     "check_definition",
     "check_keys_differ",
     "check_keys_filled",
-    "check_sum",
-    "checksum",
     "conform",
     "copy_slots",
     "count_rows",
     "cursors_of",
     "discard",
+    "find_seal",
     "fragment_schema",
     "intervals_of",
     "is_fragment_path",
@@ -142,6 +142,7 @@ __all__ = [
     "pieces_of",
     "read_changes",
     "read_index_page",
+    "read_manifest",
     "read_page",
     "reroute",
     "run_columns",
@@ -149,4 +150,5 @@ __all__ = [
     "sort_rows",
     "staged_source",
     "stored_schema",
+    "verify_file",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from elasticscan.storage.fragment import (
 from elasticscan.storage.merge import Array, Run, Versions, windows
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import Bounds, Interval
-from elasticscan.topology import Fragment, SlotSet, StagedFragment
+from elasticscan.topology import Fragment, Origin, SlotSet, StagedFragment
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,11 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The shard that a copy is for."""
+    """The shard that a copy is for, and who copies."""
 
     disk: Disk
     shard: int
+    origin: Origin
 
 
 class _Copy:
@@ -92,7 +93,7 @@ class _Copy:
             slots = run.reader.slots(index)
             end = int(np.searchsorted(slots, interval.end))
             if end > row:
-                yield self._with_system_columns(run.reader.batch(index).slice(row, end - row), run.fragment)
+                yield self._with_system_columns(run.rows(index, row, end - row), run.fragment)
             if end < len(slots):
                 return
             index, row = index + 1, 0
@@ -147,14 +148,15 @@ class _Copy:
 
 
 def copy_slots(
-    source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, to: Destination
+    source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, to: Destination, committed: bool = True
 ) -> Copied | None:
     """Copy the rows of `slots` that are of commits within `bounds` into one fragment.
 
-    Memory: a few batches, whatever the number of rows. Returns None when there was nothing.
+    Memory: a batch of each fragment and a few more, whatever the number of rows. `committed` is false for
+    what is staged for one commit that was not made yet. Returns None when there was nothing.
     """
     copy = _Copy(source, slots, bounds, keep)
-    target = FragmentTarget(to.disk, to.shard, source.table.id, copy.schema, source.table.compression)
+    target = FragmentTarget(to.disk, to.shard, source.table, copy.schema, to.origin)
     batches = copy.batches()
     first = next(batches, None)
     if first is None:
@@ -164,8 +166,9 @@ def copy_slots(
         yield first
         yield from batches
 
-    staged = write_fragment(target, slots, all_batches())
-    return Copied(replace(staged, unique=copy.unique), copy.min_commit, copy.max_commit)
+    commits = (copy.min_commit, copy.max_commit) if committed else (0, 0)
+    staged = write_fragment(target, slots, all_batches(), commits, lambda: copy.unique)
+    return Copied(staged, copy.min_commit, copy.max_commit)
 
 
 def check_keys_differ(source: PageSource) -> None:

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import errno
 import io
-import mmap
 import os
+import stat
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
+from weakref import ref
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from elasticscan.base.errors import DiskFull, FragmentDamaged, ShardUnavailable
+from elasticscan.base.errors import FragmentDamaged, ShardUnavailable
+from elasticscan.storage.disk_errors import disk_error
 
-# EFBIG: the limit on the size of a file is one more way in which a disk has no room.
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# Most files that a process keeps open to read from; others are opened again when they are read.
+OPEN_FILES = 64
 
 
 class OpenFile(Protocol):
-    """An open, immutable file. `source` is what `pyarrow.ipc.open_file` takes."""
+    """An open, immutable file. Threads may share one."""
 
-    source: Any
     size: int
 
-    def release(self) -> None:
-        """Let go of memory held for parts already read; they can still be read again."""
+    def read_at(self, offset: int, length: int) -> pa.Buffer:
+        """So many bytes from a place on.
+
+        Raises `FragmentDamaged` where the file ends before, `ShardUnavailable` when its disk fails.
+        """
 
 
 class Disk(Protocol):
@@ -58,18 +64,16 @@ def open_disk(root: str) -> Disk:
     return LocalDisk(root)
 
 
-def _full(path: str) -> DiskFull:
-    return DiskFull(
-        f"the disk is full while writing {path}; nothing was committed: free some space (collect_garbage "
-        "removes files that nothing needs) and try again",
-        path=path,
-    )
-
-
 def _gone(path: str) -> FragmentDamaged:
     return FragmentDamaged(
         f"{path} is missing although the catalog refers to it; restore the shard's directory from a backup",
         path=path,
+    )
+
+
+def _cut(path: str, offset: int, length: int) -> FragmentDamaged:
+    return FragmentDamaged(
+        f"{path} ends before byte {offset + length:,}: it was cut; restore it from a backup", path=path
     )
 
 
@@ -80,7 +84,10 @@ def _no_root(root: str, why: object = "it does not exist") -> ShardUnavailable:
 
 
 class LocalDisk:
-    """A directory. Files are memory-mapped, written under a temporary name, flushed, renamed."""
+    """A directory. Files are written under a temporary name, flushed, renamed.
+
+    Files and directories below the root are for whom the root is: nobody else may read them.
+    """
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
@@ -91,8 +98,12 @@ class LocalDisk:
         unfinished = target.with_name(target.name + ".unfinished")
         self._check_root()
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with open(unfinished, "wb", buffering=0) as file:
+            mode = self.root.stat().st_mode & 0o777
+            _make_directories(self.root, target.parent, mode)
+            with open(
+                unfinished, "wb", buffering=0, opener=lambda p, flags: os.open(p, flags, 0o600)
+            ) as file:
+                os.fchmod(file.fileno(), mode & 0o666)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -101,20 +112,18 @@ class LocalDisk:
         except BaseException as error:
             with suppress(OSError):
                 unfinished.unlink()
-            if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                raise _full(str(target)) from error
             if isinstance(error, OSError):
-                raise _no_root(str(self.root), error) from error
+                raise disk_error(error, str(self.root), path, writing=True) from error
             raise
 
     def open(self, path: str) -> OpenFile:
         try:
-            return MappedFile(self.root / path)
+            return LocalFile(self.root / path)
         except FileNotFoundError as error:
             self._check_root()
             raise _gone(str(self.root / path)) from error
         except OSError as error:  # no permission, too many open files, a root that is no directory
-            raise _no_root(str(self.root), error) from error
+            raise disk_error(error, str(self.root), path, writing=False) from error
         except ValueError as error:
             raise FragmentDamaged(
                 f"{self.root / path} cannot be opened: {error}; restore it from a backup", path=path
@@ -124,20 +133,36 @@ class LocalDisk:
         try:
             (self.root / path).unlink(missing_ok=True)
         except OSError as error:
-            raise _no_root(str(self.root), error) from error
+            raise disk_error(error, str(self.root), path, writing=True) from error
 
     def list(self) -> list[tuple[str, float]]:
         self._check_root()
         found = []
-        for file in self.root.rglob("*"):
-            with suppress(FileNotFoundError):  # another process may be cleaning up too
-                if file.is_file():
-                    found.append((file.relative_to(self.root).as_posix(), file.stat().st_mtime))
+        try:
+            for file in self.root.rglob("*"):
+                with suppress(FileNotFoundError):  # another process may be cleaning up too
+                    if file.is_file():
+                        found.append((file.relative_to(self.root).as_posix(), file.stat().st_mtime))
+        except OSError as error:
+            raise disk_error(error, str(self.root), None, writing=False) from error
         return found
 
     def _check_root(self) -> None:
         if not self.root.is_dir():
             raise _no_root(str(self.root))
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _make_directories(root: Path, directory: Path, mode: int) -> None:
+    if directory == root or directory.is_dir():
+        return
+    _make_directories(root, directory.parent, mode)
+    with suppress(FileExistsError):
+        directory.mkdir(mode=mode)
+        directory.chmod(mode)  # whatever the umask is
 
 
 def _flush_directory(directory: Path) -> None:
@@ -149,23 +174,78 @@ def _flush_directory(directory: Path) -> None:
         os.close(handle)
 
 
-class MappedFile:
-    """A memory-mapped file whose pages can be given back.
-
-    Touched pages of a mapping count as the process's memory until the kernel wants them back,
-    so a scan of a large table would seem to hold all of it. `release` gives them back at once;
-    arrays that still point there read them again from the page cache.
-    """
+class _Descriptor:
+    """An open file of the system, closed when nobody reads from it any more."""
 
     def __init__(self, path: Path) -> None:
-        with open(path, "rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        self.size = len(self._map)
-        self.source = pa.BufferReader(pa.py_buffer(self._map))
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def release(self) -> None:
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+    def __del__(self) -> None:
+        if hasattr(self, "number"):
+            with suppress(OSError):
+                os.close(self.number)
+
+
+class _Descriptors:
+    """Says which files may stay open: those that were read last."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """A forked child may have been born while another thread held the lock."""
+        self._lock = threading.Lock()
+        self._files: OrderedDict[int, ref[LocalFile]] = OrderedDict()
+
+    def used(self, file: LocalFile) -> None:
+        with self._lock:
+            self._files[id(file)] = ref(file)
+            self._files.move_to_end(id(file))
+            while len(self._files) > OPEN_FILES:
+                _, oldest = self._files.popitem(last=False)
+                if (found := oldest()) is not None:
+                    found.let_go()
+
+
+_DESCRIPTORS = _Descriptors()
+os.register_at_fork(after_in_child=_DESCRIPTORS.reset)
+
+
+class LocalFile:
+    """A file that is read with `pread`: a cut file or a failing disk is an error, not a signal."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: _Descriptor | None = _Descriptor(path)
+        state = os.fstat(self._descriptor.number)
+        if not stat.S_ISREG(state.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        self.size = state.st_size
+        _DESCRIPTORS.used(self)
+
+    def let_go(self) -> None:
+        """Whoever reads at this moment holds the descriptor himself."""
+        self._descriptor = None
+
+    def read_at(self, offset: int, length: int) -> pa.Buffer:
+        buffer = pa.allocate_buffer(length)
+        view = memoryview(buffer)
+        done = 0
+        try:
+            descriptor = self._descriptor
+            if descriptor is None:
+                descriptor = self._descriptor = _Descriptor(self._path)
+            _DESCRIPTORS.used(self)
+            while done < length:
+                count = os.preadv(descriptor.number, [view[done:]], offset + done)
+                if not count:
+                    raise _cut(str(self._path), offset, length)
+                done += count
+        except FileNotFoundError as error:
+            raise _gone(str(self._path)) from error
+        except OSError as error:
+            raise disk_error(error, str(self._path), None, writing=False) from error
+        return buffer
 
 
 class ArrowDisk:
@@ -186,44 +266,48 @@ class ArrowDisk:
         except BaseException as error:
             with suppress(OSError):
                 self._files.delete_file(unfinished)
-            if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                raise _full(f"{self._root}/{path}") from error
             if isinstance(error, OSError):
-                raise _no_root(self._root, error) from error
+                raise disk_error(error, self._root, path, writing=True) from error
             raise
 
     def open(self, path: str) -> OpenFile:
         try:
-            return _StreamedFile(self._files.open_input_file(path))
+            return _RemoteFile(self._files.open_input_file(path), f"{self._root}/{path}")
         except FileNotFoundError as error:
             if self._files.get_file_info("").type == pafs.FileType.NotFound:
                 raise _no_root(self._root) from error
             raise _gone(f"{self._root}/{path}") from error
         except OSError as error:
-            raise _no_root(self._root, error) from error
+            raise disk_error(error, self._root, None, writing=False) from error
 
     def delete(self, path: str) -> None:
         try:
             with suppress(FileNotFoundError):
                 self._files.delete_file(path)
         except OSError as error:
-            raise _no_root(self._root, error) from error
+            raise disk_error(error, self._root, None, writing=False) from error
 
     def list(self) -> list[tuple[str, float]]:
         try:
             found = self._files.get_file_info(pafs.FileSelector("", recursive=True, allow_not_found=True))
         except OSError as error:
-            raise _no_root(self._root, error) from error
+            raise disk_error(error, self._root, None, writing=False) from error
         return [(info.path, (info.mtime_ns or 0) / 1e9) for info in found if info.is_file]
 
 
-class _StreamedFile:
-    def __init__(self, file: Any) -> None:
-        self.source = file
+class _RemoteFile:
+    def __init__(self, file: Any, path: str) -> None:
+        self._file, self._path = file, path
         self.size = file.size()
 
-    def release(self) -> None:
-        """Nothing is held."""
+    def read_at(self, offset: int, length: int) -> pa.Buffer:
+        try:
+            found = pa.py_buffer(self._file.read_at(length, offset))
+        except OSError as error:
+            raise disk_error(error, self._path, None, writing=False) from error
+        if found.size < length:
+            raise _cut(self._path, offset, length)
+        return found
 
 
 class MemoryDisk:
@@ -264,8 +348,10 @@ class MemoryDisk:
 
 class MemoryFile:
     def __init__(self, content: bytes) -> None:
-        self.source = pa.BufferReader(content)
+        self._content = pa.py_buffer(content)
         self.size = len(content)
 
-    def release(self) -> None:
-        """Nothing is held."""
+    def read_at(self, offset: int, length: int) -> pa.Buffer:
+        if offset + length > self.size:
+            raise _cut("memory", offset, length)
+        return self._content.slice(offset, length)

@@ -3,20 +3,20 @@
 Rows are sorted by (slot, primary key, newest first). After the user's columns come system
 columns: `_slot` (uint16) always, `_commit` (int64) when rows of several commits are together,
 `_deleted` (bool) when some rows are tombstones. A record batch holds up to `BATCH_ROWS` rows and
-ends between two slots where it can, so that a page of whole slots is one slice of one batch.
+ends between two slots where it can, so that a page of whole slots is one slice of one batch. The file is
+sealed (see `sealed_file`), and its seal also says where each record batch begins and which slots it has.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-import zlib
 from bisect import bisect_left
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -26,21 +26,29 @@ from pyarrow import ipc
 from elasticscan.base.errors import FragmentDamaged, UsageError
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.base.order_keys import encode_row
+from elasticscan.storage.batch_cache import BatchCache
 from elasticscan.storage.disk import Disk
+from elasticscan.storage.sealed_file import SealedFile, SealingSink
 from elasticscan.storage.statistics import StatisticsCollector
-from elasticscan.topology import SlotSet, StagedFragment, pack_statistics
+from elasticscan.topology import (
+    FRAGMENT,
+    Manifest,
+    Origin,
+    Seal,
+    SlotSet,
+    StagedFragment,
+    TableInfo,
+    pack_statistics,
+)
 
 SLOT, COMMIT, DELETED = "_slot", "_commit", "_deleted"
 SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED)
 _SYSTEM_TYPES = {SLOT: pa.uint16(), COMMIT: pa.int64(), DELETED: pa.bool_()}
 _FORMAT = {b"elasticscan.fragment": b"1"}
-_COMPRESSION = b"elasticscan.compression"  # its codec; absent when the file is not compressed
 _PATH = re.compile(r"t[0-9]+/[0-9a-f]{32}\.arrow(\.unfinished)?")
-_BATCHES_KEPT = 4
-PLACES_KEPT = 64  # batches of a mapped file are but pointers into it
-_RELEASE_BYTES = 32 << 20
 
-# What Arrow raises on bytes that no writer wrote; several of its errors are kinds of these.
+# What Arrow raises on what it cannot read; several of its errors are kinds of these. Bytes are proven before
+# Arrow sees them, so this takes a file that is not of the kind that the catalog says.
 UNREADABLE = (
     OSError,
     ValueError,
@@ -64,45 +72,10 @@ def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool) -> pa.S
     return pa.schema(fields, metadata=_FORMAT)
 
 
-class Checksummed:
-    """Passes writes on and keeps their CRC-32 and length."""
-
-    closed = False
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self.crc = 0
-        self.length = 0
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self.crc = zlib.crc32(view, self.crc)
-        self.length += len(view)
-        done = 0
-        while done < len(view):  # an unbuffered file may take less than all
-            done += self._file.write(view[done:])
-        return len(view)
-
-    def flush(self) -> None:
-        """The disk flushes at the end."""
-
-    def tell(self) -> int:
-        return self.length
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-
 class _Writer:
     """Cuts sorted rows into record batches, and notes what is in each."""
 
-    def __init__(self, sink: Checksummed, schema: pa.Schema, compression: str | None) -> None:
+    def __init__(self, sink: SealingSink, schema: pa.Schema, compression: str | None) -> None:
         self.rows = 0
         self.tombstones = 0
         self._pending: list[pa.RecordBatch] = []
@@ -110,10 +83,9 @@ class _Writer:
         self._pending_bytes = 0
         self._has_tombstones = DELETED in schema.names
         self.statistics = StatisticsCollector([f for f in schema if f.name not in SYSTEM_COLUMNS])
-        options = ipc.IpcWriteOptions(compression=compression)
-        if compression is not None:
-            schema = schema.with_metadata({**(schema.metadata or {}), _COMPRESSION: compression.encode()})
-        self._writer = ipc.new_file(sink, schema, options=options)
+        self.batches: list[tuple[int, int, int]] = []  # rows, first slot, last slot
+        self._schema = schema
+        self._writer = ipc.new_file(sink, schema, options=ipc.IpcWriteOptions(compression=compression))
 
     def write(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows
@@ -128,6 +100,12 @@ class _Writer:
     def close(self) -> None:
         if self._pending_rows:
             self._flush(last=True)
+        if not self.batches:  # an Arrow writer writes no schema before the first batch
+            nothing = [pa.array([], field.type) for field in self._schema]
+            self._writer.write_batch(pa.RecordBatch.from_arrays(nothing, schema=self._schema))
+            self.batches.append((0, 0, 0))
+
+    def write_footer(self) -> None:
         self._writer.close()
 
     def _flush(self, last: bool) -> None:
@@ -140,6 +118,7 @@ class _Writer:
             batch = rows.slice(start, end - start)
             self._writer.write_batch(batch)
             self.statistics.add(batch)
+            self.batches.append((end - start, int(slots[start]), int(slots[end - 1])))
             start = end
         rest = rows.slice(start)
         self._pending = [rest]
@@ -166,121 +145,151 @@ def is_fragment_path(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FragmentTarget:
-    """Where a new fragment goes and what its file looks like."""
+    """Where a new fragment goes, what its file looks like, and who stages it."""
 
     disk: Disk
     shard: int
-    table: int
+    table: TableInfo
     schema: pa.Schema
-    compression: str | None
+    origin: Origin
 
 
 def write_fragment(
-    target: FragmentTarget, slots: SlotSet, batches: Iterable[pa.RecordBatch], unique: bool = True
+    target: FragmentTarget,
+    slots: SlotSet,
+    batches: Iterable[pa.RecordBatch],
+    commits: tuple[int, int] = (0, 0),
+    unique: Callable[[], bool] = lambda: True,
 ) -> StagedFragment:
     """Write sorted batches of the target's schema as one fragment, flushed to the disk.
 
-    `slots` are those it speaks for; `unique` says that no key occurs twice.
+    Args:
+        target: where to.
+        slots: those it speaks for.
+        batches: its rows.
+        commits: bounds of their commits, if these were made already.
+        unique: asked when all batches were written: no key occurs twice.
     """
-    path = new_path(target.table)
+    path = new_path(target.table.id)
     with target.disk.create(path) as file:
-        sink = Checksummed(file)
-        writer = _Writer(sink, target.schema, target.compression)
+        sink = SealingSink(file)
+        writer = _Writer(sink, target.schema, target.table.compression)
         for batch in batches:
             writer.write(batch)
         writer.close()
+        sink.hold()
+        writer.write_footer()
+        manifest = _manifest(target, path, slots, commits, writer, unique())
+        seal = sink.seal(manifest, batches=writer.batches)
     return StagedFragment(
         shard=target.shard,
         path=path,
         slots=slots,
         rows=writer.rows,
-        bytes=sink.length,
-        unique=unique,
+        bytes=seal.bytes,
+        unique=manifest.unique,
         tombstones=writer.tombstones,
         versioned=COMMIT in target.schema.names,
-        crc=sink.crc,
+        tail=seal.tail,
+        digest=seal.digest,
         statistics=pack_statistics(writer.statistics.finish()),
     )
 
 
+def _manifest(
+    target: FragmentTarget, path: str, slots: SlotSet, commits: tuple[int, int], writer: _Writer, unique: bool
+) -> Manifest:
+    return manifest_of(
+        target.table,
+        target.origin,
+        kind=FRAGMENT,
+        shard=target.shard,
+        path=path,
+        slots=slots,
+        min_commit=commits[0],
+        max_commit=commits[1],
+        rows=writer.rows,
+        unique=unique,
+        tombstones=writer.tombstones,
+    )
+
+
+def manifest_of(table: TableInfo, origin: Origin, **own: Any) -> Manifest:
+    """What a file says of itself: of its table, of who stages it, and its own."""
+    return Manifest(
+        store=origin.store,
+        store_slots=origin.slots,
+        store_hash=origin.hash,
+        operation=origin.operation,
+        write=origin.write,
+        after_commit=origin.after_commit,
+        began_at=origin.began_at,
+        epochs=origin.epochs_of(own["slots"]),
+        replaces=origin.replaces,
+        table=table.id,
+        table_name=table.name,
+        primary_key=table.primary_key,
+        shard_key=table.shard_key,
+        compression=table.compression,
+        not_null=tuple(field.name for field in table.schema if not field.nullable),
+        **own,
+    )
+
+
 class BatchReader:
-    """Random access to the record batches of an immutable Arrow file, with only some columns.
+    """Random access to the record batches of a sealed file, with only some columns.
+
+    What was read lately is kept by the cache, what somebody holds is never read twice.
 
     Args:
-        disk, path: the file.
-        size: its length as the catalog knows it; another length means a cut file.
+        disk, path, seal, label: see `SealedFile`.
+        cache: keeps batches of all readers, as far as its bound allows.
     """
 
-    def __init__(self, disk: Disk, path: str, size: int) -> None:
-        self._file = disk.open(path)
-        self._path = path
-        if self._file.size != size:
-            raise self.damaged(f"it has {self._file.size} bytes instead of {size}")
+    def __init__(
+        self, disk: Disk, path: str, seal: Seal, cache: BatchCache | None = None, label: str = ""
+    ) -> None:
+        self._file = SealedFile(disk, path, seal, label)
+        self._cache = cache or BatchCache()
         try:
-            self._reader = ipc.open_file(self._file.source)
+            source = self._file.as_arrow_file()
+            self._reader = ipc.open_file(source)
             schema = self._reader.schema
-            wanted = self._choose(schema)
-            mapped = isinstance(self._file.source, pa.BufferReader)
-            # Of a mapped plain file columns cost nothing until they are touched, but Arrow copies
-            # chosen ones. Of any other only the wanted columns are fetched and decompressed.
-            self._in_place = mapped and _COMPRESSION not in (schema.metadata or {})
-            if not self._in_place:
-                self._reader = self._reopened(schema, wanted)
+            self.columns = tuple(self._choose(schema))
+            if not set(schema.names) <= set(self.columns):
+                self._reader = self._with_only(schema, self.columns)
         except UNREADABLE as error:
             raise self.damaged(error) from error
-        self.columns = tuple(wanted)
         self.batch_count: int = self._reader.num_record_batches
-        self._batches: OrderedDict[int, pa.RecordBatch] = OrderedDict()
-        self._sound: set[int] = set()
-        self._kept = _BATCHES_KEPT
-        self._bytes_seen = 0
+        self._held: WeakValueDictionary[int, pa.RecordBatch] = WeakValueDictionary()
 
     def _choose(self, schema: pa.Schema) -> list[str]:
         """The columns to read. Raises what Arrow raises when the file is not what it should be."""
-        raise NotImplementedError
-
-    def _check(self, index: int, batch: pa.RecordBatch) -> None:
-        """Raises what Arrow raises when a batch is not sound."""
         raise NotImplementedError
 
     def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns to read, of a batch of the file."""
         return batch.select(list(self.columns))
 
-    def _reopened(self, schema: pa.Schema, columns: Iterable[str]) -> Any:
+    def _with_only(self, schema: pa.Schema, columns: Iterable[str]) -> Any:
+        """A reader that fetches and decompresses no other columns."""
         fields = sorted(schema.names.index(name) for name in columns if name in schema.names)
-        return ipc.open_file(self._file.source, options=ipc.IpcReadOptions(included_fields=fields))
+        options = ipc.IpcReadOptions(included_fields=fields)
+        return ipc.open_file(self._file.as_arrow_file(), options=options)
 
     def damaged(self, why: object) -> FragmentDamaged:
-        return FragmentDamaged(
-            f"fragment {self._path} cannot be read: {why}; restore it from a backup", path=self._path
-        )
+        return self._file.damaged(why)
 
     def batch(self, index: int) -> pa.RecordBatch:
-        found = self._batches.get(index)
+        found = self._held.get(index)
         if found is None:
             try:
                 found = self._chosen(self._reader.get_batch(index))
-                if index not in self._sound:
-                    self._check(index, found)
-                    self._sound.add(index)
             except UNREADABLE as error:
                 raise self.damaged(error) from error
-            self._remember(index, found)
+            self._held[index] = found
+        self._cache.used(self, index, found)
         return found
-
-    def _remember(self, index: int, batch: pa.RecordBatch) -> None:
-        self._batches[index] = batch
-        if len(self._batches) > self._kept:
-            self._batches.popitem(last=False)
-        self.touched(batch.nbytes)
-
-    def touched(self, size: int) -> None:
-        """To be told of bytes that were read, so that mapped memory is given back now and then."""
-        self._bytes_seen += size
-        if self._bytes_seen > _RELEASE_BYTES:
-            self._bytes_seen = 0
-            self._file.release()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return (self.batch(index) for index in range(self.batch_count))
@@ -293,24 +302,34 @@ class FragmentReader(BatchReader):
     reads fragments: nothing but this class knows that the file lacks them.
 
     Args:
-        disk, path, size: see `BatchReader`.
+        disk, path, seal, cache, label: see `BatchReader`.
         columns: user columns wanted; the system columns that the file has come with them.
         table: the table's schema; without it a column that the file lacks is damage.
     """
 
     def __init__(
-        self, disk: Disk, path: str, columns: Sequence[str], size: int, table: pa.Schema | None = None
+        self,
+        disk: Disk,
+        path: str,
+        columns: Sequence[str],
+        seal: Seal,
+        table: pa.Schema | None = None,
+        cache: BatchCache | None = None,
+        label: str = "",
     ) -> None:
         self._wanted = tuple(columns)
         self._table = table
         self._lacking: dict[str, pa.Field] = {}
         self._nulls: dict[str, pa.Array] = {}
-        self._slots: dict[int, tuple[int, int]] = {}
-        self._unchecked: OrderedDict[int, pa.RecordBatch] = OrderedDict()
-        self.checked_columns: set[tuple[int, str]] = set()  # of batches that are not checked wholly
-        super().__init__(disk, path, size)
+        super().__init__(disk, path, seal, cache, label)
 
     def _choose(self, schema: pa.Schema) -> list[str]:
+        batches = self._file.more["batches"]
+        if len(batches) != self._reader.num_record_batches:
+            raise ValueError("it has not the batches that it should have")
+        rows = [count for count, _, _ in batches]
+        self.starts: NDArray[np.int64] = np.cumsum([0, *rows])  # of each batch, then of all rows
+        self._slot_ranges = [(first, last) for _, first, last in batches]
         known = frozenset(schema.names)
         lacking = [name for name in self._wanted if name not in known]
         if lacking:
@@ -321,7 +340,6 @@ class FragmentReader(BatchReader):
         if not self._lacking:
             return super()._chosen(batch)
         there = batch.select([name for name in self.columns if name not in self._lacking])
-        there.validate()  # before its number of rows is believed
         columns, fields = [], []
         for name in self.columns:
             field = self._lacking.get(name)
@@ -336,57 +354,22 @@ class FragmentReader(BatchReader):
             found = self._nulls[field.name] = pa.nulls(count, field.type)
         return found.slice(0, count)
 
-    def _check(self, index: int, batch: pa.RecordBatch) -> None:
-        _check_sound(batch)
-
-    def unchecked_batch(self, index: int) -> pa.RecordBatch:
-        """A batch whose values nobody has looked at, for those who check what they take of it.
-
-        Its buffers are as long as its rows need; what offsets point to and what texts hold may be
-        anything. Checking all of a batch would cost more than taking a few rows of it.
-        """
-        found = self._unchecked.get(index)
-        if found is None:
-            try:
-                found = self._chosen(self._reader.get_batch(index))
-                found.validate()
-            except UNREADABLE as error:
-                raise self.damaged(error) from error
-            self._unchecked[index] = found
-            if len(self._unchecked) > (PLACES_KEPT if self._in_place else _BATCHES_KEPT):
-                self._unchecked.popitem(last=False)
-        return found
-
-    @cached_property
-    def starts(self) -> NDArray[np.int64]:
-        """The number of the first row of each batch, then the number of all rows."""
-        return self._numbering[0]
-
     @cached_property
     def slot_starts(self) -> NDArray[np.int64]:
         """How many rows have a lower slot: for each slot up to one beyond the last."""
-        return self._numbering[1]
-
-    @cached_property
-    def _numbering(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        starts, slot_starts = [0], [np.zeros(1, dtype=np.int64)]
+        slot_starts = [np.zeros(1, dtype=np.int64)]
         upcoming = 1  # the lowest slot of which it is not known how many rows are below
         try:
-            reader = self._reader
-            if not self._in_place:
-                reader = self._reopened(ipc.open_file(self._file.source).schema, (SLOT,))
-            for index in range(self.batch_count):
-                batch = reader.get_batch(index)
-                slots = batch.column(SLOT).to_numpy(zero_copy_only=True)
-                last = int(slots[-1])
+            reader = self._with_only(ipc.open_file(self._file.as_arrow_file()).schema, (SLOT,))
+            for index, (_, last) in enumerate(self._slot_ranges):
+                slots = reader.get_batch(index).column(SLOT).to_numpy(zero_copy_only=True)
                 below = np.searchsorted(slots, np.arange(upcoming, last + 1, dtype=np.uint16))
-                slot_starts.append(starts[-1] + below)
+                slot_starts.append(self.starts[index] + below)
                 upcoming = max(upcoming, last + 1)
-                starts.append(starts[-1] + len(slots))
         except UNREADABLE as error:
             raise self.damaged(error) from error
-        slot_starts.append(np.array([starts[-1]]))
-        return np.array(starts), np.concatenate(slot_starts)
+        slot_starts.append(self.starts[-1:])
+        return np.concatenate(slot_starts)
 
     def slots(self, index: int) -> np.ndarray[Any, Any]:
         """The slots of a batch's rows, ascending, without a copy."""
@@ -395,11 +378,7 @@ class FragmentReader(BatchReader):
 
     def slot_range(self, index: int) -> tuple[int, int]:
         """The first and the last slot of a batch."""
-        found = self._slots.get(index)
-        if found is None:
-            slots = self.slots(index)
-            found = self._slots[index] = (int(slots[0]), int(slots[-1]))
-        return found
+        return self._slot_ranges[index]
 
     def seek(self, slot: int, key: bytes | None, primary_key: Sequence[str]) -> tuple[int, int]:
         """(batch, row) of the first row of `slot` or later; with `key`, beyond that key in the slot."""
@@ -450,30 +429,3 @@ def _gained(file: pa.Schema, lacking: Sequence[str], table: pa.Schema | None) ->
     if not all(fields[name].nullable for name in lacking):
         raise ValueError(f"it lacks a column that is never null, one of {', '.join(lacking)}")
     return {name: fields[name] for name in lacking}
-
-
-def _check_sound(batch: pa.RecordBatch) -> None:
-    """Kernels trust what they are given: one bad offset would end the process, not raise."""
-    batch.validate(full=True)
-    system = [name for name in SYSTEM_COLUMNS if name in batch.schema.names]
-    if not batch.num_rows or any(batch.column(name).null_count for name in system):
-        raise ValueError("its rows are not those of a fragment")
-
-
-def check_sum(disk: Disk, shard: int, path: str, crc: int) -> None:
-    """Raises `FragmentDamaged` when a file has changed since it was written."""
-    if checksum(disk, path) != crc:
-        raise FragmentDamaged(
-            f"fragment {path} at shard {shard} has changed since it was written "
-            "(its checksum differs); restore it from a backup",
-            path=path,
-        )
-
-
-def checksum(disk: Disk, path: str) -> int:
-    """CRC-32 of a file, read in steps of 1 MiB."""
-    source = disk.open(path).source
-    crc = 0
-    while data := source.read(1 << 20):
-        crc = zlib.crc32(data, crc)
-    return crc

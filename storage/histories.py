@@ -208,8 +208,7 @@ class _Strand:
         stop = min(self._end, int(reader.starts[index + 1]))
         if COMMIT in reader.columns and not self._bounds.wholly_hold(self._run.fragment):
             base = int(reader.starts[index])
-            commits = _integers(reader, reader.unchecked_batch(index).column(COMMIT))[at - base : stop - base]
-            reader.touched(commits.nbytes)
+            commits = _integers(reader, reader.batch(index).column(COMMIT))[at - base : stop - base]
             counts = (commits >= self._bounds.floor) & (commits <= self._bounds.snapshot)
             rows = at + np.flatnonzero(counts)
             if len(rows) > most:

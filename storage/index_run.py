@@ -1,22 +1,21 @@
 """The index run file: entries of some rows of one fragment, sorted. Written and read here alone.
 
-It is an Arrow IPC file, never compressed, so that a mapped one can be bisected in place. An entry
-is the index's columns, the included ones and the primary key (each once), then `_slot` (uint16) and
-`_row` (uint32), the number of the row in its fragment. A hash index has `_hash` (int32) before all
-of them. Entries are sorted by (index key, primary key), where the index key is that of the index's
-columns or of the hash, and every row that is not a tombstone has one, older versions too.
+It is a sealed Arrow IPC file, never compressed. An entry is the index's columns, the included ones and
+the primary key (each once), then `_slot` (uint16) and `_row` (uint32), the number of the row in its
+fragment. A hash index has `_hash` (int32) before all of them. Entries are sorted by (index key, primary
+key), where the index key is that of the index's columns or of the hash, and every row that is not a
+tombstone has one, older versions too.
 
-Metadata of the schema says how many entries each record batch has, and with which key it begins
-(cut to `KEY_BYTES`, in hexadecimal): most steps of a search look at no entry.
+Its seal also says how many entries each record batch has, and with which key it begins (cut to
+`KEY_BYTES`): most steps of a search look at no entry.
 """
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,24 +27,27 @@ from pyarrow import ipc
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS, RUN_BYTES, RUN_ROWS
 from elasticscan.base.value_keys import encode_value, encode_values, index_hash, sort_codes
+from elasticscan.storage.batch_cache import BatchCache
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import (
     DELETED,
-    PLACES_KEPT,
     SLOT,
     BatchReader,
-    Checksummed,
     FragmentReader,
+    manifest_of,
     new_path,
 )
 from elasticscan.storage.lookup import pick
+from elasticscan.storage.sealed_file import SealingSink
 from elasticscan.topology import (
     HASH,
+    INDEX_RUN,
     KEY_BYTES,
     Fragment,
     IndexInfo,
     IndexRun,
     KeyHistogram,
+    Origin,
     StagedFragment,
     StagedRun,
     TableInfo,
@@ -58,7 +60,6 @@ RUN_COLUMNS = frozenset({HASH_VALUE, ROW})
 HISTOGRAM_STEPS = 128
 
 _FORMAT = {b"elasticscan.index_run": b"1"}
-_BATCHES = b"elasticscan.batches"
 _NEAR = (0, 1, 3, 7, 15)  # how far a search looks on before it begins anew
 
 
@@ -89,7 +90,7 @@ def run_schema(table: TableInfo, index: IndexInfo) -> pa.Schema:
 
 
 def build_runs(
-    disk: Disk, table: TableInfo, index: IndexInfo, fragment: Fragment | StagedFragment
+    disk: Disk, table: TableInfo, index: IndexInfo, fragment: Fragment | StagedFragment, origin: Origin
 ) -> tuple[StagedRun, ...]:
     """Write the entries of all rows of a fragment: at least one run, even if it has no entry.
 
@@ -98,17 +99,19 @@ def build_runs(
     Args:
         disk: of the fragment's shard, where its runs go too.
         table, index: what the fragment is of, and what is indexed.
-        fragment: a file that is complete; `path` and `bytes` are all that is needed.
+        fragment: a file that is complete.
+        origin: who builds.
 
     Raises:
         FragmentDamaged, DiskFull, ShardUnavailable: nothing of what was written so far remains.
     """
     columns = run_columns(table, index)
-    reader = FragmentReader(disk, fragment.path, columns, fragment.bytes, table.schema)
+    reader = FragmentReader(disk, fragment.path, columns, fragment.seal, table.schema)
+    write = partial(_write_run, disk, table, index, fragment, origin)
     staged: list[StagedRun] = []
     try:
         # One after another, so that those before one that fails are known.
-        staged.extend(_write_run(disk, table, index, entries) for entries in _parts(reader, table, index))
+        staged.extend(write(entries) for entries in _parts(reader, table, index))
     except BaseException:
         for run in staged:
             with suppress(OSError, ElasticScanError):
@@ -148,28 +151,50 @@ def _entries(rows: pa.RecordBatch, first_row: int, index: IndexInfo, schema: pa.
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _write_run(disk: Disk, table: TableInfo, index: IndexInfo, entries: pa.RecordBatch) -> StagedRun:
+def _write_run(
+    disk: Disk,
+    table: TableInfo,
+    index: IndexInfo,
+    fragment: Fragment | StagedFragment,
+    origin: Origin,
+    entries: pa.RecordBatch,
+) -> StagedRun:
     codes = {name: sort_codes(entries.column(name)) for name in key_columns(table, index)}
     order = _order([code for name in key_columns(table, index) for code in codes[name]])
     histogram = _histogram(entries, [(name, codes[name]) for name in _index_key(index)], order)
     del codes
     count = entries.num_rows
     step = max(1, min(BATCH_ROWS, BATCH_BYTES * count // max(entries.nbytes, 1)))
-    starts = range(0, count, step)
+    starts = range(0, max(count, 1), step)  # an Arrow writer writes no schema before the first batch
     keys = [entries.column(name) for name in key_columns(table, index)]
-    batches = {
-        "rows": [min(step, count - start) for start in starts],
-        "keys": [encode_values(keys, int(order[start]))[:KEY_BYTES].hex() for start in starts],
-    }
-    metadata = {**_FORMAT, _BATCHES: json.dumps(batches).encode()}
+    batches = [
+        (min(step, count - start), encode_values(keys, int(order[start]))[:KEY_BYTES] if count else b"")
+        for start in starts
+    ]
     path = new_path(table.id)
+    manifest = manifest_of(
+        table,
+        origin,
+        kind=INDEX_RUN,
+        shard=fragment.shard,
+        path=path,
+        slots=fragment.slots,
+        min_commit=0,
+        max_commit=0,
+        rows=count,
+        unique=True,
+        tombstones=0,
+        index=(index.name, index.kind, index.columns, index.include, fragment.path),
+    )
     with disk.create(path) as file:
-        sink = Checksummed(file)
-        writer = ipc.new_file(sink, entries.schema.with_metadata(metadata))
+        sink = SealingSink(file)
+        writer = ipc.new_file(sink, entries.schema)
         for start in starts:
             writer.write_batch(entries.take(pa.array(order[start : start + step])))
+        sink.hold()
         writer.close()
-    return StagedRun(index.id, path, count, sink.length, sink.crc, pack_histogram(histogram))
+        seal = sink.seal(manifest, batches=batches)
+    return StagedRun(index.id, path, count, seal.bytes, seal.tail, seal.digest, pack_histogram(histogram))
 
 
 def _order(codes: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
@@ -234,14 +259,6 @@ def _histogram(
 # -------------------------------------------------------------------------------------- reading
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """The batches of a run: the first entry of each (then the number of all), and where keys begin."""
-
-    starts: tuple[int, ...]
-    keys: tuple[bytes, ...]
-
-
 class RunReader(BatchReader):
     """Search in an index run, by order key, and entries by number. Threads may share one.
 
@@ -249,36 +266,30 @@ class RunReader(BatchReader):
     the hash) and of the primary key.
     """
 
-    def __init__(self, disk: Disk, table: TableInfo, index: IndexInfo, run: IndexRun | StagedRun) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        table: TableInfo,
+        index: IndexInfo,
+        run: IndexRun | StagedRun,
+        cache: BatchCache | None = None,
+        label: str = "",
+    ) -> None:
         self._schema = run_schema(table, index)
         self._key_columns = key_columns(table, index)
         self.entries = run.rows
-        super().__init__(disk, run.path, run.bytes)
-        if self._in_place:
-            self._kept = PLACES_KEPT
-        self.starts = np.array(self._layout.starts)
+        super().__init__(disk, run.path, run.seal, cache, label)
 
     def _choose(self, schema: pa.Schema) -> list[str]:
         if schema.names != self._schema.names or schema.types != self._schema.types:
             raise ValueError("its columns are not those of the index")
-        batches = json.loads((schema.metadata or {})[_BATCHES])
-        starts = [0]
-        for rows in batches["rows"]:
-            starts.append(starts[-1] + int(rows))
-        keys = tuple(bytes.fromhex(key) for key in batches["keys"])
-        if len(keys) != len(starts) - 1 or len(keys) != self._reader.num_record_batches:
-            raise ValueError("it has not the batches that it should have")
-        if starts[-1] != self.entries or sorted(set(starts)) != starts:
-            raise ValueError(f"it has {starts[-1]} entries instead of {self.entries}")
-        self._layout = _Layout(tuple(starts), keys)
+        batches = self._file.more["batches"]
+        self.starts: NDArray[np.int64] = np.cumsum([0, *(rows for rows, _ in batches)])
+        self._starts: list[int] = self.starts.tolist()  # a single look-up is faster there
+        self._keys = [key for _, key in batches]
+        if len(batches) != self._reader.num_record_batches or self._starts[-1] != self.entries:
+            raise ValueError(f"it has {self._starts[-1]} entries instead of {self.entries}")
         return list(schema.names)
-
-    def _check(self, index: int, batch: pa.RecordBatch) -> None:
-        batch.validate(full=True)
-        wanted = self._layout.starts[index + 1] - self._layout.starts[index]
-        own = [name for name in (SLOT, ROW, HASH_VALUE) if self._schema.get_field_index(name) >= 0]
-        if batch.num_rows != wanted or any(batch.column(name).null_count for name in own):
-            raise ValueError("its entries are not those of an index run")
 
     def lower_bound(self, key: bytes, start: int = 0) -> int:
         """The first entry from `start` on whose order key is not below `key`; `entries` for none."""
@@ -306,9 +317,9 @@ class RunReader(BatchReader):
 
     def _place(self, entry: int) -> tuple[list[pa.Array], int]:
         """The key columns of the batch where an entry is, and its row there."""
-        index = bisect_right(self._layout.starts, entry) - 1
+        index = bisect_right(self._starts, entry) - 1
         batch = self.batch(index)
-        return [batch.column(name) for name in self._key_columns], entry - self._layout.starts[index]
+        return [batch.column(name) for name in self._key_columns], entry - self._starts[index]
 
     def _search(self, key: bytes, or_equal: bool, start: int) -> int:
         if start:
@@ -319,10 +330,10 @@ class RunReader(BatchReader):
                 if not is_below(*self._place(at), key, or_equal):
                     return self._between(start + ahead // 2 + (ahead > 0), at, key, or_equal)
         begun = bisect_right if or_equal else bisect_left
-        index = begun(self._layout.keys, key) - 1
+        index = begun(self._keys, key) - 1
         while index >= 0:
             # Keys that were cut, and equal ones, may have led beyond the place; then it is before.
-            low, high = self._layout.starts[index], self._layout.starts[index + 1]
+            low, high = self._starts[index], self._starts[index + 1]
             found = self._between(low, high, key, or_equal)
             if found > low:
                 return max(found, start)

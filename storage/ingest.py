@@ -15,6 +15,7 @@ from elasticscan.base.errors import ElasticScanError, InvalidKey
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.base.order_keys import sort_codes
+from elasticscan.storage.batch_cache import BatchCache
 from elasticscan.storage.copying import Destination, Keep, check_keys_differ, copy_slots, repeated_key
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import (
@@ -28,7 +29,7 @@ from elasticscan.storage.fragment import (
 from elasticscan.storage.merge import Array
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import Bounds, View
-from elasticscan.topology import Fragment, Placement, SlotSet, StagedFragment, TableInfo
+from elasticscan.topology import Fragment, Origin, Placement, SlotSet, StagedFragment, TableInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,11 @@ class Ingest:
         hashing: Hashing,
         placement: Placement,
         disk_of: Callable[[int], Disk],
+        origin: Origin,
         buffer_bytes: int = WRITE_BUFFER_BYTES,
     ) -> None:
         self._table, self._hashing, self._placement, self._disk_of = table, hashing, placement, disk_of
+        self._origin = origin
         self._buffer_bytes = buffer_bytes
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
@@ -127,9 +130,7 @@ class Ingest:
         for shard in self._placement.shards:
             slices = [ordered.slice(*cut) for cut in _cuts(slots, self._placement.at(shard))]
             if slices:
-                target = FragmentTarget(
-                    self._disk_of(shard), shard, self._table.id, schema, self._table.compression
-                )
+                target = FragmentTarget(self._disk_of(shard), shard, self._table, schema, self._origin)
                 touched = _touched(slots, self._placement, shard)
                 self._staged.setdefault(shard, []).append(write_fragment(target, touched, slices))
 
@@ -140,7 +141,8 @@ class Ingest:
         source = staged_source(self._table, staged, self._disk_of)
         check_keys_differ(source)
         slots = SlotSet.of(r for fragment in staged for r in fragment.slots)
-        merged = copy_slots(source, slots, Bounds(0, 1), Keep(), Destination(disk, shard))
+        to = Destination(disk, shard, self._origin)
+        merged = copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False)
         assert merged is not None
         assert merged.staged.unique
         discard(staged, self._disk_of)
@@ -168,9 +170,11 @@ def staged_source(
     """Reads staged fragments as if they were one commit, number 1."""
     known = [_as_committed(number, table.id, fragment) for number, fragment in enumerate(staged)]
 
+    cache = BatchCache()
+
     def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
         disk = disk_of(fragment.shard)
-        return FragmentReader(disk, fragment.path, columns, fragment.bytes, table.schema)
+        return FragmentReader(disk, fragment.path, columns, fragment.seal, table.schema, cache)
 
     return PageSource(table, View(known), lru_cache(maxsize=None)(open_fragment))
 
@@ -182,7 +186,11 @@ def _as_committed(number: int, table: int, staged: StagedFragment) -> Fragment:
 
 
 def reroute(
-    table: TableInfo, staged: Sequence[StagedFragment], placement: Placement, disk_of: Callable[[int], Disk]
+    table: TableInfo,
+    staged: Sequence[StagedFragment],
+    placement: Placement,
+    disk_of: Callable[[int], Disk],
+    origin: Origin,
 ) -> list[StagedFragment]:
     """The same rows, staged where their slots live by `placement`.
 
@@ -194,8 +202,8 @@ def reroute(
         routed.append(replace(fragment, slots=fragment.slots - away) if away else fragment)
         for shard, part in placement.split_by_shard(away).items():
             source = staged_source(table, [fragment], disk_of)
-            to = Destination(disk_of(shard), shard)
-            copied = copy_slots(source, part, Bounds(0, 1), Keep(), to)
+            to = Destination(disk_of(shard), shard, origin)
+            copied = copy_slots(source, part, Bounds(0, 1), Keep(), to, committed=False)
             if copied is not None:
                 routed.append(copied.staged)
     return [fragment for fragment in routed if fragment.slots]

@@ -1,7 +1,6 @@
 """Single rows of fragments: by number, and by primary key; which version of a row is the newest.
 
-Everything works on many rows at once. Only what is taken is checked for damage: a fragment of a
-million rows is not read through for the sake of ten.
+Everything works on many rows at once.
 """
 
 from __future__ import annotations
@@ -28,14 +27,9 @@ Comparable: TypeAlias = Any  # an array of NumPy, or one of Arrow: bytes and tex
 
 Parts: TypeAlias = Sequence[tuple[int, int, int]]  # [begin, end) of some rows, and their batch
 
-_PAGE_BYTES = 4096  # what touching a single value of a mapped file takes
-_OFFSETS = {
-    pa.string().id: np.int32,
-    pa.binary().id: np.int32,
-    pa.large_string().id: np.int64,
-    pa.large_binary().id: np.int64,
-}
-_BYTES = frozenset((*_OFFSETS, pa.binary(1).id))  # compared by Arrow, everything else as integers
+# Compared by Arrow; everything else as integers.
+_TEXTS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.binary(1))
+_BYTES = frozenset(kind.id for kind in _TEXTS)
 _DECIMAL = pa.decimal128(1).id
 
 
@@ -82,54 +76,17 @@ def rows_at(reader: FragmentReader, rows: Rows, columns: Sequence[str]) -> pa.Re
     `columns` are among those of the reader, the system columns included.
 
     Raises:
-        FragmentDamaged: the fragment has no such row, or what was taken is not sound.
+        FragmentDamaged: the fragment has no such row, or cannot be read.
     """
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < int(reader.starts[-1]):
         raise reader.damaged("an index refers to a row that it does not have")
     names = list(columns)
 
     def part(index: int, chosen: Rows) -> pa.RecordBatch:
-        batch = reader.unchecked_batch(index)
-        indices = pa.array(chosen)
-        taken = [_take(reader, index, name, batch.column(name), chosen, indices) for name in names]
-        return pa.RecordBatch.from_arrays(taken, names=names)
+        return reader.batch(index).select(names).take(pa.array(chosen))
 
-    try:
-        schema = reader.unchecked_batch(0).select(names).schema if reader.batch_count else pa.schema([])
-        found = pick(reader.starts, rows, part, schema)
-        found.validate(full=True)
-    except UNREADABLE as error:
-        raise reader.damaged(error) from error
-    reader.touched(len(rows) * len(names) * _PAGE_BYTES)
-    return found
-
-
-def _take(
-    reader: FragmentReader, index: int, name: str, column: pa.Array, rows: Rows, indices: pa.Array
-) -> pa.Array:
-    """Some values of a column that nobody has checked."""
-    offsets = _OFFSETS.get(column.type.id)
-    if offsets is not None:
-        _check_offsets(column, offsets, rows)
-    elif not _is_of_fixed_width(column.type) and (index, name) not in reader.checked_columns:
-        column.validate(full=True)
-        reader.checked_columns.add((index, name))
-    return column.take(indices)
-
-
-def _is_of_fixed_width(kind: pa.DataType) -> bool:
-    return not kind.num_fields and (pa.types.is_primitive(kind) or kind.id in (_DECIMAL, pa.binary(1).id))
-
-
-def _check_offsets(column: pa.Array, dtype: Any, rows: Rows) -> None:
-    """Kernels trust offsets: one that points beyond the data would end the process."""
-    _, buffer, data = column.buffers()
-    width = np.dtype(dtype).itemsize
-    offsets = np.frombuffer(buffer, dtype, count=len(column) + 1, offset=column.offset * width)
-    begin, end = offsets[rows], offsets[rows + 1]
-    size = 0 if data is None else data.size
-    if not bool(((begin >= 0) & (begin <= end) & (end <= size)).all()):
-        raise ValueError("offsets of a column point beyond its data")
+    schema = reader.batch(0).select(names).schema if reader.batch_count else pa.schema([])
+    return pick(reader.starts, rows, part, schema)
 
 
 # ----------------------------------------------------------------------------- newest versions
@@ -358,7 +315,7 @@ class _Search:
         """The key columns of a batch, then its commits if it has them."""
         found = self._known.get(index)
         if found is None:
-            batch = self._reader.unchecked_batch(index)
+            batch = self._reader.batch(index)
             found = [part for name in self._names for part in comparable(batch.column(name))]
             if self._versioned:
                 found.append(batch.column(COMMIT).to_numpy(zero_copy_only=True))
@@ -380,9 +337,6 @@ def comparable(column: pa.Array) -> list[Comparable]:
 def _chosen(values: Comparable, rows: Rows) -> Comparable:
     if isinstance(values, np.ndarray):
         return values[rows]
-    offsets = _OFFSETS.get(values.type.id)
-    if offsets is not None:
-        _check_offsets(values, offsets, rows)
     return values.take(pa.array(rows))
 
 

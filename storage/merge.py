@@ -19,12 +19,18 @@ from elasticscan.topology import Fragment
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
-    """A fragment, opened."""
+    """A fragment, opened. It holds the batch that it stands in, so that a merge reads each batch once."""
 
     fragment: Fragment
     reader: FragmentReader
+    _stands_in: pa.RecordBatch | None = None
+
+    def rows(self, index: int, start: int, count: int) -> pa.RecordBatch:
+        """Rows of a batch."""
+        self._stands_in = self.reader.batch(index)
+        return self._stands_in.slice(start, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +202,7 @@ def _whole_slots(
     for run, index, row, slots in places:
         count = int(np.searchsorted(slots, stop)) - row
         if count > 0:
-            parts.append(Part(run, run.reader.batch(index).slice(row, count)))
+            parts.append(Part(run, run.rows(index, row, count)))
     return parts, stop
 
 
@@ -235,7 +241,7 @@ def _slot_rows(
             and run.reader.slot_range(index + 1)[0] == slot
         )
         wanted -= count
-        yield Part(run, run.reader.batch(index).slice(row, count), cut=more and wanted == 0)
+        yield Part(run, run.rows(index, row, count), cut=more and wanted == 0)
         if not more or wanted == 0:
             return
         index, row = index + 1, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,13 +15,13 @@ from elasticscan.base.errors import FragmentDamaged, IndexChanged, ShardNotFound
 from elasticscan.catalog import Catalog, StoreInfo, Tx
 from elasticscan.reader import Sealer
 from elasticscan.storage import (
+    BatchCache,
     Disk,
     FragmentReader,
     Hashing,
     OpenFragment,
     RunReader,
     View,
-    check_sum,
     intervals_of,
 )
 from elasticscan.topology import (
@@ -29,11 +30,13 @@ from elasticscan.topology import (
     IndexInfo,
     IndexRun,
     KeyHistogram,
+    Origin,
     Placement,
     StagedFragment,
     Stretch,
     TableInfo,
     Topology,
+    epochs_in,
 )
 
 OPEN_FRAGMENTS = 256
@@ -87,7 +90,7 @@ class Context:
         self._lock = Lock()
         self._placement: tuple[int, Placement] | None = None
         self._tables: dict[int, TableState] = {}
-        self._sound: set[tuple[int, str]] = set()
+        self._batches = BatchCache()
         self._readers: _Kept[tuple[int, str, tuple[str, ...]], FragmentReader] = _Kept()
         self._run_readers: _Kept[tuple[int, str], RunReader] = _Kept()
         self._statistics: dict[int, tuple[int, int, TableStatistics]] = {}
@@ -176,7 +179,16 @@ class Context:
             key = (fragment.shard, fragment.path, columns)
             disk = self.disk_of(fragment.shard)
             return self._readers.get(
-                key, lambda: FragmentReader(disk, fragment.path, columns, fragment.bytes, table.schema)
+                key,
+                lambda: FragmentReader(
+                    disk,
+                    fragment.path,
+                    columns,
+                    fragment.seal,
+                    table.schema,
+                    self._batches,
+                    f" (table {table.name!r}, slots {fragment.slots})",
+                ),
             )
 
         return open_fragment
@@ -184,7 +196,10 @@ class Context:
     def open_run(self, table: TableInfo, index: IndexInfo, shard: int, run: IndexRun) -> RunReader:
         """A reader of an index run; opened ones are kept for a while."""
         disk = self.disk_of(shard)
-        return self._run_readers.get((shard, run.path), lambda: RunReader(disk, table, index, run))
+        label = f" (index {index.name!r} of table {table.name!r})"
+        return self._run_readers.get(
+            (shard, run.path), lambda: RunReader(disk, table, index, run, self._batches, label)
+        )
 
     def indexes(self, table_id: int) -> tuple[IndexInfo, ...]:
         """A table's indexes as they are now, also those that are still being built."""
@@ -207,17 +222,20 @@ class Context:
         self._statistics[table_id] = (layout, last_commit, found)
         return found
 
-    def check_sums(self, fragments: Iterable[Fragment]) -> None:
-        """Raises `FragmentDamaged` when a file is not what was written: before it is copied.
-
-        A copy gets a checksum of its own, so damage that was copied would never be found again.
-        Files do not change, so each is read for this once in a process.
-        """
-        for fragment in fragments:
-            key = (fragment.shard, fragment.path)
-            if key not in self._sound:
-                check_sum(self.disk_of(fragment.shard), fragment.shard, fragment.path, fragment.crc)
-                self._sound.add(key)
+    def origin(self, operation: str, replaces: Iterable[Fragment] = ()) -> Origin:
+        """What files that are staged from now on say of where they come from."""
+        placement = self.placement()
+        return Origin(
+            store=self.info.store_id,
+            slots=self.info.slots,
+            hash=self.info.hash,
+            operation=operation,
+            write=secrets.token_hex(16),
+            after_commit=self.catalog.versions()[1],
+            began_at=self.clock.now(),
+            epochs=epochs_in(placement),
+            replaces=tuple(fragment.path for fragment in replaces),
+        )
 
     def check_not_collected(self, staged: Iterable[StagedFragment]) -> None:
         """To be asked in the transaction that refers to staged files; see `noticing_collection`."""

@@ -47,6 +47,9 @@ def with_runs(
     On an error nothing of what was built remains; the fragments are the caller's.
     """
     table, indexes = _as_indexed(context, table, indexes)
+    if not indexes:
+        return list(staged)
+    origin = context.origin("index")
     found, built = [], []
     try:
         for fragment in staged:
@@ -55,7 +58,7 @@ def with_runs(
             own: list[StagedRun] = []
             for index in indexes:
                 if index.id not in having:
-                    runs = build_runs(disk, table, index, fragment)
+                    runs = build_runs(disk, table, index, fragment, origin)
                     built += [(disk, run.path) for run in runs]
                     own += runs
             found.append(replace(fragment, runs=(*fragment.runs, *own)) if own else fragment)
@@ -171,8 +174,7 @@ def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: On
 def _build_one(context: Context, table: TableInfo, index: IndexInfo, fragment: Fragment) -> Fragment:
     disk = context.disk_of(fragment.shard)
     try:
-        context.check_sums([fragment])
-        runs = build_runs(disk, table, index, fragment)
+        runs = build_runs(disk, table, index, fragment, context.origin("index"))
     except FragmentDamaged:
         with context.catalog.reading() as tx:
             if _is_live(tx, fragment):

@@ -144,11 +144,10 @@ class Mover:
 
     def _copy(self, move: _Progress, sources: list[PageSource], upto: int) -> int:
         target = move.plan.target
-        to = Destination(self._context.disk_of(target), target)
+        to = Destination(self._context.disk_of(target), target, self._context.origin("move"))
         size = 0
         for source in sources:
             bounds = Bounds(move.copied_to + 1, upto)
-            self._context.check_sums(source.view.fragments)
             copied = copy_slots(source, move.tablet.slots, bounds, Keep(), to)
             if copied is not None:
                 assert move.copies is not None

@@ -14,7 +14,8 @@ MARKER = "elasticscan-store-id"
 def owner_of(disk: Disk) -> str | None:
     """The id of the store that a root belongs to; None when it is free."""
     try:
-        found: bytes = disk.open(MARKER).source.read()
+        file = disk.open(MARKER)
+        found: bytes = file.read_at(0, file.size).to_pybytes()
     except (FragmentDamaged, ShardUnavailable):  # no such file, or no such prefix in a bucket yet
         return None
     return found.decode("ascii", "replace")

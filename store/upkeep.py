@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from elasticscan.base.errors import OperatorNeeded, ShardUnavailable
@@ -14,11 +14,11 @@ from elasticscan.storage import (
     Keep,
     PageSource,
     View,
-    check_sum,
     copy_slots,
     count_rows,
     discard,
     is_fragment_path,
+    verify_file,
 )
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import with_runs
@@ -48,9 +48,8 @@ def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
         return 0
     source = PageSource(table, View(fragments), context.opener(table))
     slots = SlotSet.of(r for fragment in fragments for r in fragment.slots)
-    to = Destination(context.disk_of(shard), shard)
+    to = Destination(context.disk_of(shard), shard, context.origin("compact", fragments))
     with context.noticing_collection():
-        context.check_sums(fragments)
         merged = copy_slots(source, slots, Bounds(floor, upto), Keep(horizon, drop_tombstones=True), to)
         merged = _indexed(context, table, context.indexes(table.id), merged)
         with context.catalog.writing() as tx:
@@ -165,16 +164,24 @@ def _files(context: Context, shard: int, must_be_there: bool) -> list[tuple[str,
 def verify(context: Context) -> Iterator[OperatorNeeded]:
     """Read every fragment and compare checksums; yields what is wrong instead of raising it."""
     with context.catalog.reading() as tx:
-        fragments = tx.fragments()
-        runs = [run for table in tx.tables() for run in tx.runs(table.id)]
-    shard_of = {fragment.id: fragment.shard for fragment in fragments}
-    files = [(f.shard, f.path, f.crc) for f in fragments]
-    files += [(shard_of[run.fragment], run.path, run.crc) for run in runs]
-    for shard, path, crc in files:
+        names = {table.id: table.name for table in tx.tables()}
+        fragments = {fragment.id: fragment for fragment in tx.fragments()}
+        runs = [run for table in names for run in tx.runs(table)]
+        indexes = {index.id: index.name for index in tx.indexes()}
+    files = [(f.shard, f.path, f.seal, _label(names, f)) for f in fragments.values()]
+    for run in runs:
+        fragment = fragments[run.fragment]
+        label = f"{_label(names, fragment)[:-1]}, index {indexes.get(run.index)!r})"
+        files.append((fragment.shard, run.path, run.seal, label))
+    for shard, path, seal, label in files:
         try:
-            check_sum(context.disk_of(shard), shard, path, crc)
+            verify_file(context.disk_of(shard), path, seal, label)
         except OperatorNeeded as error:
             yield error
+
+
+def _label(names: Mapping[int, str], fragment: Fragment) -> str:
+    return f" (table {names.get(fragment.table)!r}, slots {fragment.slots})"
 
 
 def rows_of(context: Context, table: TableInfo, most_merged_rows: int) -> tuple[int, bool]:

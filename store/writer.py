@@ -35,10 +35,12 @@ def stage(
     context: Context,
     table: TableInfo,
     batches: Iterable[pa.RecordBatch],
+    kind: str = "write",
     buffer_bytes: int = WRITE_BUFFER_BYTES,
 ) -> list[StagedFragment]:
     """Stage rows of the table's schema; nothing is visible yet. Cleans up after an error."""
-    ingest = Ingest(table, context.hashing, context.placement(), context.disk_of, buffer_bytes)
+    origin = context.origin(kind)
+    ingest = Ingest(table, context.hashing, context.placement(), context.disk_of, origin, buffer_bytes)
     try:
         for batch in batches:
             ingest.add(batch)
@@ -95,12 +97,12 @@ def _publish(
                     table=table.name,
                 )
             if attempt >= ATTEMPTS_WITHOUT_LOCK:  # nothing can change now, so this one is the last
-                fragments = reroute(table, fragments, tx.placement(), context.disk_of)
+                fragments = reroute(table, fragments, tx.placement(), context.disk_of, context.origin(kind))
                 fragments = with_runs(context, table, tx.indexes(table.id), fragments)
             if _in_place(tx, fragments) and not missing_runs(tx.indexes(table.id), fragments):
                 context.check_not_collected(fragments)
                 return tx.add_commit(table.id, _told_kind(kind, fragments), fragments, txn), fragments
-        fragments = reroute(table, fragments, context.placement(), context.disk_of)
+        fragments = reroute(table, fragments, context.placement(), context.disk_of, context.origin(kind))
         fragments = with_runs(context, table, context.indexes(table.id), fragments)
     raise AssertionError("unreachable")
 
@@ -128,7 +130,7 @@ def write(
 ) -> int:
     """Upsert rows by primary key, all or nothing; returns the commit number."""
     batches = (_conformed(batch, table) for batch in batches_of(data))
-    return publish(context, table, stage(context, table, batches, buffer_bytes), kind, txn)
+    return publish(context, table, stage(context, table, batches, kind, buffer_bytes), kind, txn)
 
 
 def _conformed(batch: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
@@ -145,7 +147,7 @@ def delete(context: Context, table: TableInfo, keys: Any) -> int:
             check_keys_filled(batch, table)
             yield tombstones_of(conform(batch, key_schema), table)
 
-    return publish(context, table, stage(context, table, tombstones()), "delete")
+    return publish(context, table, stage(context, table, tombstones(), "delete"), "delete")
 
 
 def tombstones_of(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:

@@ -47,6 +47,7 @@ up for each page, so a tablet that moves again, returns or fails to move is no s
 
 from elasticscan.topology.fragments import Fragment, StagedFragment, TableInfo
 from elasticscan.topology.indexes import HASH, INDEX_KINDS, SORTED, IndexInfo, IndexRun, StagedRun
+from elasticscan.topology.manifest import FRAGMENT, INDEX_RUN, Epochs, Manifest, Origin, Seal, epochs_in
 from elasticscan.topology.moves import FINAL, TRANSITIONS, Event, Phase, advance, serving_side
 from elasticscan.topology.planner import (
     MovePlan,
@@ -75,23 +76,29 @@ from elasticscan.topology.values import Placement, Shard, Tablet, Topology
 
 __all__ = [
     "FINAL",
+    "FRAGMENT",
     "HASH",
     "INDEX_KINDS",
+    "INDEX_RUN",
     "KEY_BYTES",
     "SORTED",
     "TRANSITIONS",
     "Block",
     "ColumnStatistics",
+    "Epochs",
     "Event",
     "Fragment",
     "FragmentStatistics",
     "IndexInfo",
     "IndexRun",
     "KeyHistogram",
+    "Manifest",
     "MovePlan",
+    "Origin",
     "Phase",
     "Placement",
     "Range",
+    "Seal",
     "Shard",
     "SlotSet",
     "StagedFragment",
@@ -101,6 +108,7 @@ __all__ = [
     "Tablet",
     "Topology",
     "advance",
+    "epochs_in",
     "initial_placement",
     "join_tablets",
     "move_tablet",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from elasticscan.topology.indexes import Packed, StagedRun
+from elasticscan.topology.manifest import Seal
 from elasticscan.topology.slots import SlotSet
 
 
@@ -21,7 +22,7 @@ class StagedFragment:
         unique: no key occurs in it twice (false once it holds several versions of a row).
         tombstones: how many of its rows say that a key was deleted.
         versioned: it has a `_commit` column; otherwise all its rows are of one commit.
-        crc: CRC-32 of the file.
+        tail, digest: see `Seal`.
         statistics: packed `FragmentStatistics`; empty when there are none.
         runs: its entries in the table's secondary indexes.
     """
@@ -34,9 +35,14 @@ class StagedFragment:
     unique: bool
     tombstones: int
     versioned: bool
-    crc: int
+    tail: int
+    digest: int
     statistics: Packed = b""
     runs: tuple[StagedRun, ...] = ()
+
+    @property
+    def seal(self) -> Seal:
+        return Seal(self.bytes, self.tail, self.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +63,15 @@ class Fragment:
     unique: bool
     tombstones: int
     versioned: bool
-    crc: int
+    tail: int
+    digest: int
     min_commit: int
     max_commit: int
     slots_written: int = 0
+
+    @property
+    def seal(self) -> Seal:
+        return Seal(self.bytes, self.tail, self.digest)
 
     @property
     def serving_bytes(self) -> int:

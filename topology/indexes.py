@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from elasticscan.topology.manifest import Seal
+
 SORTED, HASH = "sorted", "hash"
 INDEX_KINDS = (SORTED, HASH)
 
@@ -41,7 +43,7 @@ class StagedRun:
         index: the index's id.
         path: its path below the shard's root.
         rows: how many entries it has (tombstones have none).
-        bytes, crc: of the file.
+        bytes, tail, digest: of the file, see `Seal`.
         histogram: packed `KeyHistogram` of the entries' index keys.
     """
 
@@ -49,8 +51,13 @@ class StagedRun:
     path: str
     rows: int
     bytes: int
-    crc: int
+    tail: int
+    digest: int
     histogram: Packed
+
+    @property
+    def seal(self) -> Seal:
+        return Seal(self.bytes, self.tail, self.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +70,9 @@ class IndexRun:
     path: str
     rows: int
     bytes: int
-    crc: int
+    tail: int
+    digest: int
+
+    @property
+    def seal(self) -> Seal:
+        return Seal(self.bytes, self.tail, self.digest)

@@ -264,7 +264,7 @@ def test_a_database_with_pages_of_garbage_is_damaged(where: Path) -> None:
         "ALTER TABLE shards DROP COLUMN root",
         "UPDATE store_state SET format_version = 'x'",
         "UPDATE store_state SET format_version = 0",
-        "INSERT INTO fragments VALUES (1, 1, 1, 'x', '4-', 1, 1, 1, 1, 0, 0, 0, 1, 1, NULL)",
+        "INSERT INTO fragments VALUES (1, 1, 1, 'x', '4-', 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, NULL)",
     ],
 )
 def test_rows_that_make_no_sense_are_damage(where: Path, sql: str) -> None:

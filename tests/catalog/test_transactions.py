@@ -56,7 +56,7 @@ def staged(
     path: str = "t1/a.arrow", shard: int = 1, slots: SlotSet | None = None, rows: int = 5
 ) -> StagedFragment:
     slots = SlotSet.span(0, 8) if slots is None else slots
-    return StagedFragment(shard, path, slots, rows, 100, True, 0, False, 1 << 31)
+    return StagedFragment(shard, path, slots, rows, 100, True, 0, False, 60, -(1 << 63))
 
 
 @pytest.fixture
@@ -370,7 +370,8 @@ def test_a_fragment_comes_back_as_it_was_entered(catalog: Catalog) -> None:
         assert tx.fragments(shard=2) == tx.fragments(table=table.id + 1) == ()
     one = staged()
     assert (found.min_commit, found.max_commit, found.table) == (3, 9, table.id)
-    for name in ("shard", "path", "slots", "rows", "bytes", "unique", "tombstones", "versioned", "crc"):
+    names = ("shard", "path", "slots", "rows", "bytes", "unique", "tombstones", "versioned", "tail", "digest")
+    for name in names:
         assert getattr(found, name) == getattr(one, name), name
 
 

@@ -34,6 +34,7 @@ from elasticscan.storage.index_run import RunReader, build_runs
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import Bounds, View
 from elasticscan.topology import HASH, SORTED, Fragment, IndexInfo, SlotSet, StagedFragment, TableInfo
+from tests.storage.versions import ORIGIN
 
 Key = tuple[Any, ...]
 Values = tuple[Any, ...]
@@ -177,9 +178,9 @@ class Indexed:
             versioned=len(commits) > 1 or self.rng.random() < 0.2,
             tombstones=any(version.values is None for version in rows),
         )
-        target = FragmentTarget(self.disk, 1, self.table.id, schema, self.table.compression)
+        target = FragmentTarget(self.disk, 1, self.table, schema, ORIGIN)
         unique = len({version.key for version in rows}) == len(rows)
-        staged = write_fragment(target, slots, [self._batch(rows, schema)], unique)
+        staged = write_fragment(target, slots, [self._batch(rows, schema)], unique=lambda: unique)
         self._register(staged, min(commits), max(commits))
 
     def _batch(self, rows: Sequence[Version], schema: pa.Schema) -> pa.RecordBatch:
@@ -209,7 +210,8 @@ class Indexed:
                 staged.unique,
                 staged.tombstones,
                 staged.versioned,
-                staged.crc,
+                staged.tail,
+                staged.digest,
                 min_commit,
                 max_commit,
                 len(staged.slots),
@@ -226,7 +228,7 @@ class Indexed:
         chosen = [f for f in self.fragments if not some or rng.random() < 0.5]
         keep = Keep(horizon, drop_tombstones=not some and rng.random() < 0.5)
         source = replace(self.rows(), view=View(chosen))
-        copied = copy_slots(source, slots, Bounds(0, commit), keep, Destination(self.disk, 1))
+        copied = copy_slots(source, slots, Bounds(0, commit), keep, Destination(self.disk, 1, ORIGIN))
         left = [replace(f, slots=f.slots - slots) if f in chosen else f for f in self.fragments]
         self.fragments = [fragment for fragment in left if fragment.slots]
         self.oldest = horizon
@@ -241,14 +243,14 @@ class Indexed:
     def source(self) -> IndexSource:
         @cache
         def runs(fragment: Fragment) -> list[RunReader]:
-            staged = build_runs(self.disk, self.table, self.index, fragment)
+            staged = build_runs(self.disk, self.table, self.index, fragment, ORIGIN)
             return [RunReader(self.disk, self.table, self.index, run) for run in staged]
 
         return IndexSource(self.table, self.index, View(self.fragments), runs, self._opener())
 
     def _opener(self) -> Callable[[Fragment, tuple[str, ...]], FragmentReader]:
         return cache(
-            lambda fragment, columns: FragmentReader(self.disk, fragment.path, columns, fragment.bytes)
+            lambda fragment, columns: FragmentReader(self.disk, fragment.path, columns, fragment.seal)
         )
 
     def snapshot(self) -> int:

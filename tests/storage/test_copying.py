@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import zlib
 from collections import Counter
 
 import pytest
@@ -16,11 +15,22 @@ from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.copying import Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import count_rows
 from elasticscan.storage.disk import MemoryDisk
-from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader, checksum
+from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.pages import PageLimits, PageSource, Piece, read_page
+from elasticscan.storage.sealed_file import find_seal, verify_file
 from elasticscan.storage.view import Bounds, View
 from elasticscan.topology import Fragment, SlotSet
-from tests.storage.versions import KEY_KINDS, Key, Scenario, Shelf, Version, keys_of, table_of, visible
+from tests.storage.versions import (
+    KEY_KINDS,
+    ORIGIN,
+    Key,
+    Scenario,
+    Shelf,
+    Version,
+    keys_of,
+    table_of,
+    visible,
+)
 
 SEEDS = st.integers(0, 1 << 32)
 EVERYTHING = PageLimits(1 << 20, 1 << 30)
@@ -35,7 +45,7 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def versions_in(copied: Copied, shelf: Shelf) -> list[Version]:
     """What a copy's file holds, row by row."""
     staged = copied.staged
-    reader = FragmentReader(shelf.disk, staged.path, shelf.table.schema.names, staged.bytes)
+    reader = FragmentReader(shelf.disk, staged.path, shelf.table.schema.names, staged.seal)
     found: list[Version] = []
     for batch in reader:
         names = batch.schema.names
@@ -66,9 +76,11 @@ def check_honest(copied: Copied, rows: list[Version], shelf: Shelf, slots: SlotS
     assert all(copied.min_commit <= version.commit <= copied.max_commit for version in rows)
     if not staged.versioned:
         assert copied.min_commit == copied.max_commit
-    content = shelf.disk.open(staged.path)
-    assert staged.bytes == content.size
-    assert staged.crc == checksum(shelf.disk, staged.path) == zlib.crc32(content.source.read_at(1 << 30, 0))
+    found, seal = find_seal(shelf.disk, staged.path)
+    assert seal == staged.seal
+    assert (found.rows, found.tombstones, found.unique) == (staged.rows, staged.tombstones, staged.unique)
+    assert (found.slots, found.min_commit, found.max_commit) == (slots, copied.min_commit, copied.max_commit)
+    verify_file(shelf.disk, staged.path, staged.seal)
 
 
 def within(scenario: Scenario, bounds: Bounds, slots: SlotSet) -> list[Version]:
@@ -112,7 +124,7 @@ def test_a_copy_for_a_move_keeps_every_version_within_its_bounds(seed: int) -> N
     bounds = Bounds(floor, rng.randint(floor, scenario.commits + 1))
     slots = some_slots(rng, shelf.slot_count)
     expected = within(scenario, bounds, slots)
-    copied = copy_slots(shelf.source(), slots, bounds, Keep(), Destination(shelf.disk, 2))
+    copied = copy_slots(shelf.source(), slots, bounds, Keep(), Destination(shelf.disk, 2, ORIGIN))
     if copied is None:
         assert not expected
         return
@@ -133,7 +145,7 @@ def test_copies_of_consecutive_commits_make_up_the_whole(seed: int) -> None:
     while done < scenario.commits:
         upto = rng.randint(done + 1, scenario.commits)
         bounds = Bounds(done + 1, upto)
-        copied = copy_slots(shelf.source(), everything, bounds, Keep(), Destination(shelf.disk, 1))
+        copied = copy_slots(shelf.source(), everything, bounds, Keep(), Destination(shelf.disk, 1, ORIGIN))
         if copied is not None:
             check_honest(copied, versions_in(copied, shelf), shelf, everything)
             copies.append(as_fragment(copied, len(copies) + 1))
@@ -152,7 +164,7 @@ def test_compaction_keeps_what_snapshots_from_the_horizon_on_see(seed: int) -> N
     horizon = rng.randint(0, scenario.commits)
     bounds = Bounds(scenario.floor(horizon), scenario.commits)
     keep = Keep(horizon, drop_tombstones=rng.random() < 0.7)
-    copied = copy_slots(shelf.source(), everything, bounds, keep, Destination(shelf.disk, 1))
+    copied = copy_slots(shelf.source(), everything, bounds, keep, Destination(shelf.disk, 1, ORIGIN))
     rows = [] if copied is None else versions_in(copied, shelf)
     assert Counter(rows) == Counter(needed(within(scenario, bounds, everything), keep))
     if copied is not None:
@@ -184,7 +196,9 @@ def test_a_compaction_of_a_compaction_loses_nothing(seed: int) -> None:
     for horizon in range(scenario.commits + 1):
         source = PageSource(shelf.table, View(fragments), shelf.source().open)
         bounds = Bounds(scenario.floor(horizon), scenario.commits)
-        copied = copy_slots(source, everything, bounds, Keep(horizon, True), Destination(shelf.disk, 1))
+        copied = copy_slots(
+            source, everything, bounds, Keep(horizon, True), Destination(shelf.disk, 1, ORIGIN)
+        )
         fragments = [] if copied is None else [as_fragment(copied, horizon + 100)]
         for snapshot in range(horizon, scenario.commits + 1):
             seen = visible_through(shelf, fragments, scenario.floor(snapshot), snapshot)
@@ -225,21 +239,24 @@ def shelf_of(*fragments: list[tuple[int, int, str | None]]) -> Shelf:
 def test_nothing_to_copy_makes_no_file() -> None:
     shelf = shelf_of([(1, 1, "a")])
     disk = MemoryDisk()
-    assert copy_slots(shelf.source(), SlotSet.span(0, 4), Bounds(2, 9), Keep(), Destination(disk, 1)) is None
+    assert (
+        copy_slots(shelf.source(), SlotSet.span(0, 4), Bounds(2, 9), Keep(), Destination(disk, 1, ORIGIN))
+        is None
+    )
     assert disk.list() == []
 
 
 def test_a_table_whose_rows_were_all_deleted_before_the_horizon_compacts_to_nothing() -> None:
     shelf = shelf_of([(k, 1, "a") for k in range(20)], [(k, 2, None) for k in range(20)])
     disk = MemoryDisk()
-    keep, to = Keep(2, True), Destination(disk, 1)
+    keep, to = Keep(2, True), Destination(disk, 1, ORIGIN)
     assert copy_slots(shelf.source(), SlotSet.span(0, 4), Bounds(0, 2), keep, to) is None
     assert disk.list() == []
 
 
 def test_a_tombstone_after_the_horizon_stays_with_what_it_hides() -> None:
     shelf = shelf_of([(1, 1, "a")], [(1, 2, None)])
-    slots, to = SlotSet.span(0, 4), Destination(shelf.disk, 1)
+    slots, to = SlotSet.span(0, 4), Destination(shelf.disk, 1, ORIGIN)
     copied = copy_slots(shelf.source(), slots, Bounds(0, 2), Keep(1, True), to)
     assert copied is not None
     assert [(v.commit, v.value) for v in versions_in(copied, shelf)] == [(2, None), (1, "a")]
@@ -248,7 +265,7 @@ def test_a_tombstone_after_the_horizon_stays_with_what_it_hides() -> None:
 
 def test_one_version_of_each_key_is_called_unique() -> None:
     shelf = shelf_of([(k, 1, "a") for k in range(20)], [(k, 2, "b") for k in range(10)])
-    slots, to = SlotSet.span(0, 4), Destination(shelf.disk, 1)
+    slots, to = SlotSet.span(0, 4), Destination(shelf.disk, 1, ORIGIN)
     copied = copy_slots(shelf.source(), slots, Bounds(0, 2), Keep(2, True), to)
     assert copied is not None
     assert copied.staged.unique

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import resource
 import subprocess
@@ -15,26 +16,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
 from elasticscan.base.clock import ManualClock
-from elasticscan.base.errors import DiskFull, FragmentDamaged, OperatorNeeded, ShardUnavailable
+from elasticscan.base.errors import (
+    DiskFull,
+    FragmentDamaged,
+    OperatorNeeded,
+    OutOfResources,
+    ShardUnavailable,
+)
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk, MemoryDisk, open_disk
+from elasticscan.storage.disk import OPEN_FILES, ArrowDisk, Disk, LocalDisk, MemoryDisk, open_disk
 from elasticscan.storage.fragment import (
     SLOT,
     FragmentReader,
     FragmentTarget,
-    checksum,
     fragment_schema,
     is_fragment_path,
     write_fragment,
 )
+from elasticscan.storage.sealed_file import digest_of, read_manifest, verify_file
 from elasticscan.store import Store
-from elasticscan.topology import SlotSet, StagedFragment
+from elasticscan.topology import Seal, SlotSet, StagedFragment, TableInfo
 from tests.storage.faulty_disk import Crashed, FaultyDisk
+from tests.storage.versions import ORIGIN
 
 PATH = "t1/a.arrow"
 
@@ -111,7 +120,8 @@ def write(disk: Disk, path: str, content: bytes) -> None:
 
 
 def read(disk: Disk, path: str) -> bytes:
-    content: bytes = bytes(disk.open(path).source.read())
+    file = disk.open(path)
+    content: bytes = file.read_at(0, file.size).to_pybytes()
     return content
 
 
@@ -179,15 +189,16 @@ def test_a_file_that_is_written_again_is_replaced_whole(made: Made) -> None:
     before = made.disk.open(PATH)
     write(made.disk, PATH, b"new")
     assert read(made.disk, PATH) == b"new"
-    assert bytes(before.source.read()) == b"old and longer" or isinstance(made.disk, ArrowDisk)
+    assert before.read_at(0, before.size).to_pybytes() == b"old and longer" or isinstance(
+        made.disk, ArrowDisk
+    )
 
 
 def test_an_open_file_is_still_read_after_it_was_deleted(made: Made) -> None:
     write(made.disk, PATH, b"content")
     opened = made.disk.open(PATH)
     made.disk.delete(PATH)
-    opened.release()
-    assert bytes(opened.source.read()) == b"content"
+    assert opened.read_at(0, opened.size).to_pybytes() == b"content"
     assert made.disk.list() == []
 
 
@@ -249,11 +260,12 @@ def small_fragment(disk: Disk, compression: str | None = None) -> StagedFragment
     columns = [pa.array(range(90)), pa.array([f"value {n}" for n in range(90)])]
     slots = pa.array([n // 30 for n in range(90)], pa.uint16())
     rows = pa.RecordBatch.from_arrays([*columns, slots], schema=schema)
-    return write_fragment(FragmentTarget(disk, 1, 1, schema, compression), SlotSet.span(0, 3), [rows])
+    info = TableInfo(1, "t", schema.remove(2), ("k",), ("k",), compression, 0, 0)
+    return write_fragment(FragmentTarget(disk, 1, info, schema, ORIGIN), SlotSet.span(0, 3), [rows])
 
 
 def read_fragment(disk: Disk, staged: StagedFragment) -> list[Any]:
-    reader = FragmentReader(disk, staged.path, ["k", "v"], staged.bytes)
+    reader = FragmentReader(disk, staged.path, ["k", "v"], staged.seal)
     for slot in range(4):
         reader.seek(slot, None, ())
         reader.seek(slot, b"\x80", ["k"])
@@ -265,7 +277,7 @@ def test_a_sound_fragment_reads_whole(made: Made, fragment: StagedFragment) -> N
     assert [(row["k"], row["v"], row[SLOT]) for row in rows] == [
         (n, f"value {n}", n // 30) for n in range(90)
     ]
-    assert checksum(made.disk, fragment.path) == fragment.crc
+    verify_file(made.disk, fragment.path, fragment.seal)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 7, 100, -1])
@@ -288,45 +300,112 @@ def test_a_file_of_something_else_is_told_as_damage(made: Made, fragment: Staged
         read_fragment(made.disk, fragment)
 
 
-def test_an_arrow_file_without_system_columns_is_told_as_damage(made: Made, fragment: StagedFragment) -> None:
+def test_an_arrow_file_that_was_never_sealed_is_told_as_damage(made: Made, fragment: StagedFragment) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, pa.schema([("k", pa.int64()), ("v", pa.string())])):
         pass
     content = sink.getvalue().to_pybytes()
     made.put(fragment.path, content)
-    with pytest.raises(FragmentDamaged, match="system columns"):
-        FragmentReader(made.disk, fragment.path, ["k"], len(content))
+    for tail in (1, 40, len(content)):
+        sealed = Seal(len(content), tail, digest_of(content[-tail:]))
+        with pytest.raises(FragmentDamaged):
+            FragmentReader(made.disk, fragment.path, ["k"], sealed)
+    with pytest.raises(FragmentDamaged, match="never sealed"):
+        read_manifest(made.disk, fragment.path)
 
 
-def test_every_altered_byte_changes_the_checksum(made: Made, fragment: StagedFragment) -> None:
-    content = bytearray(read(made.disk, fragment.path))
-    for at in random.Random(2).sample(range(len(content)), 40):
-        content[at] ^= 0x10
-        made.put(fragment.path, bytes(content))
-        assert checksum(made.disk, fragment.path) != fragment.crc
-        content[at] ^= 0x10
+def test_a_file_under_the_name_of_another_is_told_as_damage(made: Made, fragment: StagedFragment) -> None:
+    other = small_fragment(made.disk)
+    made.put(fragment.path, read(made.disk, other.path))
+    for seal in (fragment.seal, other.seal):
+        with pytest.raises(FragmentDamaged):
+            FragmentReader(made.disk, fragment.path, ["k"], seal)
+    with pytest.raises(FragmentDamaged, match="written as"):
+        read_manifest(made.disk, fragment.path)
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_every_flipped_bit_is_told_as_damage(
+    compression: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 20)
+    disk = MemoryDisk()
+    staged = small_fragment(disk, compression)
+    content = bytearray(disk.files[staged.path])
+    for at in range(len(content)):
+        bit = 1 << (at * 7 % 8)
+        content[at] ^= bit
+        disk.files[staged.path] = bytes(content)
+        with pytest.raises(FragmentDamaged):
+            read_fragment(disk, staged)
+        with pytest.raises(FragmentDamaged):
+            verify_file(disk, staged.path, staged.seal)
+        content[at] ^= bit
+    disk.files[staged.path] = bytes(content)
+    assert len(read_fragment(disk, staged)) == 90
+
+
+def large_fragment(disk: Disk) -> StagedFragment:
+    """Some 2 MiB in several record batches, so that much of it is never read at once."""
+    table = pa.schema([("k", pa.int64()), ("v", pa.string()), ("w", pa.int64())])
+    schema = fragment_schema(table, False, False)
+    count = 60_000
+    columns = [pa.array(range(count)), pa.array([f"{n:09}" for n in range(count)]), pa.array(range(count))]
+    slots = pa.array(np.arange(count) // 10_000, pa.uint16())
+    rows = pa.RecordBatch.from_arrays([*columns, slots], schema=schema)
+    info = TableInfo(1, "t", table, ("k",), ("k",), None, 0, 0)
+    return write_fragment(FragmentTarget(disk, 1, info, schema, ORIGIN), SlotSet.span(0, 6), [rows])
+
+
+def test_a_flipped_bit_is_told_as_damage_by_whoever_reads_its_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may read on: a scan of one column does not look at all of a file."""
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 20_000)
+    disk, rng = MemoryDisk(), random.Random(5)
+    staged = large_fragment(disk)
+    whole = pa.Table.from_batches(FragmentReader(disk, staged.path, ["k", "v", "w"], staged.seal))
+    intact = disk.files[staged.path]
+    content, found = bytearray(intact), 0
+    for _ in range(150):
+        at = rng.randrange(len(content))
+        content[at] ^= 1 << rng.randrange(8)
+        disk.files[staged.path] = bytes(content)
+        for columns in (["k", "v", "w"], ["k"], ["w"]):
+            try:
+                reader = FragmentReader(disk, staged.path, columns, staged.seal)
+                read_columns = pa.Table.from_batches(reader)
+            except FragmentDamaged:
+                found += 1
+            else:
+                assert len(columns) == 1
+                assert read_columns == whole.select(read_columns.column_names)
+        content[:] = intact
+    assert found > 150
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_altered_fragments_raise_typed_errors_and_end_no_process(
     compression: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A damaged offset that nobody checked would read beyond the file and take the process down."""
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 20)
     disk, rng = MemoryDisk(), random.Random(3)
     staged = small_fragment(disk, compression)
     content = disk.files[staged.path]
-    damaged = 0
-    for _ in range(600):
+    for _ in range(300):
         altered = bytearray(content)
-        for _ in range(rng.choice((1, 1, 4, 20))):
-            altered[rng.randrange(len(altered))] = rng.choice((0, 255, rng.randrange(256)))
+        for _ in range(rng.choice((1, 4, 20))):
+            altered[rng.randrange(len(altered))] ^= rng.randrange(1, 256)
+        if bytes(altered) == content:
+            continue
         disk.files[staged.path] = bytes(altered)
-        try:
+        with pytest.raises(FragmentDamaged):
             read_fragment(disk, staged)
-        except FragmentDamaged:
-            damaged += 1
-    assert damaged > 100
+        with pytest.raises(FragmentDamaged):
+            verify_file(disk, staged.path, staged.seal)
+
+
+def test_any_arrow_reader_takes_a_sealed_file(made: Made, fragment: StagedFragment) -> None:
+    table = pa.ipc.open_file(pa.BufferReader(read(made.disk, fragment.path))).read_all()
+    assert table.column("k").to_pylist() == list(range(90))
 
 
 # ---------------------------------------------------------------------------------- the local disk
@@ -355,7 +434,7 @@ def test_too_many_open_files_are_not_told_as_damage(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
-        with pytest.raises(ShardUnavailable, match="Too many open files"):
+        with pytest.raises(OutOfResources, match="too many files are open"):
             disk.open(PATH)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -367,13 +446,40 @@ def test_an_unfinished_file_of_a_dead_process_is_listed(tmp_path: Path) -> None:
     assert paths(LocalDisk(tmp_path)) == ["t1/a.arrow.unfinished"]
 
 
-def test_pages_given_back_are_read_again(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_while_it_is_read_is_an_error_and_no_signal(tmp_path: Path) -> None:
     disk = LocalDisk(tmp_path)
     write(disk, PATH, b"content" * 10_000)
     opened = disk.open(PATH)
-    before = bytes(opened.source.read_at(7, 0))
-    opened.release()
-    assert bytes(opened.source.read_at(7, 0)) == before == b"content"
+    first = opened.read_at(0, 7)
+    os.truncate(tmp_path / PATH, 5)
+    with pytest.raises(FragmentDamaged, match="was cut"):
+        opened.read_at(60_000, 7)
+    assert first.to_pybytes() == b"content"
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_few_files_stay_open_however_many_are_read(tmp_path: Path) -> None:
+    disk = LocalDisk(tmp_path)
+    for number in range(200):
+        write(disk, f"t1/{number}", bytes([number]))
+    before = open_files()
+    opened = [disk.open(f"t1/{number}") for number in range(200)]
+    assert open_files() - before <= OPEN_FILES
+    assert [file.read_at(0, 1).to_pybytes()[0] for file in opened] == list(range(200))
+    assert open_files() - before <= OPEN_FILES
+
+
+def test_a_file_is_only_for_whom_its_root_is(tmp_path: Path) -> None:
+    for mode, wanted in ((0o700, 0o600), (0o750, 0o640), (0o755, 0o644)):
+        root = tmp_path / oct(mode)
+        root.mkdir()
+        root.chmod(mode)
+        write(LocalDisk(root), PATH, b"x")
+        assert (root / PATH).stat().st_mode & 0o777 == wanted
+        assert (root / PATH).parent.stat().st_mode & 0o777 == mode
 
 
 # --------------------------------------------------------------------------------------- full disks

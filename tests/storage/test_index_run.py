@@ -27,6 +27,7 @@ from elasticscan.storage.pages import PageLimits
 from elasticscan.topology import HASH, KEY_BYTES, IndexInfo, SlotSet, StagedRun, unpack_histogram
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.indexed import COLUMNS, Indexed, Version
+from tests.storage.versions import ORIGIN
 
 SEEDS = st.integers(0, 1 << 32)
 
@@ -72,7 +73,7 @@ def filled(seed: int, index: IndexInfo | None = None) -> Indexed:
 def test_a_fragments_runs_hold_an_entry_for_every_version_that_is_no_tombstone(seed: int) -> None:
     indexed = filled(seed)
     (fragment,) = indexed.fragments
-    runs = readers(indexed, build_runs(indexed.disk, indexed.table, indexed.index, fragment))
+    runs = readers(indexed, build_runs(indexed.disk, indexed.table, indexed.index, fragment, ORIGIN))
     rows = sorted(indexed.versions, key=lambda v: (v.slot, v.key, -v.commit))
     names = run_columns(indexed.table, indexed.index)
     assert len(runs) == -(-len(rows) // 7)
@@ -99,7 +100,7 @@ def test_entries_are_sorted_and_searched_by_their_order_keys(seed: int) -> None:
         patch.setattr(index_run, "RUN_ROWS", 1 << 20)
         indexed = filled(seed)
         (fragment,) = indexed.fragments
-        (run,) = readers(indexed, build_runs(indexed.disk, indexed.table, indexed.index, fragment))
+        (run,) = readers(indexed, build_runs(indexed.disk, indexed.table, indexed.index, fragment, ORIGIN))
     rng = indexed.rng
     entries = everything(run)
     columns = [entries.column(name) for name in key_columns(indexed.table, indexed.index)]
@@ -122,7 +123,7 @@ def test_a_fragment_of_nothing_but_tombstones_has_one_run_without_entries() -> N
     (fragment,) = indexed.fragments
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_run, "RUN_ROWS", 1 << 20)
-        (staged,) = build_runs(indexed.disk, indexed.table, indexed.index, fragment)
+        (staged,) = build_runs(indexed.disk, indexed.table, indexed.index, fragment, ORIGIN)
     histogram = unpack_histogram(staged.histogram)
     assert (staged.rows, histogram.rows, histogram.bounds, set(histogram.distinct)) == (0, 0, (), {0})
     (run,) = readers(indexed, (staged,))
@@ -136,7 +137,7 @@ def test_the_histogram_of_a_run_is_exact(seed: int) -> None:
         patch.setattr(index_run, "RUN_ROWS", 1 << 20)
         patch.setattr(index_run, "HISTOGRAM_STEPS", 5)
         indexed = filled(seed)
-        (staged,) = build_runs(indexed.disk, indexed.table, indexed.index, indexed.fragments[0])
+        (staged,) = build_runs(indexed.disk, indexed.table, indexed.index, indexed.fragments[0], ORIGIN)
     histogram = unpack_histogram(staged.histogram)
     (run,) = readers(indexed, (staged,))
     names = ("_hash",) if indexed.index.kind == HASH else indexed.index.columns
@@ -205,21 +206,21 @@ def test_runs_that_were_written_before_the_disk_was_full_are_removed() -> None:
     (fragment,) = indexed.fragments
     assert isinstance(indexed.disk, MemoryDisk)
     before = set(indexed.disk.files)
-    staged = build_runs(indexed.disk, indexed.table, indexed.index, fragment)
+    staged = build_runs(indexed.disk, indexed.table, indexed.index, fragment, ORIGIN)
     assert len(staged) > 3
     for run in staged:
         indexed.disk.delete(run.path)
     faulty = FaultyDisk(indexed.disk)
     faulty.full_after = staged[0].bytes + staged[1].bytes + 100
     with pytest.raises(DiskFull):
-        build_runs(faulty, indexed.table, indexed.index, fragment)
+        build_runs(faulty, indexed.table, indexed.index, fragment, ORIGIN)
     assert set(indexed.disk.files) == before
 
 
 def test_a_run_that_was_cut_or_is_of_another_index_is_damaged() -> None:
     indexed = filled(3)
     assert isinstance(indexed.disk, MemoryDisk)
-    run = build_runs(indexed.disk, indexed.table, indexed.index, indexed.fragments[0])[0]
+    run = build_runs(indexed.disk, indexed.table, indexed.index, indexed.fragments[0], ORIGIN)[0]
     other = IndexInfo(9, 7, "other", "sorted", ("i", "f", "t"), (), True)
     with pytest.raises(FragmentDamaged, match="not those of the index"):
         RunReader(indexed.disk, indexed.table, other, run)
@@ -238,7 +239,7 @@ def test_no_byte_of_a_run_that_changed_ends_the_process_or_a_scan_in_another_err
     indexed = filled(seed)
     assert isinstance(indexed.disk, MemoryDisk)
     fragment, rng = indexed.fragments[0], random.Random(seed)
-    staged = build_runs(indexed.disk, indexed.table, indexed.index, fragment)
+    staged = build_runs(indexed.disk, indexed.table, indexed.index, fragment, ORIGIN)
     good = {run.path: indexed.disk.files[run.path] for run in staged}
     bounds = indexed.bounds(2)
     for _ in range(60):
@@ -267,7 +268,7 @@ def test_rows_come_by_number_in_the_order_asked(seed: int) -> None:
     indexed = filled(seed)
     (fragment,) = indexed.fragments
     names = [*indexed.table.schema.names]
-    reader = FragmentReader(indexed.disk, fragment.path, names, fragment.bytes)
+    reader = FragmentReader(indexed.disk, fragment.path, names, fragment.seal)
     whole = pa.concat_batches(list(reader))
     rng = np.random.default_rng(seed)
     for count in (0, 1, 5, 50):
@@ -295,7 +296,7 @@ def test_rows_of_a_damaged_fragment_are_found_damaged_or_are_sound(seed: int) ->
         indexed.disk.files[fragment.path] = bytes(content)
         try:
             names = indexed.table.schema.names
-            reader = FragmentReader(indexed.disk, fragment.path, names, fragment.bytes)
+            reader = FragmentReader(indexed.disk, fragment.path, names, fragment.seal)
             rows = np.array([rng.randrange(fragment.rows) for _ in range(5)])
             rows_at(reader, rows, names).validate(full=True)
             ends.add("sound")

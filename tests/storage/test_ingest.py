@@ -20,7 +20,7 @@ from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.ingest import Hashing, Ingest, discard, reroute, sort_rows
 from elasticscan.topology import Placement, SlotSet, StagedFragment, TableInfo, Tablet
 from tests.storage.faulty_disk import FaultyDisk
-from tests.storage.versions import KEY_KINDS, KeyKind, keys_of, table_of
+from tests.storage.versions import KEY_KINDS, ORIGIN, KeyKind, keys_of, table_of
 
 SEEDS = st.integers(0, 1 << 32)
 SLOTS = 16
@@ -65,7 +65,7 @@ def batch_of(keys: Sequence[Row], table: TableInfo, values: Sequence[str | None]
 def rows_in(staged: StagedFragment, table: TableInfo, shards: Shards) -> list[tuple[int, Row, Any]]:
     """(slot, key, value) of all rows that a staged fragment speaks for, in the file's order."""
     disk = shards.of(staged.shard)
-    reader = FragmentReader(disk, staged.path, table.schema.names, staged.bytes)
+    reader = FragmentReader(disk, staged.path, table.schema.names, staged.seal)
     return [
         row
         for batch in reader
@@ -106,7 +106,7 @@ def test_a_write_of_any_size_becomes_one_sorted_fragment_a_shard(
     rng, kind = random.Random(seed), KEY_KINDS[name]
     table, shards, where = table_of(kind), Shards(1, 2), placement(1, 2, 2, 1)
     keys = some_keys(rng, kind, 60)
-    ingest = Ingest(table, HASHING, where, shards.of, buffer_bytes)
+    ingest = Ingest(table, HASHING, where, shards.of, ORIGIN, buffer_bytes)
     start = 0
     while start < len(keys):
         end = min(len(keys), start + rng.choice((1, 7, 100)))
@@ -132,7 +132,7 @@ def test_a_write_of_any_size_becomes_one_sorted_fragment_a_shard(
 @pytest.mark.parametrize("apart", [True, False])
 def test_a_repeated_key_is_refused_by_name_and_nothing_stays(buffer_bytes: int, apart: bool) -> None:
     table, shards = table_of(KEY_KINDS["int"]), Shards(1)
-    ingest = Ingest(table, HASHING, placement(1, 1, 1, 1), shards.of, buffer_bytes)
+    ingest = Ingest(table, HASHING, placement(1, 1, 1, 1), shards.of, ORIGIN, buffer_bytes)
     keys = [(n,) for n in range(20)] + [(7,)]
 
     def write() -> None:
@@ -171,7 +171,7 @@ def test_equal_first_columns_are_not_a_repeated_key() -> None:
 
 def test_a_write_without_rows_stages_nothing() -> None:
     table, shards = table_of(KEY_KINDS["int"]), Shards(1)
-    ingest = Ingest(table, HASHING, placement(1, 1, 1, 1), shards.of)
+    ingest = Ingest(table, HASHING, placement(1, 1, 1, 1), shards.of, ORIGIN)
     ingest.add(batch_of([], table, []))
     assert ingest.finish() == []
     assert shards.files() == 0
@@ -180,14 +180,14 @@ def test_a_write_without_rows_stages_nothing() -> None:
 @pytest.mark.parametrize("buffer_bytes", [50, 1 << 30])
 def test_tombstones_are_counted_and_marked(buffer_bytes: int) -> None:
     table, shards = table_of(KEY_KINDS["int"]), Shards(1, 2)
-    ingest = Ingest(table, HASHING, placement(1, 2, 1, 2), shards.of, buffer_bytes)
+    ingest = Ingest(table, HASHING, placement(1, 2, 1, 2), shards.of, ORIGIN, buffer_bytes)
     rows = batch_of([(n,) for n in range(30)], table, [None] * 30)
     marks = pa.array([n % 3 == 0 for n in range(30)])
     ingest.add(rows.append_column(DELETED, marks))
     staged = ingest.finish()
     assert sum(fragment.tombstones for fragment in staged) == 10
     for fragment in staged:
-        reader = FragmentReader(shards.of(fragment.shard), fragment.path, ["k"], fragment.bytes)
+        reader = FragmentReader(shards.of(fragment.shard), fragment.path, ["k"], fragment.seal)
         for batch in reader:
             gone = [k % 3 == 0 for k in batch.column("k").to_pylist()]
             assert batch.column(DELETED).to_pylist() == gone
@@ -200,12 +200,12 @@ def test_rows_that_are_staged_again_lie_where_their_slots_live(seed: int) -> Non
     rng = random.Random(seed)
     table, shards = table_of(KEY_KINDS["int"]), Shards(1, 2, 3)
     keys = [(n,) for n in range(60)]
-    ingest = Ingest(table, HASHING, placement(1, 1, 2, 2), shards.of, rng.choice((200, 1 << 30)))
+    ingest = Ingest(table, HASHING, placement(1, 1, 2, 2), shards.of, ORIGIN, rng.choice((200, 1 << 30)))
     ingest.add(batch_of(keys, table, [str(n) for n in range(60)]))
     staged = ingest.finish()
     for _ in range(3):
         where = placement(*rng.choices((1, 2, 3), k=4))
-        staged = reroute(table, staged, where, shards.of)
+        staged = reroute(table, staged, where, shards.of, ORIGIN)
         assert all(fragment.slots <= where.at(fragment.shard) for fragment in staged)
         found = [key for fragment in staged for _, key, _ in rows_in(fragment, table, shards)]
         assert Counter(found) == Counter(keys)
@@ -214,11 +214,11 @@ def test_rows_that_are_staged_again_lie_where_their_slots_live(seed: int) -> Non
 
 def test_rows_that_lie_right_are_not_staged_again() -> None:
     table, shards = table_of(KEY_KINDS["int"]), Shards(1, 2)
-    ingest = Ingest(table, HASHING, placement(1, 1, 2, 2), shards.of)
+    ingest = Ingest(table, HASHING, placement(1, 1, 2, 2), shards.of, ORIGIN)
     ingest.add(batch_of([(n,) for n in range(60)], table, [None] * 60))
     staged = ingest.finish()
-    assert reroute(table, staged, placement(1, 1, 2, 2), shards.of) == staged
-    moved = reroute(table, staged, placement(1, 2, 2, 2), shards.of)
+    assert reroute(table, staged, placement(1, 1, 2, 2), shards.of, ORIGIN) == staged
+    moved = reroute(table, staged, placement(1, 2, 2, 2), shards.of, ORIGIN)
     assert [f.path for f in moved[:1]] == [staged[0].path]
     assert moved[0].slots == SlotSet.span(0, 4)
 
@@ -226,7 +226,7 @@ def test_rows_that_lie_right_are_not_staged_again() -> None:
 def test_a_disk_that_is_full_while_parts_are_merged_leaves_nothing_behind() -> None:
     table, shards = table_of(KEY_KINDS["int"]), Shards(1)
     faulty = shards.disks[1] = FaultyDisk(shards.disks[1])
-    ingest = Ingest(table, HASHING, placement(1, 1, 1, 1), shards.of, 100)
+    ingest = Ingest(table, HASHING, placement(1, 1, 1, 1), shards.of, ORIGIN, 100)
     ingest.add(batch_of([(n,) for n in range(60)], table, ["x"] * 60))
     faulty.full_after = faulty.written + 100
     with pytest.raises(DiskFull):
@@ -237,7 +237,7 @@ def test_a_disk_that_is_full_while_parts_are_merged_leaves_nothing_behind() -> N
 
 def test_discarding_what_is_gone_or_out_of_reach_is_no_error() -> None:
     table, shards = table_of(KEY_KINDS["int"]), Shards(1)
-    ingest = Ingest(table, HASHING, placement(1, 1, 1, 1), shards.of)
+    ingest = Ingest(table, HASHING, placement(1, 1, 1, 1), shards.of, ORIGIN)
     ingest.add(batch_of([(1,)], table, ["x"]))
     staged = ingest.finish()
     discard(staged, shards.of)

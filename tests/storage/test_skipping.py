@@ -57,7 +57,7 @@ class Range:
 
 def statistics_of(shelf: Shelf, fragment: Fragment) -> FragmentStatistics:
     names = shelf.table.schema.names
-    batches = list(FragmentReader(shelf.disk, fragment.path, names, fragment.bytes))
+    batches = list(FragmentReader(shelf.disk, fragment.path, names, fragment.seal))
     collector = StatisticsCollector([f for f in batches[0].schema if f.name not in SYSTEM_COLUMNS])
     for batch in batches:
         collector.add(batch)
@@ -266,7 +266,7 @@ def test_a_batch_that_cannot_match_is_not_even_opened() -> None:
     source = replace(shelf.source(), may_match=wanted.may_match)
     read_page(source, [Piece(0, 1)], Bounds(0, 1), shelf.table.schema.names, PLENTY)
     reader = source.open(shelf.fragments[0], tuple(dict.fromkeys((*shelf.table.schema.names, "k"))))
-    assert len(reader._sound) <= 9, "the bisection for the first row, and the one that may match"
+    assert len(reader._held) <= 9, "the bisection for the first row, and the one that may match"
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 5])

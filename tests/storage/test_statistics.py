@@ -32,8 +32,15 @@ from elasticscan.storage.fragment import (
 )
 from elasticscan.storage.statistics import StatisticsCollector, extremes
 from elasticscan.storage.view import Bounds
-from elasticscan.topology import KEY_BYTES, FragmentStatistics, SlotSet, StagedFragment, unpack_statistics
-from tests.storage.versions import KEY_KINDS, Shelf, Version, table_of
+from elasticscan.topology import (
+    KEY_BYTES,
+    FragmentStatistics,
+    SlotSet,
+    StagedFragment,
+    TableInfo,
+    unpack_statistics,
+)
+from tests.storage.versions import KEY_KINDS, ORIGIN, Shelf, Version, table_of
 
 
 def _whole(bits: int, signed: bool = True) -> st.SearchStrategy[int]:
@@ -94,7 +101,8 @@ def written(
     count = len(next(iter(columns.values())))
     slots = pa.array(np.zeros(count, dtype=np.uint16))
     rows = pa.RecordBatch.from_arrays([*columns.values(), slots], schema=schema)
-    target = FragmentTarget(disk or MemoryDisk(), 1, 1, schema, None)
+    info = TableInfo(1, "t", table, (table.names[0],), (table.names[0],), None, 0, 0)
+    target = FragmentTarget(disk or MemoryDisk(), 1, info, schema, ORIGIN)
     staged = write_fragment(target, SlotSet.span(0, 1), [rows] if count else [])
     return staged, unpack_statistics(staged.statistics)
 
@@ -136,7 +144,7 @@ def test_blocks_bound_every_value_of_any_type(kind: pa.DataType, data: st.DataOb
     column = pa.array(values, kind)
     disk = MemoryDisk()
     staged, statistics = written({"a": column, "b": column.slice(0)}, disk)
-    batches = [batch.column("a") for batch in FragmentReader(disk, staged.path, ["a"], staged.bytes)]
+    batches = [batch.column("a") for batch in FragmentReader(disk, staged.path, ["a"], staged.seal)]
     assert sum(len(batch) for batch in batches) == len(values)
     check_bounds(statistics, "a", batches)
     assert statistics.columns["b"] == statistics.columns["a"]
@@ -213,7 +221,9 @@ def test_a_copy_has_statistics_of_the_rows_that_it_keeps() -> None:
     shelf.add([Version((n,), 1, f"old {n}", 0) for n in range(6)])
     shelf.add([Version((n,), 2, None if n == 5 else f"new {n}", 0) for n in range(3, 6)])
     keep = Keep(horizon=2, drop_tombstones=True)
-    copied = copy_slots(shelf.source(), SlotSet.span(0, 1), Bounds(0, 2), keep, Destination(shelf.disk, 1))
+    copied = copy_slots(
+        shelf.source(), SlotSet.span(0, 1), Bounds(0, 2), keep, Destination(shelf.disk, 1, ORIGIN)
+    )
     assert copied is not None
     statistics = unpack_statistics(copied.staged.statistics)
     assert set(statistics.columns) == set(shelf.table.schema.names)

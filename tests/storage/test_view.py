@@ -24,7 +24,8 @@ def fragment(number: int, slots: SlotSet, min_commit: int = 1, max_commit: int =
         unique=True,
         tombstones=0,
         versioned=min_commit < max_commit,
-        crc=0,
+        tail=0,
+        digest=0,
         min_commit=min_commit,
         max_commit=max_commit,
     )

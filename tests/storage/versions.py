@@ -29,7 +29,7 @@ from elasticscan.storage.fragment import (
 )
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import View
-from elasticscan.topology import Fragment, SlotSet, TableInfo
+from elasticscan.topology import Fragment, Origin, SlotSet, TableInfo
 
 Key = tuple[Any, ...]
 
@@ -79,6 +79,18 @@ KEY_KINDS: dict[str, KeyKind] = {
 }
 
 
+ORIGIN = Origin(
+    store="0" * 32,
+    slots=16,
+    hash="spark",
+    operation="write",
+    write="1" * 32,
+    after_commit=0,
+    began_at=0.0,
+    epochs=((0, 1 << 16, 1),),
+)
+
+
 @dataclass(frozen=True)
 class Version:
     """One version of a row; `value` is None for a tombstone."""
@@ -114,10 +126,10 @@ class Shelf:
         tombstones = any(version.value is None for version in rows)
         schema = fragment_schema(self.table.schema, with_commit, tombstones)
         batch = rows_of(rows, self.table, schema)
-        target = FragmentTarget(self.disk, 1, self.table.id, schema, self.table.compression)
+        target = FragmentTarget(self.disk, 1, self.table, schema, ORIGIN)
         unique = len({version.key for version in rows}) == len(rows)
         spoken_for = SlotSet.span(0, self.slot_count) if slots is None else slots
-        staged = write_fragment(target, spoken_for, [batch], unique)
+        staged = write_fragment(target, spoken_for, [batch], unique=lambda: unique)
         number = len(self.fragments) + 1
         return self.register(staged, number, min(commits), max(commits), rows)
 
@@ -135,7 +147,8 @@ class Shelf:
             unique=staged.unique,
             tombstones=staged.tombstones,
             versioned=staged.versioned,
-            crc=staged.crc,
+            tail=staged.tail,
+            digest=staged.digest,
             min_commit=min_commit,
             max_commit=max_commit,
         )
@@ -146,7 +159,7 @@ class Shelf:
     def source(self, fragments: Sequence[Fragment] | None = None) -> PageSource:
         @cache
         def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
-            return FragmentReader(self.disk, fragment.path, columns, fragment.bytes)
+            return FragmentReader(self.disk, fragment.path, columns, fragment.seal)
 
         return PageSource(self.table, View(self.fragments if fragments is None else fragments), open_fragment)
 
@@ -263,3 +276,9 @@ def keys_of(batch: pa.RecordBatch, table: TableInfo) -> list[Key]:
 
 def committed(fragment: Fragment, **changes: Any) -> Fragment:
     return replace(fragment, **changes)
+
+
+def addresses(reader: FragmentReader) -> set[int]:
+    """Where the values of a fragment's batches are in memory."""
+    columns = [column for batch in reader for column in batch.columns]
+    return {buffer.address for column in columns for buffer in column.buffers() if buffer is not None}

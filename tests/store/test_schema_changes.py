@@ -415,15 +415,15 @@ def test_a_file_is_only_older_than_a_column_if_it_has_all_those_before_it(
 ) -> None:
     disk, fragment = some_fragment(store)
     with pytest.raises(FragmentDamaged):
-        FragmentReader(disk, fragment.path, ["id", "n"], fragment.bytes, table)
+        FragmentReader(disk, fragment.path, ["id", "n"], fragment.seal, table)
 
 
 def test_columns_that_a_file_has_are_not_copied_for_those_that_it_lacks(store: Store) -> None:
     disk, fragment = some_fragment(store)
     wide = pa.schema([*SCHEMA, *NEW])
-    reader = FragmentReader(disk, fragment.path, wide.names, fragment.bytes, wide)
+    reader = FragmentReader(disk, fragment.path, wide.names, fragment.seal, wide)
     with_nulls = reader.batch(0)
-    plain = FragmentReader(disk, fragment.path, SCHEMA.names, fragment.bytes, wide).batch(0)
+    plain = FragmentReader(disk, fragment.path, SCHEMA.names, fragment.seal, wide).batch(0)
     assert with_nulls.schema.names == [*wide.names, "_slot"]
     assert with_nulls.select(SCHEMA.names).equals(plain.select(SCHEMA.names))
     assert [with_nulls.column(field.name).null_count for field in NEW] == [len(plain)] * len(NEW)

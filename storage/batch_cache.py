@@ -1,0 +1,39 @@
+"""Record batches that were read lately, of all readers together, up to a bound in bytes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import Any
+
+import pyarrow as pa
+
+from elasticscan.base.limits import BATCH_CACHE_BYTES
+
+
+class BatchCache:
+    """Keeps the batches that were used last; what somebody else holds does not hang on it.
+
+    Threads may share one.
+    """
+
+    def __init__(self, most_bytes: int = BATCH_CACHE_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._lock = Lock()
+        self._batches: OrderedDict[tuple[int, int], tuple[Any, pa.RecordBatch, int]] = OrderedDict()
+        self._bytes = 0
+
+    def used(self, reader: object, index: int, batch: pa.RecordBatch) -> None:
+        """Keep a batch for longer than those that were used before."""
+        key = (id(reader), index)
+        with self._lock:
+            if key in self._batches:
+                self._batches.move_to_end(key)
+                return
+            size: int = batch.nbytes
+            # The reader is kept too: another one would get its id.
+            self._batches[key] = (reader, batch, size)
+            self._bytes += size
+            while self._bytes > self._most_bytes and len(self._batches) > 1:
+                _, (_, _, gone) = self._batches.popitem(last=False)
+                self._bytes -= gone

@@ -1,0 +1,356 @@
+"""Sealed files: Arrow files that carry checksums of themselves and say whose they are.
+
+A sealed file is an Arrow IPC file, and every Arrow reader takes it. Between its last record batch
+and Arrow's footer lies what Arrow passes over:
+
+    [0, data)      as Arrow wrote it: magic, schema, record batches
+    [data, …)      the manifest, msgpack (see `Manifest`), with a checksum of every `SEGMENT_BYTES` of
+                   [0, data) and one of what follows the trailer
+    24 bytes       the trailer: xxh3-64 of the manifest, its length (8 bytes each, little-endian), "ESsealed"
+    [… , size)     Arrow's end marker, footer, length of the footer, magic
+
+Everything from `data` on is the *tail*. The catalog keeps its length and its digest, so a reader believes
+no byte that was not proven: the tail by the digest, each segment by its checksum when it is first read.
+Who has no catalog believes the trailer instead (`read_manifest`).
+
+Bytes are read, never mapped. Touching a mapped file that was cut, or whose disk fails, ends the process
+with a signal; a read fails with an error that can be told. It costs a copy from the page cache, which
+checks and kernels then find in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from elasticscan.base.errors import FragmentDamaged
+from elasticscan.storage.disk import Disk, OpenFile
+from elasticscan.topology import Manifest, Seal, SlotSet
+
+SEGMENT_BYTES = 64 << 10
+SMALL_FILE_BYTES = 2 * SEGMENT_BYTES  # read at once when it is opened
+MANIFEST_VERSION = 1
+
+_MAGIC = b"ESsealed"
+_TRAILER_BYTES = 24
+_ARROW_MAGIC = b"ARROW1"
+_END_BYTES = 8 + 4 + len(_ARROW_MAGIC)  # Arrow's end marker, the length of the footer, the magic
+_MAX_FOOTER_BYTES = 1 << 30
+_FIELDS = frozenset(field.name for field in fields(Manifest))
+
+
+def digest_of(data: Any) -> int:
+    """xxh3-64 as a signed integer, which is what databases keep."""
+    digest: int = xxhash.xxh3_64_intdigest(data)
+    return digest - (1 << 64) if digest >> 63 else digest
+
+
+# -------------------------------------------------------------------------------------- writing
+
+
+class SealingSink:
+    """The file that an Arrow writer writes to.
+
+    Passes data on and keeps a checksum of each segment. After `hold` it keeps back what is written, which
+    is Arrow's footer, until `seal` puts the manifest before it.
+    """
+
+    closed = False
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._length = 0
+        self._checksums: list[int] = []
+        self._segment = xxhash.xxh3_64()
+        self._held: list[bytes] | None = None
+        self._held_bytes = 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self._held is not None:
+            self._held.append(bytes(view))
+            self._held_bytes += len(view)
+            return len(view)
+        self._check(view)
+        self._length += len(view)
+        self._pass_on(view)
+        return len(view)
+
+    def _check(self, view: memoryview) -> None:
+        begun = self._length % SEGMENT_BYTES
+        if begun:
+            self._segment.update(view[: SEGMENT_BYTES - begun])
+            if begun + len(view) < SEGMENT_BYTES:
+                return
+            self._checksums.append(self._segment.intdigest())
+            self._segment.reset()
+            view = view[SEGMENT_BYTES - begun :]
+        whole = len(view) // SEGMENT_BYTES * SEGMENT_BYTES
+        for start in range(0, whole, SEGMENT_BYTES):
+            self._checksums.append(xxhash.xxh3_64_intdigest(view[start : start + SEGMENT_BYTES]))
+        self._segment.update(view[whole:])
+
+    def _pass_on(self, view: memoryview) -> None:
+        done = 0
+        while done < len(view):  # an unbuffered file may take less than all
+            done += self._file.write(view[done:])
+
+    def hold(self) -> None:
+        """To be called before the Arrow writer is closed."""
+        self._held = []
+
+    def seal(self, manifest: Manifest, **more: Any) -> Seal:
+        """Write the manifest, and behind it what was held. `more` are plain values to be kept with it."""
+        assert self._held is not None, "the writer must be closed before its file is sealed"
+        if self._length % SEGMENT_BYTES:
+            self._checksums.append(self._segment.intdigest())
+        end = b"".join(self._held)
+        body = _pack(manifest, np.array(self._checksums, dtype="<u8").tobytes(), digest_of(end), more)
+        trailer = xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
+        tail = body + trailer + len(body).to_bytes(8, "little") + _MAGIC + end
+        self._pass_on(memoryview(tail))
+        return Seal(self._length + len(tail), len(tail), digest_of(tail))
+
+    def flush(self) -> None:
+        """The disk flushes at the end."""
+
+    def tell(self) -> int:
+        return self._length + self._held_bytes
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+
+def _pack(manifest: Manifest, checksums: bytes, end: int, more: Mapping[str, Any]) -> bytes:
+    values = {**asdict(manifest), "slots": [list(part) for part in manifest.slots]}
+    values |= {"version": MANIFEST_VERSION, "checksums": checksums, "end": end, **more}
+    packed = msgpack.packb(values)
+    assert isinstance(packed, bytes)
+    return packed
+
+
+# -------------------------------------------------------------------------------------- reading
+
+
+def _unpack(body: bytes) -> tuple[Manifest, dict[str, Any]]:
+    """The manifest, and what was kept with it; raises ValueError, KeyError or TypeError."""
+    values = msgpack.unpackb(body, strict_map_key=True, max_ext_len=0, use_list=False)
+    if values.pop("version") != MANIFEST_VERSION:
+        raise ValueError("it was sealed by another release")
+    values["slots"] = SlotSet.of((int(start), int(end)) for start, end in values["slots"])
+    manifest = Manifest(**{name: values.pop(name) for name in _FIELDS})
+    return manifest, values
+
+
+class SealedFile:
+    """A sealed file, opened. Threads may share one, and a forked child may go on with it.
+
+    Args:
+        disk, path: the file.
+        seal: what the catalog knows of it.
+        label: what else an error should say of it, such as the table and its slots.
+
+    Raises:
+        FragmentDamaged: the file is gone, has another length, or its tail was changed.
+        ShardUnavailable: the disk cannot be read.
+    """
+
+    def __init__(self, disk: Disk, path: str, seal: Seal, label: str = "") -> None:
+        self._file: OpenFile = disk.open(path)
+        self._path, self._label = path, label
+        if self._file.size != seal.bytes or not 0 < seal.tail <= seal.bytes:
+            raise self.damaged(f"it has {self._file.size} bytes instead of {seal.bytes}")
+        self.size = seal.bytes
+        self._data_bytes = seal.bytes - seal.tail
+        begin = 0 if seal.bytes <= SMALL_FILE_BYTES else self._data_bytes
+        end = self._file.read_at(begin, seal.bytes - begin)
+        self._tail = end.slice(self._data_bytes - begin)
+        if digest_of(self._tail) != seal.digest:
+            raise self.damaged("its footer has changed since it was written (its checksum differs)")
+        self._read_tail()
+        self._whole: pa.Buffer | None = None
+        if not begin:
+            self._prove(memoryview(end)[: self._data_bytes], 0)
+            self._whole = end
+
+    def _read_tail(self) -> None:
+        tail = memoryview(self._tail).cast("B")
+        try:
+            end = len(tail) - 4 - len(_ARROW_MAGIC)
+            held = 8 + int.from_bytes(tail[end : end + 4], "little") + 4 + len(_ARROW_MAGIC)
+            body = _body(tail[: len(tail) - held])
+            self.manifest, self.more = _unpack(bytes(body))
+            self._checksums: NDArray[np.uint64] = np.frombuffer(self.more["checksums"], dtype="<u8")
+            if self.manifest.path != self._path:
+                raise ValueError(f"it was written as {self.manifest.path}")
+            if len(self._checksums) != -(-self._data_bytes // SEGMENT_BYTES):
+                raise ValueError("its checksums are not those of its length")
+        except (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackException) as error:
+            raise self.damaged(error) from error
+        self._proven = np.zeros(len(self._checksums), dtype=bool)
+
+    def damaged(self, why: object) -> FragmentDamaged:
+        return FragmentDamaged(
+            f"file {self._path}{self._label} cannot be read: {why}; `elasticscan verify` tells what else is "
+            "damaged: restore the file from a backup, or take what is left with `elasticscan repair`",
+            path=self._path,
+        )
+
+    def read(self, offset: int, length: int) -> pa.Buffer:
+        """Bytes of the file, proven; fewer only where it ends."""
+        end = min(offset + length, self.size)
+        if self._whole is not None:
+            return self._whole.slice(offset, max(end - offset, 0))
+        if offset >= self._data_bytes:
+            return pa.py_buffer(self._tail).slice(offset - self._data_bytes, max(end - offset, 0))
+        if end > self._data_bytes:
+            return pa.py_buffer(
+                self.read(offset, self._data_bytes - offset).to_pybytes()
+                + self._tail[: end - self._data_bytes].to_pybytes()
+            )
+        first = offset // SEGMENT_BYTES
+        start = first * SEGMENT_BYTES
+        stop = min(-(-end // SEGMENT_BYTES) * SEGMENT_BYTES, self._data_bytes)
+        data = self._file.read_at(start, stop - start)
+        self._prove(memoryview(data), first)
+        return data.slice(offset - start, end - offset)
+
+    def _prove(self, data: memoryview, first: int) -> None:
+        """Compare each segment that was not read before with its checksum."""
+        last = first + -(-len(data) // SEGMENT_BYTES)
+        if self._proven[first:last].all():
+            return
+        for number in range(first, last):
+            at = (number - first) * SEGMENT_BYTES
+            found = xxhash.xxh3_64_intdigest(data[at : at + SEGMENT_BYTES])
+            if found != int(self._checksums[number]):
+                begin = number * SEGMENT_BYTES
+                raise self.damaged(
+                    f"bytes {begin:,} to {begin + len(data[at : at + SEGMENT_BYTES]):,} have changed since "
+                    "they were written (their checksum differs)"
+                )
+        self._proven[first:last] = True
+
+    def verify(self) -> None:
+        """Read all of it, whatever was read before. Raises `FragmentDamaged`."""
+        self._proven[:] = False
+        self._whole = None
+        step = 128 * SEGMENT_BYTES
+        for start in range(0, self._data_bytes, step):
+            self.read(start, min(step, self._data_bytes - start))
+
+    def as_arrow_file(self) -> pa.NativeFile:
+        """The file as Arrow's readers take it."""
+        if self._whole is not None:
+            return pa.BufferReader(self._whole)
+        return pa.PythonFile(_ArrowFile(self), mode="r")
+
+
+class _ArrowFile:
+    """A sealed file behind the interface of Python's files; Arrow lets one thread ask at a time."""
+
+    closed = False
+
+    def __init__(self, file: SealedFile) -> None:
+        self._file = file
+        self._at = 0
+
+    def read_buffer(self, length: int = -1) -> pa.Buffer:
+        found = self._file.read(self._at, self._file.size - self._at if length < 0 else length)
+        self._at += found.size
+        return found
+
+    read = read_buffer
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = (0, self._at, self._file.size)[whence] + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def size(self) -> int:
+        return self._file.size
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        """Nothing is written."""
+
+    def close(self) -> None:
+        """Nothing is held that must be let go."""
+
+
+def _body(sealed: memoryview) -> memoryview:
+    """The manifest before a trailer at the end of `sealed`; raises ValueError."""
+    if len(sealed) < _TRAILER_BYTES or sealed[-8:] != _MAGIC:
+        raise ValueError("it was never sealed")
+    length = int.from_bytes(sealed[-16:-8], "little")
+    if length > len(sealed) - _TRAILER_BYTES:
+        raise ValueError("its manifest is cut")
+    body = sealed[-_TRAILER_BYTES - length : -_TRAILER_BYTES]
+    if xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") != sealed[-24:-16]:
+        raise ValueError("its manifest has changed since it was written")
+    return body
+
+
+def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
+    """What a file says of itself, and its seal, without a catalog.
+
+    Raises:
+        FragmentDamaged: it is not a whole sealed file, or lies under another name than it was given.
+        ShardUnavailable: the disk cannot be read.
+    """
+    file = disk.open(path)
+    try:
+        if file.size < _END_BYTES + _TRAILER_BYTES:
+            raise ValueError("it is too short")
+        end = memoryview(file.read_at(file.size - 4 - len(_ARROW_MAGIC), 4 + len(_ARROW_MAGIC))).cast("B")
+        footer = int.from_bytes(end[:4], "little")
+        held = footer + _END_BYTES
+        if end[4:] != _ARROW_MAGIC or footer > _MAX_FOOTER_BYTES or held + _TRAILER_BYTES > file.size:
+            raise ValueError("it does not end like an Arrow file")
+        trailer = memoryview(file.read_at(file.size - held - _TRAILER_BYTES, _TRAILER_BYTES)).cast("B")
+        length = int.from_bytes(trailer[8:16], "little")
+        tail_bytes = length + _TRAILER_BYTES + held
+        if trailer[16:] != _MAGIC or tail_bytes > file.size:
+            raise ValueError("it was never sealed")
+        tail = memoryview(file.read_at(file.size - tail_bytes, tail_bytes)).cast("B")
+        manifest, more = _unpack(bytes(_body(tail[: len(tail) - held])))
+        if more["end"] != digest_of(tail[len(tail) - held :]):
+            raise ValueError("its footer has changed since it was written")
+        if manifest.path != path:
+            raise ValueError(f"it was written as {manifest.path}")
+    except (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackException) as error:
+        raise FragmentDamaged(f"file {path} is not a whole file of a store: {error}", path=path) from error
+    return manifest, Seal(file.size, tail_bytes, digest_of(tail))
+
+
+def read_manifest(disk: Disk, path: str) -> Manifest:
+    """What a file says of itself; raises as `find_seal` does."""
+    return find_seal(disk, path)[0]
+
+
+def verify_file(disk: Disk, path: str, seal: Seal, label: str = "") -> None:
+    """Read all of a file. Raises `FragmentDamaged` when it has changed since it was written."""
+    SealedFile(disk, path, seal, label).verify()
