@@ -9,7 +9,18 @@ import typer
 from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.cli import changes, columns, demo, explaining, indexes, loading, scanning, stores, upkeep
+from elasticscan.cli import (
+    changes,
+    columns,
+    demo,
+    explaining,
+    indexes,
+    loading,
+    repair,
+    scanning,
+    stores,
+    upkeep,
+)
 from elasticscan.cli.options import wants_json
 from elasticscan.cli.output import report_error
 
@@ -75,3 +86,4 @@ app.command("history", rich_help_panel=CHANGE)(changes.history)
 app.command("compact", rich_help_panel=CARE)(upkeep.compact)
 app.command("gc", rich_help_panel=CARE)(upkeep.collect_garbage)
 app.command("verify", rich_help_panel=CARE)(upkeep.verify)
+app.command("repair", rich_help_panel=CARE)(repair.repair)

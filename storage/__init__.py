@@ -61,6 +61,7 @@ from elasticscan.storage.fragment import (
     DELETED,
     SLOT,
     FragmentReader,
+    described_schema,
     fragment_schema,
     is_fragment_path,
 )
@@ -133,6 +134,7 @@ __all__ = [
     "copy_slots",
     "count_rows",
     "cursors_of",
+    "described_schema",
     "discard",
     "find_seal",
     "fragment_schema",

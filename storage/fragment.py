@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -261,6 +261,7 @@ class BatchReader:
         except UNREADABLE as error:
             raise self.damaged(error) from error
         self.batch_count: int = self._reader.num_record_batches
+        self._numbers: Sequence[int] = range(self.batch_count)  # of the batches in the file
         self._held: WeakValueDictionary[int, pa.RecordBatch] = WeakValueDictionary()
 
     def _choose(self, schema: pa.Schema) -> list[str]:
@@ -284,7 +285,7 @@ class BatchReader:
         found = self._held.get(index)
         if found is None:
             try:
-                found = self._chosen(self._reader.get_batch(index))
+                found = self._chosen(self._reader.get_batch(self._numbers[index]))
             except UNREADABLE as error:
                 raise self.damaged(error) from error
             self._held[index] = found
@@ -305,6 +306,7 @@ class FragmentReader(BatchReader):
         disk, path, seal, cache, label: see `BatchReader`.
         columns: user columns wanted; the system columns that the file has come with them.
         table: the table's schema; without it a column that the file lacks is damage.
+        without: record batches that are passed over as if they were not there.
     """
 
     def __init__(
@@ -316,17 +318,22 @@ class FragmentReader(BatchReader):
         table: pa.Schema | None = None,
         cache: BatchCache | None = None,
         label: str = "",
+        without: Collection[int] = (),
     ) -> None:
         self._wanted = tuple(columns)
         self._table = table
         self._lacking: dict[str, pa.Field] = {}
         self._nulls: dict[str, pa.Array] = {}
+        self._without = frozenset(without)
         super().__init__(disk, path, seal, cache, label)
+        self._numbers = [n for n in range(self.batch_count) if n not in self._without]
+        self.batch_count = len(self._numbers)
 
     def _choose(self, schema: pa.Schema) -> list[str]:
         batches = self._file.more["batches"]
         if len(batches) != self._reader.num_record_batches:
             raise ValueError("it has not the batches that it should have")
+        batches = [batch for number, batch in enumerate(batches) if number not in self._without]
         rows = [count for count, _, _ in batches]
         self.starts: NDArray[np.int64] = np.cumsum([0, *rows])  # of each batch, then of all rows
         self._slot_ranges = [(first, last) for _, first, last in batches]
@@ -362,7 +369,7 @@ class FragmentReader(BatchReader):
         try:
             reader = self._with_only(ipc.open_file(self._file.as_arrow_file()).schema, (SLOT,))
             for index, (_, last) in enumerate(self._slot_ranges):
-                slots = reader.get_batch(index).column(SLOT).to_numpy(zero_copy_only=True)
+                slots = reader.get_batch(self._numbers[index]).column(SLOT).to_numpy(zero_copy_only=True)
                 below = np.searchsorted(slots, np.arange(upcoming, last + 1, dtype=np.uint16))
                 slot_starts.append(self.starts[index] + below)
                 upcoming = max(upcoming, last + 1)
@@ -408,6 +415,17 @@ class FragmentReader(BatchReader):
             return encode_row([batch.column(name) for name in primary_key], row)
         except UsageError as error:  # a null, or a type that no key has: no writer lets them in
             raise self.damaged(error) from error
+
+
+def described_schema(disk: Disk, path: str, seal: Seal) -> pa.Schema:
+    """The schema of the table that a fragment is of, as the fragment knows it; raises `FragmentDamaged`."""
+    file = SealedFile(disk, path, seal)
+    try:
+        schema = ipc.open_file(file.as_arrow_file()).schema
+    except UNREADABLE as error:
+        raise file.damaged(error) from error
+    own = [field for field in schema if field.name not in SYSTEM_COLUMNS]
+    return pa.schema([field.with_nullable(field.name not in file.manifest.not_null) for field in own])
 
 
 def _system_columns(schema: pa.Schema) -> list[str]:

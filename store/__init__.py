@@ -22,10 +22,12 @@ How the parts work together, operation by operation, and what each conflicts wit
     mover.py       one move: copy, catch up, switch
     elasticity.py  plans carried out: expand, contract, move, split, join, resume
     upkeep.py      compaction, garbage collection, verification
+    repair.py      a store made again from its files, by the rules of repair_plan.py
     context.py     caches, each valid for one layout of the catalog
 """
 
 from elasticscan.store.elasticity import Elasticity, OnProgress
+from elasticscan.store.repair import RepairReport, repair_store
 from elasticscan.store.scan import Page, Scan, restrict_key
 from elasticscan.store.store import Store
 from elasticscan.store.writer import check_no_key_twice, publish, stage, tombstones_of
@@ -34,10 +36,12 @@ __all__ = [
     "Elasticity",
     "OnProgress",
     "Page",
+    "RepairReport",
     "Scan",
     "Store",
     "check_no_key_twice",
     "publish",
+    "repair_store",
     "restrict_key",
     "stage",
     "tombstones_of",

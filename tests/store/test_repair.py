@@ -1,0 +1,232 @@
+"""Stores made again from their files alone."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import AlreadyExists, InvalidOption, StoreDamaged
+from elasticscan.store import Store, repair_store
+from elasticscan.store.repair_plan import FoundFile, plan_repair
+from elasticscan.topology import Manifest, Seal, SlotSet
+
+SCHEMA = pa.schema(
+    [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string()), pa.field("n", pa.int64())]
+)
+Rows = dict[int, tuple[str | None, int | None]]
+
+
+def rows_in(store: Store, table: str = "t") -> Rows:
+    found = store.scan(table, ["id", "v", "n"]).to_table().to_pylist()
+    assert len({row["id"] for row in found}) == len(found)
+    return {row["id"]: (row["v"], row["n"]) for row in found}
+
+
+def write(store: Store, oracle: Rows, keys: list[int], text: str) -> None:
+    store.write("t", pa.table({"id": keys, "v": [f"{text} {k}" for k in keys], "n": keys}, SCHEMA))
+    oracle.update({k: (f"{text} {k}", k) for k in keys})
+
+
+def delete(store: Store, oracle: Rows, keys: list[int]) -> None:
+    store.delete("t", pa.table({"id": keys}))
+    for key in keys:
+        oracle.pop(key, None)
+
+
+def lived_in(place: Path, seed: int) -> Rows:
+    """A store that was written, resharded, compacted and collected in a random order; returns its rows."""
+    rng, oracle = random.Random(seed), Rows()
+    with Store.create(place, ["a", "b"], tablets=4, slots=32) as store:
+        store.create_table("t", SCHEMA, ["id"])
+        write(store, oracle, list(range(200)), "first")
+        for step in range(14):
+            what = rng.choice(("write", "write", "delete", "move", "compact", "gc", "split", "overwrite"))
+            keys = rng.sample(range(300), 40)
+            if what == "write":
+                write(store, oracle, keys, f"step {step}")
+            elif what == "delete":
+                delete(store, oracle, keys)
+            elif what == "move":
+                tablet = rng.choice(store.topology.placement.tablets)
+                others = [name for shard, name in store.topology.shard_names if shard != tablet.shard]
+                store.move(tablet.id, others[0])
+            elif what == "compact":
+                store.set_retention("t", 0)
+                store.compact()
+            elif what == "gc":
+                store.collect_garbage(0)
+            elif what == "split":
+                store.split(
+                    rng.choice([t for t in store.topology.placement.tablets if t.end - t.start > 1]).id
+                )
+            elif rng.random() < 0.3:
+                oracle.clear()
+                oracle.update({k: ("over", k) for k in keys})
+                store.overwrite("t", pa.table({"id": keys, "v": ["over"] * 40, "n": keys}, SCHEMA))
+        assert rows_in(store) == oracle
+    return oracle
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_store_without_its_catalog_comes_back_as_it_was(tmp_path: Path, seed: int) -> None:
+    oracle = lived_in(tmp_path / "old", seed)
+    for file in (tmp_path / "old").glob("catalog.db*"):
+        file.unlink()
+    before = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "old").rglob("*"))
+    report = repair_store(tmp_path / "old", tmp_path / "new")
+    assert report.tables == {"t": len(oracle)}
+    assert report.lost == []
+    with Store.open(tmp_path / "new") as store:
+        assert rows_in(store) == oracle
+        assert store.table("t").primary_key == ("id",)
+        assert store.table("t").schema == SCHEMA
+        assert store.verify() == []
+        store.write("t", pa.table({"id": [1], "v": ["more"], "n": [1]}, SCHEMA))
+    assert before == sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "old").rglob("*"))
+
+
+def test_indexes_and_columns_that_were_added_come_back(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "old", ["a"], tablets=2, slots=8, hash="java") as store:
+        store.create_table("t", SCHEMA, ["id"], compression="zstd")
+        store.write("t", pa.table({"id": range(50), "v": ["x"] * 50, "n": range(50)}, SCHEMA))
+        store.create_index("t", "by_n", ["n"], include=["v"])
+        store.create_index("t", "by_v", ["v"], kind="hash")
+        store.add_columns("t", [pa.field("more", pa.float64())])
+        wide = store.table("t").schema
+        store.write("t", pa.table({"id": [1], "v": ["y"], "n": [7], "more": [0.5]}, wide))
+    (tmp_path / "old" / "catalog.db").unlink()
+    repair_store(tmp_path / "old", tmp_path / "new")
+    with Store.open(tmp_path / "new") as store:
+        table = store.table("t")
+        assert (table.schema, table.compression, store.context.info.hash) == (wide, "zstd", "java")
+        found = {(i.name, i.kind, i.columns, i.include, i.ready) for i in store.indexes("t")}
+        assert found == {("by_n", "sorted", ("n",), ("v",), True), ("by_v", "hash", ("v",), (), True)}
+        assert store.scan("t", filter="n = 7", index="by_n").to_table().num_rows == 2
+
+
+def test_damaged_parts_are_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elasticscan.storage.fragment.BATCH_ROWS", 10_000)
+    with Store.create(tmp_path / "old", ["a"], tablets=1, slots=16) as store:
+        store.create_table("t", SCHEMA, ["id"])
+        keys = range(100_000)
+        store.write("t", pa.table({"id": keys, "v": [f"{k:09}" for k in keys], "n": keys}, SCHEMA))
+    (tmp_path / "old" / "catalog.db").unlink()
+    (file,) = (tmp_path / "old" / "shards" / "a" / "t1").glob("*.arrow")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    report = repair_store(tmp_path / "old", tmp_path / "new")
+    assert 1 <= len(report.lost) <= 2, "two batches may share the segment"
+    assert all("table 't'" in text and "checksum" in text for text in report.lost)
+    assert 80_000 < report.tables["t"] < 100_000
+    with Store.open(tmp_path / "new") as store:
+        found = rows_in(store)
+        assert len(found) == report.tables["t"]
+        assert all(value == (f"{key:09}", key) for key, value in found.items())
+
+
+def test_what_cannot_be_repaired_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="roots"):
+        repair_store(tmp_path / "nothing", tmp_path / "new")
+    (tmp_path / "old" / "shards" / "a").mkdir(parents=True)
+    with pytest.raises(StoreDamaged, match="no file"):
+        repair_store(tmp_path / "old", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    lived_in(tmp_path / "other", 1)
+    with pytest.raises(AlreadyExists):
+        repair_store(tmp_path / "other", tmp_path / "other")
+
+
+def test_files_of_another_store_stay_out(tmp_path: Path) -> None:
+    oracle = lived_in(tmp_path / "old", 3)
+    with Store.create(tmp_path / "other", ["a"], tablets=1, slots=8) as other:
+        other.create_table("t", SCHEMA, ["id"])
+        other.write("t", pa.table({"id": [10_000], "v": ["x"], "n": [0]}, SCHEMA))
+    (strange,) = (tmp_path / "other" / "shards" / "a" / "t1").glob("*.arrow")
+    shutil.copy(strange, tmp_path / "old" / "shards" / "a" / "t1")
+    report = repair_store(tmp_path / "old", tmp_path / "new")
+    assert any("another store" in text for text in report.doubts)
+    with Store.open(tmp_path / "new") as store:
+        assert rows_in(store) == oracle
+
+
+# ------------------------------------------------------------------------------------ the plan alone
+
+
+def found(path: str, after: int, began: float, **changes: object) -> FoundFile:
+    manifest = Manifest(
+        kind="fragment",
+        store="s",
+        store_slots=16,
+        store_hash="spark",
+        shard=1,
+        table=1,
+        table_name="t",
+        primary_key=("id",),
+        shard_key=("id",),
+        compression=None,
+        not_null=("id",),
+        path=path,
+        operation="write",
+        write=path,
+        after_commit=after,
+        began_at=began,
+        min_commit=0,
+        max_commit=0,
+        slots=SlotSet.span(0, 16),
+        epochs=((0, 16, 1),),
+        replaces=(),
+        rows=1,
+        unique=True,
+        tombstones=0,
+    )
+    root = int(changes.pop("root", 0))  # type: ignore[call-overload]
+    changed_at = float(changes.pop("changed_at", began))  # type: ignore[arg-type]
+    return FoundFile(root, replace(manifest, **changes), Seal(1, 1, 1), changed_at)  # type: ignore[arg-type]
+
+
+def test_writes_that_ran_at_the_same_time_are_told() -> None:
+    plan = plan_repair([found("a", 1, 10.0), found("b", 2, 11.0)])
+    assert plan is not None
+    assert [piece.min_commit for piece in plan.tables[0].pieces] == [2, 3]
+    assert not any("beside" in text for text in plan.tables[0].doubts)
+    for other in (found("b", 1, 11.0), found("b", 2, 11.0)):
+        plan = plan_repair([found("a", 1, 10.0, changed_at=12.0), other])
+        assert plan is not None
+        assert any("beside" in text for text in plan.tables[0].doubts)
+
+
+def test_what_a_compaction_replaced_does_not_count() -> None:
+    merged = found("c", 2, 12.0, operation="compact", replaces=("a", "b"), min_commit=2, max_commit=3)
+    plan = plan_repair([found("a", 1, 10.0), found("b", 2, 11.0), merged, found("d", 3, 13.0)])
+    assert plan is not None
+    assert [piece.file.manifest.path for piece in plan.tables[0].pieces] == ["c", "d"]
+
+
+def test_slots_that_moved_to_a_compaction_elsewhere_do_not_count_where_they_were() -> None:
+    left = found("a", 1, 10.0)
+    merged = found(
+        "c",
+        4,
+        12.0,
+        root=1,
+        operation="compact",
+        slots=SlotSet.span(0, 8),
+        epochs=((0, 8, 2),),
+        min_commit=2,
+        max_commit=4,
+    )
+    plan = plan_repair([left, merged])
+    assert plan is not None
+    assert {p.file.manifest.path: str(p.slots) for p in plan.tables[0].pieces} == {"a": "8-16", "c": "0-8"}
+
+
+def test_of_two_tables_of_one_name_the_newer_keeps_it() -> None:
+    plan = plan_repair([found("a", 1, 10.0), found("b", 5, 20.0, table=2)])
+    assert plan is not None
+    assert [table.name for table in plan.tables] == ["t_1", "t"]
