@@ -71,7 +71,7 @@ def schema_of(path: Path, rules: CsvRules) -> pa.Schema:
         if kind == "parquet":
             return pyarrow.parquet.read_schema(path).remove_metadata()
         if kind == "arrow":
-            with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
+            with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
                 return reader.schema.remove_metadata()
         with _CountedFile(path) as file:
             guessed = pyarrow.csv.open_csv(
@@ -103,7 +103,7 @@ def read_batches(
                     each = path.stat().st_size / max(1, file.metadata.num_rows)
                     yield from _counted(file.iter_batches(BATCH_ROWS), each, on_read)
             else:
-                with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
+                with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
                     each = path.stat().st_size / max(1, reader.num_record_batches)
                     for index in range(reader.num_record_batches):
                         on_read(round(each))

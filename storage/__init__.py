@@ -3,17 +3,19 @@
 What this layer promises:
 
 - **A fragment never changes.** It is written under another name, flushed and renamed, so a
-  process that dies leaves no half-written fragment, and a reader may map one and keep it.
+  process that dies leaves no half-written fragment, and a reader may keep one open.
 - **One order everywhere.** Rows are sorted by (slot, primary key, newest first), at each shard
   alike. A position means the same at every shard, so a scan can go on anywhere.
-- **Memory follows the page, not the table.** Reading maps files and gives back what was read;
+- **Nothing is believed that was not proven.** Every byte that is read from a file is compared with a
+  checksum first (`sealed_file`); what differs is `FragmentDamaged`, never other rows, and no signal.
+- **Memory follows the page, not the table.** Reading keeps a bounded number of record batches;
   writing sorts in parts and merges; copying (moves, compaction) streams.
 - **No per-row Python.** NumPy and Arrow kernels work on whole windows; a single row is looked
   at only to find a position by bisection.
 
 How a page is read (`read_page`): the slots asked for are cut into intervals that the same
 fragments speak for. Where it is one fragment with nothing newer than the snapshot and nothing
-deleted, slices of the mapped file go out uncopied. Elsewhere a window of rows is gathered from
+deleted, slices of its record batches go out uncopied. Elsewhere a window of rows is gathered from
 all fragments, sorted once, and the newest version of each key kept.
 
 What a filter cannot meet is passed over unread, as far as that is safe. Every fragment is written
@@ -33,7 +35,7 @@ How rows get in (`Ingest`): they are hashed to slots with Spark's own hash, sort
 bounded size, staged as one fragment for each shard. A staged fragment is invisible until the
 catalog commits it; if its slots moved meanwhile, only those are staged again (`reroute`).
 
-Files are reached through the `Disk` protocol: a local directory (memory-mapped), anything
+Files are reached through the `Disk` protocol: a local directory, anything
 `pyarrow.fs` has a URI for, or memory. The file format is in `docs/formats.md`.
 
 Sources: the fragment shared by several tablets and the sorted-run merge are those of log-structured

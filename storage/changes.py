@@ -84,8 +84,8 @@ def read_changes(
 
     Returns:
         A page of `columns`, with `feed` the kind of change, and the number of the commit. Where one
-        fragment has nothing but new rows, and no feed is asked for, it is slices of the mapped
-        file. A page without rows is the last one.
+        fragment has nothing but new rows, and no feed is asked for, it is slices of its
+        batches. A page without rows is the last one.
 
     Raises:
         FragmentDamaged: a fragment cannot be read.

@@ -188,7 +188,7 @@ def read_page(
     """Rows of the pieces, in their order, until the page is full or there are no more.
 
     Where one fragment speaks for a range of slots, holds nothing newer than the snapshot and
-    nothing deleted, its rows go out as slices of the mapped file; elsewhere versions are merged.
+    nothing deleted, its rows go out as slices of its batches; elsewhere versions are merged.
     What the source says cannot match is passed over within the page, however much it is, so a page
     without rows is still the last one.
     """

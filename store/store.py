@@ -144,7 +144,7 @@ class Store:
         return cls(Context(catalog, clock, lambda root: disks(location.root(root))), location, disks)
 
     def close(self) -> None:
-        """Let go of database connections. Files that pages point to stay mapped until those go."""
+        """Let go of database connections."""
         self._context.catalog.close()
 
     def __enter__(self) -> Store:
@@ -180,7 +180,7 @@ class Store:
             primary_key: columns of type bool, integer, decimal, date, timestamp, string or binary.
             shard_key: the prefix of the primary key that decides a row's slot; all of it by default.
                 In a store with hash "java", one column of type bool, integer or string.
-            compression: None (files are mapped and read without a copy), "lz4" or "zstd".
+            compression: None, "lz4" or "zstd".
         """
         check_name("table", name)
         if compression not in COMPRESSIONS:
