@@ -2,7 +2,7 @@
 
 python benchmarks/run.py [--rows 10000000] [--rounds 3] [--only spark,python,load,memory,key]
                          [--memory-rows 100000000] [--keep DIR]
-                         (and streams, indexes, spark-indexes, large-spark-indexes)
+                         (and trust, streams, indexes, spark-indexes, large-spark-indexes)
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from indexes import (
 )
 from measure import Results, by_turns, seconds
 from streams import bench_streams
+from trust import bench_spark_trust, bench_trust
 
 from elasticscan.base.hashing import slots_of
 from elasticscan.store import Store
@@ -144,6 +145,7 @@ def start_spark(work: Path) -> Any:
 
     # Spark looks for sources with the Python that this names; a setting of the session is too late.
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(HERE)  # for the workers
     spark_sources.PREPARED = next(batches(65_536))
     cloudpickle.register_pickle_by_value(spark_sources)
     spark = (
@@ -241,7 +243,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="load,python,key,spark,streams,memory,indexes,spark-indexes")
+    parser.add_argument("--only", default="load,python,key,trust,spark,streams,memory,indexes,spark-indexes")
     parser.add_argument("--memory-rows", type=int, default=100_000_000)
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
@@ -262,6 +264,11 @@ def main() -> int:
             bench_page_in_larger_table(results, Path(temporary), store, options.rows)
         if "key" in only:
             bench_key(results, Path(temporary))
+        if "trust" in only:
+            bench_trust(results, work / "rows.parquet", place, Path(temporary), options.rounds)
+            spark = start_spark(work)
+            bench_spark_trust(results, spark, place, options.rounds)
+            spark.stop()
         if "spark" in only:
             bench_spark(results, work, place, options.rows, options.rounds)
         if "indexes" in only:
