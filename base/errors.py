@@ -9,6 +9,7 @@
     │   ├── UnsupportedType         ES_UNSUPPORTED_TYPE
     │   ├── FilterError             ES_INVALID_FILTER
     │   ├── ContinuationKeyError    ES_INVALID_CONTINUATION_KEY
+    │   ├── KeyTooLong              ES_CONTINUATION_KEY_TOO_LONG   read without keys
     │   ├── InvalidOffset           ES_INVALID_OFFSET        of a stream: altered, foreign or going back
     │   ├── StoreNotFound           ES_STORE_NOT_FOUND
     │   ├── TableNotFound           ES_TABLE_NOT_FOUND
@@ -18,6 +19,7 @@
     │   ├── TabletNotFound          ES_TABLET_NOT_FOUND
     │   ├── SnapshotNotFound        ES_SNAPSHOT_NOT_FOUND
     │   ├── AlreadyExists           ES_ALREADY_EXISTS
+    │   ├── ReadOnlyStore           ES_READ_ONLY             opened so, or its catalog cannot be written
     │   └── InvalidTopologyChange   ES_INVALID_TOPOLOGY_CHANGE
     ├── TryAgain                    the same call may succeed later
     │   ├── CatalogUnavailable      ES_CATALOG_UNAVAILABLE
@@ -27,6 +29,7 @@
     │   └── WriteConflict           ES_WRITE_CONFLICT
     ├── StartAgain                  the same call cannot succeed; a new scan can
     │   ├── SnapshotExpired         ES_SNAPSHOT_EXPIRED
+    │   ├── ContinuationKeyExpired  ES_CONTINUATION_KEY_EXPIRED
     │   ├── ChangesExpired          ES_CHANGES_EXPIRED       a gap between a stream and what is kept
     │   ├── TableChanged            ES_TABLE_CHANGED
     │   └── IndexChanged            ES_INDEX_CHANGED         dropped, or dropped and made again
@@ -101,6 +104,10 @@ class ContinuationKeyError(UsageError):
     code = "ES_INVALID_CONTINUATION_KEY"
 
 
+class KeyTooLong(UsageError):
+    code = "ES_CONTINUATION_KEY_TOO_LONG"
+
+
 class InvalidOffset(UsageError):
     code = "ES_INVALID_OFFSET"
 
@@ -137,6 +144,10 @@ class AlreadyExists(UsageError):
     code = "ES_ALREADY_EXISTS"
 
 
+class ReadOnlyStore(UsageError):
+    code = "ES_READ_ONLY"
+
+
 class InvalidTopologyChange(UsageError):
     code = "ES_INVALID_TOPOLOGY_CHANGE"
 
@@ -171,6 +182,10 @@ class StartAgain(ElasticScanError):
 
 class SnapshotExpired(StartAgain):
     code = "ES_SNAPSHOT_EXPIRED"
+
+
+class ContinuationKeyExpired(StartAgain):
+    code = "ES_CONTINUATION_KEY_EXPIRED"
 
 
 class ChangesExpired(StartAgain):

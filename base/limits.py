@@ -24,6 +24,19 @@ LEASE_SECONDS: Final = 3_600
 RETENTION_SECONDS: Final = 7 * 86_400
 GC_GRACE_SECONDS: Final = 3_600
 
+# A row's encoded primary key. It is what a scan's positions are made of.
+MAX_KEY_BYTES: Final = 16 << 10
+
+# A continuation key: room for 2,048 positions of the longest primary keys, beside columns and filter. A scan
+# has as many positions as it has slots that were left half-read, and then moved: few.
+MAX_KEY_CHARS: Final = 64 << 20
+
+# How long a continuation key can be used after its page was given out, or for as long as any table keeps its
+# snapshots, if that is longer. A secret that was replaced opens keys for the same time. Processes look for
+# new secrets every so often, and at once when they meet a key that none of theirs opens.
+KEY_SECONDS: Final = 30 * 86_400
+SECRETS_SECONDS: Final = 60
+
 # How data is written.
 BATCH_ROWS: Final = 131_072  # rows of one Arrow batch in a fragment, and of one that Spark gets
 BATCH_BYTES = 32 << 20

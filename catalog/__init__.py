@@ -30,5 +30,6 @@ should go where is planned in `elasticscan.topology` and carried out by `elastic
 from elasticscan.catalog.catalog import Catalog, MoveRow, NewStore, Tx
 from elasticscan.catalog.commits import Commit, Txn
 from elasticscan.catalog.placement import StoreInfo
+from elasticscan.catalog.seal_keys import KEYS, SecretTx
 
-__all__ = ["Catalog", "Commit", "MoveRow", "NewStore", "StoreInfo", "Tx", "Txn"]
+__all__ = ["KEYS", "Catalog", "Commit", "MoveRow", "NewStore", "SecretTx", "StoreInfo", "Tx", "Txn"]

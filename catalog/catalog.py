@@ -16,11 +16,11 @@ from elasticscan.base.errors import AlreadyExists, MoveInProgress
 from elasticscan.catalog.commits import CommitTx
 from elasticscan.catalog.engine import Watch, check_format, make_engine, reading, told_plainly, writing
 from elasticscan.catalog.placement import decoding
+from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
 from elasticscan.catalog.tables import (
     FORMAT_VERSION,
     metadata,
     moves,
-    seal_keys,
     store_state,
 )
 from elasticscan.topology import Phase, Placement
@@ -39,7 +39,7 @@ class MoveRow:
     heartbeat_at: float
 
 
-class Tx(CommitTx):
+class Tx(SecretTx, CommitTx):
     """One catalog transaction: everything done through it becomes visible at once, or nothing."""
 
     def plan_move(self, tablet: int, source: int, target: int, owner: str) -> None:
@@ -131,8 +131,8 @@ class Catalog:
                         next_tablet=max(t.id for t in new.placement.tablets) + 1,
                     )
                 )
-                sql.execute(insert(seal_keys).values(id=1, secret=secrets.token_bytes(32), created_at=now))
                 tx = Tx(sql, now)
+                tx.add_secrets(OFFSETS, KEYS)
                 for name, root in new.shards:
                     tx.add_shard(name, root)
                 tx.replace_placement(Placement(()), new.placement)

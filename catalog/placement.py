@@ -21,11 +21,8 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import MAX_SLOTS
-from elasticscan.catalog.tables import seal_keys, shards, store_state, tablets, topologies
+from elasticscan.catalog.tables import shards, store_state, tablets, topologies
 from elasticscan.topology import Placement, Shard, Tablet, Topology
-
-SECRET_BYTES = 32
-MAX_SECRET = 2**16 - 1  # its number takes two bytes of every sealed scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +51,6 @@ class PlacementTx:
         with decoding("the store's state"):
             _check_state(row)
         return StoreInfo(*row)
-
-    def seal_keys(self) -> dict[int, bytes]:
-        rows = self._sql.execute(select(seal_keys.c.id, seal_keys.c.secret))
-        with decoding("the key that seals scans"):
-            found = {row.id: bytes(row.secret) for row in rows}
-            for number, secret in found.items():
-                if len(secret) != SECRET_BYTES or not 0 <= number <= MAX_SECRET:
-                    raise ValueError(f"key {number} has {len(secret)} bytes instead of {SECRET_BYTES}")
-        if not found:
-            raise StoreDamaged("the catalog holds no key to seal scans with; restore it from a backup")
-        return found
 
     def versions(self) -> tuple[int, int]:
         """(layout, last commit): whatever was cached under an equal pair is still true."""

@@ -53,6 +53,7 @@ seal_keys = Table(
     "seal_keys",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("purpose", String(8), nullable=False),  # keys, offsets
     Column("secret", LargeBinary, nullable=False),
     Column("created_at", Float, nullable=False),
 )

@@ -18,6 +18,7 @@ from elasticscan.cli import (
     loading,
     repair,
     scanning,
+    sealing,
     stores,
     upkeep,
 )
@@ -87,3 +88,4 @@ app.command("compact", rich_help_panel=CARE)(upkeep.compact)
 app.command("gc", rich_help_panel=CARE)(upkeep.collect_garbage)
 app.command("verify", rich_help_panel=CARE)(upkeep.verify)
 app.command("repair", rich_help_panel=CARE)(repair.repair)
+app.command("rotate-secret", rich_help_panel=CARE)(sealing.rotate_secret)

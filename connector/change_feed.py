@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import (
     ChangesExpired,
     ContinuationKeyError,
+    ContinuationKeyExpired,
     InvalidOption,
     SnapshotNotFound,
     TableChanged,
@@ -151,7 +152,7 @@ def plan_changes(
     rows = sum(told_rows(commit, options.changes) for commit in wanted)
     if not parts:
         return []
-    found, macs = [], _macs(context)
+    found, macs, until = [], _macs(context), context.sealer.expiry()
     for shards, here in _tasks(now, parts, rows, options):
         content = canonical(
             {
@@ -159,6 +160,7 @@ def plan_changes(
                 "slots": str(here),
                 "feed": options.changes.feed,
                 "segments": [[part.after, part.upto, part.start, part.end] for part in parts],
+                "until": until,
             }
         )
         where = ", ".join(names.get(shard, str(shard)) for shard in shards)
@@ -242,7 +244,11 @@ def _content(context: Context, partition: ChangePartition) -> dict[str, Any]:
     text, mac = partition.content, partition.mac
     if isinstance(text, str) and isinstance(mac, str) and _macs(context).verify(text, mac):
         found: dict[str, Any] = json.loads(text)
-        return found
+        if context.clock.now() < found["until"]:
+            return found
+        raise ContinuationKeyExpired(
+            f"{partition!r} was planned too long ago; load the DataFrame again", expired_at=found["until"]
+        )
     raise ContinuationKeyError(
         f"{partition!r} was not planned by this store, or was altered since; load the DataFrame again"
     )

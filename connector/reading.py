@@ -132,8 +132,7 @@ class ElasticScanReader(DataSourceReader):
         table = store.table(self._options.table) if self._wants_metadata else None
         found = scan.schema if table is None else pa.schema([*scan.schema, *_METADATA])
         convert = ToSpark(found, self._columns, self._schema)
-        for page in scan:
-            rows = page.rows
+        for rows in scan.batches():
             if rows.num_rows:
                 yield convert(rows if table is None else _with_metadata(rows, store, table))
 

@@ -121,14 +121,14 @@ class SnapshotReading:
         told = _told(store, key) if self._options.changes.feed else []
         found = pa.schema([*scan.schema, *feed_fields()]) if told else scan.schema
         convert = ToSpark(found, self._columns, self._schema)
-        for page in scan:
-            rows = page.rows
+        for rows in scan.batches():
             if not rows.num_rows:
                 continue
             if told:
                 more = [pa.repeat(value, rows.num_rows) for value in told]
-                rows = pa.RecordBatch.from_arrays([*rows.columns, *more], schema=found)
-            yield convert(rows)
+                yield convert(pa.RecordBatch.from_arrays([*rows.columns, *more], schema=found))
+            else:
+                yield convert(rows)
 
 
 def _told(store: Store, key: ContinuationKey) -> list[pa.Scalar]:

@@ -404,7 +404,7 @@ def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
 def _format(store: Store) -> OffsetFormat:
     """Made anew each time: secrets are not for readers to keep, which travel to tasks."""
     with store.context.catalog.reading() as tx:
-        macs = Macs(tx.seal_keys(), "stream offset")
+        macs = Macs(tx.offset_keys(), "stream offset")
     return OffsetFormat(store.context.info.store_id, store.context.info.slots, macs)
 
 

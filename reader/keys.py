@@ -3,13 +3,14 @@
 Sealed, because a key holds row values (its positions) and says what may be read: nobody but the
 store can look into one or make one. AES-256-GCM; the header and the store's id are bound as
 associated data, so a key of another store, a cut key and an altered key all fail the same way.
-The format is described byte for byte in `docs/formats.md`.
+A key says itself when its time is up. The format is described byte for byte in `docs/formats.md`.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,14 +20,16 @@ import msgpack
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from elasticscan.base.errors import ContinuationKeyError
+from elasticscan.base.errors import ContinuationKeyError, ContinuationKeyExpired, KeyTooLong
+from elasticscan.base.limits import MAX_KEY_CHARS
 from elasticscan.reader.cursor import Cursor, Cursors
 from elasticscan.topology import SlotSet
 
-KEY_VERSION = 2
-OLDEST_KEY_VERSION = 1  # direct scans alone, three fields less
-MAX_KEY_CHARS = 1 << 20
+KEY_VERSION = 3
+_HEADER_BYTES = 3
 _NONCE_BYTES, _TAG_BYTES = 12, 16
+_BODY = _HEADER_BYTES + _NONCE_BYTES
+_NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +65,10 @@ class ContinuationKey:
     merged: bool = False
 
 
-def pack(key: ContinuationKey) -> bytes:
+def pack(key: ContinuationKey, expires_at: int) -> bytes:
     """msgpack of a flat list; slot sets as flat lists of bounds, positions as binaries."""
     fields = [
+        expires_at,
         key.table,
         key.snapshot,
         key.base_topology,
@@ -84,13 +88,13 @@ def pack(key: ContinuationKey) -> bytes:
     return packed
 
 
-def unpack(packed: bytes) -> ContinuationKey:
+def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
     """The inverse of `pack`; trusts nothing, although only we can have sealed it."""
     try:
         fields = msgpack.unpackb(packed, strict_map_key=True, max_ext_len=0, max_map_len=0)
-        table, snapshot, base, slots, cursors, columns, text, rows, size, lease, *rest = fields
-        index, descending, merged = rest or (None, False, False)
-        return ContinuationKey(
+        expires_at, table, snapshot, base, slots, cursors, columns, *rest = fields
+        text, rows, size, lease, index, descending, merged = rest
+        key = ContinuationKey(
             table=_whole(table),
             snapshot=_whole(snapshot),
             base_topology=_whole(base),
@@ -105,6 +109,7 @@ def unpack(packed: bytes) -> ContinuationKey:
             descending=_flag(descending),
             merged=_flag(merged),
         )
+        return key, _whole(expires_at)
     except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:
         raise _refused("its content has another form than this release writes") from error
 
@@ -157,33 +162,72 @@ class Sealer:
         self._ciphers = {number: AESGCM(secret) for number, secret in secrets.items()}
         self._newest = max(secrets)
 
-    def seal(self, key: ContinuationKey) -> str:
+    def seal(self, key: ContinuationKey, expires_at: float) -> str:
+        """Raises `KeyTooLong` for one that `open` would refuse."""
         header = bytes([KEY_VERSION]) + self._newest.to_bytes(2, "big")
         nonce = os.urandom(_NONCE_BYTES)
-        sealed = self._ciphers[self._newest].encrypt(nonce, pack(key), header + self._store_id)
-        return base64.urlsafe_b64encode(header + nonce + sealed).decode().rstrip("=")
+        packed = pack(key, min(math.ceil(expires_at), _NEVER))
+        sealed = self._ciphers[self._newest].encrypt(nonce, packed, header + self._store_id)
+        text = base64.urlsafe_b64encode(header + nonce + sealed).decode().rstrip("=")
+        if len(text) > MAX_KEY_CHARS:
+            raise KeyTooLong(
+                f"the continuation key would have {len(text):,} characters, more than the {MAX_KEY_CHARS:,} "
+                "that are accepted: name fewer columns or use a shorter filter, or read with Scan.batches(), "
+                "which gives rows without keys",
+                chars=len(text),
+                most=MAX_KEY_CHARS,
+            )
+        return text
 
-    def open(self, text: str) -> ContinuationKey:
-        """Raises `ContinuationKeyError`; the reason tells no more than the sender may know."""
-        if not isinstance(text, str) or not 0 < len(text) <= MAX_KEY_CHARS:
-            raise _refused("it is empty, too long or no text")
+    def knows(self, text: object) -> bool:
+        """Whether the secret is here that a key names; True for what is no key at all."""
         try:
-            raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise _refused("it is not URL-safe base64") from error
-        if len(raw) < 3 + _NONCE_BYTES + _TAG_BYTES:
-            raise _refused("it is too short; was it cut?")
-        if not OLDEST_KEY_VERSION <= raw[0] <= KEY_VERSION:
-            known = f"{OLDEST_KEY_VERSION} to {KEY_VERSION}"
-            raise _refused(f"it is of version {raw[0]}, this release reads versions {known}")
-        header, nonce, sealed = raw[:3], raw[3 : 3 + _NONCE_BYTES], raw[3 + _NONCE_BYTES :]
+            number = int.from_bytes(_raw(text)[1:_HEADER_BYTES], "big")
+        except ContinuationKeyError:
+            return True
+        return number in self._ciphers
+
+    def open(self, text: object, now: float) -> ContinuationKey:
+        """The key that was sealed.
+
+        Raises:
+            ContinuationKeyError: it is none; the reason tells no more than the sender may know.
+            ContinuationKeyExpired: its time is up.
+        """
+        raw = _raw(text)
+        header, nonce, sealed = raw[:_HEADER_BYTES], raw[_HEADER_BYTES:_BODY], raw[_BODY:]
         cipher = self._ciphers.get(int.from_bytes(header[1:], "big"))
         try:
             if cipher is None:
                 raise InvalidTag
-            return unpack(cipher.decrypt(nonce, sealed, header + self._store_id))
+            packed = cipher.decrypt(nonce, sealed, header + self._store_id)
         except InvalidTag as error:
-            raise _refused("it was altered, or belongs to another store") from error
+            raise _refused(
+                "it was altered, belongs to another store, or its secret was replaced and is gone"
+            ) from error
+        key, expires_at = unpack(packed)
+        if now >= expires_at:
+            raise ContinuationKeyExpired(
+                f"the time of this continuation key is up since {now - expires_at:,.0f} s; each page renews it, "
+                "so it belongs to a page that was read long ago: start a new scan",
+                expired_at=expires_at,
+            )
+        return key
+
+
+def _raw(text: object) -> bytes:
+    """A key's bytes, as long as a key's are and of this version."""
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_KEY_CHARS:
+        raise _refused("it is empty, too long or no text")
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _refused("it is not URL-safe base64") from error
+    if len(raw) < _BODY + _TAG_BYTES:
+        raise _refused("it is too short; was it cut?")
+    if raw[0] != KEY_VERSION:
+        raise _refused(f"it is of version {raw[0]}, this release reads version {KEY_VERSION}")
+    return raw
 
 
 def _refused(why: str) -> ContinuationKeyError:

@@ -13,7 +13,6 @@ from typing import Generic, TypeVar
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import FragmentDamaged, IndexChanged, ShardNotFound, TableChanged, WriteConflict
 from elasticscan.catalog import Catalog, StoreInfo, Tx
-from elasticscan.reader import Sealer
 from elasticscan.storage import (
     BatchCache,
     Disk,
@@ -24,6 +23,7 @@ from elasticscan.storage import (
     View,
     intervals_of,
 )
+from elasticscan.store.sealing import StoreSealer
 from elasticscan.topology import (
     Fragment,
     FragmentStatistics,
@@ -83,7 +83,7 @@ class Context:
         self.clock = clock
         with catalog.reading() as tx:
             self.info: StoreInfo = tx.info()
-            self.sealer = Sealer(self.info.store_id, tx.seal_keys())
+        self.sealer = StoreSealer(catalog, clock, self.info.store_id)
         self.hashing = Hashing(self.info.slots, self.info.hash)
         self._open_disk = open_disk
         self._disks: dict[int, Disk] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -51,8 +51,9 @@ class Scan:
     """Every row of one snapshot exactly once, in pages.
 
     Iterating yields pages; each page's key resumes the scan after that page, in any process, as
-    long as the snapshot is kept (a scan renews its lease with its pages). A scan can be iterated
-    once; `key` is where it stands.
+    long as the snapshot is kept (a scan renews its lease with its pages) and the key's time is not up
+    (30 days, or longer where snapshots are kept for longer). A scan can be iterated once; `key` is
+    where it stands.
     """
 
     def __init__(
@@ -97,19 +98,31 @@ class Scan:
     @property
     def key(self) -> str | None:
         """The continuation key of where the scan stands now; None when it is complete."""
-        return self._context.sealer.seal(self._state) if self._state.cursors else None
+        return self._key_of(self._state)
 
     def __iter__(self) -> Iterator[Page]:
+        return self._read(self._key_of)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the pages without keys, which costs less; for whoever reads to the end at once."""
+        return (page.rows for page in self._read(lambda _: None))
+
+    def _read(self, key_of: Callable[[ContinuationKey], str | None]) -> Iterator[Page]:
         for page in self._pages():
             # Whatever may fail comes first: the scan stands after a page only when the page is given out.
             rows = self._finish(page.rows)
+            after = replace(self._state, cursors=page.cursors)
+            key = key_of(after)
             if page.cursors:
                 self._renew_lease()
             elif self._ends_lease and self._may_have_lease:
                 end_lease(self._context, self._state.lease)
-            self._state = replace(self._state, cursors=page.cursors)
+            self._state = after
             self._returned += rows.num_rows
-            yield Page(rows, self.key)
+            yield Page(rows, key)
+
+    def _key_of(self, state: ContinuationKey) -> str | None:
+        return self._context.sealer.seal(state) if state.cursors else None
 
     def _pages(self) -> Iterator[ScannedPage]:
         access, state = self._access, self._state
@@ -150,8 +163,7 @@ class Scan:
 
     def to_table(self) -> pa.Table:
         """All remaining rows at once; needs the memory for them."""
-        batches = [page.rows for page in self]
-        return pa.Table.from_batches(batches, schema=self.schema)
+        return pa.Table.from_batches(list(self.batches()), schema=self.schema)
 
     def explain(self) -> dict[str, Any]:
         """What the scan reads, where, and why so; after a run, estimated against actual."""

@@ -22,7 +22,7 @@ from elasticscan.base.limits import (
     RETENTION_SECONDS,
     check_name,
 )
-from elasticscan.catalog import Catalog, Commit, NewStore
+from elasticscan.catalog import KEYS, Catalog, Commit, NewStore
 from elasticscan.reader import ContinuationKey, Predicate
 from elasticscan.storage import Disk, check_definition, open_disk, stored_schema
 from elasticscan.store import arguments, upkeep, writer
@@ -378,6 +378,7 @@ class Store:
 
         Raises:
             ContinuationKeyError: the key is not one of this store, or was cut or altered.
+            ContinuationKeyExpired: it was given out too long ago.
             SnapshotExpired, TableChanged: what it continues is gone; start a new scan.
         """
         return self.resume_part(self._context.sealer.open(key))
@@ -388,6 +389,25 @@ class Store:
             base = tx.topology(key.base_topology)
         table = keep_lease(self._context, key)
         return Scan(self._context, table, base, key, ends_lease)
+
+    def rotate_secret(self, revoke: bool = False) -> int:
+        """Replace the secret that seals continuation keys; returns its number.
+
+        Keys that were given out go on until their time is up (30 days, or as long as snapshots are kept where
+        that is longer); then the old secret is deleted. Other processes seal with the new one within a
+        minute. Checkpoints of streams are signed with another secret, which stays.
+
+        Args:
+            revoke: delete the old secrets at once, as when somebody may have read them. Keys that were
+                given out before, and Spark reads that were planned, then end with
+                `ContinuationKeyError`; elsewhere within a minute.
+        """
+        revoke = arguments.flag("revoke", revoke)
+        with self._context.catalog.writing() as tx:
+            number = tx.add_secrets(KEYS)
+            tx.forget_secrets(revoke)
+        self._context.sealer.forget()
+        return number
 
     # Indexes
 
@@ -513,7 +533,10 @@ class Store:
         With a grace period shorter than the longest running write, files that it has staged are
         removed too; its commit is then refused and must be tried again.
         """
-        return upkeep.collect_garbage(self._context, arguments.seconds("grace_seconds", grace_seconds))
+        removed = upkeep.collect_garbage(self._context, arguments.seconds("grace_seconds", grace_seconds))
+        with self._context.catalog.writing() as tx:
+            tx.forget_secrets()
+        return removed
 
     def verify(self) -> list[str]:
         """Compare every fragment with its checksum; returns what is wrong, one text each."""

@@ -273,6 +273,17 @@ def test_binaries_hash_as_the_reference_whatever_their_lengths(
         assert spark_hash([pa.array(values, pa.binary())[start:]], seed).tolist() == expected
 
 
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 400), max_size=60), st.booleans(), st.integers(0, 99))
+def test_long_binaries_hash_as_the_reference_be_they_few_or_many(
+    lengths: list[int], equal: bool, seed: int
+) -> None:
+    generator = random.Random(seed)
+    values = [generator.randbytes(max(lengths) if equal else length) for length in lengths]
+    expected = [murmur_reference(value, 42) for value in values]
+    assert spark_hash([pa.array(values, pa.binary())]).tolist() == expected
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(LONGS, TEXTS), max_size=20), st.integers(0, 5))
 def test_several_columns_hash_as_the_reference(rows: list[tuple[int | None, str | None]], start: int) -> None:

@@ -252,7 +252,7 @@ def test_a_database_with_pages_of_garbage_is_damaged(where: Path) -> None:
         "DELETE FROM seal_keys",
         "UPDATE seal_keys SET secret = x'00'",
         "UPDATE seal_keys SET secret = 'text'",
-        "UPDATE seal_keys SET id = 65536",
+        "UPDATE seal_keys SET id = 65536 WHERE id = 2",
         "UPDATE store_state SET slots = 'many'",
         "UPDATE store_state SET slots = 0",
         "UPDATE store_state SET hash = 'md5'",

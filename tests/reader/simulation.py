@@ -75,12 +75,13 @@ class SimulatedScan:
                 page_rows=plan.page_rows,
                 page_bytes=plan.page_bytes,
                 lease="00" * 8,
-            )
+            ),
+            expires_at=1,
         )
 
     def resumed(self, key: str, returned: int) -> SimulatedScan:
         """A new driver that knows nothing but a key and what was returned before it."""
-        opened = SEALER.open(key)
+        opened = SEALER.open(key, now=0)
         return replace(
             self,
             cursors=opened.cursors,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import signal
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pyarrow as pa
 import pytest
 
@@ -28,8 +26,6 @@ from elasticscan.base.errors import (
     IndexNotReady,
     TableChanged,
 )
-from elasticscan.reader import ContinuationKey
-from elasticscan.reader.keys import pack
 from elasticscan.storage import build_runs, open_disk
 from elasticscan.store import Scan, Store, indexing, shards, writer
 from elasticscan.topology import IndexInfo
@@ -253,29 +249,6 @@ def test_a_key_of_an_index_scan_goes_on_when_all_has_moved(store: Store, path: s
     assert sorted(got, key=in_order) == expected
     if path == "one order":
         assert got == expected
-
-
-def sealed_as_version_1(made: Store, key: ContinuationKey) -> str:
-    """As the release before secondary indexes wrote it: ten fields."""
-    fields = msgpack.unpackb(pack(key))
-    assert len(fields) == 13
-    sealer = made.context.sealer
-    header, nonce = bytes([1]) + sealer._newest.to_bytes(2, "big"), os.urandom(12)
-    cipher = sealer._ciphers[sealer._newest]
-    sealed = cipher.encrypt(nonce, msgpack.packb(fields[:10]), header + sealer._store_id)
-    return base64.urlsafe_b64encode(header + nonce + sealed).decode().rstrip("=")
-
-
-@pytest.mark.parametrize("text", [None, "k < 5"])
-def test_a_key_of_the_release_without_indexes_still_goes_on(store: Store, text: str | None) -> None:
-    got, key, _ = first_page(store.scan("t", filter=text, index="none", page_rows=40))
-    old = sealed_as_version_1(store, store.context.sealer.open(key))
-    scan = store.resume(old)
-    assert scan.explain()["access"] == "direct"
-    store.move(1, "b")
-    got += read(scan)
-    wanted = [row for row in everything(store) if text is None or (row[1] is not None and row[1] < 5)]
-    assert sorted(got, key=in_order) == wanted
 
 
 # ------------------------------------------------------------------------------------ building

@@ -1,0 +1,63 @@
+"""Continuation keys of an open store: sealed and opened with the secrets that it has now."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from elasticscan.base.clock import Clock
+from elasticscan.base.limits import SECRETS_SECONDS
+from elasticscan.catalog import Catalog
+from elasticscan.reader import ContinuationKey, Sealer
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the catalog said at a time."""
+
+    sealer: Sealer
+    key_seconds: float
+    at: float
+
+
+class StoreSealer:
+    """Seals and opens continuation keys. Safe to share among threads.
+
+    Secrets are replaced while processes run, so they are looked up again every minute: a process never
+    seals with one that was replaced for longer than that. A key that names a secret which is not
+    known makes it look at once.
+    """
+
+    def __init__(self, catalog: Catalog, clock: Clock, store_id: str) -> None:
+        self._catalog, self._clock, self._store_id = catalog, clock, store_id
+        self._known = self._look()
+
+    def seal(self, key: ContinuationKey) -> str:
+        """Raises `KeyTooLong`."""
+        known = self._recent()
+        return known.sealer.seal(key, self._clock.now() + known.key_seconds)
+
+    def open(self, text: str) -> ContinuationKey:
+        """Raises `ContinuationKeyError`, `ContinuationKeyExpired`."""
+        known = self._recent()
+        if not known.sealer.knows(text):
+            known = self._known = self._look()
+        return known.sealer.open(text, self._clock.now())
+
+    def expiry(self) -> int:
+        """When a key ends that is sealed now, in whole seconds since the epoch."""
+        return math.ceil(min(self._clock.now() + self._recent().key_seconds, 2.0**53))
+
+    def forget(self) -> None:
+        """Look secrets up again before the next key."""
+        self._known = self._look()
+
+    def _recent(self) -> _Known:
+        known, now = self._known, self._clock.now()
+        if not known.at <= now < known.at + SECRETS_SECONDS:  # or the clock was set back
+            known = self._known = self._look()
+        return known
+
+    def _look(self) -> _Known:
+        with self._catalog.reading() as tx:
+            return _Known(Sealer(self._store_id, tx.seal_keys()), tx.key_seconds(), tx.now)

@@ -1,0 +1,216 @@
+"""Continuation keys of a store: their end, the secret's replacement, and keys of the longest rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.clock import ManualClock
+from elasticscan.base.errors import ContinuationKeyError, ContinuationKeyExpired, KeyTooLong
+from elasticscan.base.limits import KEY_SECONDS, MAX_KEY_BYTES, SECRETS_SECONDS
+from elasticscan.catalog import SecretTx
+from elasticscan.reader import keys
+from elasticscan.store import Store
+from elasticscan.store.sealing import StoreSealer
+
+START = 1_000_000.0
+YEAR = 365 * 86_400.0
+IDS = list(range(40))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    with Store.create(tmp_path / "s", ["a", "b"], tablets=4, slots=16, clock=clock) as made:
+        made.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
+        made.write("t", pa.table({"id": IDS}))
+        yield made
+
+
+def begun(store: Store) -> tuple[list[int], str]:
+    page = next(iter(store.scan("t", page_rows=7)))
+    assert page.key is not None
+    return page.rows["id"].to_pylist(), page.key
+
+
+def ends_whole(store: Store, got: list[int], key: str) -> bool:
+    return sorted(got + store.resume(key).to_table()["id"].to_pylist()) == IDS
+
+
+def test_a_key_ends_after_its_time_and_each_page_renews_it(store: Store, clock: ManualClock) -> None:
+    got, key = begun(store)
+    clock.advance(KEY_SECONDS - 1)
+    assert ends_whole(store, got, key)
+    page = next(iter(store.resume(key)))
+    clock.advance(1)
+    with pytest.raises(ContinuationKeyExpired, match="start a new scan"):
+        store.resume(key)
+    clock.advance(KEY_SECONDS - 2)
+    assert page.key is not None
+    assert ends_whole(store, got + page.rows["id"].to_pylist(), page.key)
+
+
+@pytest.mark.parametrize("where", ["store", "table"])
+def test_a_key_lives_as_long_as_its_snapshot_is_kept(tmp_path: Path, clock: ManualClock, where: str) -> None:
+    kept = YEAR if where == "store" else 60.0
+    with Store.create(tmp_path / "s", ["a"], 4, 16, retention_seconds=kept, clock=clock) as store:
+        store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
+        if where == "table":
+            store.set_retention("t", YEAR)
+            clock.advance(SECRETS_SECONDS)
+        store.write("t", pa.table({"id": IDS}))
+        got, key = begun(store)
+        store.rotate_secret()
+        clock.advance(YEAR - 1)
+        store.collect_garbage()
+        assert ends_whole(store, got, key)
+        clock.advance(1)
+        with pytest.raises(ContinuationKeyExpired):
+            store.resume(key)
+
+
+def test_keys_of_two_secrets_open_and_the_newer_seals(store: Store) -> None:
+    got, key = begun(store)
+    number = store.rotate_secret()
+    got_after, key_after = begun(store)
+    assert ends_whole(store, got, key)
+    assert ends_whole(store, got_after, key_after)
+    with store.context.catalog.reading() as tx:
+        assert max(tx.seal_keys()) == number
+        assert len(tx.seal_keys()) == 2
+
+
+def test_another_process_opens_keys_of_a_secret_that_it_has_not_seen(
+    store: Store, clock: ManualClock
+) -> None:
+    with Store.open(store.uri, clock=clock) as other:
+        other.rotate_secret()
+        got, key = begun(other)
+        assert ends_whole(store, got, key)
+
+
+def test_another_process_seals_with_the_new_secret_within_a_minute(store: Store, clock: ManualClock) -> None:
+    """So the last key of the old one ends before the old one is deleted."""
+    with Store.open(store.uri, clock=clock) as other:
+        other.rotate_secret()
+        clock.advance(SECRETS_SECONDS - 1)
+        got, late = begun(store)  # with the old one
+        clock.advance(1)
+        after = begun(store)
+        clock.advance(KEY_SECONDS - 2)
+        other.collect_garbage()
+        assert ends_whole(other, got, late)
+        other.rotate_secret(revoke=True)
+        other.rotate_secret()
+        with pytest.raises(ContinuationKeyError):
+            other.resume(after[1])
+
+
+def test_an_old_secret_is_dead_when_its_last_key_has_ended_and_is_then_deleted(
+    store: Store, clock: ManualClock
+) -> None:
+    _, key = begun(store)
+    store.rotate_secret()
+    clock.advance(KEY_SECONDS + 2 * SECRETS_SECONDS)
+    with store.context.catalog.writing() as tx:
+        assert len(tx.seal_keys()) == 1
+        assert tx.forget_secrets() == 1
+    with pytest.raises(ContinuationKeyError, match="its secret was replaced"):
+        store.resume(key)
+
+
+def test_garbage_collection_deletes_secrets_that_no_key_can_have(store: Store, clock: ManualClock) -> None:
+    store.rotate_secret()
+    store.collect_garbage()
+    clock.advance(KEY_SECONDS + 2 * SECRETS_SECONDS)
+    store.collect_garbage()
+    with store.context.catalog.writing() as tx:
+        assert tx.forget_secrets() == 0
+        assert tx.forget_secrets(revoke=True) == 0
+
+
+def test_a_revoked_secret_opens_nothing_here_at_once_and_elsewhere_within_a_minute(
+    store: Store, clock: ManualClock
+) -> None:
+    with Store.open(store.uri, clock=clock) as other:
+        _, key = begun(other)
+        store.rotate_secret(revoke=True)
+        with pytest.raises(ContinuationKeyError):
+            store.resume(key)
+        clock.advance(SECRETS_SECONDS)
+        with pytest.raises(ContinuationKeyError):
+            other.resume(key)
+        assert ends_whole(other, *begun(other))
+    assert ends_whole(store, *begun(store))
+
+
+def test_a_scan_under_way_goes_on_when_its_secret_is_revoked(store: Store) -> None:
+    pages = iter(store.scan("t", page_rows=7))
+    got = next(pages).rows["id"].to_pylist()
+    store.rotate_secret(revoke=True)
+    page = next(pages)
+    assert page.key is not None
+    assert ends_whole(store, got + page.rows["id"].to_pylist(), page.key)
+
+
+def test_the_secret_of_offsets_stays_when_that_of_keys_goes(store: Store) -> None:
+    def secrets() -> tuple[dict[int, bytes], dict[int, bytes]]:
+        with store.context.catalog.reading() as tx:
+            return tx.seal_keys(), tx.offset_keys()
+
+    (before, signs) = secrets()
+    store.rotate_secret(revoke=True)
+    (after, still) = secrets()
+    assert signs == still
+    assert not before.items() & after.items()
+    assert not signs.items() & after.items()
+
+
+def test_a_page_of_the_longest_keys_goes_on_from_its_own_key(tmp_path: Path) -> None:
+    """Zeros take two bytes in a position."""
+    texts = [byte * (MAX_KEY_BYTES // 2 - 8) for byte in (b"\0", b"x", b"\xff")]
+    rows = [(text, bytes([n])) for n, text in enumerate(texts * 2)]
+    schema = pa.schema([("one", pa.binary()), ("two", pa.binary())])
+    with Store.create(tmp_path / "s", ["a"], slots=1, tablets=1) as store:
+        store.create_table("t", schema, ["one", "two"])
+        store.write("t", pa.table({"one": [r[0] for r in rows], "two": [r[1] for r in rows]}, schema))
+        got, key = [], store.scan("t", page_rows=1).key
+        while key is not None:
+            page = next(iter(store.resume(key)))
+            got += page.rows.to_pylist()
+            key = page.key
+    assert sorted((row["one"], row["two"]) for row in got) == sorted(rows)
+
+
+def test_rows_are_not_given_out_with_a_key_that_would_be_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "MAX_KEY_CHARS", 10)
+    with pytest.raises(KeyTooLong):
+        next(iter(store.scan("t", page_rows=7)))
+    found = [row for rows in store.scan("t", page_rows=7).batches() for row in rows["id"].to_pylist()]
+    assert sorted(found) == IDS
+
+
+# What the tests above must notice.
+
+
+@pytest.mark.parametrize("fault", ["an expired key is accepted", "the key of a removed secret is accepted"])
+def test_a_store_without_the_rule_is_noticed(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    if fault.startswith("an expired"):
+        monkeypatch.setattr(StoreSealer, "seal", lambda self, key: self._recent().sealer.seal(key, 1e300))
+        with pytest.raises(pytest.fail.Exception):
+            test_a_key_ends_after_its_time_and_each_page_renews_it(store, clock)
+    else:
+        monkeypatch.setattr(SecretTx, "forget_secrets", lambda *_: 0)
+        with pytest.raises(pytest.fail.Exception):
+            test_a_revoked_secret_opens_nothing_here_at_once_and_elsewhere_within_a_minute(store, clock)
