@@ -50,6 +50,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from elasticscan.base.redaction import redact, redacted
+
 
 class ElasticScanError(Exception):
     """Base of all errors; `fields` holds the details that the message mentions."""
@@ -57,9 +59,11 @@ class ElasticScanError(Exception):
     code: ClassVar[str] = "ES_ERROR"
 
     def __init__(self, message: str, **fields: Any) -> None:
+        # Whoever made the text: no URI's password gets into a log by way of an error.
+        message = redact(message)
         super().__init__(message)
         self.message = message
-        self.fields = fields
+        self.fields: dict[str, Any] = {name: redacted(value) for name, value in fields.items()}
 
     def __str__(self) -> str:
         return f"[{self.code}] {self.message}"

@@ -31,6 +31,7 @@ from elasticscan.base.errors import (
     StoreNotFound,
     StoreTooNew,
 )
+from elasticscan.base.redaction import shown, without
 from elasticscan.catalog.tables import FORMAT_VERSION, MIGRATIONS, store_state
 
 BUSY_SECONDS = 120.0
@@ -61,15 +62,24 @@ def make_engine(url: str | Path) -> Engine:
         parsed = URL.create("sqlite", database=str(url)) if isinstance(url, Path) else make_url(url)
         sqlite = parsed.get_backend_name() == "sqlite"
         if sqlite and parsed.database in (None, "", ":memory:"):
-            raise InvalidOption(f"{url} names no file; a catalog has to outlive its process", option="uri")
+            raise InvalidOption(
+                f"{shown(url)} names no file; a catalog has to outlive its process", option="uri"
+            )
         arguments: dict[str, Any] = {"connect_args": {"timeout": BUSY_SECONDS}} if sqlite else {}
-        engine = create_engine(parsed, pool_size=8, max_overflow=32, **arguments)
+        # Parameters of statements are secrets and rows' values: errors do not tell them.
+        engine = create_engine(parsed, pool_size=8, max_overflow=32, hide_parameters=True, **arguments)
     except ArgumentError as error:
         raise InvalidOption(
-            f"{url} is neither a directory nor the URL of a database that can hold a catalog ({error}); "
-            "shards may be anywhere, but a catalog needs one of the two",
+            f"{shown(url)} is neither a directory nor the URL of a database that can hold a catalog "
+            f"({without(error, url)}); shards may be anywhere, but a catalog needs one of the two",
             option="uri",
-        ) from error
+        ) from None  # its text may have the URL's password in it
+    except ValueError:
+        raise InvalidOption(
+            f"{shown(url)} names a port that is no number; in a password, '/', ':', '@' and '?' are written "
+            "as %2F, %3A, %40 and %3F",
+            option="uri",
+        ) from None
     except ImportError as error:
         raise InvalidOption(
             f"the driver for {parsed.drivername} is not installed ({error}); for PostgreSQL: "

@@ -14,6 +14,7 @@ from rich.table import Table as Listing
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_PAGE_ROWS
+from elasticscan.base.redaction import shown
 from elasticscan.cli.files import kind_of, open_writer
 from elasticscan.cli.options import Columns, Filter, IndexChoice, Json, Snapshot, Uri, names_of
 from elasticscan.cli.output import (
@@ -167,7 +168,7 @@ def _tell(told: _Told, uri: str) -> None:
         f"{told.rows:,} rows of snapshot {told.snapshot}" + ("." if told.key is None else "; there are more:")
     )
     if told.key is not None:
-        console().print(f"elasticscan scan {uri} --key {told.key}", markup=False, soft_wrap=True)
+        console().print(f"elasticscan scan {shown(uri)} --key {told.key}", markup=False, soft_wrap=True)
 
 
 def _tell_file(told: _Told, path: Path, as_json: bool) -> None:

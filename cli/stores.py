@@ -10,6 +10,7 @@ from rich.table import Table
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
+from elasticscan.base.redaction import shown
 from elasticscan.cli.options import Json, Uri, seconds_of, shards_of
 from elasticscan.cli.output import console, print_json, say, size
 from elasticscan.cli.picture import picture
@@ -43,7 +44,7 @@ def create(
     if json:
         print_json(found)
     else:
-        say(f"Created {uri}: {len(found['tablets'])} tablets at {', '.join(names)}.")
+        say(f"Created {shown(uri)}: {len(found['tablets'])} tablets at {', '.join(names)}.")
 
 
 def status(
@@ -62,7 +63,7 @@ def status(
     if json:
         print_json(found)
     else:
-        console().print(picture(uri, found))
+        console().print(picture(shown(uri), found))
 
 
 def _tell_streams(found: list[dict[str, Any]], json: bool) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from threading import Lock
 
 from elasticscan.base.errors import TableChanged
+from elasticscan.base.redaction import shown
 from elasticscan.store import Store
-from elasticscan.store.location import CATALOG_FILE
+from elasticscan.store.location import CATALOG_FILE, resolved
 
 _MOST_OPEN = 8
 _open: OrderedDict[tuple[int, str, object], Store] = OrderedDict()
@@ -26,6 +27,7 @@ def opened(uri: str, store_id: str | None = None) -> Store:
     Raises:
         TableChanged: the store at `uri` is not the one that the plan was made for.
     """
+    uri = resolved(uri)
     key = (os.getpid(), uri, _identity(uri))
     with _lock:
         found = _open.get(key)
@@ -36,8 +38,8 @@ def opened(uri: str, store_id: str | None = None) -> Store:
         _open.move_to_end(key)
     if store_id is not None and found.context.info.store_id != store_id:
         raise TableChanged(
-            f"the store at {uri} is another one than when this was planned; load the DataFrame again",
-            uri=uri,
+            f"the store at {shown(uri)} is another one than when this was planned; load the DataFrame again",
+            uri=shown(uri),
         )
     return found
 

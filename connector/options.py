@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +15,7 @@ from typing import TypeVar
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, MAX_PAGE_ROWS, NAME_PATTERN
 from elasticscan.catalog import Txn
+from elasticscan.store.location import FROM_ENVIRONMENT, resolved
 
 DEFAULT_SPLIT_BYTES = 512 << 20
 
@@ -110,7 +111,8 @@ class Options:
     """Options as values. Built by `parse_options`, which checks each and all together.
 
     Attributes:
-        store: the store's uri; a directory is absolute, since tasks may run in another one.
+        store: the store's uri, or `env:` and the name of a variable that holds it; a directory is absolute,
+            since tasks may run in another one.
         table: the table's name.
         columns, filter: what a read returns.
         index: "auto", "none" or an index's name.
@@ -132,7 +134,7 @@ class Options:
         changes: how changes are read.
     """
 
-    store: str
+    store: str = field(repr=False)
     table: str
     columns: tuple[str, ...] | None = None
     filter: str | None = None
@@ -353,7 +355,17 @@ def _where(values: Mapping[str, str]) -> tuple[str, str]:
     return _absolute(store), table
 
 
+def located(options: Options) -> Options:
+    """The options with the store's own uri, where they name an environment variable that holds it.
+
+    Tasks may run where it is not set. What goes to them is not shown in plans, as options are.
+    """
+    return replace(options, store=_absolute(resolved(options.store)))
+
+
 def _absolute(uri: str) -> str:
+    if uri.startswith(FROM_ENVIRONMENT):
+        return uri
     if uri.startswith("file://"):
         uri = uri.removeprefix("file://")
     return uri if "://" in uri else str(Path(uri).absolute())

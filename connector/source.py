@@ -21,6 +21,7 @@ from elasticscan.connector.options import (
     check_for_batch,
     check_for_stream,
     check_for_write,
+    located,
     parse_options,
 )
 from elasticscan.connector.pushdown import PushdownReader
@@ -66,11 +67,11 @@ class ElasticScanSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return ElasticScanStreamWriter(
-            check_for_write(parse_options(self.options, stream_write=True)), schema, overwrite
+            check_for_write(located(parse_options(self.options, stream_write=True))), schema, overwrite
         )
 
     def _options(self) -> Options:
-        return parse_options(self.options)
+        return located(parse_options(self.options))
 
 
 def register(spark: SparkSession) -> None:

@@ -19,6 +19,7 @@ from elasticscan.base.errors import (
     TableNotFound,
     UnsupportedType,
 )
+from elasticscan.base.redaction import shown
 from elasticscan.catalog import Txn
 from elasticscan.connector.access import opened
 from elasticscan.connector.conversion import FromSpark, arrow_schema
@@ -156,8 +157,9 @@ class TableWriter:
         if store.context.info.store_id != self.store_id:
             store.close()
             raise TableChanged(
-                f"the store at {self._uri} was replaced while rows were written to it; nothing was committed",
-                uri=self._uri,
+                f"the store at {shown(self._uri)} was replaced while rows were written to it; nothing "
+                "was committed",
+                uri=shown(self._uri),
             )
         return store
 

@@ -208,7 +208,7 @@ class Sealer:
         key, expires_at = unpack(packed)
         if now >= expires_at:
             raise ContinuationKeyExpired(
-                f"the time of this continuation key is up since {now - expires_at:,.0f} s; each page renews it, "
+                f"the time of this continuation key is up since {now - expires_at:,.0f} s; pages renew it, "
                 "so it belongs to a page that was read long ago: start a new scan",
                 expired_at=expires_at,
             )

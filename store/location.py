@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from elasticscan.base.errors import InvalidOption, ShardUnavailable, StoreDamaged
 
 CATALOG_FILE = "catalog.db"
+FROM_ENVIRONMENT = "env:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +20,12 @@ class Location:
     moved or mounted elsewhere.
     """
 
-    uri: str
+    uri: str = field(repr=False)
     directory: Path | None
 
     @classmethod
     def of(cls, uri: str | Path) -> Location:
-        text = str(uri)
+        text = resolved(str(uri))
         if not text:
             raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
         if text.startswith("file://"):
@@ -86,3 +88,21 @@ class Location:
             raise ShardUnavailable(
                 f"the shard's storage {root} cannot be made: {error}", root=root
             ) from error
+
+
+def resolved(uri: str) -> str:
+    """The URI itself, or the one that an environment variable holds: `env:NAME`.
+
+    So a URL with a password need not stand in a command line, a notebook or a Spark plan.
+    """
+    if not uri.startswith(FROM_ENVIRONMENT):
+        return uri
+    name = uri.removeprefix(FROM_ENVIRONMENT)
+    found = os.environ.get(name)
+    if not found:
+        raise InvalidOption(
+            f"{uri} names the environment variable {name!r}, which is not set here; set it where the store "
+            "is opened: for Spark, where the driver is started",
+            option="uri",
+        )
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from elasticscan.base.errors import OperatorNeeded
+from elasticscan.base.redaction import shown
 from elasticscan.store import upkeep
 from elasticscan.store.context import Context
 from elasticscan.store.streams import streams_in
@@ -67,7 +68,7 @@ def status_of(context: Context) -> dict[str, Any]:
         "shards": [
             {
                 "name": shard.name,
-                "root": shard.root,
+                "root": shown(shard.root),
                 "draining": shard.draining,
                 "tablets": sum(t.shard == shard.id for t in placement.tablets),
                 "bytes": sum(f.serving_bytes for f in fragments if f.shard == shard.id),

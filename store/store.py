@@ -22,6 +22,7 @@ from elasticscan.base.limits import (
     RETENTION_SECONDS,
     check_name,
 )
+from elasticscan.base.redaction import shown, without
 from elasticscan.catalog import KEYS, Catalog, Commit, NewStore
 from elasticscan.reader import ContinuationKey, Predicate
 from elasticscan.storage import Disk, check_definition, open_disk, stored_schema
@@ -113,7 +114,7 @@ class Store:
             location.make_root(root)
             if not there_already:  # else the catalog has a better word for it
                 check_free(disk, root)
-        Catalog.create(location.catalog_url, clock, str(uri), NewStore(roots, placement, hash, kept))
+        Catalog.create(location.catalog_url, clock, shown(uri), NewStore(roots, placement, hash, kept))
         store = cls.open(uri, clock, disks)
         for disk in opened:
             claim(disk, store.context.info.store_id)
@@ -136,12 +137,15 @@ class Store:
         location = Location.of(arguments.place("uri", uri))
         if not location.exists():
             raise StoreNotFound(
-                f"{uri} holds no elasticscan store; create one with Store.create or `elasticscan create`",
-                uri=str(uri),
+                f"{shown(uri)} holds no elasticscan store; create one with Store.create or "
+                "`elasticscan create`",
+                uri=shown(uri),
             )
         location.check_not_empty()
-        catalog = Catalog(location.catalog_url, clock, str(uri))
-        return cls(Context(catalog, clock, lambda root: disks(location.root(root))), location, disks)
+        catalog = Catalog(location.catalog_url, clock, shown(uri))
+        return cls(
+            Context(catalog, clock, lambda root: _disk_at(disks, location.root(root))), location, disks
+        )
 
     def close(self) -> None:
         """Let go of database connections."""
@@ -557,8 +561,11 @@ def _disk_at(disks: Callable[[str], Disk], root: str) -> Disk:
         return disks(root)
     except (ValueError, NotImplementedError) as error:  # Arrow's words for what is no place it knows
         raise InvalidOption(
-            f"{root} cannot be a shard's storage: {error}; name a directory or a URI that pyarrow.fs knows",
+            f"{shown(root)} cannot be a shard's storage: {without(error, root)}; name a directory or a URI "
+            "that pyarrow.fs knows",
             option="shards",
-        ) from error
+        ) from None  # its text may have the root's password in it
     except OSError as error:
-        raise ShardUnavailable(f"the shard's storage {root} cannot be used: {error}", root=root) from error
+        raise ShardUnavailable(
+            f"the shard's storage {shown(root)} cannot be used: {without(error, root)}", root=shown(root)
+        ) from None

@@ -1,0 +1,136 @@
+"""URIs as they may be shown: without passwords, tokens and keys.
+
+Catalog URLs and roots of shards may hold credentials. They pass through errors, logs, `status`, the
+command line and Spark's event log, which more people read than may know them. So whatever puts a
+URI into a text calls `shown`; and every error of ours goes through `redact`, whoever made its text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import quote, unquote
+
+HIDDEN = "***"
+
+# What no secret is in. Drivers know more parameters than we do, so those that are not here are hidden.
+_HARMLESS = frozenset(
+    [
+        "allow_bucket_creation",
+        "allow_bucket_deletion",
+        "allow_delayed_open",
+        "anonymous",
+        "application_name",
+        "charset",
+        "client_encoding",
+        "connect_timeout",
+        "dbname",
+        "driver",
+        "endpoint_override",
+        "gssencmode",
+        "host",
+        "hostaddr",
+        "keepalives",
+        "mode",
+        "options",
+        "port",
+        "region",
+        "replication",
+        "retry_limit_seconds",
+        "scheme",
+        "sslmode",
+        "target_session_attrs",
+        "timeout",
+        "uri",
+    ]
+)
+# A password may have blanks in it: a URI reaches to the last `@` of its line, but not into another URI.
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://(?:(?:(?!://)[^\n])*@)?\S*")
+_NO_PART = "'\"`()<>,;"  # what stands around a URI in a sentence
+
+
+def shown(uri: object) -> str:
+    """A URI without its password and without parameters that may be secret. Paths stay as they are.
+
+    Where it cannot be told where a password ends, because it has `@` or `/` in it, more goes than need be.
+
+    >>> shown("postgresql+psycopg://ann:pa/ss@db:5432/flights?sslmode=require&sslpassword=x")
+    'postgresql+psycopg://ann:***@db:5432/flights?sslmode=require&sslpassword=***'
+    """
+    text = str(uri)
+    scheme, mark, rest = text.partition("://")
+    if not mark:
+        return text
+    head, question, query = rest.partition("?")
+    if "@" in query and ":" in head:  # is that `?` in a password, or the `@` in a parameter?
+        return f"{scheme}://{HIDDEN}"
+    named, at, place = head.rpartition("@")
+    if at and not head.startswith("/"):
+        user, colon, _ = named.partition(":")
+        head = f"{user}:{HIDDEN}@{place}" if colon else head  # users and containers stand there as well
+    query = "&".join(_parameter(part) for part in query.split("&"))
+    return f"{scheme}://{head}{question}{query}"
+
+
+def _parameter(part: str) -> str:
+    name, equals, value = part.partition("=")
+    if not equals:
+        return HIDDEN if part else part
+    if unquote(name).lower() not in _HARMLESS:
+        return f"{name}={HIDDEN}"
+    return f"{name}={_harmless(value)}"
+
+
+def _harmless(value: str) -> str:
+    """An address may be a URL with a password in its turn, and options may name one."""
+    plain = unquote(value)
+    if "://" in plain:
+        safe = shown(plain)
+        return value if safe == plain else quote(safe, safe="/:@*")
+    return HIDDEN if re.search(r"(?i)passw|secret|token", plain) else value
+
+
+def redact(text: str) -> str:
+    """A text with every URI in it as it may be shown."""
+    return _URI.sub(_redacted, text) if "://" in text else text
+
+
+def _redacted(found: re.Match[str]) -> str:
+    uri = found.group()
+    core = uri.rstrip(_NO_PART + ".")
+    return shown(core) + uri[len(core) :]
+
+
+def redacted(value: object) -> object:
+    """A value of an error's fields: texts in it are redacted, whatever they are in."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {key: redacted(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(redacted(each) for each in value) if type(value) in (list, tuple) else value
+    return value
+
+
+def without(text: object, uri: object) -> str:
+    """A text that somebody else's code made of a URI (a driver, Arrow), without the URI's secrets."""
+    found = str(text)
+    for secret in sorted(_secrets(str(uri)), key=len, reverse=True):
+        found = found.replace(secret, HIDDEN)
+    return redact(found)
+
+
+def _secrets(uri: str) -> Iterable[str]:
+    """Whatever of a URI may be secret, as it is written and decoded."""
+    if shown(uri) == uri:
+        return ()
+    rest = uri.partition("://")[2]
+    raw = {uri, rest.rpartition("@")[0].partition(":")[2]}
+    raw.add(rest.partition("?")[0].rpartition("@")[0].partition(":")[2])
+    for part in rest.partition("?")[2].split("&"):
+        if _parameter(part) != part:
+            value = part.partition("=")[2]
+            raw |= {value, unquote(value).rpartition("=")[2], *_secrets(unquote(value))}
+    return {
+        each for each in raw | {unquote(each) for each in raw} if len(each) > 2
+    }  # others are in every text

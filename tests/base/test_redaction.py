@@ -1,0 +1,89 @@
+"""No password, token or key of a URI is shown, whatever form the URI has."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base.errors import ElasticScanError, StoreNotFound
+from elasticscan.base.redaction import redact, shown, without
+
+HARMLESS = [
+    "/data/flights.store",
+    "flights.store",
+    "file:///data/a:b@c",
+    "sqlite:////data/x.db",
+    "postgresql+psycopg://ann@db:5432/flights?sslmode=require&application_name=x",
+    "s3://bucket/prefix?region=eu-west-1&scheme=http&endpoint_override=127.0.0.1%3A9000",
+    "gs://anonymous@bucket/x",
+    "abfss://container@account.dfs.core.windows.net/x",
+    "env:FLIGHTS",
+]
+SHAPES = [
+    "postgresql+psycopg://ann:{}@db:5432/flights",
+    "postgresql+psycopg://ann:{}@db/flights?sslmode=require",
+    "postgresql://db/flights?user=ann&password={}",
+    "postgresql://db:5432/flights?sslpassword={}&x={}",
+    "postgresql://db/flights?PassWord={}",
+    "mysql://:{}@db/x",
+    "s3://AKIA1:{}@bucket/prefix",
+    "s3://AKIA1:{}@bucket/prefix?region=x&secret_key={}&session_token={}",
+    "s3://bucket/x?endpoint_override=http%3A%2F%2Fann%3A{}%40h%3A9000",
+    "abfs://account:{}@host/x?{}",
+    "postgresql://db/x?options=-cpassword%3D{}",
+    "HTTPS://u:{}@h",
+    "wat://u:{}",
+]
+SECRETS = [
+    "hunter2hunter2",
+    "hunter2hunter2%40%2F",
+    "a/hunter2hunter2",
+    "hunter2@hunter2hunter2",
+    "hunter2hunter2?x",
+]
+
+
+@pytest.mark.parametrize("uri", HARMLESS)
+def test_what_has_no_secret_is_shown_as_it_is(uri: str) -> None:
+    assert shown(uri) == uri
+    assert redact(f"the store '{uri}' is {uri}.") == f"the store '{uri}' is {uri}."
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_secret_is_shown(shape: str, secret: str) -> None:
+    uri = shape.replace("{}", secret)
+    if "@" not in shape.partition("{}")[2] and "://u:{}" in shape:
+        uri += "@host"
+    for text in (
+        shown(uri),
+        redact(f"{uri} is no store"),
+        redact(f"no store at '{uri}', nor at {uri}: see /x and {uri}/t"),
+        redact(f"file:///data/x, {uri}."),
+        redact(repr({"uri": uri})),
+        without(f"cannot parse {uri!r} at {uri if '%3' in shape else secret!r}", uri),
+    ):
+        assert "hunter2" not in text
+    assert shown(shown(uri)) == shown(uri)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text(st.characters(codec="ascii", exclude_characters="\n"), min_size=1, max_size=12))
+def test_no_password_is_shown_whatever_is_in_it(text: str) -> None:
+    password = f"hunter2{text}hunter2"
+    assert "hunter2" not in shown(f"postgresql://ann:{password}@db/x")
+    if "://" not in password:
+        assert "hunter2" not in redact(f"at postgresql://ann:{password}@db/x it is")
+
+
+def test_errors_redact_their_text_and_their_fields() -> None:
+    uri = "postgresql://ann:hunter2@db/x"
+    error = StoreNotFound(f"{uri} holds no store", uri=uri, more={"roots": [uri, (uri,)]}, count=3)
+    for each in (error, pickle.loads(pickle.dumps(error))):
+        assert isinstance(each, ElasticScanError)
+        assert "hunter2" not in f"{each} {each!r} {each.args} {each.fields}"
+        assert each.fields["count"] == 3
+        assert each.fields["more"]["roots"][1] == ("postgresql://ann:***@db/x",)

@@ -1,0 +1,99 @@
+"""Passwords of catalogs and roots are in no error, status or output of a store."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import ElasticScanError, InvalidOption, ShardUnavailable
+from elasticscan.storage import MemoryDisk
+from elasticscan.store import Store
+from elasticscan.store.location import Location
+
+SECRET = "hunter2"
+CATALOGS = [
+    f"wat://ann:{SECRET}@db/x",
+    f"postgresql+psycopg://ann:{SECRET}@127.0.0.1:port/x",
+    f"postgresql+psycopg://ann:{SECRET}/x@127.0.0.1:1/x?connect_timeout=1",
+    f"postgresql+psycopg://ann:{SECRET}@127.0.0.1:1/x?connect_timeout=1&sslpassword={SECRET}",
+    f"postgresql+psycopg://ann:{SECRET}@127.0.0.1:1/x?sslmode={SECRET}",
+    f"postgresql+wat://ann:{SECRET}@db/x",
+    f"sqlite://ann:{SECRET}@/x",
+    f"s3://KEY:{SECRET}@bucket/x",
+]
+ROOTS = [
+    f"wat://KEY:{SECRET}@bucket/x",
+    f"s3://KEY:{SECRET}@bucket/x?wat={SECRET}",
+    f"s3://KEY:{SECRET} x@bucket/x",
+    f"s3://KEY:a/{SECRET}@bucket/x",
+    f"gs://KEY:{SECRET}@bucket/x",
+]
+
+
+def told(call: Callable[[], Any]) -> str:
+    """All that a log would have of an error: its text, its fields, its causes."""
+    with pytest.raises(ElasticScanError) as caught:
+        call()
+    error = caught.value
+    lines = traceback.format_exception(error)
+    return "".join(line for line in lines if not line.startswith("  ")) + repr(error) + repr(error.fields)
+
+
+@pytest.mark.parametrize("uri", CATALOGS)
+def test_no_error_of_a_catalog_shows_its_password(uri: str, tmp_path: Path) -> None:
+    assert SECRET not in told(lambda: Store.open(uri))
+    assert SECRET not in told(lambda: Store.create(uri, {"a": str(tmp_path / "a")}))
+    assert SECRET not in told(lambda: Store.create(uri, ["a"]))
+    assert SECRET not in repr(Location.of(uri))
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_no_error_of_a_root_shows_its_password(root: str, tmp_path: Path) -> None:
+    assert SECRET not in told(lambda: Store.create(tmp_path / "s", {"a": root}))
+    with Store.create(tmp_path / "t", ["a"]) as store:
+        assert SECRET not in told(lambda: store.expand({"b": root}))
+
+
+def test_a_status_and_errors_about_roots_show_no_password(tmp_path: Path) -> None:
+    disks: dict[str, MemoryDisk] = {}
+    root = f"s3://KEY:{SECRET}@bucket/x?secret_key={SECRET}"
+
+    def disk(root: str) -> MemoryDisk:
+        return disks.setdefault(root, MemoryDisk())
+
+    with Store.create(tmp_path / "s", {"a": root}, disks=disk) as store:
+        store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
+        assert SECRET not in repr(store.status())
+        assert SECRET not in told(lambda: store.expand({"b": root}))
+        assert SECRET not in repr(store)
+
+        def away(root: str) -> MemoryDisk:
+            raise OSError(f"cannot reach {root} with {SECRET}")
+
+        with Store.open(store.uri, disks=away) as other:
+            assert SECRET not in told(lambda: other.write("t", pa.table({"id": [1]})))
+
+
+def test_a_store_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIPS", str(tmp_path / "s"))
+    Store.create("env:TRIPS", ["a"]).close()
+    with Store.open(tmp_path / "s"), Store.open("env:TRIPS") as store:
+        assert store.tables() == ()
+    with pytest.raises(InvalidOption, match="environment variable 'TRAPS'"):
+        Store.open("env:TRAPS")
+
+
+def test_errors_of_statements_do_not_tell_their_parameters(tmp_path: Path) -> None:
+    """Secrets are among them."""
+    with Store.create(tmp_path / "s", ["a"]) as store:
+        with store.context.catalog.reading() as tx:
+            secret = next(iter(tx.seal_keys().values()))
+        engine = store.context.catalog._engine
+        assert engine.hide_parameters
+        assert repr(secret) not in repr(store.status())
+    assert issubclass(ShardUnavailable, ElasticScanError)
