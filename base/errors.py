@@ -72,6 +72,10 @@ class ElasticScanError(Exception):
         return (_rebuild, (type(self), self.message, self.fields))
 
 
+class StoreReadableByAll(UserWarning):
+    """A store whose catalog every user of the machine can read; filter it where that is meant."""
+
+
 def _rebuild(kind: type[ElasticScanError], message: str, fields: dict[str, Any]) -> ElasticScanError:
     return kind(message, **fields)
 

@@ -12,10 +12,21 @@ from typing import Any
 from sqlalchemy import delete, insert, select, text, update
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import AlreadyExists, MoveInProgress
+from elasticscan.base.errors import AlreadyExists, MoveInProgress, ReadOnlyStore
 from elasticscan.catalog.commits import CommitTx
-from elasticscan.catalog.engine import Watch, check_format, make_engine, reading, told_plainly, writing
+from elasticscan.catalog.engine import (
+    Watch,
+    check_format,
+    file_of,
+    make_engine,
+    make_file,
+    reading,
+    told_plainly,
+    why_read_only,
+    writing,
+)
 from elasticscan.catalog.placement import decoding
+from elasticscan.catalog.readonly import why_not_writable
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
 from elasticscan.catalog.tables import (
     FORMAT_VERSION,
@@ -91,17 +102,35 @@ class NewStore:
 
 
 class Catalog:
-    """Opens transactions. Safe to use from several threads and after a fork."""
+    """Opens transactions. Safe to use from several threads and after a fork.
 
-    def __init__(self, url: str | Path, clock: Clock, where: str) -> None:
-        self._engine = make_engine(url)
+    Attributes:
+        read_only: why nothing can be written through it, or None.
+    """
+
+    def __init__(self, url: str | Path, clock: Clock, where: str, read_only: bool = False) -> None:
+        file = file_of(url)
+        self.read_only = "it was opened with read_only=True" if read_only else None
+        if file is not None and file.exists():
+            self.read_only = self.read_only or why_not_writable(file)
+        self._engine = make_engine(url, self.read_only is not None)
         self._clock = clock
         check_format(self._engine, where)
-        self._watch = Watch(self._engine, select(store_state.c.layout, store_state.c.last_commit))
+        self.read_only = self.read_only or why_read_only(self._engine)
+        # A copy of a file does not tell of changes to it: then each look is a transaction.
+        watched = file is None or self.read_only is None
+        self._watch = (
+            None
+            if not watched
+            else Watch(self._engine, select(store_state.c.layout, store_state.c.last_commit))
+        )
 
     @staticmethod
     def create(url: str | Path, clock: Clock, where: str, new: NewStore) -> None:
         """Make the tables and the first rows, or nothing; refuses a catalog that is there already."""
+        if (file := file_of(url)) is not None:
+            # A store's directory says who may read the store; one that others chose says nothing.
+            make_file(file, like_directory=isinstance(url, Path))
         engine = make_engine(url)
         try:
             with (
@@ -141,7 +170,8 @@ class Catalog:
             engine.dispose()
 
     def close(self) -> None:
-        self._watch.close()
+        if self._watch is not None:
+            self._watch.close()
         self._engine.dispose()
 
     @contextmanager
@@ -155,13 +185,26 @@ class Catalog:
         """A transaction that may change things; one at a time over all processes.
 
         Ends in a commit, or in nothing at all when the block raises.
+
+        Raises:
+            ReadOnlyStore: the catalog cannot be written.
         """
+        self.check_writable()
         with writing(self._engine) as connection:
             yield Tx(connection, self._clock.now())
 
+    def check_writable(self) -> None:
+        """Raises `ReadOnlyStore` when nothing can be written; to be asked before work is begun."""
+        if self.read_only is not None:
+            raise ReadOnlyStore(
+                f"the store is open for reading alone: {self.read_only}; nothing was changed, do this where "
+                "the catalog can be written",
+                why=self.read_only,
+            )
+
     def versions(self) -> tuple[int, int]:
         """(layout, last commit), the cheapest look at whether anything changed."""
-        row = self._watch.row()
+        row = None if self._watch is None else self._watch.row()
         if row is not None:
             return row[0], row[1]
         with self.reading() as tx:

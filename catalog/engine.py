@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import URL, Connection, Engine, Select, create_engine, event, inspect, select, update
+from sqlalchemy import URL, Connection, Engine, Select, create_engine, event, func, inspect, select, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -27,14 +27,17 @@ from elasticscan.base.errors import (
     CatalogUnavailable,
     DiskFull,
     InvalidOption,
+    ReadOnlyStore,
     StoreDamaged,
     StoreNotFound,
     StoreTooNew,
 )
 from elasticscan.base.redaction import shown, without
+from elasticscan.catalog.readonly import read_only_engine
 from elasticscan.catalog.tables import FORMAT_VERSION, MIGRATIONS, store_state
 
 BUSY_SECONDS = 120.0
+_READ_ONLY_STATES = ("42501", "25006")  # PostgreSQL: insufficient_privilege, read_only_sql_transaction
 
 
 # Engines of this process, for as long as somebody holds them.
@@ -51,7 +54,7 @@ def _forget_connections() -> None:
 os.register_at_fork(after_in_child=_forget_connections)
 
 
-def make_engine(url: str | Path) -> Engine:
+def make_engine(url: str | Path, read_only: bool = False) -> Engine:
     """An engine whose transactions start exactly when asked, and survive a fork.
 
     A path is the file of an SQLite database; it may hold what a URL would take for something else.
@@ -59,12 +62,16 @@ def make_engine(url: str | Path) -> Engine:
     commit that was acknowledged is on the disk.
     """
     try:
-        parsed = URL.create("sqlite", database=str(url)) if isinstance(url, Path) else make_url(url)
+        parsed = _parsed(url)
         sqlite = parsed.get_backend_name() == "sqlite"
         if sqlite and parsed.database in (None, "", ":memory:"):
             raise InvalidOption(
                 f"{shown(url)} names no file; a catalog has to outlive its process", option="uri"
             )
+        if sqlite and read_only:
+            engine = read_only_engine(Path(str(parsed.database)))
+            _ENGINES.add(engine)
+            return engine
         arguments: dict[str, Any] = {"connect_args": {"timeout": BUSY_SECONDS}} if sqlite else {}
         # Parameters of statements are secrets and rows' values: errors do not tell them.
         engine = create_engine(parsed, pool_size=8, max_overflow=32, hide_parameters=True, **arguments)
@@ -90,6 +97,53 @@ def make_engine(url: str | Path) -> Engine:
         _prepare_sqlite(engine)
     _ENGINES.add(engine)
     return engine
+
+
+def _parsed(url: str | Path) -> URL:
+    return URL.create("sqlite", database=str(url)) if isinstance(url, Path) else make_url(url)
+
+
+def file_of(url: str | Path) -> Path | None:
+    """The file that a catalog is in; None where it is in a database server, or nowhere."""
+    try:
+        parsed = _parsed(url)
+        named = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
+    except (ArgumentError, ValueError, ImportError):  # told when it is opened
+        return None
+    return Path(str(parsed.database)) if named else None
+
+
+def make_file(path: Path, like_directory: bool) -> None:
+    """An empty file for a new catalog: its owner's, or also of those who may read its directory.
+
+    Whatever the umask is. What SQLite puts beside it gets its mode.
+    """
+    try:
+        mode = path.parent.stat().st_mode & 0o666 if like_directory else 0
+        made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError:  # it is there already; or cannot be made, which SQLite tells
+        return
+    os.fchmod(made, mode | 0o600)
+    os.close(made)
+
+
+def why_read_only(engine: Engine) -> str | None:
+    """Why a database server lets this user only read; None when it may write, or does not say."""
+    if engine.dialect.name != "postgresql":
+        return None
+    with reading(engine) as connection:
+        may_write, only_reads, standby = connection.execute(
+            select(
+                func.has_table_privilege(store_state.name, "UPDATE"),
+                func.current_setting("transaction_read_only"),
+                func.pg_is_in_recovery(),
+            )
+        ).one()
+    if standby:
+        return "the database server is a standby, which only reads"
+    if only_reads == "on":
+        return "transactions of this database user only read"
+    return None if may_write else "this database user may not change the catalog's tables"
 
 
 def _prepare_sqlite(engine: Engine) -> None:
@@ -219,6 +273,8 @@ def told_plainly(engine: Engine) -> Iterator[None]:
             raise DiskFull(
                 f"the catalog's disk is full ({text}); nothing was committed: free some space and try again"
             ) from error
+        if "readonly database" in text:
+            raise _read_only(text) from error
         if "no such table" in text or "no such column" in text:
             raise _damaged(text) from error
         raise CatalogUnavailable(
@@ -228,6 +284,8 @@ def told_plainly(engine: Engine) -> Iterator[None]:
     except DBAPIError as error:
         if type(error) is DatabaseError or "malformed" in str(error.orig):
             raise _damaged(error.orig) from error
+        if getattr(error.orig, "sqlstate", None) in _READ_ONLY_STATES:
+            raise _read_only(str(error.orig).strip()) from error
         raise
     except (NoResultFound, MultipleResultsFound) as error:
         raise _damaged(error) from error
@@ -236,6 +294,12 @@ def told_plainly(engine: Engine) -> Iterator[None]:
             f"too many threads of this process use the catalog at once ({error}); try again",
             detail=str(error),
         ) from error
+
+
+def _read_only(why: str) -> ReadOnlyStore:
+    return ReadOnlyStore(
+        f"the catalog cannot be written: {why}; nothing was changed, do this as a user who may", why=why
+    )
 
 
 def _damaged(why: object) -> StoreDamaged:

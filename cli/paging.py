@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from elasticscan.store import Page, Scan, Store
+from elasticscan.store.scan import end_lease as end_scan_lease
 
 
 def first_pages(store: Store, scan: Scan, rows: int | None, pages: int | None) -> Iterator[Page]:
@@ -53,5 +54,4 @@ def _one_page(store: Store, key: str, page_rows: int) -> Page:
 def end_lease(store: Store, key: str | None) -> None:
     """Let go of a scan's snapshot before its lease runs out: nobody will go on with it."""
     if key is not None:
-        with store.context.catalog.writing() as tx:
-            tx.end_lease(store.context.sealer.open(key).lease)
+        end_scan_lease(store.context, store.context.sealer.open(key).lease)

@@ -324,6 +324,8 @@ def commit_before_start(tx: Tx, table: TableInfo, options: ChangeOptions) -> int
 
 def _hold(context: Context, table: TableInfo, after: int) -> None:
     """Keep the changes for as long as a scan's lease runs, where retention alone would not."""
+    if context.catalog.read_only is not None:
+        return
     retention = context.retention_of(table)
     with context.catalog.reading() as tx:
         at = max(after, table.oldest_snapshot)

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import InputPartition
 
 from elasticscan.reader import Candidate
 from elasticscan.store import Scan, Store
+from elasticscan.store.scan import end_lease
 
 EXPLANATION = pa.schema(
     [
@@ -43,8 +44,7 @@ def explanation(store: Store, scan: Scan) -> pa.RecordBatch:
     """
     assert scan.choice is not None, "a scan that begins has chosen"
     assert scan.key is not None, "a scan that was not begun has slots left"
-    with store.context.catalog.writing() as tx:
-        tx.end_lease(store.context.sealer.open(scan.key).lease)
+    end_lease(store.context, store.context.sealer.open(scan.key).lease)
     chosen = scan.choice.candidate
     return pa.RecordBatch.from_pylist(
         [_row(each, each == chosen) for each in scan.choice.candidates], schema=EXPLANATION

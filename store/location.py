@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elasticscan.base.errors import InvalidOption, ShardUnavailable, StoreDamaged
+from elasticscan.base.errors import (
+    InvalidOption,
+    ShardUnavailable,
+    StoreDamaged,
+    StoreNotFound,
+    StoreReadableByAll,
+)
 
 CATALOG_FILE = "catalog.db"
 FROM_ENVIRONMENT = "env:"
+PRIVATE = 0o700
+
+_warned: set[Path] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,15 @@ class Location:
         return self.uri if self.directory is None else self.directory / CATALOG_FILE
 
     def exists(self) -> bool:
-        return self.directory is None or (self.directory / CATALOG_FILE).is_file()
+        """Raises `StoreNotFound` when this user may not look; as if there were nothing."""
+        try:
+            return self.directory is None or (self.directory / CATALOG_FILE).is_file()
+        except PermissionError as error:
+            raise StoreNotFound(
+                f"{self.directory} holds no elasticscan store that this user may read ({error.strerror}); "
+                "its owner can let a group read it: docs/security.md says how",
+                uri=self.uri,
+            ) from error
 
     def check_not_empty(self) -> None:
         """Raises `StoreDamaged` when the catalog's file was cut to nothing."""
@@ -49,16 +67,36 @@ class Location:
                 uri=self.uri,
             )
 
+    def _mode(self) -> int:
+        """Who may read directories made for this store: whoever may read its own, or the owner."""
+        return PRIVATE if self.directory is None else self.directory.stat().st_mode & 0o2777
+
     def make(self) -> None:
+        """Its directory, which only this user may look into, unless it is there already."""
         if self.directory is None:
             return
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            _make_directory(self.directory, PRIVATE)
         except OSError as error:
             raise InvalidOption(
                 f"{self.directory} cannot be made a store: {error}; name a directory that can be written",
                 option="uri",
             ) from error
+
+    def warn_of_readers(self) -> None:
+        """Say once that every user of the machine can read the store, to those who can mend it."""
+        if self.directory is None or self.directory in _warned:
+            return
+        directory, catalog = self.directory.stat(), (self.directory / CATALOG_FILE).stat()
+        may_mend = os.geteuid() in (0, catalog.st_uid)
+        if may_mend and directory.st_mode & 0o001 and catalog.st_mode & 0o004:
+            _warned.add(self.directory)
+            warnings.warn(
+                f"every user of this machine can read the catalog of {self.directory}, and with it the "
+                "secret that seals continuation keys; `chmod -R o= DIRECTORY` ends that (docs/security.md)",
+                StoreReadableByAll,
+                stacklevel=3,
+            )
 
     def stored_root(self, shard: str, given: str | None) -> str:
         """A shard's root as the catalog keeps it."""
@@ -83,11 +121,26 @@ class Location:
         if "://" in root:
             return
         try:
-            Path(root).mkdir(parents=True, exist_ok=True)
+            _make_directory(Path(root), self._mode(), self.directory)
         except OSError as error:
             raise ShardUnavailable(
                 f"the shard's storage {root} cannot be made: {error}", root=root
             ) from error
+
+
+def _make_directory(path: Path, mode: int, store: Path | None = None) -> None:
+    """Make a directory of this mode, whatever the umask is, and those above it within the store."""
+    if path.is_dir():
+        return
+    within = store is not None and path.parent.is_relative_to(store)
+    _make_directory(path.parent, mode, store) if within else path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(PRIVATE)
+    except FileExistsError:
+        if path.is_dir():  # made by another process at the same time
+            return
+        raise
+    path.chmod(mode)
 
 
 def resolved(uri: str) -> str:

@@ -54,6 +54,10 @@ class Scan:
     long as the snapshot is kept (a scan renews its lease with its pages) and the key's time is not up
     (30 days, or longer where snapshots are kept for longer). A scan can be iterated once; `key` is
     where it stands.
+
+    Where retention keeps the snapshot for less than two more hours, a scan holds a lease on it. In a store
+    that is open for reading alone there is none: the scan goes on for as long as the snapshot is there,
+    and then ends with `SnapshotExpired`. `explain()["kept_by"]` says which of the two it is.
     """
 
     def __init__(
@@ -158,8 +162,12 @@ class Scan:
         """Pages keep the snapshot readable; half a lease passes before the catalog hears of it."""
         if self._context.clock.now() >= self._lease_end - LEASE_SECONDS / 2:
             keep_lease(self._context, self._state)
-            self._may_have_lease = True
+            self._may_have_lease = self._context.catalog.read_only is None
             self._lease_end = self._context.clock.now() + LEASE_SECONDS
+
+    def _is_leased(self) -> bool:
+        with self._context.catalog.reading() as tx:
+            return tx.lease_end(self._state.lease) > tx.now
 
     def to_table(self) -> pa.Table:
         """All remaining rows at once; needs the memory for them."""
@@ -190,6 +198,7 @@ class Scan:
             "order": "index" if access.sort else None,
             "descending": self._state.descending,
             "candidates": [asdict(each) for each in self._choice.candidates] if self._choice else [],
+            "kept_by": "lease" if self._is_leased() else "retention",
             "actual": {
                 "rows_scanned": self.stats.scanned,
                 "rows_skipped": self.stats.skipped_rows,
@@ -236,7 +245,8 @@ def begin_scan(
         descending=wish.descending,
         merged=wish.order is not None,
     )
-    return Scan(context, table, base, key, choice=choice, predicate=predicate, leased=held is None)
+    leased = held is None and context.catalog.read_only is None
+    return Scan(context, table, base, key, choice=choice, predicate=predicate, leased=leased)
 
 
 def columns_of(table: TableInfo, wanted: list[str] | None) -> tuple[str, ...]:
@@ -273,11 +283,16 @@ def hold_snapshot(
 def lease_snapshot(
     context: Context, lease: str, table: TableInfo, snapshot: int | None
 ) -> tuple[int, Topology]:
-    """As `hold_snapshot`, with a lease.
+    """As `hold_snapshot`, with a lease; without one where none can be written.
 
     Raises:
         TableChanged, SnapshotNotFound, SnapshotExpired: it cannot be read.
     """
+    if context.catalog.read_only is not None:
+        with context.catalog.reading() as tx:
+            at = tx.versions()[1] if snapshot is None else snapshot
+            tx.check_snapshot(table, at)
+            return at, context.newest_topology(tx)
     with context.catalog.writing() as tx:
         at = tx.versions()[1] if snapshot is None else snapshot
         tx.take_lease(lease, table, at, "scan", LEASE_SECONDS)
@@ -295,7 +310,8 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
         table = _readable_table(tx, key)
         # A task that begins soon after it was planned has nothing to write.
         if (
-            _is_kept(tx, context, table, key.snapshot)
+            context.catalog.read_only is not None  # it goes on for as long as the snapshot is there
+            or _is_kept(tx, context, table, key.snapshot)
             or tx.lease_end(key.lease) - tx.now > FRESH_LEASE * LEASE_SECONDS
         ):
             return table
@@ -307,7 +323,9 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
 
 
 def end_lease(context: Context, lease: str) -> None:
-    """Let go of a scan's snapshot, if it was ever leased."""
+    """Let go of a scan's snapshot, if it was ever leased and that can be written."""
+    if context.catalog.read_only is not None:
+        return
     with context.catalog.reading() as tx:
         if not tx.lease_end(lease):
             return

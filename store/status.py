@@ -61,6 +61,7 @@ def status_of(context: Context) -> dict[str, Any]:
         )
     return {
         "store_id": context.info.store_id,
+        "read_only": context.catalog.read_only,
         "slots": context.info.slots,
         "hash": context.info.hash,
         "topology": topology,

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.clock import Clock, SystemClock
-from elasticscan.base.errors import InvalidOption, ShardUnavailable, StoreNotFound
+from elasticscan.base.errors import InvalidOption, StoreNotFound
 from elasticscan.base.hashing import HASHES, slots_of
 from elasticscan.base.limits import (
     DEFAULT_PAGE_BYTES,
@@ -22,7 +22,7 @@ from elasticscan.base.limits import (
     RETENTION_SECONDS,
     check_name,
 )
-from elasticscan.base.redaction import shown, without
+from elasticscan.base.redaction import shown
 from elasticscan.catalog import KEYS, Catalog, Commit, NewStore
 from elasticscan.reader import ContinuationKey, Predicate
 from elasticscan.storage import Disk, check_definition, open_disk, stored_schema
@@ -31,6 +31,7 @@ from elasticscan.store.access import AUTO, Wish
 from elasticscan.store.arguments import MAX_ID, MAX_NUMBER, MAX_PAGE_BYTES, MAX_PARALLEL
 from elasticscan.store.changes import ChangeScan, check_kept
 from elasticscan.store.context import Context
+from elasticscan.store.disks import disk_at, read_only_disk
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.location import Location
@@ -105,7 +106,7 @@ class Store:
             raise InvalidOption(f"hash={hash!r} must be one of {', '.join(HASHES)}", option="hash")
         placement = initial_placement(slots, tablets, range(1, len(names) + 1))
         roots = tuple((name, location.stored_root(name, given.get(name))) for name in names)
-        opened = [_disk_at(disks, location.root(root)) for _, root in roots]
+        opened = [disk_at(disks, location.root(root)) for _, root in roots]
         there_already = location.exists()
         if there_already:
             location.check_not_empty()
@@ -126,8 +127,18 @@ class Store:
         uri: str | Path,
         clock: Clock | None = None,
         disks: Callable[[str], Disk] = open_disk,
+        read_only: bool = False,
     ) -> Store:
         """Open a store.
+
+        Where the catalog cannot be written (a read-only mount, another user's store, a database user who may
+        only SELECT), the store is open for reading alone: writes of any kind raise `ReadOnlyStore`, and
+        scans take no leases, so their snapshots stay for as long as retention keeps them.
+
+        Args:
+            uri: a directory, a SQLAlchemy URL, or `env:NAME` for one that an environment variable holds.
+            clock, disks: as in `create`.
+            read_only: write nothing, also where that would be possible.
 
         Raises:
             StoreNotFound: there is none.
@@ -142,10 +153,14 @@ class Store:
                 uri=shown(uri),
             )
         location.check_not_empty()
-        catalog = Catalog(location.catalog_url, clock, shown(uri))
-        return cls(
-            Context(catalog, clock, lambda root: _disk_at(disks, location.root(root))), location, disks
-        )
+        location.warn_of_readers()
+        catalog = Catalog(location.catalog_url, clock, shown(uri), arguments.flag("read_only", read_only))
+
+        def open_root(root: str) -> Disk:
+            disk = disk_at(disks, location.root(root))
+            return disk if catalog.read_only is None else read_only_disk(disk, catalog.check_writable)
+
+        return cls(Context(catalog, clock, open_root), location, disks)
 
     def close(self) -> None:
         """Let go of database connections."""
@@ -160,6 +175,11 @@ class Store:
     @property
     def uri(self) -> str:
         return self._location.uri
+
+    @property
+    def read_only(self) -> str | None:
+        """Why the store is open for reading alone; None when it can be written."""
+        return self._context.catalog.read_only
 
     @property
     def context(self) -> Context:
@@ -482,8 +502,9 @@ class Store:
         names, _ = arguments.shards(names)
         for name in names:
             check_name("shard", name)
+        self._context.catalog.check_writable()
         stored = [self._location.stored_root(name, roots.get(name)) for name in names]
-        disks = [_disk_at(self._disks, self._location.root(root)) for root in stored]
+        disks = [disk_at(self._disks, self._location.root(root)) for root in stored]
         new = []
         for name, root, disk in zip(names, stored, disks, strict=True):
             self._location.make_root(root)
@@ -553,19 +574,3 @@ class Store:
 
 def _tablet(option: str, value: int) -> int:
     return arguments.whole_number(option, value, 0, MAX_ID)
-
-
-def _disk_at(disks: Callable[[str], Disk], root: str) -> Disk:
-    """A new shard's disk; nothing is made there yet."""
-    try:
-        return disks(root)
-    except (ValueError, NotImplementedError) as error:  # Arrow's words for what is no place it knows
-        raise InvalidOption(
-            f"{shown(root)} cannot be a shard's storage: {without(error, root)}; name a directory or a URI "
-            "that pyarrow.fs knows",
-            option="shards",
-        ) from None  # its text may have the root's password in it
-    except OSError as error:
-        raise ShardUnavailable(
-            f"the shard's storage {shown(root)} cannot be used: {without(error, root)}", root=shown(root)
-        ) from None

@@ -25,6 +25,7 @@ from elasticscan.base.errors import (
     DiskFull,
     InvalidOffset,
     InvalidOption,
+    ReadOnlyStore,
     StoreDamaged,
     StoreNotFound,
     StoreTooNew,
@@ -332,7 +333,7 @@ def test_a_folder_that_may_not_be_written_is_told_as_such(open_to_all: Path) -> 
     with read_only(open_to_all), without_privileges(), pytest.raises(CatalogUnavailable, match="writable"):
         create(where)
     create(where)
-    with read_only(open_to_all), without_privileges(), pytest.raises(CatalogUnavailable, match="writable"):
+    with read_only(open_to_all), without_privileges(), pytest.raises(ReadOnlyStore, match="may not write"):
         use(where)
     use(where)
 

@@ -1,0 +1,202 @@
+"""Reading an SQLite catalog that this process cannot write, or must not.
+
+SQLite reads a database in WAL mode through the file `-shm` beside it. While somebody who may write
+has the store open, that file is there, and a connection with `mode=ro` sees what all others see.
+When the last of them has closed it, it is gone; SQLite would make it anew, which a reader must not
+or cannot. Then the database's file is all there is: it is copied into memory, whole, and read there.
+It is copied anew for the first transaction after it changed, which a look at the file tells.
+
+A read-only mount of a disk where somebody writes on the same machine is no special case: both see one `-shm`.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
+from sqlalchemy.exc import DisconnectionError
+
+from elasticscan.base.errors import CatalogUnavailable
+
+_TRIES, _PAUSE_SECONDS = 50, 0.02
+_SETTLED_NS = 2_000_000_000  # two changes within a tick of the disk's clock look like one
+
+# Files that were opened to be copied. They stay open: closing one would let go of all locks that this
+# process has on the file, those of SQLite in a store that is open for writing among them.
+_held: dict[tuple[int, int], int] = {}
+_lock = Lock()
+
+Seen = tuple[tuple[int, int, int, int] | None, ...]
+
+
+def why_not_writable(path: Path) -> str | None:
+    """Why the catalog in a file cannot be written here; None when it can."""
+    beside = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
+    needed = [path.parent, path, *(file for file in beside if file.exists())]
+    effective = os.access in os.supports_effective_ids
+    barred = [each for each in needed if not os.access(each, os.W_OK, effective_ids=effective)]
+    if not barred:
+        return None
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        return f"{path} lies on a file system that is mounted read-only"
+    return f"this user may not write {barred[0]}"
+
+
+def read_only_engine(path: Path) -> Engine:
+    """An engine that reads the catalog in a file and changes nothing beside it either."""
+    source = _Source(path)
+    engine = create_engine(
+        "sqlite://",
+        creator=source.connect,
+        poolclass=QueuePool,
+        pool_size=8,
+        max_overflow=32,
+        hide_parameters=True,
+    )
+
+    @event.listens_for(engine, "checkout")
+    def _checkout(connection: Any, _record: Any, _proxy: Any) -> None:
+        if not source.is_current(connection):
+            raise DisconnectionError("the catalog has changed")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN DEFERRED")
+
+    return engine
+
+
+class _Reader(sqlite3.Connection):
+    """A connection that knows of which state of the files it is."""
+
+    seen: Seen | None = None  # None where SQLite itself looks for changes
+    file: tuple[int, int] = (0, 0)
+    fresh = True
+
+
+class _Source:
+    """The catalog's file, and the copy of it that is read while nobody writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._wal, self._shm = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
+        self._copied: tuple[Seen, bytes] | None = None
+
+    def is_current(self, connection: _Reader) -> bool:
+        """Whether a connection would show the newest state; a new one does."""
+        if connection.fresh:
+            connection.fresh = False
+            return True
+        seen = self._look()
+        if seen[0] is None or seen[0][:2] != connection.file:
+            return False
+        return connection.seen is None or (connection.seen == seen and _is_settled(seen))
+
+    def connect(self) -> _Reader:
+        file = self._file()
+        found = self._shared() or self._private()
+        found.file = file
+        found.isolation_level = None
+        found.execute("PRAGMA query_only=ON")
+        return found
+
+    def _file(self) -> tuple[int, int]:
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            raise CatalogUnavailable(
+                f"the catalog could not be used: {error}; check that it is reachable, then try again"
+            ) from error
+        return found.st_dev, found.st_ino
+
+    def _shared(self) -> _Reader | None:
+        """As all processes read that have the store open, if there may be any."""
+        if not (self._wal.exists() and self._shm.exists()):
+            return None
+        uri = f"{self._path.absolute().as_uri()}?mode=ro"
+        made = sqlite3.connect(uri, uri=True, factory=_Reader, check_same_thread=False, timeout=120)
+        try:
+            made.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+        except sqlite3.OperationalError:  # they went meanwhile, or this user may not read them
+            made.close()
+            return None
+        return made
+
+    def _private(self) -> _Reader:
+        seen, content = self._copy()
+        made = sqlite3.connect(":memory:", factory=_Reader, check_same_thread=False)
+        made.deserialize(content)
+        made.seen = seen
+        return made
+
+    def _copy(self) -> tuple[Seen, bytes]:
+        for _ in range(_TRIES):
+            seen, known = self._look(), self._copied
+            if known is not None and known[0] == seen and _is_settled(seen):
+                return known
+            with suppress(FileNotFoundError):  # the file beside it may go at any time
+                found = self._content(seen)
+                if self._look() == seen:
+                    self._copied = (seen, found)
+                    return seen, found
+            time.sleep(_PAUSE_SECONDS)
+        raise CatalogUnavailable(
+            f"{self._path} changes all the time, and the files beside it that say how to read it meanwhile "
+            "cannot be used here; try again, or let this user read them"
+        )
+
+    def _look(self) -> Seen:
+        return tuple(_stat(path) for path in (self._path, self._wal))
+
+    def _content(self, seen: Seen) -> bytes:
+        content = _read(self._path)
+        if seen[1] is not None and seen[1][2]:
+            return _merged(content, self._wal.read_bytes())
+        # Bytes 18 and 19 say that there is a file of changes beside it, which memory cannot have.
+        return content[:18] + b"\1\1" + content[20:] if content[18:20] == b"\2\2" else content
+
+
+def _stat(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _is_settled(seen: Seen) -> bool:
+    newest = max((each[3] for each in seen if each is not None), default=0)
+    return newest < time.time_ns() - _SETTLED_NS
+
+
+def _read(path: Path) -> bytes:
+    with _lock:
+        found = path.stat()
+        file = _held.get((found.st_dev, found.st_ino))
+        if file is None:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            opened = os.fstat(file)
+            _held[opened.st_dev, opened.st_ino] = file
+        parts, at = [], 0
+        while part := os.pread(file, 1 << 24, at):
+            parts.append(part)
+            at += len(part)
+        return b"".join(parts)
+
+
+def _merged(content: bytes, changes: bytes) -> bytes:
+    """The database with the changes beside it, which a writer that was killed has left."""
+    with tempfile.TemporaryDirectory(prefix="elasticscan-") as scratch:
+        copy = Path(scratch) / "catalog.db"
+        copy.write_bytes(content)
+        copy.with_name("catalog.db-wal").write_bytes(changes)
+        with closing(sqlite3.connect(copy)) as connection:
+            connection.execute("PRAGMA journal_mode=DELETE")
+            return connection.serialize()
