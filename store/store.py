@@ -549,6 +549,7 @@ class Store:
 
     def compact(self, name: str | None = None) -> int:
         """Merge fragments of a table, or of all; returns how many went away."""
+        self._context.catalog.check_writable()
         tables = self.tables() if name is None else (self.table(name),)
         return sum(upkeep.compact(self._context, table) for table in tables)
 
