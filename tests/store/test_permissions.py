@@ -1,0 +1,123 @@
+"""Who may read a store: its owner, or whom its directory lets in; whatever the umask is."""
+
+from __future__ import annotations
+
+import os
+import stat
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import StoreReadableByAll
+from elasticscan.store import Store, location
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077, 0o277], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def modes(place: Path) -> dict[str, set[str]]:
+    """The modes of directories and files below a place, itself included."""
+    found: dict[str, set[str]] = {"directories": set(), "files": set()}
+    for path in (place, *place.rglob("*")):
+        kind = "directories" if path.is_dir() else "files"
+        found[kind].add(oct(stat.S_IMODE(path.stat().st_mode)))
+    return found
+
+
+def fill(store: Store) -> None:
+    store.create_table("t", pa.schema([("id", pa.int64()), ("v", pa.int64())]), ["id"])
+    store.write("t", pa.table({"id": range(100), "v": range(100)}))
+    store.create_index("t", "by_v", ["v"])
+    store.expand(["c"])
+    store.write("t", pa.table({"id": range(100), "v": range(100)}))
+    store.compact()
+
+
+def test_a_new_store_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
+    with Store.create(tmp_path / "s", ["a", "b"]) as store:
+        fill(store)
+        assert (tmp_path / "s" / "catalog.db-wal").exists()
+        assert modes(tmp_path / "s") == {"directories": {"0o700"}, "files": {"0o600"}}
+    with Store.open(tmp_path / "s") as store:
+        store.write("t", pa.table({"id": [1], "v": [1]}))
+        assert modes(tmp_path / "s") == {"directories": {"0o700"}, "files": {"0o600"}}
+
+
+@pytest.mark.parametrize(("directory", "file"), [("0o750", "0o640"), ("0o770", "0o660"), ("0o2750", "0o640")])
+def test_files_follow_the_directory_that_an_operator_made(
+    tmp_path: Path, umask: int, directory: str, file: str
+) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s").chmod(int(directory, 8))
+    with Store.create(tmp_path / "s", ["a", "b"]) as store:
+        fill(store)
+        assert modes(tmp_path / "s")["files"] == {file}
+        below = {oct(int(mode, 8) & 0o777) for mode in modes(tmp_path / "s")["directories"]}
+        assert below == {oct(int(directory, 8) & 0o777)}
+
+
+def test_a_shards_root_elsewhere_is_as_private_as_its_store(tmp_path: Path, umask: int) -> None:
+    roots = {"a": str(tmp_path / "disk1" / "a"), "b": str(tmp_path / "disk2" / "b")}
+    (tmp_path / "disk1").mkdir()
+    (tmp_path / "disk1").chmod(0o755)
+    (tmp_path / "disk2").mkdir()
+    (tmp_path / "disk2").chmod(0o755)
+    (tmp_path / "disk2" / "b").mkdir()
+    (tmp_path / "disk2" / "b").chmod(0o750)
+    with Store.create(tmp_path / "s", roots) as store:
+        fill(store)
+    assert modes(Path(roots["a"])) == {"directories": {"0o700"}, "files": {"0o600"}}
+    assert modes(Path(roots["b"])) == {"directories": {"0o750"}, "files": {"0o640"}}  # made so before
+
+
+def test_an_sqlite_catalog_by_url_is_its_owners_alone_wherever_it_is(tmp_path: Path, umask: int) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x").chmod(0o777)
+    with Store.create(f"sqlite:///{tmp_path}/x/c.db", {"a": str(tmp_path / "a")}) as store:
+        fill_one(store)
+        assert modes(tmp_path / "x")["files"] == {"0o600"}
+        assert modes(tmp_path / "a") == {"directories": {"0o700"}, "files": {"0o600"}}
+
+
+def fill_one(store: Store) -> None:
+    store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
+    store.write("t", pa.table({"id": range(100)}))
+
+
+def test_a_store_that_all_may_read_is_warned_of_once(tmp_path: Path) -> None:
+    Store.create(tmp_path / "s", ["a"]).close()
+    (tmp_path / "s").chmod(0o755)
+    Store.open(tmp_path / "s").close()
+    (tmp_path / "s" / "catalog.db").chmod(0o644)
+    with pytest.warns(StoreReadableByAll, match="every user of this machine"):
+        Store.open(tmp_path / "s").close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Store.open(tmp_path / "s").close()
+
+
+def test_a_store_for_a_group_is_not_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s").chmod(0o750)
+    Store.create(tmp_path / "s", ["a"]).close()
+    Store.open(tmp_path / "s").close()
+    (tmp_path / "s").chmod(0o700)
+    (tmp_path / "s" / "catalog.db").chmod(0o644)
+    Store.open(tmp_path / "s").close()  # nobody gets as far as the file
+
+
+def test_a_store_without_the_rule_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(location, "_make_directory", lambda path, *_: path.mkdir(parents=True, exist_ok=True))
+    with pytest.raises((AssertionError, StoreReadableByAll)):
+        test_a_new_store_is_its_owners_alone(tmp_path, 0o022)
+    monkeypatch.undo()
+    monkeypatch.setattr("elasticscan.catalog.catalog.make_file", lambda *_, **__: None)
+    with pytest.raises((AssertionError, StoreReadableByAll)):
+        test_a_new_store_is_its_owners_alone(tmp_path / "t", 0o022)
