@@ -1,6 +1,6 @@
 """What every other layer stands on, and what itself stands on nothing.
 
-Five small things that have to be the same everywhere, because two parts of a store that disagree
+Six small things that have to be the same everywhere, because two parts of a store that disagree
 about one of them lose rows without noticing:
 
 errors      Every error a user can meet, sorted by what the caller should do about it: mend the
@@ -13,6 +13,7 @@ order keys  Values as bytes whose plain comparison is the order of the values. A
             is such a key. It is the same at every shard, so a position that was reached at one
             shard means the same at any other: on this, scanning across moves rests.
 limits      Every default and bound, with its unit in its name, and the one rule for names.
+redaction   URIs without their passwords; every error's text and fields go through it.
 clock       Time behind a protocol of two methods, with a twin that tests turn by hand.
 
 Promises:

@@ -37,6 +37,7 @@ How it is cut:
     indexes.py    index create, index drop, index list
     changes.py    expand, contract, move, split, join, history
     upkeep.py     compact, gc, verify
+    sealing.py    rotate-secret
     demo.py       `elasticscan demo`: a Spark scan beside a plain one while tablets move;
                   demo_flights, demo_mover, demo_plain, demo_spark, demo_accounts, demo_view
 

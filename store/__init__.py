@@ -23,6 +23,9 @@ How the parts work together, operation by operation, and what each conflicts wit
     elasticity.py  plans carried out: expand, contract, move, split, join, resume
     upkeep.py      compaction, garbage collection, verification
     repair.py      a store made again from its files, by the rules of repair_plan.py
+    sealing.py     continuation keys: their secrets and their end
+    location.py    where a store is, and who may read what it makes
+    disks.py       a shard's disk; that of a store which can only be read
     context.py     caches, each valid for one layout of the catalog
 """
 

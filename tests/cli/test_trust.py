@@ -1,0 +1,55 @@
+"""rotate-secret, stores that can only be read, and passwords that are not shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticscan.store import Store
+
+# As `Shell` of conftest.py, which tests get as a fixture and cannot import.
+Shell = Any
+SECRET = "hunter2"
+
+
+def test_a_secret_is_replaced_and_revoked(shell: Shell, uri: str) -> None:
+    with Store.open(uri) as store:
+        key = next(iter(store.scan("t", page_rows=10))).key
+    told = shell.ok("rotate-secret", uri)
+    assert "still open" in told
+    assert "5 rows of snapshot" in shell.ok("scan", uri, "--key", key, "--limit", 5)
+    assert shell.json("rotate-secret", uri, "--revoke")["revoked"] is True
+    code, told = shell.fails("scan", uri, "--key", key)
+    assert code == 2
+    assert told.startswith("[ES_INVALID_CONTINUATION_KEY]")
+
+
+@pytest.mark.parametrize("command", ["status", "tables", "verify", "history"])
+def test_no_command_shows_a_password(shell: Shell, command: str) -> None:
+    place = f"wat://ann:{SECRET}@db/x?password={SECRET}"
+    for words in ((command, place), (command, place, "--json")):
+        code, out, err = shell.run(*words)
+        assert code == 2
+        assert SECRET not in out + err
+
+
+def test_a_status_says_that_a_store_can_only_be_read(
+    shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "elasticscan.catalog.catalog.why_not_writable", lambda _: "this user may not write it"
+    )
+    assert "for reading alone, scans take no leases: this user may not write it" in shell.ok("status", uri)
+    assert shell.json("status", uri)["read_only"] == "this user may not write it"
+    code, told = shell.fails("compact", uri)
+    assert code == 2
+    assert told.startswith("[ES_READ_ONLY]")
+    assert "rows of snapshot" in shell.ok("scan", uri, "t", "--limit", 5)
+
+
+def test_a_store_is_named_by_the_environment(shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIPS", uri)
+    assert shell.json("status", "env:TRIPS") == shell.json("status", uri)
+    assert str(Path(uri)) not in shell.ok("status", "env:TRIPS")

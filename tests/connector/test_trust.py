@@ -1,0 +1,179 @@
+"""Spark and stores that cannot be written, names that hide passwords, secrets that were replaced."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from elasticscan.base.clock import ManualClock
+from elasticscan.base.errors import (
+    ContinuationKeyError,
+    ContinuationKeyExpired,
+    ElasticScanError,
+    InvalidOption,
+    ReadOnlyStore,
+)
+from elasticscan.base.limits import KEY_SECONDS
+from elasticscan.connector import ElasticScanSource, access
+from elasticscan.connector.options import parse_options
+from elasticscan.connector.streaming import ElasticScanStreamReader
+from elasticscan.store import Store
+
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.create(tmp_path / "s", ["a", "b"], tablets=4, slots=16) as made:
+        made.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
+        made.write("t", pa.table({"id": range(100)}))
+        made.write("t", pa.table({"id": range(100, 120)}))
+        yield made
+
+
+def planned(uri: str, **options: str) -> tuple[DataSourceReader, Sequence[InputPartition]]:
+    source = ElasticScanSource({"store": uri, "table": "t", **options})
+    reader = source.reader(source.schema())
+    carried: DataSourceReader = pickle.loads(CPickleSerializer().dumps(reader))
+    return carried, pickle.loads(pickle.dumps(reader.partitions()))
+
+
+def ids(reader: DataSourceReader, partitions: Sequence[InputPartition]) -> list[int]:
+    found: list[int] = []
+    for part in partitions:
+        for batch in reader.read(part):
+            assert isinstance(batch, pa.RecordBatch)
+            found += batch.column(0).to_pylist()
+    return sorted(found)
+
+
+FEED = {"readChangeFeed": "true", "startingVersion": "2"}
+
+
+def test_a_task_reads_without_the_variable_that_named_the_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIPS", store.uri)
+    reads = [planned("env:TRIPS"), planned("env:TRIPS", **FEED)]
+    monkeypatch.delenv("TRIPS")
+    assert [ids(*read) for read in reads] == [list(range(120)), list(range(120))]
+    with pytest.raises(InvalidOption, match="TRIPS"):
+        planned("env:TRIPS")
+
+
+def test_options_name_the_variable_and_not_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIPS", f"postgresql+psycopg://ann:{SECRET}@db/x")
+    for given in ({"store": "env:TRIPS", "table": "t"}, {"path": "env:TRIPS/t"}):
+        options = parse_options(given)
+        assert (options.store, options.table) == ("env:TRIPS", "t")
+    options = parse_options({"path": f"postgresql+psycopg://ann:{SECRET}@db/x/t"})
+    assert SECRET not in repr(options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"store": f"wat://ann:{SECRET}@db/x", "table": "t"},
+        {"path": f"wat://ann:{SECRET}@db/x/t"},
+        {"path": f"wat://ann:{SECRET}@db/x/t", "table": "u"},
+        {"path": f"wat://ann:{SECRET}@db/x/t", "store": f"wat://ann:{SECRET}@db/y"},
+        {"paths": f'["wat://ann:{SECRET}@db/x/t", "wat://ann:{SECRET}@db/x/u"]'},
+        {"store": f"wat://ann:{SECRET}@db/x"},
+    ],
+)
+def test_no_error_of_a_read_shows_a_password(options: dict[str, str]) -> None:
+    with pytest.raises(ElasticScanError) as caught:
+        ElasticScanSource(options).schema()
+    told = "".join(line for line in traceback.format_exception(caught.value) if not line.startswith("  "))
+    assert SECRET not in told + repr(caught.value.fields)
+
+
+def test_reads_and_streams_of_a_store_that_cannot_be_written(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.set_retention("t", 0)  # leases would be needed
+    opened = Store.open(store.uri, read_only=True)
+    monkeypatch.setattr("elasticscan.connector.access.Store.open", lambda _: opened)
+    with access._lock:
+        access._open.clear()
+    assert ids(*planned(store.uri)) == list(range(120))
+    assert ids(*planned(store.uri, **FEED)) == list(range(120))
+    reader, explained = planned(store.uri, explain="true")
+    assert sum(batch.num_rows for batch in reader.read(explained[0])) == 1  # type: ignore[misc, union-attr]
+    assert stream(store.uri)
+    with pytest.raises(ReadOnlyStore):  # what it asks for cannot be kept
+        stream(store.uri, streamName="mine")
+    with access._lock:
+        access._open.clear()
+    opened.close()
+
+
+def stream(uri: str, **options: str) -> dict[str, object]:
+    source = ElasticScanSource({"store": uri, "table": "t", **options})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, ElasticScanStreamReader)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    found = [
+        i
+        for part in reader.partitions(start, end)
+        for batch in reader.read(part)
+        for i in batch.column(0).to_pylist()
+    ]
+    assert sorted(found) == list(range(120))
+    return end
+
+
+def test_a_checkpoint_goes_on_after_all_keys_were_revoked(store: Store) -> None:
+    end = stream(store.uri)
+    store.rotate_secret(revoke=True)
+    store.write("t", pa.table({"id": range(120, 130)}))
+    source = ElasticScanSource({"store": store.uri, "table": "t"})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, ElasticScanStreamReader)
+    later = reader.latestOffset(end, reader.getDefaultReadLimit())
+    parts = reader.partitions(end, later)
+    assert sorted(i for p in parts for b in reader.read(p) for i in b.column(0).to_pylist()) == list(
+        range(120, 130)
+    )
+
+
+@pytest.mark.parametrize("options", [{}, FEED], ids=["rows", "changes"])
+def test_what_was_planned_before_a_secret_was_replaced_is_read_and_after_it_was_revoked_is_not(
+    store: Store, options: dict[str, str]
+) -> None:
+    reader, partitions = planned(store.uri, **options)
+    store.rotate_secret()
+    assert ids(reader, partitions) == list(range(120))
+    store.rotate_secret(revoke=True)
+    with access._lock:  # or a minute later
+        access._open.clear()
+    with pytest.raises(ContinuationKeyError):
+        ids(reader, partitions)
+
+
+@pytest.mark.parametrize("options", [{}, FEED], ids=["rows", "changes"])
+def test_what_was_planned_too_long_ago_is_not_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    clock = ManualClock(1_900_000_000.0)
+    opened = Store.open(store.uri, clock=clock)
+    monkeypatch.setattr("elasticscan.connector.access.Store.open", lambda _: opened)
+    with access._lock:
+        access._open.clear()
+    reader, partitions = planned(store.uri, **options)
+    clock.advance(KEY_SECONDS - 1)
+    assert ids(reader, partitions) == list(range(120))
+    clock.advance(2)
+    with pytest.raises(ContinuationKeyExpired):
+        ids(reader, partitions)
+    with access._lock:
+        access._open.clear()
+    opened.close()
