@@ -23,8 +23,8 @@ Inside a store directory the catalog is an SQLite database in WAL mode (`synchro
 Any other database that SQLAlchemy knows can be named by URL. The format is versioned: an older
 catalog is brought up to date in one transaction when it is opened, a newer one is refused.
 
-Where the catalog's file cannot be written, it is read without changing anything beside it (`readonly.py`), and
-`writing()` says why it does not write.
+Where the catalog's file cannot be written, it is read without changing anything beside it
+(`readonly.py`), and `writing()` says why it does not write.
 
 It leaves out: rows (they are in Arrow files, `elasticscan.storage`), and decisions (which tablet
 should go where is planned in `elasticscan.topology` and carried out by `elasticscan.store`).
