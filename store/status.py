@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from elasticscan.base.errors import OperatorNeeded
@@ -9,7 +10,7 @@ from elasticscan.base.redaction import shown
 from elasticscan.store import upkeep
 from elasticscan.store.context import Context
 from elasticscan.store.streams import streams_in
-from elasticscan.topology import TableInfo
+from elasticscan.topology import Fragment, Placement, Shard, TableInfo
 
 MOST_MERGED_ROWS = 5_000_000
 
@@ -21,6 +22,16 @@ def _rows(context: Context, table: TableInfo) -> tuple[int | None, bool, str | N
         return *upkeep.rows_of(context, table, MOST_MERGED_ROWS), None
     except OperatorNeeded as error:
         return None, False, str(error)
+
+
+def _shard(shard: Shard, placement: Placement, fragments: Iterable[Fragment]) -> dict[str, Any]:
+    return {
+        "name": shard.name,
+        "root": shown(shard.root),
+        "draining": shard.draining,
+        "tablets": sum(t.shard == shard.id for t in placement.tablets),
+        "bytes": sum(f.serving_bytes for f in fragments if f.shard == shard.id),
+    }
 
 
 def status_of(context: Context) -> dict[str, Any]:
@@ -66,16 +77,7 @@ def status_of(context: Context) -> dict[str, Any]:
         "hash": context.info.hash,
         "topology": topology,
         "snapshot": snapshot,
-        "shards": [
-            {
-                "name": shard.name,
-                "root": shown(shard.root),
-                "draining": shard.draining,
-                "tablets": sum(t.shard == shard.id for t in placement.tablets),
-                "bytes": sum(f.serving_bytes for f in fragments if f.shard == shard.id),
-            }
-            for shard in shards
-        ],
+        "shards": [_shard(shard, placement, fragments) for shard in shards],
         "tablets": [
             {"id": t.id, "slots": [t.start, t.end], "shard": names[t.shard], "epoch": t.epoch}
             for t in placement.tablets
