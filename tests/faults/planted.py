@@ -209,8 +209,8 @@ def placement_is_remembered(patch: Patch) -> None:
 def key_forgets_positions(patch: Patch) -> None:
     pack = keys.pack
 
-    def forgetful(key: keys.ContinuationKey) -> bytes:
-        return pack(replace(key, cursors=tuple(Cursor(c.slots) for c in key.cursors)))
+    def forgetful(key: keys.ContinuationKey, expires_at: int) -> bytes:
+        return pack(replace(key, cursors=tuple(Cursor(c.slots) for c in key.cursors)), expires_at)
 
     patch.setattr(keys, "pack", forgetful)
 
