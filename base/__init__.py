@@ -15,13 +15,15 @@ order keys  Values as bytes whose plain comparison is the order of the values. A
 limits      Every default and bound, with its unit in its name, and the one rule for names.
 redaction   URIs without their passwords; every error's text and fields go through it.
 clock       Time behind a protocol of two methods, with a twin that tests turn by hand.
+forks       Locks that a forked child finds open, and a gate at which a fork waits for work that
+            must not be cut in two.
 
 Promises:
 
 * Nothing here knows of shards, files, catalogs or Spark, and nothing here imports another layer.
 * Errors, hashing, order keys and limits are pure: the same input gives the same output in every
-  process, on every machine, in every version that can open the same store. The clock is the one
-  exception, and is always handed in by whoever owns it; nobody reaches for it.
+  process, on every machine, in every version that can open the same store. Clock and forks are
+  the exceptions; a clock is always handed in by whoever owns it, nobody reaches for it.
 * Hashes and order keys are formats: they are part of stores and of continuation keys that users
   hold. Their bytes are pinned by tests against known values.
 

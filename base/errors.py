@@ -20,7 +20,8 @@
     │   ├── SnapshotNotFound        ES_SNAPSHOT_NOT_FOUND
     │   ├── AlreadyExists           ES_ALREADY_EXISTS
     │   ├── ReadOnlyStore           ES_READ_ONLY             opened so, or its catalog cannot be written
-    │   └── InvalidTopologyChange   ES_INVALID_TOPOLOGY_CHANGE
+    │   ├── InvalidTopologyChange   ES_INVALID_TOPOLOGY_CHANGE
+    │   └── UnsafeFork              ES_UNSAFE_FORK           a process forked amid its parent's transaction
     ├── TryAgain                    the same call may succeed later
     │   ├── CatalogUnavailable      ES_CATALOG_UNAVAILABLE
     │   ├── IndexNotReady           ES_INDEX_NOT_READY       its build has not ended
@@ -158,6 +159,10 @@ class ReadOnlyStore(UsageError):
 
 class InvalidTopologyChange(UsageError):
     code = "ES_INVALID_TOPOLOGY_CHANGE"
+
+
+class UnsafeFork(UsageError):
+    code = "ES_UNSAFE_FORK"
 
 
 class TryAgain(ElasticScanError):

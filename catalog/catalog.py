@@ -14,8 +14,8 @@ from sqlalchemy import delete, insert, select, text, update
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import AlreadyExists, MoveInProgress, ReadOnlyStore
 from elasticscan.catalog.commits import CommitTx
+from elasticscan.catalog.connections import Watch, transaction
 from elasticscan.catalog.engine import (
-    Watch,
     check_format,
     file_of,
     make_engine,
@@ -133,11 +133,7 @@ class Catalog:
             make_file(file, like_directory=isinstance(url, Path))
         engine = make_engine(url)
         try:
-            with (
-                told_plainly(engine),
-                engine.connect().execution_options(writing=True) as sql,
-                sql.begin(),
-            ):
+            with told_plainly(engine), transaction(engine, writing=True) as sql:
                 metadata.create_all(sql)
                 if engine.dialect.name == "postgresql":
                     sql.execute(text("LOCK TABLE store_state IN EXCLUSIVE MODE"))

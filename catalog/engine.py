@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
-from sqlalchemy import URL, Connection, Engine, Select, create_engine, event, func, inspect, select, update
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, inspect, select, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -33,25 +31,12 @@ from elasticscan.base.errors import (
     StoreTooNew,
 )
 from elasticscan.base.redaction import shown, without
+from elasticscan.catalog.connections import follow_forks, is_sqlite, transaction
 from elasticscan.catalog.readonly import read_only_engine
 from elasticscan.catalog.tables import FORMAT_VERSION, MIGRATIONS, store_state
 
 BUSY_SECONDS = 120.0
 _READ_ONLY_STATES = ("42501", "25006")  # PostgreSQL: insufficient_privilege, read_only_sql_transaction
-
-
-# Engines of this process, for as long as somebody holds them.
-_ENGINES: WeakSet[Engine] = WeakSet()
-
-
-def _forget_connections() -> None:
-    for engine in list(_ENGINES):
-        engine.dispose(close=False)
-
-
-# A connection must never be shared with a forked child: SQLite forbids it, and two processes
-# would mix their words on one PostgreSQL socket.
-os.register_at_fork(after_in_child=_forget_connections)
 
 
 def make_engine(url: str | Path, read_only: bool = False) -> Engine:
@@ -70,7 +55,7 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
             )
         if sqlite and read_only:
             engine = read_only_engine(Path(str(parsed.database)))
-            _ENGINES.add(engine)
+            follow_forks(engine)
             return engine
         arguments: dict[str, Any] = {"connect_args": {"timeout": BUSY_SECONDS}} if sqlite else {}
         # Parameters of statements are secrets and rows' values: errors do not tell them.
@@ -95,7 +80,7 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
         ) from error
     if sqlite:
         _prepare_sqlite(engine)
-    _ENGINES.add(engine)
+    follow_forks(engine)
     return engine
 
 
@@ -173,12 +158,8 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
     SQLite's always do; elsewhere each statement would see its own.
     """
-    level = {} if engine.dialect.name == "sqlite" else {"isolation_level": "REPEATABLE READ"}
-    with (
-        told_plainly(engine),
-        engine.connect().execution_options(**level) as connection,
-        connection.begin(),
-    ):
+    level = {} if is_sqlite(engine) else {"isolation_level": "REPEATABLE READ"}
+    with told_plainly(engine), transaction(engine, **level) as connection:
         yield connection
 
 
@@ -190,11 +171,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
     the order of commit numbers the order in which commits become visible. A process that had the
     store open when a newer release migrated it stops here.
     """
-    with (
-        told_plainly(engine),
-        engine.connect().execution_options(writing=True) as connection,
-        connection.begin(),
-    ):
+    with told_plainly(engine), transaction(engine, writing=True) as connection:
         known = store_state.c.format_version <= FORMAT_VERSION
         touched = connection.execute(update(store_state).where(known).values(layout=store_state.c.layout))
         if not touched.rowcount:
@@ -204,62 +181,6 @@ def writing(engine: Engine) -> Iterator[Connection]:
                 known=FORMAT_VERSION,
             )
         yield connection
-
-
-class Watch:
-    """One small query asked again and again, on a connection of each thread's own.
-
-    A scan asks three times for each page whether anything changed. Going through a transaction
-    of the engine costs ten times what the query does.
-    """
-
-    def __init__(self, engine: Engine, query: Select[Any]) -> None:
-        self._engine = engine
-        self._sql = str(query.compile(engine))
-        self._local = threading.local()
-        self._open: WeakSet[_Own] = WeakSet()
-
-    def row(self) -> tuple[Any, ...] | None:
-        """The row, or None when it could not be had this way: then ask in a transaction."""
-        try:
-            connection = self._connection()
-            cursor = connection.cursor()
-            cursor.execute(self._sql)
-            found: tuple[Any, ...] | None = cursor.fetchone()
-            cursor.close()
-            connection.rollback()  # a driver that began a transaction must not keep it open
-        except Exception:  # whatever the driver raises, the slow way will say what is wrong
-            self._local.__dict__.clear()
-            return None
-        return found
-
-    def _connection(self) -> Any:
-        mine = self._local.__dict__
-        if mine.get("pid") != os.getpid():  # a forked child must not use its parent's connection
-            mine.update(pid=os.getpid(), own=_Own(self._engine))
-            self._open.add(mine["own"])
-        return mine["own"].connection
-
-    def close(self) -> None:
-        for own in list(self._open):
-            own.close()
-        self._local = threading.local()
-
-
-class _Own:
-    """A connection that a thread keeps until it ends; not one of the pool's, which has only so many."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._pid = os.getpid()
-        self.connection: Any = engine.raw_connection()
-        self.connection.detach()
-
-    def close(self) -> None:
-        if self._pid == os.getpid():
-            with suppress(Exception):
-                self.connection.close()
-
-    __del__ = close
 
 
 @contextmanager

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from pathlib import Path
-from threading import Lock
 
 from elasticscan.base.errors import TableChanged
+from elasticscan.base.forks import ChildSafeLock
 from elasticscan.base.redaction import shown
 from elasticscan.store import Store
 from elasticscan.store.location import CATALOG_FILE, resolved
 
 _MOST_OPEN = 8
 _open: OrderedDict[tuple[int, str, object], Store] = OrderedDict()
-_lock = Lock()
+_lock = ChildSafeLock()
 
 
 def opened(uri: str, store_id: str | None = None) -> Store:

@@ -18,7 +18,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +40,7 @@ from elasticscan.base.errors import (
     SnapshotNotFound,
     TableChanged,
 )
+from elasticscan.base.forks import ChildSafeLock
 from elasticscan.catalog import Commit, Tx
 from elasticscan.connector.access import opened
 from elasticscan.connector.change_feed import (
@@ -88,7 +88,7 @@ _MOST_COUNTED = 8
 
 _log = logging.getLogger(__name__)
 _counted: OrderedDict[tuple[str, int, Bounds], Counts] = OrderedDict()
-_lock = Lock()
+_lock = ChildSafeLock()
 
 
 @dataclass(frozen=True, slots=True)

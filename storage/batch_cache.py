@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from threading import Lock
 from typing import Any
 
 import pyarrow as pa
 
+from elasticscan.base.forks import ChildSafeLock
 from elasticscan.base.limits import BATCH_CACHE_BYTES
 
 
@@ -19,7 +19,7 @@ class BatchCache:
 
     def __init__(self, most_bytes: int = BATCH_CACHE_BYTES) -> None:
         self._most_bytes = most_bytes
-        self._lock = Lock()
+        self._lock = ChildSafeLock()
         self._batches: OrderedDict[tuple[int, int], tuple[Any, pa.RecordBatch, int]] = OrderedDict()
         self._bytes = 0
 

@@ -7,11 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
 from typing import Generic, TypeVar
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import FragmentDamaged, IndexChanged, ShardNotFound, TableChanged, WriteConflict
+from elasticscan.base.forks import ChildSafeLock
 from elasticscan.catalog import Catalog, StoreInfo, Tx
 from elasticscan.storage import (
     BatchCache,
@@ -50,7 +50,7 @@ class _Kept(Generic[Key, Reader]):
 
     def __init__(self) -> None:
         self._found: OrderedDict[Key, Reader] = OrderedDict()
-        self._lock = Lock()
+        self._lock = ChildSafeLock()
 
     def get(self, key: Key, make: Callable[[], Reader]) -> Reader:
         with self._lock:
@@ -87,7 +87,6 @@ class Context:
         self.hashing = Hashing(self.info.slots, self.info.hash)
         self._open_disk = open_disk
         self._disks: dict[int, Disk] = {}
-        self._lock = Lock()
         self._placement: tuple[int, Placement] | None = None
         self._tables: dict[int, TableState] = {}
         self._batches = BatchCache()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -76,6 +77,7 @@ class Scan:
         self._base = base
         self._state = key
         self._ends_lease = ends_lease
+        self._process = os.getpid()  # a child that was forked amid the scan must not end its parent's lease
         self._may_have_lease = leased
         self._lease_end = context.clock.now() + LEASE_SECONDS
         self._choice = choice
@@ -119,7 +121,7 @@ class Scan:
             key = key_of(after)
             if page.cursors:
                 self._renew_lease()
-            elif self._ends_lease and self._may_have_lease:
+            elif self._ends_lease and self._may_have_lease and os.getpid() == self._process:
                 end_lease(self._context, self._state.lease)
             self._state = after
             self._returned += rows.num_rows

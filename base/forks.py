@@ -1,0 +1,101 @@
+"""Locks, and work that must not be cut in two, when a process is forked.
+
+A forked child has one thread, that of the fork, and the memory of all: a lock that another thread
+held stays shut in it for ever. So locks that are held for a moment are made anew in the child
+(`ChildSafeLock`), and work whose inner state nobody but its library can make anew is waited for
+before a fork (`ForkGate`): a gate lets work in, a fork shuts it, waits until nobody is inside, and
+opens it again on both sides.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Condition, Lock, get_ident
+from time import monotonic
+from weakref import WeakSet
+
+
+class ChildSafeLock:
+    """A lock for short steps that are whole one by one; a forked child finds it open."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        _LOCKS.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def _renew(self) -> None:
+        self._lock = Lock()
+
+
+_LOCKS: WeakSet[ChildSafeLock] = WeakSet()
+
+
+def _renew_locks() -> None:
+    for lock in list(_LOCKS):
+        lock._renew()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
+
+
+class ForkGate:
+    """Lets threads in to work, and keeps them out while the process forks."""
+
+    def __init__(self) -> None:
+        self._changed = Condition(Lock())
+        self._inside: dict[int, int] = {}  # thread -> how often it came in
+        self._shut = False
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Work that a fork waits for. Whoever is inside may come in again, also while it waits."""
+        me = get_ident()
+        with self._changed:
+            while self._shut and me not in self._inside:
+                self._changed.wait()
+            self._inside[me] = self._inside.get(me, 0) + 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                left = self._inside.get(me, 1) - 1
+                if left:
+                    self._inside[me] = left
+                else:
+                    self._inside.pop(me, None)  # it is not there in a child that was forked inside
+                    self._changed.notify_all()
+
+    def shut(self, seconds: float) -> bool:
+        """Keep others out and wait until nobody is inside; False when that cannot be had.
+
+        A thread that forks while it is inside itself would wait for ever, so it does not wait.
+        """
+        end = monotonic() + seconds
+        with self._changed:
+            self._shut = get_ident() not in self._inside
+            while self._shut and self._inside:
+                left = end - monotonic()
+                if left <= 0:
+                    self._shut = False
+                    self._changed.notify_all()
+                else:
+                    self._changed.wait(left)
+            return self._shut
+
+    def open(self) -> None:
+        with self._changed:
+            self._shut = False
+            self._changed.notify_all()
+
+    def renew(self) -> None:
+        """For a forked child, where nobody is inside and nobody waits."""
+        self._changed = Condition(Lock())
+        self._inside = {}
+        self._shut = False

@@ -1,0 +1,222 @@
+"""Connections of this process to catalogs: few, of no thread in particular, and none across a fork.
+
+Nothing here is kept in thread-local storage. A thread that Python did not start (of DuckDB, say)
+loses its storage amid its own end, when Python can run no finalizer any more: up to Python 3.12 the
+process then dies.
+
+SQLite cannot be taken across a fork: it notes in memory which locks the process has on a file, and
+a child that opens the file again believes that they are its own. So a fork waits until no thread is
+in a transaction and closes all connections to SQLite; both sides open new ones when they need them.
+Connections to a server are left to the parent, and never closed by the child, since that would end
+the parent's session.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from itertools import count
+from threading import Lock
+from time import monotonic
+from typing import Any
+from weakref import WeakSet, finalize
+
+from sqlalchemy import Connection, Engine, Select
+
+from elasticscan.base.errors import UnsafeFork
+from elasticscan.base.forks import ForkGate
+
+WATCHERS = 4  # at most so many connections for each Watch
+FORK_WAIT_SECONDS = 20.0
+
+_GATE = ForkGate()
+
+
+def is_sqlite(engine: Engine) -> bool:
+    return engine.dialect.name == "sqlite"
+
+
+@contextmanager
+def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
+    """A transaction, with the execution options of its connection; a fork waits for its end.
+
+    Where the very thread forks that is in it, the child must leave it to its parent: it would else
+    end it a second time.
+    """
+    _FORKS.check(engine)
+    with _GATE.inside() if is_sqlite(engine) else nullcontext(), ExitStack() as stack:
+        connection = stack.enter_context(engine.connect().execution_options(**options))
+        stack.enter_context(connection.begin())
+        process = os.getpid()
+        try:
+            yield connection
+        finally:
+            if os.getpid() != process:
+                _never_free(stack.pop_all())
+                raise _unsafe_fork()
+
+
+class Watch:
+    """One small query asked again and again, by any number of threads, on a few connections.
+
+    A scan asks three times for each page whether anything changed. Going through a transaction
+    of the engine costs ten times what the query does.
+    """
+
+    def __init__(self, engine: Engine, query: Select[Any]) -> None:
+        self.engine = engine
+        self._sql = str(query.compile(engine))
+        self._slots = [_Slot() for _ in range(WATCHERS)]
+        self._turns = count()
+        finalize(self, _close_slots, self._slots).atexit = False
+        _FORKS.watches.add(self)
+
+    def row(self) -> tuple[Any, ...] | None:
+        """The row, or None when it could not be had this way: then ask in a transaction."""
+        _FORKS.check(self.engine)
+        slot = self._take()
+        try:
+            if slot.connection is None:
+                slot.connection = _connect(self.engine)
+            cursor = slot.connection.cursor()
+            cursor.execute(self._sql)
+            found: tuple[Any, ...] | None = cursor.fetchone()
+            cursor.close()
+            slot.connection.rollback()  # a driver that began a transaction must not keep it open
+        except BaseException as error:
+            slot.close()
+            if not isinstance(error, Exception):
+                raise
+            return None  # whatever the driver raises, the slow way will say what is wrong
+        finally:
+            slot.lock.release()
+        return found
+
+    def _take(self) -> _Slot:
+        """The first that is free, so that no more connections are opened than are in use at once."""
+        for slot in self._slots:
+            if slot.lock.acquire(blocking=False):
+                return slot
+        slot = self._slots[next(self._turns) % WATCHERS]
+        slot.lock.acquire()
+        return slot
+
+    def close(self) -> None:
+        """Let go of the connections; the next question opens one again."""
+        for slot in self._slots:
+            with slot.lock:
+                slot.close()
+
+    def hold(self, end: float) -> list[_Slot]:
+        """Take all that can be had until `end`, a time of `monotonic`: nobody asks meanwhile."""
+        return [slot for slot in self._slots if slot.lock.acquire(timeout=max(0.0, end - monotonic()))]
+
+    def abandon(self) -> None:
+        for index, slot in enumerate(self._slots):
+            _never_free(slot.connection)
+            self._slots[index] = _Slot()
+
+
+class _Slot:
+    """A place for a connection, of which one thread at a time makes use."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.connection: Any = None
+
+    def close(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            with suppress(Exception):  # of a connection that is broken already, or whose server is gone
+                connection.close()
+
+
+def _close_slots(slots: list[_Slot]) -> None:
+    for slot in slots:
+        slot.close()
+
+
+def _connect(engine: Engine) -> Any:
+    """A driver's connection, made as the pool makes its own but not counted by it."""
+    lent = engine.raw_connection()
+    connection = lent.dbapi_connection
+    lent.detach()
+    return connection
+
+
+def _never_free(connection: object) -> None:
+    """Keep an object for as long as the process lives, also while the interpreter takes itself down."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def _unsafe_fork() -> UnsafeFork:
+    return UnsafeFork(
+        "this process was forked amid a transaction of its parent, so it cannot use the catalog; fork "
+        "when the parent is not writing, or start processes with multiprocessing's 'spawn' or 'forkserver'",
+        process=os.getpid(),
+    )
+
+
+class _Forks:
+    """What happens to the connections of this process when it forks."""
+
+    def __init__(self) -> None:
+        self.engines: WeakSet[Engine] = WeakSet()
+        self.watches: WeakSet[Watch] = WeakSet()
+        self.process = os.getpid()
+        self.unsafe = False  # this process was forked while SQLite was at work
+        self._forking = Lock()
+        self._held: list[_Slot] = []
+        self._quiet = False  # from before a fork to its end: nobody uses SQLite, no connection is open
+
+    def check(self, engine: Engine) -> None:
+        """Raises `UnsafeFork` in a child that cannot use SQLite."""
+        if (self.unsafe or os.getpid() != self.process) and is_sqlite(engine):
+            raise _unsafe_fork()
+
+    def before(self) -> None:
+        self._forking.acquire()
+        engines = [engine for engine in list(self.engines) if is_sqlite(engine)]
+        self._quiet = not engines or self._close_all(engines)
+
+    def _close_all(self, engines: list[Engine]) -> bool:
+        end = monotonic() + FORK_WAIT_SECONDS
+        if not _GATE.shut(FORK_WAIT_SECONDS):
+            return False
+        watches = [watch for watch in list(self.watches) if is_sqlite(watch.engine)]
+        self._held = [slot for watch in watches for slot in watch.hold(end)]
+        for slot in self._held:
+            slot.close()
+        for engine in engines:
+            engine.dispose()
+        return len(self._held) == len(watches) * WATCHERS
+
+    def in_parent(self) -> None:
+        for slot in self._held:
+            slot.lock.release()
+        self._held = []
+        _GATE.open()
+        self._forking.release()
+
+    def in_child(self) -> None:
+        self.unsafe = self.unsafe or not self._quiet
+        self.process = os.getpid()
+        self._forking = Lock()
+        self._held = []
+        _GATE.renew()
+        for watch in list(self.watches):
+            watch.abandon()
+        for engine in list(self.engines):
+            _never_free(engine.pool)
+            engine.dispose(close=False)
+
+
+_FORKS = _Forks()
+os.register_at_fork(before=_FORKS.before, after_in_parent=_FORKS.in_parent, after_in_child=_FORKS.in_child)
+
+
+def follow_forks(engine: Engine) -> None:
+    """To be called once for each engine; it is forgotten with the engine."""
+    _FORKS.engines.add(engine)
