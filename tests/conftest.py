@@ -6,14 +6,19 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One small local session for the whole run; starting one takes longer than most tests."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - the other tests run without it, too
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "PYSPARK_PYTHON", sys.executable)
         patch.setitem(os.environ, "PYSPARK_DRIVER_PYTHON", sys.executable)

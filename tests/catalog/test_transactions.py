@@ -200,6 +200,7 @@ def test_one_writer_waits_for_the_other(catalog: Catalog) -> None:
     assert order == [("first", 2), ("second", 3)]
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_and_its_parent_may_both_go_on(catalog: Catalog) -> None:
     table = add_table(catalog)
     assert catalog.versions()[1] == 1

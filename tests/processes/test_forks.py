@@ -1,0 +1,200 @@
+"""Children forked beside busy threads, amid scans and amid transactions."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import ElasticScanError, UnsafeFork
+from elasticscan.catalog import connections
+from elasticscan.store import Store
+
+PROGRAM = Path(__file__).with_name("forks.py")
+CHILDREN = int(os.environ.get("ELASTICSCAN_FORKS", "20"))
+CHILD_SECONDS = 60
+ROWS = 10_000
+
+# Python 3.12 and newer warn of forks beside threads, which is what is tried here.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with Store.create(tmp_path / "s", shards=["a", "b"], tablets=8) as store:
+        store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
+        store.write("t", pa.table({"id": range(ROWS)}))
+        yield store
+
+
+def ids(store: Store) -> list[int]:
+    return sorted(store.scan("t").to_table()["id"].to_pylist())
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Run something in a forked child, which is killed if it hangs; returns its process id."""
+    process = os.fork()
+    if process:
+        return process
+    signal.alarm(CHILD_SECONDS)
+    try:
+        work()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def ended_well(process: int) -> bool:
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+
+
+def refuses(work: Callable[[], object]) -> None:
+    try:
+        work()
+    except UnsafeFork:
+        return
+    raise AssertionError("it was not refused")
+
+
+def test_children_of_a_busy_process_scan_and_write_and_none_hangs(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, str(PROGRAM), str(tmp_path / "s"), str(CHILDREN)],
+        capture_output=True,
+        text=True,
+        timeout=270 if CHILDREN <= 50 else None,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    told = json.loads(ended.stdout)
+    assert told["ends"] == {"0": CHILDREN}
+    assert told["errors"] == []
+    assert told["written"] and told["children"]
+    assert all(told["done"][work] > 0 for work in ("_scan", "_write", "_move"))
+
+
+def test_a_child_forked_amid_a_scan_and_its_parent_both_read_every_row(store: Store) -> None:
+    scan, parent, children, found = store.scan("t", page_rows=1_000), os.getpid(), [], []
+    for page in scan:
+        if os.getpid() == parent and len(children) < 3:
+            children.append(os.fork())
+            if os.getpid() != parent:
+                signal.alarm(CHILD_SECONDS)
+        found += page.rows.column("id").to_pylist()
+    right = sorted(found) == list(range(ROWS))
+    if os.getpid() != parent:
+        os._exit(0 if right else 1)
+    assert right
+    assert len(children) == 3 and all(map(ended_well, children))
+
+
+def test_a_child_that_ends_its_parents_scan_does_not_end_its_lease(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s", shards=["a"], tablets=8, retention_seconds=60)
+    store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
+    store.write("t", pa.table({"id": range(ROWS)}))
+    scan = store.scan("t", page_rows=1_000)
+    pages = iter(scan)
+    next(pages)
+    assert ended_well(forked(lambda: [*pages] and None))
+    with store.context.catalog.reading() as tx:
+        assert tx.lease_end(scan._state.lease) > 0
+    assert sum(page.rows.num_rows for page in pages) > 0
+    store.close()
+
+
+def test_what_a_child_writes_after_its_parent_closed_the_store_is_there(store: Store) -> None:
+    ready, go = os.pipe()
+
+    def work() -> None:
+        os.read(ready, 1)
+        store.write("t", pa.table({"id": [ROWS]}))
+        assert ids(store) == list(range(ROWS + 1))
+
+    child = forked(work)
+    store.close()
+    os.write(go, b"!")
+    assert ids(store)[:ROWS] == list(range(ROWS))
+    assert ended_well(child)
+    assert ids(store) == list(range(ROWS + 1))
+    store.write("t", pa.table({"id": [ROWS + 1]}))
+    with Store.open(store.uri) as other:
+        assert ids(other) == list(range(ROWS + 2))
+
+
+def test_a_pool_of_forked_processes_uses_the_store_of_its_parent(store: Store) -> None:
+    _shared.append(store)
+    ids(store)
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        counts = pool.map(_write_one, range(ROWS, ROWS + 12), chunksize=1)
+    assert all(count > ROWS for count in counts)
+    assert ids(store) == list(range(ROWS + 12))
+
+
+_shared: list[Store] = []  # a forked pool finds it as it is here
+
+
+def _write_one(key: int) -> int:
+    store = _shared[-1]
+    store.write("t", pa.table({"id": [key]}))
+    return store.scan("t").to_table().num_rows
+
+
+def test_a_child_forked_amid_its_own_threads_transaction_is_refused_and_leaves_it_alone(store: Store) -> None:
+    catalog, parent = store.context.catalog, os.getpid()
+    before = catalog.versions()
+    try:
+        with catalog.writing() as tx:
+            tx.create_table("made", tx.table("t"))
+            child = os.fork()
+    except ElasticScanError as error:
+        if os.getpid() != parent:
+            right = isinstance(error, UnsafeFork)
+            os._exit(0 if right else 1)
+        raise
+    if os.getpid() != parent:
+        os._exit(2)
+    assert ended_well(child)
+    assert catalog.versions() != before or len(store.tables()) == 2
+    assert store.write("made", pa.table({"id": [1]})) > 0
+
+
+def test_a_fork_does_not_wait_for_ever_for_a_transaction(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "FORK_WAIT_SECONDS", 0.1)
+    inside, leave = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with store.context.catalog.writing():
+            inside.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    inside.wait(60)
+
+    def work() -> None:
+        refuses(lambda: store.scan("t"))
+        refuses(store.context.catalog.versions)
+        refuses(lambda: Store.open(store.uri))
+        assert not threading.active_count() > 1
+
+    child = forked(work)
+    assert ids(store) == list(range(ROWS))
+    leave.set()
+    thread.join()
+    assert ended_well(child)
+    assert ended_well(forked(lambda: store.write("t", pa.table({"id": [ROWS]})) and None))
+    assert ids(store) == list(range(ROWS + 1))
