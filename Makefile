@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check bench lock clean FORCE
+.PHONY: help venv demo test check bench lock versions clean FORCE
 
 PYTHON ?= python3
 VENV := .venv
@@ -44,8 +44,11 @@ check: java $(VENV)/installed  ## format, lint, strict types, layers, then all t
 bench: java $(VENV)/installed  ## run the benchmarks
 	$(BIN)/python benchmarks/run.py
 
+versions:  ## try Python 3.11 to 3.13, each with the lowest and the newest packages
+	"$(PYTHON)" scripts/versions.py .venv-versions
+
 clean:  ## remove everything that the other targets made
-	rm -rf $(VENV) .venv-lock build dist elasticscan.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) .venv-lock .venv-versions build dist elasticscan.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.import_linter_cache .hypothesis spark-warehouse metastore_db derby.log
 	find $(PACKAGES) tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
