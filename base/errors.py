@@ -4,7 +4,8 @@
     ├── UsageError                  mend the call
     │   ├── InvalidOption           ES_INVALID_OPTION
     │   ├── InvalidName             ES_INVALID_NAME
-    │   ├── InvalidKey              ES_INVALID_KEY           a primary key that is null or repeated
+    │   ├── InvalidKey              ES_INVALID_KEY           a primary key that is null, repeated or too long
+    │   ├── LimitExceeded           ES_LIMIT_EXCEEDED        a definition or a row that is too large
     │   ├── SchemaMismatch          ES_SCHEMA_MISMATCH
     │   ├── UnsupportedType         ES_UNSUPPORTED_TYPE
     │   ├── FilterError             ES_INVALID_FILTER
@@ -95,6 +96,10 @@ class InvalidName(UsageError):
 
 class InvalidKey(UsageError):
     code = "ES_INVALID_KEY"
+
+
+class LimitExceeded(UsageError):
+    code = "ES_LIMIT_EXCEEDED"
 
 
 class SchemaMismatch(UsageError):

@@ -49,6 +49,28 @@ BATCH_CACHE_BYTES: Final = 128 << 20
 RUN_ROWS = 4 << 20
 RUN_BYTES = 512 << 20
 
+# How large a definition may be. Arrow itself reads no type that is nested 64 deep, and what every process
+# reads with the catalog, and every file begins with, must stay small. A write into more columns than this
+# takes a time that grows with their square; Spark plans some thousands, and not tens of thousands, of them.
+MAX_NESTING: Final = 32  # levels of lists and structs (a map is two) around a value; a plain column has none
+MAX_COLUMNS: Final = 4_096
+MAX_FIELDS: Final = 16_384  # columns, and all parts of their types
+MAX_COLUMN_NAME_BYTES: Final = 255  # in UTF-8; of parts of types too
+MAX_NAMES_BYTES: Final = 256 << 10  # of all columns together: a continuation key names those of its scan
+MAX_SCHEMA_BYTES: Final = 4 << 20  # as the catalog and every file hold it
+MAX_FIXED_BYTES: Final = 16 << 20  # what a row of nulls takes: fixed-size binaries and lists
+MAX_KEY_COLUMNS: Final = 32  # of a primary key, and of an index
+MAX_INDEXES: Final = 64  # of a table: each is written with every write
+
+# How large a row may be. A continuation key holds the key of the row at which a page ended.
+MAX_KEY_BYTES: Final = (
+    16 << 10
+)  # of a primary key as `order_keys` encodes it, of an index key as `value_keys`
+MAX_ROW_BYTES: Final = 256 << 20
+
+# What a call may say. A continuation key repeats the condition of its scan.
+MAX_FILTER_CHARS: Final = 1 << 16
+
 # Names become parts of file names, SQL and Spark options: this is what all of them take unquoted.
 NAME_PATTERN: Final = r"[a-z0-9_]{1,64}"
 

@@ -45,6 +45,7 @@ _INTEGERS: dict[int, int] = {pa.int8().id: 1, pa.int16().id: 2, pa.int32().id: 4
 _TIMES: dict[int, int] = {pa.date32().id: 4, pa.timestamp("us").id: 8}
 _TEXTS = frozenset({pa.string().id, pa.large_string().id})
 _BINARIES = frozenset({pa.binary().id, pa.large_binary().id})
+_LARGE = frozenset({pa.large_string().id, pa.large_binary().id})
 _BIAS_16 = 1 << 127
 
 # Moves the point of a decimal of 38 digits without rounding, whatever the thread's own context is.
@@ -240,6 +241,20 @@ def sort_codes(column: pa.Array) -> NDArray[Any]:
             return low
     ranks: NDArray[Any] = pc.rank(column, tiebreaker="dense").to_numpy()
     return ranks
+
+
+def encoded_lengths(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
+    """How many bytes `encode_row` gives for each row; a null counts as nothing."""
+    lengths = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        kind = column.type
+        if kind.id in _TEXTS or kind.id in _BINARIES:
+            plain = column.view(pa.large_binary() if kind.id in _LARGE else pa.binary())
+            sizes = pc.add(pc.binary_length(plain), pc.count_substring(plain, b"\0")).fill_null(0)
+            lengths += sizes.to_numpy(zero_copy_only=False) + len(_END)
+        else:
+            lengths += _width(kind)
+    return lengths
 
 
 def _values(column: pa.Array, dtype: Any, per_row: int = 1) -> NDArray[Any]:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from elasticscan.base.errors import UnsupportedType
 from elasticscan.base.hashing import spark_hash
-from elasticscan.base.order_keys import ENCODERS
+from elasticscan.base.order_keys import ENCODERS, encoded_lengths
 from elasticscan.base.order_keys import sort_codes as key_sort_codes
 
 NULL = b"\0"  # the key of a null
@@ -78,6 +78,16 @@ def encode_value(scalar: pa.Scalar) -> bytes:
 def encode_values(columns: Sequence[pa.Array], row: int) -> bytes:
     """The key of row `row`; quick enough to bisect with."""
     return b"".join([encode_value(column[row]) for column in columns])
+
+
+def encoded_value_lengths(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
+    """How many bytes `encode_values` gives for each row, at most."""
+    lengths = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        found = column.cast(_VIEWS[column.type.id]) if column.type.id in _VIEWS else column
+        known = found.type.id in ENCODERS
+        lengths += 1 + (encoded_lengths([found]) if known else 8)
+    return lengths
 
 
 def successor(prefix: bytes) -> bytes:

@@ -18,6 +18,7 @@ from elasticscan.base.errors import (
     SnapshotNotFound,
     TableChanged,
     TableNotFound,
+    WriteConflict,
 )
 from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.catalog.placement import decoding
@@ -39,6 +40,9 @@ class Commit:
     created_at: float
 
 
+_RESERVED = 0  # the commit that made a table which nobody sees yet
+
+
 class Txn(NamedTuple):
     """Under what a write is done once.
 
@@ -58,24 +62,64 @@ class CommitTx(FragmentTx):
     # Tables
 
     def create_table(self, name: str, info: TableInfo) -> TableInfo:
-        if self._sql.execute(_live_table(tables.c.name == name)).first():
+        self._enter_table(self.reserve_table(replace(info, name=name)))
+        return self.table(name)
+
+    def reserve_table(self, info: TableInfo) -> TableInfo:
+        """A table that nobody sees yet, for files to be staged; the same again for an equal definition."""
+        if self._sql.execute(_live_table(tables.c.name == info.name)).first():
             raise AlreadyExists(
-                f"the store already has a table {name!r}; drop it or choose another", table=name
+                f"the store already has a table {info.name!r}; drop it or choose another", table=info.name
             )
-        commit = self._next_commit()
         row = {
-            "name": name,
+            "name": info.name,
             "schema": info.schema.serialize().to_pybytes(),
             "primary_key": json.dumps(info.primary_key),
             "shard_key": json.dumps(info.shard_key),
             "compression": info.compression,
-            "created_commit": commit,
-            "oldest_snapshot": commit,
+            "created_commit": _RESERVED,
         }
-        inserted = self._sql.execute(insert(tables).values(**row)).inserted_primary_key
+        same = [
+            tables.c[name] == value if value is not None else tables.c[name].is_(None)
+            for name, value in row.items()
+        ]
+        known = self._sql.execute(select(tables.c.id).where(*same)).scalar()
+        if known is not None:
+            return replace(info, id=known)
+        unseen = {"oldest_snapshot": _RESERVED, "dropped_at": self.now}
+        inserted = self._sql.execute(insert(tables).values(**row, **unseen)).inserted_primary_key
         assert inserted is not None
-        self._add_commit_row(commit, inserted[0], "create", 0)
-        return self.table(name)
+        return replace(info, id=inserted[0])
+
+    def reserved_table(self, table_id: int) -> TableInfo | None:
+        """A table that was reserved and not entered."""
+        found = select(tables).where(tables.c.id == table_id, tables.c.created_commit == _RESERVED)
+        row = self._sql.execute(found).one_or_none()
+        return None if row is None else _table_info(row)
+
+    def enter_reserved(self, table_id: int) -> bool:
+        """Let a reserved table be seen from here on; False when it is no longer one.
+
+        Raises:
+            WriteConflict: another table has taken its name.
+        """
+        table = self.reserved_table(table_id)
+        if table is None:
+            return False
+        if self._sql.execute(_live_table(tables.c.name == table.name)).first():
+            raise WriteConflict(
+                f"table {table.name!r} was made, with another definition, while rows were written that "
+                "were to make it; nothing was committed: write again, into that one",
+                table=table.name,
+            )
+        self._enter_table(table)
+        return True
+
+    def _enter_table(self, table: TableInfo) -> None:
+        commit = self._next_commit()
+        seen = {"created_commit": commit, "oldest_snapshot": commit, "dropped_at": None}
+        self._sql.execute(update(tables).where(tables.c.id == table.id).values(**seen))
+        self._add_commit_row(commit, table.id, "create", 0)
 
     def add_columns(self, table: int, fields: Sequence[pa.Field]) -> TableInfo:
         """Append columns to a table; checked by the caller, in this transaction. Every snapshot has them."""

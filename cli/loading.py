@@ -15,7 +15,8 @@ from elasticscan.cli.files import CsvRules, kind_of, read_batches, schema_of
 from elasticscan.cli.options import Json, Table, Uri, names_of
 from elasticscan.cli.output import print_json, progress, say
 from elasticscan.storage import conform
-from elasticscan.store import Store
+from elasticscan.store import Store, reserve_table, write
+from elasticscan.topology import TableInfo
 
 
 def load(
@@ -44,8 +45,7 @@ def load(
         kind_of(path)
     with Store.open(uri) as store:
         made = None
-        schema = _schema_of_table(store, table)
-        if schema is None:
+        if not _is_there(store, table):
             schema = schema_of(file[0], rules)
             keys = names_of(primary_key)
             if not keys:
@@ -54,14 +54,8 @@ def load(
                     f"{file[0]} ({', '.join(schema.names)})",
                     table=table,
                 )
-            made = store.create_table(table, schema, keys, names_of(shard_key), compression)
-            schema = made.schema
-        try:
-            commit, rows = _write(store, table, file, schema, rules, overwrite)
-        except BaseException:
-            if made is not None:
-                store.drop_table(table)
-            raise
+            made = reserve_table(store.context, table, schema, keys, names_of(shard_key), compression)
+        commit, rows = _write(store, made or store.table(table), file, rules, overwrite)
     if json:
         print_json({"table": table, "rows": rows, "commit": commit, "created": made is not None})
     else:
@@ -69,12 +63,12 @@ def load(
 
 
 def _write(
-    store: Store, table: str, files: Sequence[Path], schema: pa.Schema, rules: CsvRules, overwrite: bool
+    store: Store, table: TableInfo, files: Sequence[Path], rules: CsvRules, overwrite: bool
 ) -> tuple[int, int]:
     """The commit number, and how many rows were read."""
-    rows = 0
+    rows, schema = 0, table.schema
     with progress() as bar:
-        task = bar.add_task(f"loading {table}", total=sum(map(_size, files)), note="")
+        task = bar.add_task(f"loading {table.name}", total=sum(map(_size, files)), note="")
 
         def counted() -> Iterator[pa.RecordBatch]:
             nonlocal rows
@@ -84,16 +78,17 @@ def _write(
                 yield conform(batch, schema)
             bar.update(task, note=f"{rows:,} rows, committing")
 
-        write = store.overwrite if overwrite else store.write
-        commit = write(table, pa.RecordBatchReader.from_batches(schema, counted()))
+        kind = "overwrite" if overwrite else "write"
+        commit = write(store.context, table, pa.RecordBatchReader.from_batches(schema, counted()), kind)
         return commit, rows
 
 
-def _schema_of_table(store: Store, table: str) -> pa.Schema | None:
+def _is_there(store: Store, table: str) -> bool:
     try:
-        return store.table(table).schema
+        store.table(table)
     except TableNotFound:
-        return None
+        return False
+    return True
 
 
 def _size(path: Path) -> int:

@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import InvalidOption
 from elasticscan.catalog import Txn
 from elasticscan.connector.options import Options
+from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.connector.writing import StagedMessage, TableWriter, ours
 from elasticscan.topology import StagedFragment
 
@@ -57,7 +58,12 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
         self._checkpoint, self._app_id = options.checkpoint, options.app_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
-        """Stage a task's rows; nothing of them is visible yet."""
+        """Stage a task's rows; nothing of them is visible yet.
+
+        Raises:
+            InvalidOption: Spark has made a table of its own for them.
+        """
+        check_not_for_a_spark_table()
         task = TaskContext.get()
         query = None if task is None else task.getLocalProperty(_QUERY_ID)
         staged = self._writer.stage(iterator)

@@ -25,8 +25,9 @@ from elasticscan.connector.access import opened
 from elasticscan.connector.conversion import FromSpark, arrow_schema
 from elasticscan.connector.deletions import deletions_of
 from elasticscan.connector.options import Options
+from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.storage import check_keys_filled, conform, discard
-from elasticscan.store import Store, check_no_key_twice, publish, stage
+from elasticscan.store import Store, check_no_key_twice, publish, reserve_table, stage
 from elasticscan.topology import SlotSet, StagedFragment, TableInfo
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(StagedFragment))
@@ -165,7 +166,7 @@ class TableWriter:
 
     def _find(self, store: Store) -> TableInfo:
         with store.context.catalog.reading() as tx:
-            table = tx.table_by_id(self.table_id)
+            table = tx.table_by_id(self.table_id) or tx.reserved_table(self.table_id)
         if table is None:
             raise self.changed()
         return table
@@ -184,7 +185,12 @@ class ElasticScanWriter(DataSourceArrowWriter):
         self._writer, self._txn = TableWriter(options, schema, overwrite), options.txn
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """Stage a task's rows; nothing of them is visible yet."""
+        """Stage a task's rows; nothing of them is visible yet.
+
+        Raises:
+            InvalidOption: Spark is about to make a table of its own of them.
+        """
+        check_not_for_a_spark_table()
         return StagedMessage(self._writer.stage(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -213,7 +219,8 @@ def ours(messages: Iterable[Any], kind: type[M]) -> list[M]:
 
 
 def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
-    """The table to write to; made now if it is missing and the options say its primary key."""
+    """The table to write to. If it is missing and the options say its primary key, it is reserved: the
+    commit of its first rows will make it, so that a write that fails leaves nothing behind."""
     try:
         table = store.table(options.table)
     except TableNotFound as error:
@@ -225,7 +232,8 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
             ) from error
         shard_key = None if options.shard_key is None else _spelt(options.shard_key, rows)
         try:
-            return store.create_table(options.table, rows, _spelt(options.primary_key, rows), shard_key)
+            keys = _spelt(options.primary_key, rows)
+            return reserve_table(store.context, options.table, rows, keys, shard_key)
         except AlreadyExists:
             table = store.table(options.table)  # another write made it meanwhile
     for name, given, found in (

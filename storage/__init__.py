@@ -54,9 +54,10 @@ from elasticscan.storage.changes import (
     ChangeRange,
     read_changes,
 )
-from elasticscan.storage.conform import batches_of, check_definition, conform, stored_schema
+from elasticscan.storage.conform import batches_of, conform
 from elasticscan.storage.copying import Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import count_rows, slot_counts
+from elasticscan.storage.definition import check_definition, check_works, stored_schema
 from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk, MemoryDisk, OpenFile, open_disk
 from elasticscan.storage.fragment import (
     COMMIT,
@@ -132,6 +133,7 @@ __all__ = [
     "check_definition",
     "check_keys_differ",
     "check_keys_filled",
+    "check_works",
     "conform",
     "copy_slots",
     "count_rows",

@@ -1,4 +1,4 @@
-"""Bringing what users hand in to a table's schema, or saying exactly what does not fit."""
+"""Bringing the rows that users hand in to a table's schema, or saying exactly what does not fit."""
 
 from __future__ import annotations
 
@@ -8,73 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import InvalidOption, SchemaMismatch, UnsupportedType
+from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.base.order_keys import check_key_type
-from elasticscan.storage.fragment import SYSTEM_COLUMNS
-
-RESERVED = frozenset((*SYSTEM_COLUMNS, "_change_type", "_commit_version", "_commit_timestamp"))
-
-
-def check_definition(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) -> None:
-    """Raises unless a table can be defined so."""
-    if len(schema) == 0:
-        raise SchemaMismatch("a table needs at least one column")
-    lowered: dict[str, str] = {}
-    for field in schema:
-        if field.name in RESERVED:
-            raise SchemaMismatch(
-                f"column name {field.name!r} is taken by the store, like {', '.join(sorted(RESERVED))}; "
-                "rename it",
-                column=field.name,
-            )
-        if field.name.lower() in lowered:
-            raise SchemaMismatch(
-                f"columns {lowered[field.name.lower()]!r} and {field.name!r} differ at most in case, which "
-                "Spark does not tell apart; rename one",
-                column=field.name,
-            )
-        lowered[field.name.lower()] = field.name
-        _check_value_type(field.name, field.type)
-    if not primary_key:
-        raise InvalidOption("primary_key must name at least one column", option="primary_key")
-    if len(set(primary_key)) < len(primary_key):
-        raise InvalidOption(f"primary_key {primary_key} names a column twice", option="primary_key")
-    for name in primary_key:
-        if name not in schema.names:
-            raise SchemaMismatch(
-                f"primary key column {name!r} is not in the schema ({', '.join(schema.names)})", column=name
-            )
-        check_key_type(name, schema.field(name).type)
-    if not shard_key or primary_key[: len(shard_key)] != shard_key:
-        raise InvalidOption(
-            f"shard_key {shard_key} must be a prefix of primary_key {primary_key}", option="shard_key"
-        )
-
-
-def _check_value_type(name: str, kind: pa.DataType) -> None:
-    unsupported = (
-        pa.types.is_union(kind)
-        or isinstance(kind, pa.BaseExtensionType)
-        or pa.types.is_dictionary(kind)
-        or pa.types.is_run_end_encoded(kind)
-        or pa.types.is_string_view(kind)  # Arrow cannot reorder columns of views
-        or pa.types.is_binary_view(kind)
-    )
-    if unsupported:
-        raise UnsupportedType(
-            f"column {name!r} has type {kind}, which a table cannot hold; cast it to a plain type first",
-            column=name,
-        )
-    for index in range(kind.num_fields):
-        child = kind.field(index)
-        _check_value_type(f"{name}.{child.name}", child.type)
-
-
-def stored_schema(schema: pa.Schema, primary_key: list[str]) -> pa.Schema:
-    """The schema as a table keeps it: no metadata, key columns not null."""
-    fields = [pa.field(f.name, f.type, nullable=f.nullable and f.name not in primary_key) for f in schema]
-    return pa.schema(fields)
 
 
 def batches_of(data: Any) -> Iterator[pa.RecordBatch]:

@@ -38,6 +38,7 @@ from elasticscan.storage.fragment import (
     new_path,
 )
 from elasticscan.storage.lookup import pick
+from elasticscan.storage.row_limits import check_index_key_bytes
 from elasticscan.storage.sealed_file import SealingSink
 from elasticscan.topology import (
     HASH,
@@ -103,7 +104,9 @@ def build_runs(
         origin: who builds.
 
     Raises:
-        FragmentDamaged, DiskFull, ShardUnavailable: nothing of what was written so far remains.
+        InvalidKey: an entry's key is too long for a continuation key.
+        FragmentDamaged, DiskFull, ShardUnavailable: a file or a disk.
+        Nothing of what was written so far remains.
     """
     columns = run_columns(table, index)
     reader = FragmentReader(disk, fragment.path, columns, fragment.seal, table.schema)
@@ -148,7 +151,9 @@ def _entries(rows: pa.RecordBatch, first_row: int, index: IndexInfo, schema: pa.
         columns = {name: column.filter(living) for name, column in columns.items()}
     if index.kind == HASH:
         columns[HASH_VALUE] = pa.array(index_hash([columns[name] for name in index.columns]))
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    entries = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    check_index_key_bytes(entries, index.name, _index_key(index))
+    return entries
 
 
 def _write_run(

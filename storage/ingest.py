@@ -28,6 +28,7 @@ from elasticscan.storage.fragment import (
 )
 from elasticscan.storage.merge import Array
 from elasticscan.storage.pages import PageSource
+from elasticscan.storage.row_limits import check_key_bytes, check_row_bytes
 from elasticscan.storage.view import Bounds, View
 from elasticscan.topology import Fragment, Origin, Placement, SlotSet, StagedFragment, TableInfo
 
@@ -54,9 +55,10 @@ def sort_rows(rows: pa.RecordBatch, table: TableInfo, hashing: Hashing) -> pa.Re
     """The rows by (slot, primary key), with their `_slot` column.
 
     Raises:
-        InvalidKey: a key is null or occurs twice.
+        InvalidKey: a key is null, too long or occurs twice.
     """
     check_keys_filled(rows, table)
+    check_key_bytes(rows, table.primary_key)
     keys = [rows.column(name) for name in table.primary_key]
     slots = slots_of([rows.column(name) for name in table.shard_key], hashing.slots, hashing.hash)
     codes = [sort_codes(column) for column in keys]
@@ -97,6 +99,7 @@ class Ingest:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows of the table's schema; with a `_deleted` column, tombstones may be among them."""
+        check_row_bytes(rows)
         step = max(1, rows.num_rows * self._buffer_bytes // max(rows.nbytes, 1))
         for start in range(0, rows.num_rows, step):
             part = rows.slice(start, step)

@@ -18,6 +18,7 @@ How the parts work together, operation by operation, and what each conflicts wit
 
     scan.py        pages and keys over `reader.drive`
     shards.py      the in-process placement look-up and page reads
+    definitions.py tables: checked, reserved for a first write, entered with it
     writer.py      stage, then commit; stage again what moved meanwhile
     mover.py       one move: copy, catch up, switch
     elasticity.py  plans carried out: expand, contract, move, split, join, resume
@@ -29,11 +30,12 @@ How the parts work together, operation by operation, and what each conflicts wit
     context.py     caches, each valid for one layout of the catalog
 """
 
+from elasticscan.store.definitions import define_table, reserve_table
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.repair import RepairReport, repair_store
 from elasticscan.store.scan import Page, Scan, restrict_key
 from elasticscan.store.store import Store
-from elasticscan.store.writer import check_no_key_twice, publish, stage, tombstones_of
+from elasticscan.store.writer import check_no_key_twice, publish, stage, tombstones_of, write
 
 __all__ = [
     "Elasticity",
@@ -43,9 +45,12 @@ __all__ = [
     "Scan",
     "Store",
     "check_no_key_twice",
+    "define_table",
     "publish",
     "repair_store",
+    "reserve_table",
     "restrict_key",
     "stage",
     "tombstones_of",
+    "write",
 ]

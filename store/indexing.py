@@ -18,9 +18,11 @@ from elasticscan.base.errors import (
     ColumnNotFound,
     ElasticScanError,
     FragmentDamaged,
+    InvalidKey,
     InvalidOption,
+    LimitExceeded,
 )
-from elasticscan.base.limits import check_name
+from elasticscan.base.limits import MAX_INDEXES, MAX_KEY_COLUMNS, check_name
 from elasticscan.base.value_keys import check_index_type
 from elasticscan.catalog import Tx
 from elasticscan.storage import RUN_COLUMNS, Disk, build_runs
@@ -98,6 +100,13 @@ def define_index(
                     f"table {table.name!r} has no column {column!r}; it has {', '.join(table.schema.names)}",
                     column=column,
                 )
+        if len(names) > MAX_KEY_COLUMNS and option == "columns":
+            raise LimitExceeded(
+                f"an index has {MAX_KEY_COLUMNS} columns at most, not {len(names)}; name the first of them, and "
+                "include the others",
+                limit="columns of an index",
+                most=MAX_KEY_COLUMNS,
+            )
     if not columns:
         raise InvalidOption("columns must name at least one column to index", option="columns")
     if name in ("auto", "none", "direct"):
@@ -129,6 +138,7 @@ def create_index(
     with context.catalog.writing() as tx:
         known = next((i for i in tx.indexes(table.id) if i.name == wanted.name), None)
         if known is None:
+            _check_room(tx, table)
             index = tx.create_index(wanted)
         elif replace(known, id=0, ready=False) == wanted:
             index = known
@@ -138,9 +148,24 @@ def create_index(
                 f"({known.kind} by {', '.join(known.columns)}); drop it or choose another name",
                 index=wanted.name,
             )
-    while not _finish(context, index):
-        _build(context, table, index, on_progress or _silent)
+    try:
+        while not _finish(context, index):
+            _build(context, table, index, on_progress or _silent)
+    except (InvalidKey, LimitExceeded):  # rows that are there cannot be in it, so it would never be ready
+        with context.catalog.writing() as tx:
+            if index.id in {live.id for live in tx.indexes(table.id)}:
+                tx.drop_indexes(table.id, index.name)
+        raise
     return replace(index, ready=True)
+
+
+def _check_room(tx: Tx, table: TableInfo) -> None:
+    if len(tx.indexes(table.id)) >= MAX_INDEXES:
+        raise LimitExceeded(
+            f"table {table.name!r} has {MAX_INDEXES} indexes, as many as a table may have; drop one first",
+            limit="indexes",
+            most=MAX_INDEXES,
+        )
 
 
 def _silent(_done: int, _total: int) -> None:

@@ -11,12 +11,14 @@ The catalog's layout grows with a new column, so every process looks the table u
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from elasticscan.base.errors import AlreadyExists, InvalidOption, SchemaMismatch
-from elasticscan.storage import check_definition, stored_schema
+from elasticscan.catalog import Tx
+from elasticscan.storage import check_definition, check_works, stored_schema
 from elasticscan.store.context import Context
 from elasticscan.topology import TableInfo
 
@@ -24,14 +26,26 @@ from elasticscan.topology import TableInfo
 def add_columns(context: Context, name: str, fields: Any) -> TableInfo:
     """Append columns to a table, in one transaction; those that it has already are passed over."""
     wanted = _fields(fields)
+    with context.catalog.reading() as tx:
+        table, new = _checked(tx, name, wanted)
+    if new:
+        # Outside the write lock; a row with all new columns, whichever of them others add meanwhile.
+        keys = [table.schema.field(key) for key in table.primary_key]
+        check_works(replace(table, schema=pa.schema([*keys, *new])), context.hashing)
     with context.catalog.writing() as tx:
-        table = tx.table(name)
-        new = [field for field in wanted if _is_new(field, table)]
-        if not new:
-            return table
-        keys, shard_keys = list(table.primary_key), list(table.shard_key)
-        check_definition(pa.schema([*table.schema, *new]), keys, shard_keys)
-        return tx.add_columns(table.id, list(stored_schema(pa.schema(new), [])))
+        table, new = _checked(tx, name, wanted)
+        return tx.add_columns(table.id, new) if new else table
+
+
+def _checked(tx: Tx, name: str, wanted: list[pa.Field]) -> tuple[TableInfo, list[pa.Field]]:
+    """The table, and the columns that it lacks, as they are stored."""
+    table = tx.table(name)
+    new = [field for field in wanted if _is_new(field, table)]
+    if not new:
+        return table, []
+    whole = pa.schema([*table.schema, *new])
+    check_definition(whole, list(table.primary_key), list(table.shard_key))
+    return table, list(stored_schema(pa.schema(new), []))
 
 
 def _fields(given: Any) -> list[pa.Field]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from elasticscan.base.clock import Clock, SystemClock
 from elasticscan.base.errors import InvalidOption, StoreNotFound
-from elasticscan.base.hashing import HASHES, slots_of
+from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import (
     DEFAULT_PAGE_BYTES,
     DEFAULT_PAGE_ROWS,
@@ -25,12 +25,13 @@ from elasticscan.base.limits import (
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import KEYS, Catalog, Commit, NewStore
 from elasticscan.reader import ContinuationKey, Predicate
-from elasticscan.storage import Disk, check_definition, open_disk, stored_schema
+from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, upkeep, writer
 from elasticscan.store.access import AUTO, Wish
 from elasticscan.store.arguments import MAX_ID, MAX_NUMBER, MAX_PAGE_BYTES, MAX_PARALLEL
 from elasticscan.store.changes import ChangeScan, check_kept
 from elasticscan.store.context import Context
+from elasticscan.store.definitions import define_table
 from elasticscan.store.disks import disk_at, read_only_disk
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
@@ -40,8 +41,6 @@ from elasticscan.store.scan import Scan, begin_scan, columns_of, keep_lease
 from elasticscan.store.schema_changes import add_columns
 from elasticscan.store.status import status_of
 from elasticscan.topology import SORTED, IndexInfo, SlotSet, TableInfo, Topology, initial_placement
-
-COMPRESSIONS = (None, "lz4", "zstd")
 
 
 class Store:
@@ -205,24 +204,13 @@ class Store:
             shard_key: the prefix of the primary key that decides a row's slot; all of it by default.
                 In a store with hash "java", one column of type bool, integer or string.
             compression: None, "lz4" or "zstd".
+
+        Raises:
+            InvalidName, InvalidOption, SchemaMismatch, UnsupportedType: mend the call.
+            LimitExceeded: the definition is too large, or nested too deep.
+            AlreadyExists: there is a table of this name.
         """
-        check_name("table", name)
-        if compression not in COMPRESSIONS:
-            raise InvalidOption(
-                f"compression={compression!r} must be None, 'lz4' or 'zstd'", option="compression"
-            )
-        if not isinstance(schema, pa.Schema):
-            raise InvalidOption(
-                f"schema is a {type(schema).__name__} and must be a pyarrow.Schema", option="schema"
-            )
-        keys = arguments.keys("primary_key", primary_key)
-        shard_keys = keys if shard_key is None else arguments.keys("shard_key", shard_key)
-        check_definition(schema, keys, shard_keys)
-        stored = stored_schema(schema, keys)
-        # A key that the store's hash does not take would make every later write fail.
-        nothing = [pa.array([], stored.field(key).type) for key in shard_keys]
-        slots_of(nothing, self._context.info.slots, self._context.info.hash)
-        info = TableInfo(0, name, stored, tuple(keys), tuple(shard_keys), compression, 0, 0)
+        info = define_table(self._context, name, schema, primary_key, shard_key, compression)
         with self._context.catalog.writing() as tx:
             return tx.create_table(name, info)
 

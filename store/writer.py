@@ -61,11 +61,12 @@ def publish(
 
     The commit requires that each fragment lies where its slots live and has runs of all indexes.
     If some moved meanwhile, their rows are staged again at the new place, and the commit is tried
-    again; so it is when an index was made meanwhile.
+    again; so it is when an index was made meanwhile. A table that was only reserved is entered with it.
 
     Raises:
         InvalidOffset: `txn` was committed before with other content.
         TableChanged: the table was dropped.
+        WriteConflict: another table took the name of one that was reserved.
     """
     with context.noticing_collection():
         number, committed = _publish(context, table, list(staged), kind, txn)
@@ -91,7 +92,7 @@ def _publish(
                 mine = [fragment for fragment in fragments if (fragment.shard, fragment.path) in paths]
                 discard([fragment for fragment in fragments if fragment not in mine], context.disk_of)
                 return known, mine
-            if tx.table_by_id(table.id) is None:
+            if tx.table_by_id(table.id) is None and tx.reserved_table(table.id) is None:
                 raise TableChanged(
                     f"table {table.name!r} was dropped while rows were written to it; nothing was committed",
                     table=table.name,
@@ -101,6 +102,7 @@ def _publish(
                 fragments = with_runs(context, table, tx.indexes(table.id), fragments)
             if _in_place(tx, fragments) and not missing_runs(tx.indexes(table.id), fragments):
                 context.check_not_collected(fragments)
+                tx.enter_reserved(table.id)
                 return tx.add_commit(table.id, _told_kind(kind, fragments), fragments, txn), fragments
         fragments = reroute(table, fragments, context.placement(), context.disk_of, context.origin(kind))
         fragments = with_runs(context, table, context.indexes(table.id), fragments)

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 import pytest
 
 from elasticscan.base.errors import InvalidOption, SchemaMismatch, UnsupportedType
-from elasticscan.storage.conform import batches_of, check_definition, conform, stored_schema
+from elasticscan.storage.conform import batches_of, conform
+from elasticscan.storage.definition import check_definition, stored_schema
 from elasticscan.storage.fragment import SYSTEM_COLUMNS
 from elasticscan.store import Store
 

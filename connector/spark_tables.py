@@ -1,0 +1,50 @@
+"""Tables of Spark's own catalog: why writes that would make one are refused, and how they are known.
+
+`saveAsTable`, `writeTo(...).create()` and a stream's `toTable` enter a table into Spark's catalog and then
+hand the rows over, with the options. Spark does not hand these options over again when the table is read,
+and no name either, so that nobody could ever read it: the rows would be in the store, under the name in
+the option `table`, and the table in Spark would be broken.
+
+A source is not told of any of this. What shows it is where the tasks run: Spark writes the rows of a table
+that it makes by a query inside a query, and every other write by the query itself. Inside `foreachBatch`
+all queries are such, so there it does not show.
+"""
+
+from __future__ import annotations
+
+from pyspark import TaskContext
+
+from elasticscan.base.errors import InvalidOption
+
+_QUERY, _OUTERMOST = "spark.sql.execution.id", "spark.sql.execution.root.id"
+_STREAM, _CALLED = "sql.streaming.queryId", "callSite.long"
+
+
+def check_not_for_a_spark_table() -> None:
+    """Runs where a task runs, before it stages anything.
+
+    Raises:
+        InvalidOption: the rows are for a table of Spark's catalog, which could not be read.
+    """
+    task = TaskContext.get()
+    if task is None:
+        return
+    if task.getLocalProperty(_STREAM):
+        if ".toTable(" in (task.getLocalProperty(_CALLED) or "").split("\n")[0]:
+            raise _refused("toTable", "start('uri/table')")
+        return
+    query, outermost = task.getLocalProperty(_QUERY), task.getLocalProperty(_OUTERMOST)
+    if query and outermost and query != outermost:
+        raise _refused(
+            "saveAsTable, writeTo(...).create() and CREATE TABLE ... AS SELECT",
+            "df.write.format('elasticscan').option('primaryKey', '...').mode('append').save('uri/table')",
+        )
+
+
+def _refused(what: str, instead: str) -> InvalidOption:
+    return InvalidOption(
+        f"{what} would make a table in Spark's own catalog that nobody can read: Spark does not say later "
+        f"which store it is in. Nothing was written. Write with {instead}, and read with "
+        "load('uri/table') or attach(spark, 'uri') (a table that Spark has made already: DROP TABLE it)",
+        option="table",
+    )

@@ -1,0 +1,71 @@
+"""Tables as they come to be: checked, tried, and entered alone or with their first rows.
+
+A table that a write makes is *reserved* first: it has an id, so that files can be staged for it, and nobody
+sees it. The transaction that commits the first rows enters it. A write that fails, or whose process is
+killed, therefore leaves no table behind, and two that make the same table at once share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from elasticscan.base.errors import InvalidOption
+from elasticscan.base.hashing import slots_of
+from elasticscan.base.limits import check_name
+from elasticscan.storage import check_definition, check_works, stored_schema
+from elasticscan.store import arguments
+from elasticscan.store.context import Context
+from elasticscan.topology import TableInfo
+
+COMPRESSIONS = (None, "lz4", "zstd")
+
+
+def define_table(
+    context: Context,
+    name: Any,
+    schema: Any,
+    primary_key: Any,
+    shard_key: Any = None,
+    compression: Any = None,
+) -> TableInfo:
+    """A checked definition, not entered yet; arguments and errors as of `Store.create_table`."""
+    check_name("table", name)
+    if compression not in COMPRESSIONS:
+        raise InvalidOption(
+            f"compression={compression!r} must be None, 'lz4' or 'zstd'", option="compression"
+        )
+    if not isinstance(schema, pa.Schema):
+        raise InvalidOption(
+            f"schema is a {type(schema).__name__} and must be a pyarrow.Schema", option="schema"
+        )
+    keys = arguments.keys("primary_key", primary_key)
+    shard_keys = keys if shard_key is None else arguments.keys("shard_key", shard_key)
+    check_definition(schema, keys, shard_keys)
+    stored = stored_schema(schema, keys)
+    # A key that the store's hash does not take would make every later write fail.
+    nothing = [pa.array([], stored.field(key).type) for key in shard_keys]
+    slots_of(nothing, context.info.slots, context.info.hash)
+    table = TableInfo(0, name, stored, tuple(keys), tuple(shard_keys), compression, 0, 0)
+    check_works(table, context.hashing)
+    return table
+
+
+def reserve_table(
+    context: Context,
+    name: str,
+    schema: pa.Schema,
+    primary_key: Sequence[str],
+    shard_key: Sequence[str] | None = None,
+    compression: str | None = None,
+) -> TableInfo:
+    """A table for a first write: nobody sees it until its rows are committed.
+
+    Raises:
+        AlreadyExists: there is one of this name.
+    """
+    table = define_table(context, name, schema, primary_key, shard_key, compression)
+    with context.catalog.writing() as tx:
+        return tx.reserve_table(table)
