@@ -8,6 +8,7 @@
     │   ├── LimitExceeded           ES_LIMIT_EXCEEDED        a definition or a row that is too large
     │   ├── SchemaMismatch          ES_SCHEMA_MISMATCH
     │   ├── UnsupportedType         ES_UNSUPPORTED_TYPE
+    │   ├── UnsupportedStatement    ES_UNSUPPORTED_STATEMENT SQL that would change a table as none can be
     │   ├── FilterError             ES_INVALID_FILTER
     │   ├── ContinuationKeyError    ES_INVALID_CONTINUATION_KEY
     │   ├── KeyTooLong              ES_CONTINUATION_KEY_TOO_LONG   read without keys
@@ -108,6 +109,10 @@ class SchemaMismatch(UsageError):
 
 class UnsupportedType(UsageError):
     code = "ES_UNSUPPORTED_TYPE"
+
+
+class UnsupportedStatement(UsageError):
+    code = "ES_UNSUPPORTED_STATEMENT"
 
 
 class FilterError(UsageError):

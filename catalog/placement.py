@@ -127,7 +127,8 @@ class PlacementTx:
         row = self._sql.execute(select(tablets).where(tablets.c.id == tablet_id)).one_or_none()
         if row is None:
             raise TabletNotFound(
-                f"the store has no tablet {tablet_id}; `elasticscan status` lists them", tablet=tablet_id
+                f"the store has no tablet {tablet_id}; `elasticscan status --tablets` lists them",
+                tablet=tablet_id,
             )
         return Tablet(row.id, row.slot_start, row.slot_end, row.shard_id, row.epoch)
 

@@ -45,7 +45,9 @@ def contract(
 
 def move(
     uri: Uri,
-    tablet: Annotated[int | None, typer.Argument(metavar="TABLET", help="A tablet's id.")] = None,
+    tablet: Annotated[
+        int | None, typer.Argument(metavar="TABLET", help="A tablet's id, as `status --tablets` lists it.")
+    ] = None,
     shard: Annotated[str | None, typer.Argument(metavar="SHARD", help="Where it shall live.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Finish the moves of processes that died.")
@@ -83,7 +85,9 @@ def split(
 
 def join(
     uri: Uri,
-    left: Annotated[int, typer.Argument(metavar="LEFT", help="A tablet's id.")],
+    left: Annotated[
+        int, typer.Argument(metavar="LEFT", help="A tablet's id, as `status --tablets` lists it.")
+    ],
     right: Annotated[int, typer.Argument(metavar="RIGHT", help="The id of its right neighbour.")],
     json: Json = False,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -28,7 +29,9 @@ def wants_json(context: typer.Context) -> bool:
 
 Uri = Annotated[str, typer.Argument(metavar="URI", help="The store: a directory or a database URL.")]
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.")]
-Tablet = Annotated[int, typer.Argument(metavar="TABLET", help="A tablet's id, as `status --json` lists it.")]
+Tablet = Annotated[
+    int, typer.Argument(metavar="TABLET", help="A tablet's id, as `status --tablets` lists it.")
+]
 # Eager, so that errors in the other options know the voice too.
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON, for scripts.", callback=_remember, is_eager=True)
@@ -64,8 +67,13 @@ def shards_of(given: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def seconds_of(text: str, option: str) -> float:
-    """`90`, `90s`, `30m`, `12h` or `7d` in seconds."""
-    return _number(text, option, _UNITS, "a number of seconds, or one with s, m, h or d as in 7d")
+    """`30s`, `90m`, `12h` or `7d` in seconds; a number without a unit is refused, except 0."""
+    wanted = "a time with its unit: s, m, h or d, as in 30s, 90m, 12h or 7d"
+    if text.isascii() and text.isdecimal() and text.strip("0"):
+        raise InvalidOption(
+            f"{option}={_short(text)} does not say of what; it must be {wanted}", option=option, value=text
+        )
+    return _number(text, option, _UNITS, wanted)
 
 
 def bytes_of(text: str | None, option: str) -> float | None:
@@ -81,5 +89,14 @@ def bytes_of(text: str | None, option: str) -> float | None:
 def _number(text: str, option: str, units: dict[str, float] | dict[str, int], wanted: str) -> float:
     digits, unit = (text[:-1], units.get(text[-1:].lower())) if text[-1:].isalpha() else (text, 1)
     if unit is None or not digits.replace(".", "", 1).isdecimal() or not digits.isascii():
-        raise InvalidOption(f"{option}={text!r} must be {wanted}", option=option)
-    return float(digits) * unit
+        raise InvalidOption(f"{option}={_short(text)} must be {wanted}", option=option)
+    found = float(digits) * unit
+    if not math.isfinite(found):
+        raise InvalidOption(
+            f"{option}={_short(text)} is more than there can be; it must be {wanted}", option=option
+        )
+    return found
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")

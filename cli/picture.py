@@ -95,6 +95,18 @@ def shard_lines(
     return lines
 
 
+def tablet_listing(status: Mapping[str, Any]) -> Table:
+    """A line for each tablet, by its slots; neighbours can be joined."""
+    colour = colours([shard["name"] for shard in status["shards"]])
+    goes = {move["tablet"]: move["to"] for move in status["moves"]}
+    shown = _listing("tablet", "slots", "shard", "moving to")
+    for tablet in sorted(status["tablets"], key=lambda each: each["slots"]):
+        here = Text(tablet["shard"], style=colour.get(tablet["shard"], "white"))
+        start, end = tablet["slots"]
+        shown.add_row(str(tablet["id"]), f"{start} to {end - 1}", here, goes.get(tablet["id"], ""))
+    return shown
+
+
 def _tables(tables: Sequence[Mapping[str, Any]]) -> Table:
     shown = _listing("name", "rows", "size", "fragments", "primary key")
     for table in tables:

@@ -13,7 +13,7 @@ from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.options import Json, Uri, seconds_of, shards_of
 from elasticscan.cli.output import console, print_json, say, size
-from elasticscan.cli.picture import picture
+from elasticscan.cli.picture import picture, tablet_listing
 from elasticscan.cli.streams import NO_STREAMS, stream_listing
 from elasticscan.store import Store
 from elasticscan.store.streams import streams_of
@@ -52,18 +52,23 @@ def status(
     streams: Annotated[
         bool, typer.Option("--streams", help="Only the streams, and how far each is behind its table.")
     ] = False,
+    tablets: Annotated[
+        bool, typer.Option("--tablets", help="Only the tablets: the ids that move, split and join take.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show shards, tablets, tables, moves, streams and leases."""
+    if streams and tablets:
+        raise InvalidOption("--streams and --tablets are two listings; ask for one", option="--tablets")
     with Store.open(uri) as store:
         if streams:
             _tell_streams(streams_of(store.context), json)
             return
         found = store.status()
     if json:
-        print_json(found)
+        print_json(found["tablets"] if tablets else found)
     else:
-        console().print(picture(shown(uri), found))
+        console().print(tablet_listing(found) if tablets else picture(shown(uri), found))
 
 
 def _tell_streams(found: list[dict[str, Any]], json: bool) -> None:

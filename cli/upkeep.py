@@ -31,8 +31,8 @@ def compact(
 def collect_garbage(
     uri: Uri,
     grace: Annotated[
-        str, typer.Option(metavar="TIME", help="Spare files that were needed so recently, as in 2h.")
-    ] = f"{GC_GRACE_SECONDS}s",
+        str, typer.Option(metavar="TIME", help="Spare files that were needed so recently, as in 30m or 2h.")
+    ] = f"{GC_GRACE_SECONDS // 3_600}h",
     json: Json = False,
 ) -> None:
     """Remove files that nothing needs any more."""

@@ -20,12 +20,13 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import ColumnNotFound, InvalidOption
+from elasticscan.base.errors import ColumnNotFound, InvalidOption, TableNotFound
 from elasticscan.connector.access import opened
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.sql_explain import explained, left_alone
 from elasticscan.connector.sql_plan import Plan, TableShape, plan_query
 from elasticscan.connector.sql_query import Session, UnreadableError
+from elasticscan.connector.sql_statements import Drop, statement_about
 from elasticscan.reader import Predicate
 
 FORMAT = "elasticscan"
@@ -90,7 +91,17 @@ class Catalog(Sequence[str]):
         The result is always that of `spark.sql(text, args)` over views of the newest snapshot. Text
         that is no query, or that cannot be taken apart for certain, goes to Spark as it is, after
         the views it mentions were made anew; so does any with values for parameters (`args`).
+
+        `INSERT INTO` upserts, `INSERT OVERWRITE` replaces all rows, and `DROP TABLE` drops a table of the
+        store with its view. `DROP VIEW` drops the view alone.
+
+        Raises:
+            UnsupportedStatement: another statement would change a table of the store; nothing was done.
+            TableNotFound: a table to be dropped is gone already.
         """
+        dropped = statement_about(text, self._tables, _session(self._spark))
+        if dropped is not None:
+            return self._drop(dropped)
         if args:
             return self._plain(text, args)
         try:
@@ -104,6 +115,17 @@ class Catalog(Sequence[str]):
         except AnalysisException:
             # Spark's message is about the text that it was given, so it is given the user's.
             return self._plain(text)
+
+    def _drop(self, drop: Drop) -> DataFrame:
+        table = self._tables[drop.view]
+        try:
+            opened(self._uri).drop_table(table)
+        except TableNotFound:
+            if not drop.if_exists:
+                raise
+        del self._tables[drop.view]
+        name = drop.view.replace("`", "``")
+        return self._spark.sql(f"DROP VIEW IF EXISTS `{name}`")
 
     def explain(self, text: str) -> str:
         """What `sql` would read for a query, and what it leaves to Spark and why."""

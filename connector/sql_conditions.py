@@ -37,7 +37,7 @@ from elasticscan.reader.expression import (
     children,
     to_sql,
 )
-from elasticscan.reader.expression_parser import FilterSql
+from elasticscan.reader.expression_parser import STUMBLES, FilterSql
 
 _SHOWN_CHARACTERS = 120
 _NOT_ANSI = "it converts values, and this session does not follow the ANSI rules"
@@ -213,7 +213,7 @@ class _Rules:
             return Predicate.parse(text, schema)
         except (FilterError, ColumnNotFound) as error:
             raise _StaysError(error.message) from None
-        except (SqlglotError, RecursionError):
+        except (SqlglotError, RecursionError, *STUMBLES):
             raise _StaysError("its text cannot be repeated exactly") from None
 
     def _check(self, node: Expression) -> None:

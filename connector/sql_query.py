@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sqlglot import TokenType, exp, parse_one
 from sqlglot.errors import SqlglotError
 
-from elasticscan.reader.expression_parser import FilterSql
+from elasticscan.reader.expression_parser import STUMBLES, FilterSql
 
 if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
@@ -96,7 +96,7 @@ def read_query(text: str, views: Iterable[str], session: Session) -> Query:
     tokens = _tokens(text, session)
     try:
         tree = parse_one(text, dialect=FilterSql)
-    except (SqlglotError, RecursionError) as error:
+    except (SqlglotError, RecursionError, *STUMBLES) as error:
         raise UnreadableError(f"it is not understood: {_first_line(error)}") from None
     if not isinstance(tree, exp.Query):
         raise UnreadableError("it is no query")
@@ -117,7 +117,7 @@ def _tokens(text: str, session: Session) -> list[Token]:
         raise UnreadableError("it holds a ${variable}")
     try:
         tokens = list(FilterSql().tokenize(text))
-    except SqlglotError as error:
+    except (SqlglotError, *STUMBLES) as error:
         raise UnreadableError(f"it is not understood: {_first_line(error)}") from None
     if not tokens or tokens[0].token_type not in _BEGINNINGS:
         raise UnreadableError("it is no query")

@@ -34,6 +34,8 @@ from elasticscan.reader.expression import (
 MAX_TEXT_BYTES = 64 << 10
 MAX_DEPTH = 100
 MAX_NODES = 20_000
+# What sqlglot raises, beside errors of its own, for some texts that it does not expect.
+STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _PIECE_CHARACTERS = 80
 _LISTED_COLUMNS = 20
 
@@ -83,7 +85,9 @@ def parse_condition(text: str, schema: pa.Schema) -> Expression:
     """
     if not isinstance(text, str):
         raise FilterError(f"a filter is SQL text, not {type(text).__name__}")
-    size = len(text.encode(errors="surrogatepass"))
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise FilterError("the filter holds half a character (a lone surrogate), which is no text")
+    size = len(text.encode())
     if size > MAX_TEXT_BYTES:
         raise FilterError(
             f"the filter is {size} bytes long; at most {MAX_TEXT_BYTES} are allowed", bytes=size
@@ -108,6 +112,8 @@ def _parsed(text: str) -> exp.Expr:
         raise FilterError(f"cannot read the filter{near}: {why}", filter=text) from None
     except SqlglotError as error:
         raise FilterError(f"cannot read the filter: {error}", filter=text) from None
+    except STUMBLES:
+        raise FilterError("cannot read the filter: not a SQL condition", filter=text) from None
 
 
 def _piece(node: exp.Expr) -> str:
@@ -298,7 +304,8 @@ class _Reader:
 
     def target(self, node: exp.Expr) -> pa.DataType:
         to = node.args["to"]
-        sizes = [int(each.name) for each in to.expressions if each.name.isdigit()]
+        given = [each.name for each in to.expressions]
+        sizes = [int(name) for name in given if name.isascii() and name.isdigit() and len(name) < 10]
         if to.this == exp.DataType.Type.DECIMAL and len(sizes) == len(to.expressions):
             precision, scale = [*sizes, 0][:2] if sizes else [10, 0]
             if precision < 1 or scale > precision:

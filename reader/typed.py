@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -41,11 +41,14 @@ from elasticscan.reader.expression import (
 NULL = Literal(None, pa.null())
 _INT32_BOUND = 1 << 31
 _INT64_BOUND = 1 << 63
+_INT64_DIGITS = 19
 
 
 def number(text: str) -> Literal:
     """A number as Spark types it: INT, BIGINT or DECIMAL by size, DOUBLE with an exponent."""
-    if text.lstrip("-").isdigit():
+    digits = text.lstrip("-")
+    # Longer ones fit no integer; Python refuses to read very long ones at all.
+    if digits.isascii() and digits.isdigit() and len(digits) <= _INT64_DIGITS:
         whole = int(text)
         if -_INT32_BOUND <= whole < _INT32_BOUND:
             return Literal(whole, pa.int32())
@@ -59,7 +62,10 @@ def number(text: str) -> Literal:
         if math.isinf(value):
             raise FilterError(f"{text} is out of the range of DOUBLE")
         return Literal(value, pa.float64())
-    exact = Decimal(text)
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        raise FilterError(f"{text[:40]} is no number") from None
     return Literal(exact, decimal_literal_type(exact))
 
 

@@ -102,8 +102,8 @@ def define_index(
                 )
         if len(names) > MAX_KEY_COLUMNS and option == "columns":
             raise LimitExceeded(
-                f"an index has {MAX_KEY_COLUMNS} columns at most, not {len(names)}; name the first of them, and "
-                "include the others",
+                f"an index has {MAX_KEY_COLUMNS} columns at most, not {len(names)}; name the first of them, "
+                "and include the others",
                 limit="columns of an index",
                 most=MAX_KEY_COLUMNS,
             )

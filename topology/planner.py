@@ -222,7 +222,8 @@ def _existing(placement: Placement, tablet_id: int) -> Tablet:
     tablet = placement.tablet(tablet_id)
     if tablet is None:
         raise TabletNotFound(
-            f"no tablet {tablet_id}: it may have been split or joined; look at the placement again",
+            f"no tablet {tablet_id}: it may have been split or joined; `elasticscan status --tablets` lists "
+            "them",
             tablet=tablet_id,
         )
     return tablet

@@ -341,6 +341,26 @@ def test_a_missing_table_is_made_by_the_first_batch(store: Store) -> None:
     assert sorted(contents(store, "fresh")) == [0, 1, 2]
 
 
+def test_a_first_batch_that_fails_leaves_no_table_and_the_stream_may_begin_again(store: Store) -> None:
+    options = {"table": "fresh", "primaryKey": "id"}
+    columns = spark_schema(SCHEMA)
+    twice = [
+        staged(sink(store, columns, **options), rows(0, 2)),
+        staged(sink(store, columns, **options), rows(1, 3)),
+    ]
+    with pytest.raises(InvalidKey):
+        sink(store, columns, **options).commit(twice, 0)
+    sink(store, columns, **options).abort(twice, 0)
+    assert [table.name for table in store.tables()] == ["t"]
+    run(store, 0, rows(0, 2), **options)
+    assert sorted(contents(store, "fresh")) == [0, 1]
+
+
+def test_a_stream_without_rows_makes_no_table_yet(store: Store) -> None:
+    run(store, 0, table="fresh", primaryKey="id")
+    assert [table.name for table in store.tables()] == ["t"]
+
+
 def test_tablets_that_move_between_tasks_and_commit_are_followed(store: Store) -> None:
     write = sink(store, spark_schema(MARKED), deleteColumn="gone")
     messages = [staged(write, marked(range(n, n + 100), n == 900)) for n in (900, 1_000)]

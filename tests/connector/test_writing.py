@@ -20,9 +20,9 @@ from elasticscan.base.errors import (
     TableChanged,
     TableNotFound,
     UnsupportedType,
+    WriteConflict,
 )
 from elasticscan.connector import ElasticScanSource, access
-from elasticscan.connector import writing as connector_writing
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
 from elasticscan.store import Store
@@ -241,17 +241,82 @@ def test_a_missing_table_is_made_from_the_columns(store: Store) -> None:
     assert sorted(contents(store, "fresh")) == list(range(10))
 
 
-def test_two_writes_that_make_the_same_table_share_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Store.create_table
+def tables(made: Store) -> list[str]:
+    return [table.name for table in made.tables()]
 
-    def late(self: Store, *args: Any, **given: Any) -> Any:
-        real(self, *args, **given)
-        return real(self, *args, **given)
 
-    monkeypatch.setattr(connector_writing.Store, "create_table", late)
+def test_nobody_sees_a_table_before_its_first_rows_are_committed(store: Store) -> None:
     write = writer(store, table="fresh", primaryKey="id")
-    write.commit([staged(write, rows(0, 10))])
+    message = staged(write, rows(0, 10))
+    assert tables(store) == ["t"]  # as it stays when the driver is killed here
+    write.commit([message])
+    assert tables(store) == ["fresh", "t"]
     assert len(contents(store, "fresh")) == 10
+    assert [commit.kind for commit in store.commits("fresh")] == ["create", "write"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_first_write_that_fails_leaves_no_table(store: Store, overwrite: bool) -> None:
+    write = writer(store, overwrite=overwrite, table="fresh", primaryKey="id")
+    twice = [staged(write, rows(0, 10)), staged(write, rows(9, 20))]
+    with pytest.raises(InvalidKey):
+        write.commit(twice)
+    write.abort(twice)
+    with pytest.raises(InvalidKey):
+        staged(write, pa.concat_batches([rows(0, 10), rows(9, 20)]))
+    assert tables(store) == ["t"]
+    store.collect_garbage(grace_seconds=0)
+    assert len(contents(store)) == 1_000
+
+
+def test_a_first_write_of_nothing_makes_the_table(store: Store) -> None:
+    write = writer(store, table="fresh", primaryKey="id")
+    write.commit([staged(write)])
+    assert contents(store, "fresh") == {}
+
+
+def test_two_first_writes_at_once_share_the_table(store: Store) -> None:
+    one, other = (writer(store, table="fresh", primaryKey="id") for _ in range(2))
+    first, second = staged(one, rows(0, 10)), staged(other, rows(5, 15, v=3.0))
+    one.commit([first])
+    other.commit([second])
+    assert contents(store, "fresh") == dict.fromkeys(range(5), 2.0) | dict.fromkeys(range(5, 15), 3.0)
+
+
+def test_a_first_write_joins_a_table_that_was_made_just_so_meanwhile(store: Store) -> None:
+    write = writer(store, table="fresh", primaryKey="id")
+    message = staged(write, rows(0, 10))
+    store.create_table("fresh", SCHEMA, ["id"])
+    write.commit([message])
+    assert len(contents(store, "fresh")) == 10
+
+
+def test_a_first_write_does_not_go_into_another_table_of_its_name(store: Store) -> None:
+    write = writer(store, table="fresh", primaryKey="id")
+    message = staged(write, rows(0, 10))
+    store.create_table("fresh", SCHEMA, ["name", "id"])
+    with pytest.raises(WriteConflict, match="another definition"):
+        write.commit([message])
+    write.abort([message])
+    assert contents(store, "fresh") == {}
+
+
+def test_a_table_that_was_dropped_since_its_first_write_began_stays_dropped(store: Store) -> None:
+    late, quick = (writer(store, table="fresh", primaryKey="id") for _ in range(2))
+    message = staged(late, rows(0, 10))
+    quick.commit([staged(quick, rows(0, 5))])
+    store.drop_table("fresh")
+    with pytest.raises(TableChanged):
+        late.commit([message])
+    assert tables(store) == ["t"]
+
+
+def test_a_table_made_again_by_a_write_begins_anew(store: Store) -> None:
+    for end in (5, 3):
+        write = writer(store, table="fresh", primaryKey="id")
+        write.commit([staged(write, rows(0, end))])
+        assert len(contents(store, "fresh")) == end
+        store.drop_table("fresh")
 
 
 def test_a_primary_key_that_is_not_the_tables_is_refused(store: Store) -> None:

@@ -1,0 +1,96 @@
+"""Statements about tables of a store: what they are about is read from the text, or they are Spark's."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticscan.base.errors import UnsupportedStatement
+from elasticscan.connector.sql_query import Session
+from elasticscan.connector.sql_statements import Drop, statement_about
+
+VIEWS = ["trips", "odd`name", "update"]
+
+
+def read(text: str, session: Session | None = None) -> Drop | None:
+    return statement_about(text, VIEWS, session or Session())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DROP TABLE trips",
+        "drop table Trips;",
+        "DROP /* TABLE other */ TABLE -- x\n `trips` PURGE",
+        "DROP TABLE session.trips",
+        " DROP TABLE system.session.trips ; ",
+    ],
+)
+def test_a_drop_of_a_table_is_known(text: str) -> None:
+    assert read(text) == Drop("trips", False)
+
+
+def test_a_drop_may_be_of_what_may_be_gone() -> None:
+    assert read("DROP TABLE IF EXISTS trips") == Drop("trips", True)
+    assert read("DROP TABLE `odd``name`") == Drop("odd`name", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("TRUNCATE TABLE trips", "TRUNCATE TABLE"),
+        ("ALTER TABLE trips ADD COLUMN x INT", "ALTER TABLE"),
+        ("ALTER TABLE trips RENAME TO other", "ALTER TABLE"),
+        ("ALTER VIEW trips AS SELECT 1", "ALTER TABLE"),
+        ("DELETE FROM trips WHERE id = 1", "DELETE"),
+        ("UPDATE trips SET km = 1", "UPDATE"),
+        ("MERGE INTO trips USING s ON trips.id = s.id WHEN MATCHED THEN DELETE", "MERGE"),
+        ("MERGE WITH SCHEMA EVOLUTION INTO trips t USING s ON true WHEN MATCHED THEN DELETE", "MERGE"),
+        ("CREATE TABLE trips AS SELECT 1", "CREATE"),
+        ("CREATE TABLE IF NOT EXISTS trips (id INT) USING parquet", "CREATE"),
+        ("CREATE OR REPLACE TEMP VIEW trips AS SELECT 1", "CREATE"),
+        ("create or replace temporary view `Trips` as select 1", "CREATE"),
+        ("REPLACE TABLE trips USING parquet AS SELECT 1", "REPLACE TABLE"),
+        ("COMMENT ON TABLE trips IS 'x'", "COMMENT"),
+        ("ANALYZE TABLE trips COMPUTE STATISTICS", "ANALYZE"),
+        ("DROP TABLE trips, other", "DROP TABLE"),
+        ("BEGIN DROP TABLE trips; END", "DROP TABLE"),
+        ("EXECUTE IMMEDIATE 'DROP TABLE trips'", "DROP TABLE"),
+        ("DROP TABLE IDENTIFIER('trips')", "DROP TABLE"),
+    ],
+)
+def test_what_would_change_a_table_otherwise_is_refused_by_name(text: str, what: str) -> None:
+    with pytest.raises(UnsupportedStatement, match=f"{what} .*nothing was done: ") as caught:
+        read(text)
+    assert caught.value.fields == {"statement": what, "table": "trips"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM trips",
+        "SELECT 'DROP TABLE trips' FROM trips",
+        "INSERT INTO trips VALUES (1)",
+        "INSERT OVERWRITE trips SELECT * FROM trips",
+        "DROP VIEW trips",
+        "DROP TABLE other",
+        "DROP TABLE spark_catalog.default.trips",
+        "DELETE FROM other WHERE id IN (SELECT id FROM trips)",
+        "CREATE TEMP VIEW long AS SELECT * FROM trips",
+        "CREATE TABLE trips2 AS SELECT * FROM trips",
+        "ALTER TABLE other RENAME TO trips",
+        "DESCRIBE TABLE trips",
+        "UPDATE",
+        "DROP TABLE",
+        "",
+        ";",
+        "'unterminated",
+        "DROP TABLE `unterminated",
+    ],
+)
+def test_everything_else_is_left_to_spark(text: str) -> None:
+    assert read(text) is None
+
+
+def test_names_are_told_apart_by_case_where_the_session_does() -> None:
+    assert read("DROP TABLE TRIPS", Session(case_sensitive=True)) is None
+    assert read("DROP TABLE trips", Session(case_sensitive=True)) == Drop("trips", False)
