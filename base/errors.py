@@ -10,6 +10,7 @@
     │   ├── UnsupportedType         ES_UNSUPPORTED_TYPE
     │   ├── UnsupportedStatement    ES_UNSUPPORTED_STATEMENT SQL that would change a table as none can be
     │   ├── FilterError             ES_INVALID_FILTER
+    │   ├── ScanFinished            ES_SCAN_FINISHED         a scan that is iterated again after its end
     │   ├── ContinuationKeyError    ES_INVALID_CONTINUATION_KEY
     │   ├── KeyTooLong              ES_CONTINUATION_KEY_TOO_LONG   read without keys
     │   ├── InvalidOffset           ES_INVALID_OFFSET        of a stream: altered, foreign or going back
@@ -117,6 +118,10 @@ class UnsupportedStatement(UsageError):
 
 class FilterError(UsageError):
     code = "ES_INVALID_FILTER"
+
+
+class ScanFinished(UsageError):
+    code = "ES_SCAN_FINISHED"
 
 
 class ContinuationKeyError(UsageError):

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from elasticscan.base.errors import InvalidName
+from elasticscan.base.showing import shown
 
 # How finely a store is cut. The number of slots is fixed when the store is created; tablets split
 # and join later, but never below one slot.
@@ -68,9 +69,6 @@ MAX_KEY_BYTES: Final = (
 )  # of a primary key as `order_keys` encodes it, of an index key as `value_keys`
 MAX_ROW_BYTES: Final = 256 << 20
 
-# What a call may say. A continuation key repeats the condition of its scan.
-MAX_FILTER_CHARS: Final = 1 << 16
-
 # Names become parts of file names, SQL and Spark options: this is what all of them take unquoted.
 NAME_PATTERN: Final = r"[a-z0-9_]{1,64}"
 
@@ -85,7 +83,7 @@ def check_name(kind: str, name: object) -> str:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidName(
-            f"the {kind} name {name!r} is not allowed: use 1 to 64 lower-case letters (a-z), digits and "
+            f"the {kind} name {shown(name)} is not allowed: use 1 to 64 lower-case letters (a-z), digits and "
             "underscores",
             kind=kind,
             name=name,

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, MAX_PAGE_ROWS, NAME_PATTERN
+from elasticscan.base.showing import shown
 from elasticscan.catalog import Txn
 from elasticscan.store.location import FROM_ENVIRONMENT, resolved
 
@@ -436,7 +437,7 @@ def _take(values: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T 
 
 
 def _bad(name: str, value: str, wanted: str) -> InvalidOption:
-    return InvalidOption(f"option {name!r}={value!r} must be {wanted}", option=name)
+    return InvalidOption(f"option {name!r}={shown(value, 200)} must be {wanted}", option=name)
 
 
 def _text(name: str) -> Callable[[str], str]:
@@ -499,7 +500,8 @@ def _flag(name: str) -> Callable[[str], bool]:
 def _size(name: str) -> Callable[[str], int]:
     def parse(text: str) -> int:
         found = _BYTES.fullmatch(text.strip())
-        size = int(found[1]) * _FACTORS[found[2].lower()] if found else 0
+        digits = found[1] if found and found[1].isascii() and len(found[1]) < 20 else "0"
+        size = int(digits) * _FACTORS[found[2].lower()] if found else 0
         if not 1 <= size <= _MAX_NUMBER:
             raise _bad(name, text, "a number of bytes of at least 1, such as 67108864, 64m or 1g")
         return size

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from elasticscan.base.errors import InvalidOffset, TableChanged
+from elasticscan.base.showing import shown
 
 OFFSET_VERSION = 1
 _MAC_CHARS = 16
@@ -155,15 +156,17 @@ class OffsetFormat:
             InvalidOffset: it is none, of another release or store, or was altered.
         """
         if not isinstance(given, dict) or not isinstance(given.get("mac"), str):
-            raise _refused(f"{_shown(given)} is no offset of an elasticscan stream")
+            raise _refused(f"{shown(given, 200)} is no offset of an elasticscan stream")
         if given.get("v") != OFFSET_VERSION:
-            raise _refused(f"it is of version {given.get('v')!r}, this release reads {OFFSET_VERSION}")
+            raise _refused(f"it is of version {shown(given.get('v'))}, this release reads {OFFSET_VERSION}")
         if given.get("store") != self._store_id:
-            raise _refused(f"it is of the store {given.get('store')!r}, not of this one, {self._store_id!r}")
+            raise _refused(
+                f"it is of the store {shown(given.get('store'))}, not of this one, {self._store_id!r}"
+            )
         content = {name: value for name, value in given.items() if name != "mac"}
         try:
             known = self._macs.verify(canonical(content), given["mac"])
-        except (TypeError, ValueError, UnicodeError):  # what no JSON is
+        except (TypeError, ValueError, RecursionError):  # what no JSON is
             known = False
         if not known:
             raise _refused("it was altered since it was handed out")
@@ -288,8 +291,3 @@ def _refused(why: str) -> InvalidOffset:
 
 def _backwards(first: Position, last: Position) -> InvalidOffset:
     return _refused(f"the batch would go back from {first} to {last}")
-
-
-def _shown(given: Any) -> str:
-    text = repr(given)
-    return text if len(text) <= 200 else text[:197] + "..."

@@ -12,10 +12,13 @@ import math
 import operator
 import os
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from numbers import Real
 from typing import Any
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.limits import MAX_COLUMNS
+from elasticscan.base.showing import shown
 from elasticscan.catalog import Txn
 
 MAX_ID = 2**31 - 1  # ids of tablets, as the catalog keeps them
@@ -65,7 +68,9 @@ def names(option: str, value: Any) -> list[str]:
     """A list of names; one text, or a mapping, is none."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise _refused(option, value, "a list of names")
-    found = list(value)
+    found = list(islice(value, MAX_COLUMNS + 1))  # an endless one would never come to an end
+    if len(found) > MAX_COLUMNS:
+        raise _refused(option, value, f"a list of at most {MAX_COLUMNS} names")
     if not all(isinstance(name, str) for name in found):
         raise _refused(option, value, "a list of names, each of them text")
     return [text(option, name) for name in found]
@@ -124,6 +129,4 @@ def _finite(option: str, value: Any, allowed: str) -> float:
 
 
 def _refused(option: str, value: Any, allowed: str) -> InvalidOption:
-    given = repr(value)
-    shown = given if len(given) <= 80 else given[:77] + "..."
-    return InvalidOption(f"{option}={shown} ({type(value).__name__}) must be {allowed}", option=option)
+    return InvalidOption(f"{option}={shown(value)} ({type(value).__name__}) must be {allowed}", option=option)

@@ -258,7 +258,7 @@ class Context:
                     raise
             raise WriteConflict(
                 "garbage was collected with a grace period shorter than this took, and took files that it "
-                "needed; nothing was changed, try again",
+                "needed; nothing was changed: try again, and collect with a longer grace period",
                 path=path,
             ) from error
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from elasticscan.base.errors import InvalidTopologyChange, MoveInProgress, TryAgain
+from elasticscan.base.resources import starting_threads
 from elasticscan.catalog import Tx
 from elasticscan.store.context import Context
 from elasticscan.store.mover import Mover, new_owner, owner_is_gone
@@ -184,7 +185,9 @@ class Elasticity:
         errors: list[BaseException] = []
         pool = ThreadPoolExecutor(self._parallel, thread_name_prefix="move")
         try:
-            for done, future in enumerate([pool.submit(mover.carry_out, plan) for plan in plans], 1):
+            with starting_threads():
+                begun = [pool.submit(mover.carry_out, plan) for plan in plans]
+            for done, future in enumerate(begun, 1):
                 try:
                     future.result()
                 except (InvalidTopologyChange, TryAgain) as error:

@@ -23,6 +23,7 @@ from elasticscan.base.errors import (
     LimitExceeded,
 )
 from elasticscan.base.limits import MAX_INDEXES, MAX_KEY_COLUMNS, check_name
+from elasticscan.base.resources import starting_threads
 from elasticscan.base.value_keys import check_index_type
 from elasticscan.catalog import Tx
 from elasticscan.storage import RUN_COLUMNS, Disk, build_runs
@@ -190,7 +191,7 @@ def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: On
         total = sum(fragment.rows for fragment in tx.fragments(table=table.id))
     done = total - sum(fragment.rows for fragment in waiting)
     on_progress(done, total)
-    with ThreadPoolExecutor(BUILDERS) as pool:
+    with starting_threads(), ThreadPoolExecutor(BUILDERS) as pool:
         for fragment in pool.map(lambda each: _build_one(context, table, index, each), waiting):
             done += fragment.rows
             on_progress(done, total)

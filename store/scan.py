@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import ColumnNotFound, InvalidOption, TableChanged
+from elasticscan.base.errors import ColumnNotFound, InvalidOption, ScanFinished, TableChanged
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.reader import (
@@ -48,13 +49,13 @@ class Page:
     key: str | None
 
 
-class Scan:
+class Scan(Iterator[Page]):
     """Every row of one snapshot exactly once, in pages.
 
     Iterating yields pages; each page's key resumes the scan after that page, in any process, as
     long as the snapshot is kept (a scan renews its lease with its pages) and the key's time is not up
-    (30 days, or longer where snapshots are kept for longer). A scan can be iterated once; `key` is
-    where it stands.
+    (30 days, or longer where snapshots are kept for longer). A scan can be iterated once, by several threads
+    together if they like; `key` is where it stands.
 
     Where retention keeps the snapshot for less than two more hours, a scan holds a lease on it. In a store
     that is open for reading alone there is none: the scan goes on for as long as the snapshot is there,
@@ -85,6 +86,10 @@ class Scan:
             predicate = Predicate.parse(key.filter, table.schema)
         self._access = access_of(context, table, key, predicate)
         self._returned = 0
+        self._reading: Iterator[Page] | None = None
+        self._lock = Lock()
+        self._finished = False
+        self._with_keys = True
         self.stats = ScanStats()
 
     @property
@@ -107,18 +112,60 @@ class Scan:
         return self._key_of(self._state)
 
     def __iter__(self) -> Iterator[Page]:
-        return self._read(self._key_of)
+        """The pages from where the scan stands, as one iterator for all who ask.
+
+        Several threads may share it: each page goes to exactly one of them. After an error it goes on
+        where it stood, when it is asked again.
+
+        Raises:
+            ScanFinished: all pages were given out before.
+        """
+        self._check_not_finished()
+        return self
+
+    def __next__(self) -> Page:
+        return self._next(with_key=True)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows of the pages without keys, which costs less; for whoever reads to the end at once."""
-        return (page.rows for page in self._read(lambda _: None))
+        self._check_not_finished()
+        return self._batches()
 
-    def _read(self, key_of: Callable[[ContinuationKey], str | None]) -> Iterator[Page]:
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        while True:
+            try:
+                page = self._next(with_key=False)
+            except StopIteration:
+                return
+            yield page.rows
+
+    def _check_not_finished(self) -> None:
+        if self._finished:
+            raise ScanFinished(
+                f"this scan of table {self._table.name!r} has given out all of its rows; begin another one "
+                "with Store.scan",
+                table=self._table.name,
+            )
+
+    def _next(self, with_key: bool) -> Page:
+        with self._lock:
+            if self._finished:
+                raise StopIteration
+            if self._reading is None:
+                self._reading = self._read()
+            self._with_keys = with_key
+            try:
+                return next(self._reading)
+            except BaseException as error:
+                self._finished, self._reading = isinstance(error, StopIteration), None
+                raise
+
+    def _read(self) -> Iterator[Page]:
         for page in self._pages():
             # Whatever may fail comes first: the scan stands after a page only when the page is given out.
             rows = self._finish(page.rows)
             after = replace(self._state, cursors=page.cursors)
-            key = key_of(after)
+            key = self._key_of(after) if self._with_keys else None
             if page.cursors:
                 self._renew_lease()
             elif self._ends_lease and self._may_have_lease and os.getpid() == self._process:

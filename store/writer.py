@@ -42,9 +42,10 @@ def stage(
     origin = context.origin(kind)
     ingest = Ingest(table, context.hashing, context.placement(), context.disk_of, origin, buffer_bytes)
     try:
-        for batch in batches:
-            ingest.add(batch)
-        return with_runs(context, table, context.indexes(table.id), ingest.finish())
+        with context.noticing_collection():
+            for batch in batches:
+                ingest.add(batch)
+            return with_runs(context, table, context.indexes(table.id), ingest.finish())
     except BaseException:
         ingest.abandon()
         raise
@@ -167,4 +168,5 @@ def tombstones_of(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
 
 def check_no_key_twice(context: Context, table: TableInfo, staged: Sequence[StagedFragment]) -> None:
     """For a write that several tasks staged: raises `InvalidKey` when two of them had the same key."""
-    check_keys_differ(staged_source(table, staged, context.disk_of))
+    with context.noticing_collection():
+        check_keys_differ(staged_source(table, staged, context.disk_of))

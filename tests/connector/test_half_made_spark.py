@@ -101,8 +101,8 @@ def test_a_table_of_spark_that_nobody_could_read_is_refused(
 def test_a_table_of_spark_from_a_query_is_refused(spark: SparkSession, store: Store) -> None:
     with error_with("[ES_INVALID_OPTION]", "TEMPORARY VIEW"):
         spark.sql(
-            f"CREATE TABLE left USING elasticscan OPTIONS (store '{store.uri}', table 'fresh', primaryKey 'id')"
-            " AS SELECT 1L AS id"
+            "CREATE TABLE left USING elasticscan "
+            f"OPTIONS (store '{store.uri}', table 'fresh', primaryKey 'id') AS SELECT 1L AS id"
         )
     assert tables(store) == ["t"]
     assert not spark.catalog.tableExists("left")

@@ -1,0 +1,14 @@
+"""Values of callers inside of messages: always text, never long, whatever they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def shown(value: Any, most: int = 80) -> str:
+    """`repr(value)`, cut; for what has none (very long integers, values inside themselves) its type."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} that is too long to be shown"
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,0 +1,312 @@
+"""No call leaves a table, or a store, that something cannot be done with afterwards."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base import limits
+from elasticscan.base.errors import (
+    ElasticScanError,
+    InvalidKey,
+    InvalidOption,
+    LimitExceeded,
+    SchemaMismatch,
+    UnsupportedType,
+)
+from elasticscan.storage import definition
+from elasticscan.store import Store
+
+ID = pa.field("id", pa.int64())
+Make = Callable[[Store, list[pa.Field]], object]
+
+
+def nested(levels: int, kind: str = "list") -> pa.DataType:
+    found = pa.int64()
+    for _ in range(levels):
+        found = pa.list_(found) if kind == "list" else pa.struct([("part", found)])
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.create(tmp_path / "s.store", ["s1", "s2"], tablets=2, slots=16) as made:
+        made.create_table("t", pa.schema([ID, ("v", pa.string())]), ["id"])
+        made.write("t", pa.table({"id": range(20), "v": ["x"] * 20}))
+        yield made
+
+
+def works(store: Store, name: str = "t", filled: pa.RecordBatch | None = None) -> None:
+    """Everything that is done to a table can be done to this one, and the store opens."""
+    table = store.table(name)
+    row = filled if filled is not None else definition.sample_row(table.schema)
+    store.write(name, row)
+    store.write(name, row)
+    count = store.scan(name).to_table().num_rows
+    store.delete(name, row.select(list(table.primary_key)))
+    store.compact(name)
+    placed = store.status()["tablets"][0]
+    store.move(placed["id"], "s2" if placed["shard"] == "s1" else "s1")
+    store.write(name, row)
+    store.create_index(name, "by_key", list(table.primary_key))
+    with Store.open(store.uri) as again:
+        assert again.scan(name).to_table().num_rows == count
+        assert sum(batch.num_rows for batch in again.changes(name, after=1)) > 0
+        assert again.verify() == []
+    store.drop_index(name, "by_key")
+
+
+def create(store: Store, fields: list[pa.Field]) -> object:
+    return store.create_table("other", pa.schema([ID, *fields]), ["id"])
+
+
+def add(store: Store, fields: list[pa.Field]) -> object:
+    return store.add_columns("t", fields)
+
+
+@pytest.mark.parametrize("make", [create, add])
+@pytest.mark.parametrize("levels", [33, 63, 64, 65, 500, 5_000])
+@pytest.mark.parametrize("kind", ["list", "struct"])
+def test_a_type_that_is_nested_too_deep_is_refused_and_all_else_goes_on(
+    store: Store, make: Make, levels: int, kind: str
+) -> None:
+    with pytest.raises(LimitExceeded, match="nested more than 32 levels") as caught:
+        make(store, [pa.field("deep", nested(levels, kind))])
+    assert caught.value.fields == {"column": "deep", "limit": "nesting", "most": 32}
+    assert [table.name for table in store.tables()] == ["t"]
+    assert store.table("t").schema.names == ["id", "v"]
+    store.write("t", pa.table({"id": [100], "v": ["y"]}))
+
+
+@pytest.mark.parametrize("make", [create, add])
+@pytest.mark.parametrize("kind", ["list", "struct"])
+def test_a_type_at_the_limit_works(store: Store, make: Make, kind: str) -> None:
+    make(store, [pa.field("deep", nested(limits.MAX_NESTING, kind))])
+    works(store, "other" if make is create else "t")
+
+
+TOO_LARGE: dict[str, list[pa.Field]] = {
+    "columns": [pa.field(f"c{i}", pa.int8()) for i in range(limits.MAX_COLUMNS)],
+    "20,000 columns": [pa.field(f"c{i}", pa.int8()) for i in range(20_000)],
+    "fields": [pa.field("wide", pa.struct([(f"c{i}", pa.int8()) for i in range(limits.MAX_FIELDS)]))],
+    "bytes of fixed": [pa.field("big", pa.binary(limits.MAX_FIXED_BYTES + 1))],
+    "bytes of fixed size": [pa.field("big", pa.list_(pa.list_(pa.int64(), 1 << 20), 1 << 20))],
+    "bytes of column names": [pa.field(f"{i:0>250}", pa.int8()) for i in range(1_100)],
+    "name of column": [pa.field("é" * 128, pa.int8())],
+    "bytes of schema": [
+        pa.field("s", pa.struct([(f"{i:0>240}", pa.timestamp("us", "x" * 300)) for i in range(8_000)]))
+    ],
+}
+
+
+@pytest.mark.parametrize("make", [create, add])
+@pytest.mark.parametrize("what", TOO_LARGE)
+def test_a_definition_that_is_too_large_is_refused(store: Store, make: Make, what: str) -> None:
+    with pytest.raises(LimitExceeded, match=what.removeprefix("20,000 ")):
+        make(store, TOO_LARGE[what])
+    assert [table.name for table in store.tables()] == ["t"]
+    store.write("t", pa.table({"id": [100], "v": ["y"]}))
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\nb", "a\0b", "a\x7f"])
+def test_names_that_nobody_can_type_are_refused(store: Store, name: str) -> None:
+    with pytest.raises(SchemaMismatch, match="control characters"):
+        create(store, [pa.field(name, pa.int8())])
+
+
+REFUSED = [
+    pa.uuid(),
+    pa.json_(),
+    pa.opaque(pa.int64(), "kind", "vendor"),
+    pa.dictionary(pa.int8(), pa.string()),
+    pa.dense_union([pa.field("a", pa.int64())]),
+    pa.sparse_union([pa.field("a", pa.int64())]),
+    pa.string_view(),
+    pa.binary_view(),
+    pa.run_end_encoded(pa.int32(), pa.int64()),
+]
+
+
+@pytest.mark.parametrize("make", [create, add])
+@pytest.mark.parametrize("kind", REFUSED, ids=str)
+def test_types_that_a_table_cannot_hold_are_refused_however_deep(
+    store: Store, make: Make, kind: pa.DataType
+) -> None:
+    for wrapped in (kind, pa.list_(kind), pa.struct([("a", pa.list_(kind))])):
+        with pytest.raises(UnsupportedType, match="cannot hold"):
+            make(store, [pa.field("v2", wrapped)])
+
+
+@pytest.mark.parametrize("make", [create, add])
+def test_metadata_is_dropped_wherever_it_is(store: Store, make: Make) -> None:
+    huge = {"note": "x" * (8 << 20)}
+    item = pa.field("item", pa.struct([pa.field("a", pa.int8(), metadata=huge)]), metadata=huge)
+    kinds = [pa.list_(item), pa.large_list(item), pa.list_(item, 2), pa.map_(pa.string(), item)]
+    make(store, [pa.field(f"m{i}", kind, metadata=huge) for i, kind in enumerate(kinds)])
+    name = "other" if make is create else "t"
+    assert store.table(name).schema.serialize().size < 10_000
+    works(store, name)
+
+
+# ------------------------------------------------------------------------------------ keys, rows
+
+
+def test_a_key_that_no_continuation_key_takes_is_refused_before_it_is_staged(store: Store) -> None:
+    store.create_table("texts", pa.schema([("k", pa.string()), ("n", pa.binary())]), ["k", "n"])
+    longest = limits.MAX_KEY_BYTES - 4  # two ends of two bytes
+    store.write("texts", pa.table({"k": ["a" * longest, "b"], "n": [b"", b"\0" * 8_000]}))
+    for keys in (
+        {"k": ["a" * (longest + 1)], "n": [b""]},
+        {"k": ["a"], "n": [b"\0" * 9_000]},  # a zero takes two bytes
+        {"k": ["a" * (1 << 20)], "n": [b""]},
+    ):
+        with pytest.raises(InvalidKey, match=r"primary key takes .* most of them in column") as caught:
+            store.write("texts", pa.table(keys, schema=store.table("texts").schema))
+        assert caught.value.fields["length"] > limits.MAX_KEY_BYTES
+        with pytest.raises(InvalidKey):
+            store.delete("texts", pa.table(keys, schema=store.table("texts").schema))
+    assert store.collect_garbage(grace_seconds=0) == 0
+    scan = store.scan("texts", page_rows=1)
+    found = 0
+    for page in scan:
+        found += page.rows.num_rows
+        if page.key is not None:
+            assert store.resume(page.key).to_table().num_rows == 2 - found
+    assert found == 2
+
+
+def test_an_index_takes_no_keys_that_are_too_long_and_a_build_that_meets_one_leaves_none(
+    store: Store,
+) -> None:
+    store.create_index("t", "by_v", ["v"])
+    with pytest.raises(InvalidKey, match="key of index 'by_v'"):
+        store.write("t", pa.table({"id": [7], "v": ["x" * 20_000]}))
+    store.drop_index("t", "by_v")
+    store.write("t", pa.table({"id": [7], "v": ["x" * 20_000]}))
+    with pytest.raises(InvalidKey, match="key of index 'again'"):
+        store.create_index("t", "again", ["v"])
+    assert store.indexes("t") == ()
+    store.create_index("t", "hashed", ["v"], kind="hash")
+    assert store.scan("t", filter=f"v = '{'x' * 20_000}'", index="hashed").to_table().num_rows == 1
+
+
+def test_a_table_has_a_limit_on_indexes_and_their_columns(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticscan.store.indexing.MAX_INDEXES", 2)
+    monkeypatch.setattr("elasticscan.store.indexing.MAX_KEY_COLUMNS", 1)
+    with pytest.raises(LimitExceeded, match="columns at most"):
+        store.create_index("t", "a", ["id", "v"])
+    for name in ("a", "b"):
+        store.create_index("t", name, ["v"])
+    with pytest.raises(LimitExceeded, match="as many as a table may have"):
+        store.create_index("t", "c", ["v"])
+    store.create_index("t", "b", ["v"])  # it is there
+
+
+def test_a_row_that_is_too_large_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elasticscan.storage.row_limits.MAX_ROW_BYTES", 1_000)
+    many = pa.table({"id": range(100), "v": ["x" * 900] * 100})
+    store.write("t", many)
+    with pytest.raises(LimitExceeded, match="most of them in column 'v'"):
+        store.write("t", pa.table({"id": range(100), "v": ["x"] * 77 + ["x" * 2_000] + ["x"] * 22}))
+    assert store.collect_garbage(grace_seconds=0) == 0
+
+
+def test_a_primary_key_has_a_limit_on_its_columns_and_fixed_bytes(store: Store) -> None:
+    names = [f"k{i}" for i in range(limits.MAX_KEY_COLUMNS + 1)]
+    with pytest.raises(LimitExceeded, match="columns in its primary key"):
+        store.create_table("keys", pa.schema([(name, pa.int8()) for name in names]), names)
+    with pytest.raises(LimitExceeded, match="bytes in its primary key"):
+        store.create_table("keys", pa.schema([("k", pa.binary(limits.MAX_KEY_BYTES + 1))]), ["k"])
+
+
+# ---------------------------------------------------------------------------------- whatever else
+
+LEAVES = st.sampled_from(
+    [
+        *(
+            pa.null(),
+            pa.bool_(),
+            pa.int8(),
+            pa.uint64(),
+            pa.float16(),
+            pa.float64(),
+            pa.string(),
+            pa.binary(),
+        ),
+        *(pa.large_string(), pa.large_binary(), pa.binary(0), pa.binary(7), pa.date32(), pa.date64()),
+        *(pa.time32("s"), pa.time64("ns"), pa.timestamp("ns"), pa.timestamp("us", "UTC"), pa.duration("ms")),
+        *(pa.timestamp("s", "Mars/Phobos"), pa.timestamp("us", "+99:99"), pa.month_day_nano_interval()),
+        *(pa.decimal32(5, 2), pa.decimal64(18, 9), pa.decimal128(38, 38), pa.decimal256(76, 0)),
+        *(pa.string_view(), pa.dictionary(pa.int8(), pa.string()), pa.uuid(), pa.decimal128(3, -2)),
+    ]
+)
+NAMES = st.text(st.sampled_from(string.ascii_letters + " .`'\"é\n"), max_size=3)
+
+
+def wider(parts: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+    fields = st.builds(pa.field, NAMES, parts, nullable=st.booleans())
+    return st.one_of(
+        st.builds(pa.list_, fields),
+        st.builds(pa.large_list, fields),
+        st.builds(pa.list_view, fields),
+        st.builds(pa.large_list_view, fields),
+        st.builds(pa.list_, fields, st.integers(0, 3)),
+        st.builds(pa.struct, st.lists(fields, max_size=3)),
+        st.builds(lambda key, item: pa.map_(key.with_nullable(False), item), fields, fields),
+        st.builds(
+            lambda part, levels: pa.list_(nested(levels, "struct")) if levels else part, parts, st.just(31)
+        ),
+    )
+
+
+FIELDS = st.builds(
+    lambda name, kind, nullable, note: pa.field(name, kind, nullable, {"note": note} if note else None),
+    *(NAMES, st.recursive(LEAVES, wider, max_leaves=6), st.booleans(), st.sampled_from(["", "x"])),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(FIELDS, min_size=1, max_size=4),
+    st.sets(st.integers(0, 3), min_size=1, max_size=2),
+    st.booleans(),
+)
+def test_any_definition_is_refused_or_everything_works(
+    tmp_path_factory: pytest.TempPathFactory, fields: list[pa.Field], keys: set[int], added: bool
+) -> None:
+    place = tmp_path_factory.mktemp("any") / "s.store"
+    with Store.create(place, ["s1", "s2"], tablets=2, slots=4) as store:
+        try:
+            if added:
+                store.create_table("any", pa.schema([ID]), ["id"])
+                store.write("any", pa.table({"id": [1, 2]}))
+                store.add_columns("any", fields)
+            else:
+                names = [fields[at].name for at in sorted(keys) if at < len(fields)]
+                store.create_table("any", pa.schema(fields), names)
+        except ElasticScanError:
+            assert added or store.tables() == ()
+            store.create_table("after", pa.schema([ID]), ["id"])
+            works(store, "after")
+        else:
+            works(store, "any")
+            store.drop_table("any")
+            store.collect_garbage(grace_seconds=0)
+
+
+def test_lists_of_names_come_to_an_end(store: Store) -> None:
+    def endless() -> Iterator[str]:
+        while True:
+            yield "id"
+
+    for names in (endless(), ["id"] * 10_000):
+        with pytest.raises(InvalidOption, match="at most 4096 names"):
+            store.scan("t", columns=names)  # type: ignore[arg-type]
