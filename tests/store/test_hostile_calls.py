@@ -1,0 +1,278 @@
+"""Whatever a caller hands in: an error with a code, or Python's own for a wrong number of arguments."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base import resources
+from elasticscan.base.errors import ElasticScanError, FilterError, OutOfResources, ScanFinished, WriteConflict
+from elasticscan.reader import Predicate
+from elasticscan.store import Scan, Store, writer
+from elasticscan.store import indexing as indexing_module
+
+HUGE = 10**5_000
+INSIDE_ITSELF: list[Any] = []
+INSIDE_ITSELF.append(INSIDE_ITSELF)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.create(tmp_path / "s.store", ["s1", "s2"], tablets=4, slots=16) as made:
+        made.create_table("t", pa.schema([("id", pa.int64()), ("s", pa.string())]), ["id"])
+        made.write("t", pa.table({"id": range(100), "s": ["x"] * 100}))
+        yield made
+
+
+VALUES: list[Any] = [
+    *(None, True, 0, -1, 1, 7, HUGE, -HUGE, 2**63, 1.5, float("nan"), float("inf"), 1e308, b"t", b"\xff"),
+    *(
+        "",
+        "t",
+        "id",
+        "no",
+        "s1",
+        "\0",
+        "\ud800",
+        "x" * 100_000,
+        "../..",
+        "~",
+        "file://",
+        "sqlite://",
+        "'",
+        "`;--",
+    ),
+    *(
+        [],
+        ["id"],
+        ["id", "id"],
+        [None],
+        [HUGE],
+        [["id"]],
+        (),
+        ("app", 1),
+        ("app", HUGE),
+        ("", -1),
+        ("a", 1, 2),
+    ),
+    *({}, {"id": 1}, {"s1": None}, {1: 2}, set(), INSIDE_ITSELF, object(), type, len, io.BytesIO(b"x"), ...),
+    *(pa.schema([]), pa.schema([("id", pa.int64())]), pa.table({}), pa.table({"id": [1]}), pa.array([1])),
+    *(
+        pa.table({"id": ["a"], "s": ["b"]}),
+        pa.table({"id": [None], "s": [None]}),
+        pa.nulls(3),
+        pa.field("x", pa.int8()),
+    ),
+    *(
+        [pa.field("x", pa.int8())],
+        [pa.field("x", pa.int8(), nullable=False)],
+        pa.scalar(1),
+        iter([1]),
+        range(3),
+    ),
+]
+
+
+def calls(store: Store) -> dict[str, tuple[Callable[..., Any], int]]:
+    """Methods with how many arguments they may be given."""
+    return {
+        "create_table": (store.create_table, 5),
+        "add_columns": (store.add_columns, 2),
+        "drop_table": (store.drop_table, 1),
+        "table": (store.table, 1),
+        "commits": (store.commits, 1),
+        "write": (store.write, 3),
+        "overwrite": (store.overwrite, 3),
+        "delete": (store.delete, 2),
+        "scan": (lambda *given: store.scan(*given).to_table(), 9),
+        "changes": (lambda *given: store.changes(*given).to_table(), 8),
+        "set_retention": (store.set_retention, 2),
+        "resume": (store.resume, 1),
+        "create_index": (store.create_index, 5),
+        "drop_index": (store.drop_index, 2),
+        "indexes": (store.indexes, 1),
+        "elasticity": (store.elasticity, 3),
+        "expand": (store.expand, 1),
+        "contract": (store.contract, 1),
+        "move": (store.move, 2),
+        "split": (store.split, 2),
+        "join": (store.join, 2),
+        "compact": (store.compact, 1),
+        "collect_garbage": (store.collect_garbage, 1),
+    }
+
+
+GOOD: dict[str, list[Any]] = {
+    "create_table": ["fresh", pa.schema([("id", pa.int64())]), ["id"], ["id"], "lz4"],
+    "scan": ["t", ["id"], "id > 1", "auto", None, 10, 1_000, None, False],
+    "changes": ["t", 1, None, ["id"], "id > 1", True, 10, 1_000],
+    "write": ["t", pa.table({"id": [1], "s": ["a"]}), ("app", 1)],
+    "overwrite": ["t", pa.table({"id": [1], "s": ["a"]}), ("app", 2)],
+    "create_index": ["t", "by_s", ["s"], "sorted", []],
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hostile_arguments_are_refused_with_a_code(store: Store, seed: int) -> None:
+    dice, outcomes = random.Random(seed), Counter[str]()
+    for _ in range(250):
+        name, (call, most) = dice.choice(sorted(calls(store).items(), key=lambda item: item[0]))
+        given = [dice.choice(VALUES) for _ in range(most)]
+        for place, good in enumerate(GOOD.get(name, ["t"])):
+            if dice.random() < 0.8 and place < len(given):
+                given[place] = good
+        try:
+            call(*given[: dice.randint(1, most)])
+            outcomes["fine"] += 1
+        except ElasticScanError as error:
+            outcomes[error.code] += 1
+        except TypeError as error:
+            if "positional argument" not in str(error):
+                raise
+    assert len(outcomes) > 4
+    with Store.open(store.uri) as again:
+        for table in again.tables():
+            again.scan(table.name).to_table()
+
+
+DIGITS = "9" * 5_000
+FILTERS = [
+    f"id = {DIGITS}",
+    f"id = -{DIGITS}",
+    f"id IN (1, {DIGITS})",
+    f"id > {DIGITS}.5",
+    f"id > 1e{DIGITS}",
+    f"CAST(s AS DECIMAL({DIGITS}, 2)) = 1",
+    "CAST(s AS DECIMAL(²,2)) = 1",
+    f"substring(s, {DIGITS}, 1) = 'a'",
+    "s = '\ud800'",
+    "map( 1",
+    "x -> 1BD `",
+    "(" * 5_000 + "id" + ")" * 5_000,
+    "id = " + "-" * 3_000 + "1",
+]
+
+
+@pytest.mark.parametrize("text", FILTERS, ids=lambda text: text[:20].encode("ascii", "replace").decode())
+def test_filters_that_a_parser_stumbles_over_are_refused(text: str) -> None:
+    schema = pa.schema([("id", pa.int64()), ("s", pa.string())])
+    with pytest.raises(FilterError):
+        Predicate.parse(text, schema)
+
+
+_WORDS = r"""
+id s = < > <= <> AND OR NOT IN LIKE RLIKE IS NULL BETWEEN ( ) , 1 -1 1.5 'a' '%' TRUE CAST( AS INT) STRING)
+DECIMAL(3,²) DATE '2020-01-01' 1e309 0x1F X'00' CASE WHEN THEN ELSE END upper( + - * / % || <=> [ ] . :: ?? '
+` \ é @ # $x { } ; -- /* */ EXISTS( SELECT 1L 1Y 1BD NaN array( map( -> ESCAPE ANY( year( ROUND(
+"""
+PIECES = [*_WORDS.split(), DIGITS, "\0"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_words_are_a_filter_or_refused(seed: int) -> None:
+    schema = pa.schema([("id", pa.int64()), ("s", pa.string())])
+    rows = pa.RecordBatch.from_pylist([{"id": None, "s": None}, {"id": 1, "s": "a"}], schema=schema)
+    dice = random.Random(seed)
+    for _ in range(600):
+        text = " ".join(dice.choice(PIECES) for _ in range(dice.randint(1, 12)))
+        try:
+            Predicate.parse(text, schema).mask(rows)
+        except ElasticScanError:
+            continue
+
+
+# ---------------------------------------------------------------------- one scan, several readers
+
+
+def test_threads_that_share_a_scan_get_each_page_once(store: Store) -> None:
+    scan, start = store.scan("t", page_rows=3), Barrier(16)
+
+    def read() -> list[int]:
+        start.wait()
+        try:
+            return [key for page in scan for key in page.rows.column("id").to_pylist()]
+        except ScanFinished:  # the others were quicker
+            return []
+
+    with ThreadPoolExecutor(16) as pool:
+        found = [future.result() for future in [pool.submit(read) for _ in range(16)]]
+    assert sorted(key for keys in found for key in keys) == list(range(100))
+
+
+def test_a_scan_that_is_over_says_so(store: Store) -> None:
+    scan = store.scan("t")
+    assert scan.to_table().num_rows == 100
+    assert scan.key is None
+    for again in (scan.to_table, lambda: next(iter(scan)), lambda: list(scan)):
+        with pytest.raises(ScanFinished, match="begin another one"):
+            again()
+
+
+def test_a_scan_that_was_left_goes_on_where_it_stood(store: Store) -> None:
+    scan = store.scan("t", page_rows=10)
+    keys = next(iter(scan)).rows.column("id").to_pylist()
+    for page in scan:
+        keys += page.rows.column("id").to_pylist()
+        break
+    keys += scan.to_table().column("id").to_pylist()
+    assert sorted(keys) == list(range(100))
+
+
+def test_a_scan_goes_on_after_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = store.scan("t", page_rows=10)
+    keys = next(scan).rows.column("id").to_pylist()
+    finish, failures = Scan._finish, iter([True])
+
+    def failing_once(self: Scan, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if next(failures, False):
+            raise OSError("the network is away")
+        return finish(self, rows)
+
+    monkeypatch.setattr(Scan, "_finish", failing_once)
+    with pytest.raises(OSError, match="away"):
+        next(scan)
+    keys += scan.to_table().column("id").to_pylist()
+    assert sorted(keys) == list(range(100))
+
+
+# -------------------------------------------------------------------- what a process runs out of
+
+
+def test_a_process_without_threads_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoPool(ThreadPoolExecutor):
+        def submit(self, *_: Any, **__: Any) -> Any:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(indexing_module, "ThreadPoolExecutor", NoPool)
+    with pytest.raises(OutOfResources, match="ulimit -u"):
+        store.create_index("t", "by_s", ["s"])
+    monkeypatch.undo()
+    store.create_index("t", "by_s", ["s"])
+    with pytest.raises(RuntimeError, match="another"), resources.starting_threads():
+        raise RuntimeError("another")
+
+
+def test_garbage_collected_beside_a_slow_write_asks_to_try_again(store: Store) -> None:
+    """A write stages in parts; what it staged first is gone when it merges them."""
+    rows = pa.table({"id": range(1_000), "s": ["y"] * 1_000}).to_batches(max_chunksize=100)
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(rows):
+            if number == 8:
+                assert store.collect_garbage(grace_seconds=0) > 0
+            yield batch
+
+    table = store.table("t")
+    reader = pa.RecordBatchReader.from_batches(table.schema, slow())
+    with pytest.raises(WriteConflict, match="longer grace"):
+        writer.write(store.context, table, reader, buffer_bytes=2_000)
+    assert store.scan("t").to_table().num_rows == 100
