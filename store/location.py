@@ -14,6 +14,7 @@ from elasticscan.base.errors import (
     StoreNotFound,
     StoreReadableByAll,
 )
+from elasticscan.base.showing import shown
 
 CATALOG_FILE = "catalog.db"
 FROM_ENVIRONMENT = "env:"
@@ -48,7 +49,8 @@ class Location:
         return self.uri if self.directory is None else self.directory / CATALOG_FILE
 
     def exists(self) -> bool:
-        """Raises `StoreNotFound` when this user may not look; as if there were nothing."""
+        """Raises `StoreNotFound` when this user may not look, as if there were nothing; `InvalidOption` when
+        nobody could."""
         try:
             return self.directory is None or (self.directory / CATALOG_FILE).is_file()
         except PermissionError as error:
@@ -56,6 +58,12 @@ class Location:
                 f"{self.directory} holds no elasticscan store that this user may read ({error.strerror}); "
                 "its owner can let a group read it: docs/security.md says how",
                 uri=self.uri,
+            ) from error
+        except OSError as error:
+            raise InvalidOption(
+                f"the store's directory {shown(str(self.directory), 200)} cannot be looked into: "
+                f"{error.strerror}; check the path",
+                option="uri",
             ) from error
 
     def check_not_empty(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import AlreadyExists, InvalidOption, SchemaMismatch
+from elasticscan.base.showing import shown
 from elasticscan.catalog import Tx
 from elasticscan.storage import check_definition, check_works, stored_schema
 from elasticscan.store.context import Context
@@ -52,7 +53,8 @@ def _fields(given: Any) -> list[pa.Field]:
     found = list(given) if isinstance(given, pa.Schema | Sequence) and not isinstance(given, str) else []
     if not found or not all(isinstance(field, pa.Field) for field in found):
         raise InvalidOption(
-            f"fields={given!r} must be a pyarrow.Schema or a list of pyarrow.field(name, type), at least one",
+            f"fields={shown(given)} must be a pyarrow.Schema or a list of pyarrow.field(name, type), at "
+            "least one",
             option="fields",
         )
     return found

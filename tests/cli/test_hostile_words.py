@@ -1,0 +1,144 @@
+"""Whatever is typed: an exit code with a code of ours, or typer's own word about the arguments."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from elasticscan.cli import loading
+from tests.cli.conftest import Shell
+
+NINES = "9" * 5_000
+WORDS = [
+    *(
+        "",
+        " ",
+        "t",
+        "s1",
+        "1",
+        "-1",
+        "0",
+        NINES,
+        f"-{NINES}",
+        "1e999",
+        "nan",
+        "\0",
+        "\udcff",
+        "é",
+        "../..",
+        "~",
+    ),
+    *(
+        "file://",
+        "sqlite://",
+        "postgresql://u:p@127.0.0.1:1/x",
+        "id = 1",
+        f"id = {NINES}",
+        "a=b",
+        "=",
+        "7",
+        "7d",
+    ),
+    *(
+        "id,,id",
+        "--json",
+        "--filter",
+        "--columns",
+        "--snapshot",
+        "--index",
+        "--tablets",
+        "--retention",
+        "--grace",
+    ),
+]
+COMMANDS = [
+    *(
+        "create",
+        "status",
+        "tables",
+        "load",
+        "scan",
+        "count",
+        "changes",
+        "add-column",
+        "index",
+        "indexes",
+        "expand",
+    ),
+    *(
+        "contract",
+        "move",
+        "split",
+        "join",
+        "compact",
+        "gc",
+        "verify",
+        "history",
+        "explain",
+        "drop",
+        "streams",
+    ),
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hostile_words_are_refused(shell: Shell, uri: str, tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    for _ in range(60):
+        words = [dice.choice(COMMANDS), uri if dice.random() < 0.9 else str(tmp_path / "none"), "t"]
+        words = words[: dice.randint(1, 3)] + [dice.choice(WORDS) for _ in range(dice.randint(0, 4))]
+        code, _, told = shell.run(*words)
+        assert code in (0, 1, 2, 3, 4, 5), words
+        assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("text", ["7", "90", "0007", NINES])
+@pytest.mark.parametrize("command", ["create", "gc"])
+def test_a_time_without_a_unit_is_refused(
+    shell: Shell, uri: str, tmp_path: Path, command: str, text: str
+) -> None:
+    words = {
+        "create": ["create", tmp_path / "new.store", "--shard", "a", "--retention", text],
+        "gc": ["gc", uri, "--grace", text],
+    }[command]
+    code, told = shell.fails(*words)
+    assert code == 2
+    assert "[ES_INVALID_OPTION]" in told
+    assert "30s, 90m, 12h or 7d" in told
+    assert len(told) < 500
+    assert not (tmp_path / "new.store").exists()
+
+
+def test_tablets_are_listed_with_the_ids_that_commands_take(shell: Shell, uri: str) -> None:
+    listed = shell.ok("status", uri, "--tablets").splitlines()
+    assert listed[0].split() == ["tablet", "slots", "shard", "moving", "to"]
+    assert len(listed) == 9
+    assert shell.json("status", uri, "--tablets")[0]["id"] == int(listed[1].split()[0])
+    code, told = shell.fails("move", uri, 999, "s1")
+    assert code == 2
+    assert "`elasticscan status --tablets` lists them" in told
+    assert "status --tablets" in shell.ok("split", "--help")
+    assert shell.fails("status", uri, "--tablets", "--streams")[0] == 2
+
+
+def test_a_load_that_is_cut_off_leaves_no_table(
+    shell: Shell, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the process were killed: nothing may depend on what is done afterwards."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id,v\n1,2\n")
+    monkeypatch.setattr(loading, "_write", killed)
+    with pytest.raises(Killed):
+        shell.run("load", uri, "fresh", rows, "--primary-key", "id")
+    assert [table["name"] for table in shell.json("tables", uri)] == ["t"]
+    monkeypatch.undo()
+    assert shell.json("load", uri, "fresh", rows, "--primary-key", "id")["created"]
