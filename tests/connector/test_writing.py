@@ -11,11 +11,20 @@ import pyarrow as pa
 import pytest
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import DataSourceWriter
-from pyspark.sql.types import LongType, StringType, StructField, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from elasticscan.base.errors import (
     InvalidKey,
     InvalidOption,
+    LimitExceeded,
     SchemaMismatch,
     TableChanged,
     TableNotFound,
@@ -331,3 +340,18 @@ def test_a_table_with_an_impossible_key_is_not_made(store: Store) -> None:
     with pytest.raises(SchemaMismatch, match="'nope'"):
         writer(store, table="fresh", primaryKey="nope")
     assert [table.name for table in store.tables()] == ["t"]
+
+
+@pytest.mark.parametrize("levels", [33, 64, 150])
+@pytest.mark.parametrize("table", ["t", "fresh"])
+def test_columns_that_are_nested_too_deep_are_not_taken_from_spark_either(
+    store: Store, levels: int, table: str
+) -> None:
+    deep: DataType = LongType()
+    for _ in range(levels):
+        deep = ArrayType(deep)
+    columns = StructType([*COLUMNS.fields, StructField("deep", deep)])
+    with pytest.raises(LimitExceeded, match="nested more than 32"):
+        writer(store, columns, table=table, primaryKey="id", mergeSchema="true")
+    assert tables(store) == ["t"]
+    assert store.table("t").schema.names == SCHEMA.names
