@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from elasticscan.base.errors import InvalidName
-from elasticscan.base.showing import shown
+from elasticscan.base.showing import brief
 
 # How finely a store is cut. The number of slots is fixed when the store is created; tablets split
 # and join later, but never below one slot.
@@ -25,7 +25,8 @@ LEASE_SECONDS: Final = 3_600
 RETENTION_SECONDS: Final = 7 * 86_400
 GC_GRACE_SECONDS: Final = 3_600
 
-# A row's encoded primary key. It is what a scan's positions are made of.
+# A row's encoded primary key (`order_keys`), and its key in an index (`value_keys`). They are what a scan's
+# positions are made of.
 MAX_KEY_BYTES: Final = 16 << 10
 
 # A continuation key: room for 2,048 positions of the longest primary keys, beside columns and filter. A scan
@@ -63,10 +64,7 @@ MAX_FIXED_BYTES: Final = 16 << 20  # what a row of nulls takes: fixed-size binar
 MAX_KEY_COLUMNS: Final = 32  # of a primary key, and of an index
 MAX_INDEXES: Final = 64  # of a table: each is written with every write
 
-# How large a row may be. A continuation key holds the key of the row at which a page ended.
-MAX_KEY_BYTES: Final = (
-    16 << 10
-)  # of a primary key as `order_keys` encodes it, of an index key as `value_keys`
+# How large a row may be: Arrow's plain texts and binaries end at 2 GiB a batch.
 MAX_ROW_BYTES: Final = 256 << 20
 
 # Names become parts of file names, SQL and Spark options: this is what all of them take unquoted.
@@ -83,7 +81,7 @@ def check_name(kind: str, name: object) -> str:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidName(
-            f"the {kind} name {shown(name)} is not allowed: use 1 to 64 lower-case letters (a-z), digits and "
+            f"the {kind} name {brief(name)} is not allowed: use 1 to 64 lower-case letters (a-z), digits and "
             "underscores",
             kind=kind,
             name=name,

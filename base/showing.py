@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def shown(value: Any, most: int = 80) -> str:
+def brief(value: Any, most: int = 80) -> str:
     """`repr(value)`, cut; for what has none (very long integers, values inside themselves) its type."""
     try:
         text = repr(value)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, MAX_PAGE_ROWS, NAME_PATTERN
-from elasticscan.base.showing import shown
+from elasticscan.base.showing import brief
 from elasticscan.catalog import Txn
 from elasticscan.store.location import FROM_ENVIRONMENT, resolved
 
@@ -437,7 +437,7 @@ def _take(values: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T 
 
 
 def _bad(name: str, value: str, wanted: str) -> InvalidOption:
-    return InvalidOption(f"option {name!r}={shown(value, 200)} must be {wanted}", option=name)
+    return InvalidOption(f"option {name!r}={brief(value, 200)} must be {wanted}", option=name)
 
 
 def _text(name: str) -> Callable[[str], str]:

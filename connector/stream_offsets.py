@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from elasticscan.base.errors import InvalidOffset, TableChanged
-from elasticscan.base.showing import shown
+from elasticscan.base.showing import brief
 
 OFFSET_VERSION = 1
 _MAC_CHARS = 16
@@ -156,12 +156,12 @@ class OffsetFormat:
             InvalidOffset: it is none, of another release or store, or was altered.
         """
         if not isinstance(given, dict) or not isinstance(given.get("mac"), str):
-            raise _refused(f"{shown(given, 200)} is no offset of an elasticscan stream")
+            raise _refused(f"{brief(given, 200)} is no offset of an elasticscan stream")
         if given.get("v") != OFFSET_VERSION:
-            raise _refused(f"it is of version {shown(given.get('v'))}, this release reads {OFFSET_VERSION}")
+            raise _refused(f"it is of version {brief(given.get('v'))}, this release reads {OFFSET_VERSION}")
         if given.get("store") != self._store_id:
             raise _refused(
-                f"it is of the store {shown(given.get('store'))}, not of this one, {self._store_id!r}"
+                f"it is of the store {brief(given.get('store'))}, not of this one, {self._store_id!r}"
             )
         content = {name: value for name, value in given.items() if name != "mac"}
         try:

@@ -18,7 +18,7 @@ from typing import Any
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_COLUMNS
-from elasticscan.base.showing import shown
+from elasticscan.base.showing import brief
 from elasticscan.catalog import Txn
 
 MAX_ID = 2**31 - 1  # ids of tablets, as the catalog keeps them
@@ -129,4 +129,4 @@ def _finite(option: str, value: Any, allowed: str) -> float:
 
 
 def _refused(option: str, value: Any, allowed: str) -> InvalidOption:
-    return InvalidOption(f"{option}={shown(value)} ({type(value).__name__}) must be {allowed}", option=option)
+    return InvalidOption(f"{option}={brief(value)} ({type(value).__name__}) must be {allowed}", option=option)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import check_name
-from elasticscan.base.showing import shown
+from elasticscan.base.showing import brief
 from elasticscan.storage import check_definition, check_works, stored_schema
 from elasticscan.store import arguments
 from elasticscan.store.context import Context
@@ -36,7 +36,7 @@ def define_table(
     check_name("table", name)
     if compression not in COMPRESSIONS:
         raise InvalidOption(
-            f"compression={shown(compression)} must be None, 'lz4' or 'zstd'", option="compression"
+            f"compression={brief(compression)} must be None, 'lz4' or 'zstd'", option="compression"
         )
     if not isinstance(schema, pa.Schema):
         raise InvalidOption(

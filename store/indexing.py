@@ -24,7 +24,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import MAX_INDEXES, MAX_KEY_COLUMNS, check_name
 from elasticscan.base.resources import starting_threads
-from elasticscan.base.showing import shown
+from elasticscan.base.showing import brief
 from elasticscan.base.value_keys import check_index_type
 from elasticscan.catalog import Tx
 from elasticscan.storage import RUN_COLUMNS, Disk, build_runs
@@ -92,7 +92,7 @@ def define_index(
     """A checked definition, not entered yet."""
     check_name("index", name)
     if kind not in INDEX_KINDS:
-        raise InvalidOption(f"kind={shown(kind)} must be one of {', '.join(INDEX_KINDS)}", option="kind")
+        raise InvalidOption(f"kind={brief(kind)} must be one of {', '.join(INDEX_KINDS)}", option="kind")
     for option, names in (("columns", columns), ("include", include)):
         if len(set(names)) < len(names):
             raise InvalidOption(f"{option}={list(names)!r} names a column twice", option=option)

@@ -14,7 +14,7 @@ from elasticscan.base.errors import (
     StoreNotFound,
     StoreReadableByAll,
 )
-from elasticscan.base.showing import shown
+from elasticscan.base.showing import brief
 
 CATALOG_FILE = "catalog.db"
 FROM_ENVIRONMENT = "env:"
@@ -61,7 +61,7 @@ class Location:
             ) from error
         except OSError as error:
             raise InvalidOption(
-                f"the store's directory {shown(str(self.directory), 200)} cannot be looked into: "
+                f"the store's directory {brief(str(self.directory), 200)} cannot be looked into: "
                 f"{error.strerror}; check the path",
                 option="uri",
             ) from error

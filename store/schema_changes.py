@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import AlreadyExists, InvalidOption, SchemaMismatch
-from elasticscan.base.showing import shown
+from elasticscan.base.showing import brief
 from elasticscan.catalog import Tx
 from elasticscan.storage import check_definition, check_works, stored_schema
 from elasticscan.store.context import Context
@@ -53,7 +53,7 @@ def _fields(given: Any) -> list[pa.Field]:
     found = list(given) if isinstance(given, pa.Schema | Sequence) and not isinstance(given, str) else []
     if not found or not all(isinstance(field, pa.Field) for field in found):
         raise InvalidOption(
-            f"fields={shown(given)} must be a pyarrow.Schema or a list of pyarrow.field(name, type), at "
+            f"fields={brief(given)} must be a pyarrow.Schema or a list of pyarrow.field(name, type), at "
             "least one",
             option="fields",
         )
