@@ -27,6 +27,7 @@
     │   └── UnsafeFork              ES_UNSAFE_FORK           a process forked amid its parent's transaction
     ├── TryAgain                    the same call may succeed later
     │   ├── CatalogUnavailable      ES_CATALOG_UNAVAILABLE
+    │   ├── CommitUnknown           ES_COMMIT_UNKNOWN        done or not: look before you repeat
     │   ├── IndexNotReady           ES_INDEX_NOT_READY       its build has not ended
     │   ├── MoveInProgress          ES_MOVE_IN_PROGRESS
     │   ├── OutOfResources          ES_OUT_OF_RESOURCES      files, memory, threads of this process or machine
@@ -39,6 +40,7 @@
     │   └── IndexChanged            ES_INDEX_CHANGED         dropped, or dropped and made again
     └── OperatorNeeded              somebody has to look at the store or its disks
         ├── StoreTooNew             ES_STORE_TOO_NEW
+        ├── StoreTooOld             ES_STORE_TOO_OLD
         ├── StoreDamaged            ES_STORE_DAMAGED
         ├── ShardUnavailable        ES_SHARD_UNAVAILABLE
         ├── DiskFull                ES_DISK_FULL
@@ -188,6 +190,12 @@ class CatalogUnavailable(TryAgain):
     code = "ES_CATALOG_UNAVAILABLE"
 
 
+class CommitUnknown(TryAgain):
+    """The answer to a commit was lost: all of it was done, or nothing."""
+
+    code = "ES_COMMIT_UNKNOWN"
+
+
 class IndexNotReady(TryAgain):
     code = "ES_INDEX_NOT_READY"
 
@@ -234,6 +242,10 @@ class OperatorNeeded(ElasticScanError):
 
 class StoreTooNew(OperatorNeeded):
     code = "ES_STORE_TOO_NEW"
+
+
+class StoreTooOld(OperatorNeeded):
+    code = "ES_STORE_TOO_OLD"
 
 
 class StoreDamaged(OperatorNeeded):

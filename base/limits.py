@@ -39,6 +39,11 @@ MAX_KEY_CHARS: Final = 64 << 20
 KEY_SECONDS: Final = 30 * 86_400
 SECRETS_SECONDS: Final = 60
 
+# Clocks are believed up to a day beyond the newest time that the store has seen; a later time only
+# when it is still claimed an hour later.
+TRUSTED_JUMP_SECONDS: Final = 86_400
+CLAIM_SECONDS: Final = 3_600
+
 # How data is written.
 BATCH_ROWS: Final = 131_072  # rows of one Arrow batch in a fragment, and of one that Spark gets
 BATCH_BYTES = 32 << 20

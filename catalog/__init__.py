@@ -32,7 +32,7 @@ should go where is planned in `elasticscan.topology` and carried out by `elastic
 
 from elasticscan.catalog.catalog import Catalog, MoveRow, NewStore, Tx
 from elasticscan.catalog.commits import Commit, Txn
-from elasticscan.catalog.placement import StoreInfo
 from elasticscan.catalog.seal_keys import KEYS, SecretTx
+from elasticscan.catalog.state import StoreInfo
 
 __all__ = ["KEYS", "Catalog", "Commit", "MoveRow", "NewStore", "SecretTx", "StoreInfo", "Tx", "Txn"]

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete, insert, select, text, update
+from sqlalchemy import select, text
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import AlreadyExists, MoveInProgress, ReadOnlyStore
-from elasticscan.catalog.commits import CommitTx
+from elasticscan.catalog.checks import CheckTx
 from elasticscan.catalog.connections import Watch, transaction
 from elasticscan.catalog.engine import (
     check_format,
@@ -21,20 +21,15 @@ from elasticscan.catalog.engine import (
     make_engine,
     make_file,
     reading,
-    told_plainly,
     why_read_only,
     writing,
 )
-from elasticscan.catalog.placement import decoding
+from elasticscan.catalog.failures import damaged, decoding, told_plainly
 from elasticscan.catalog.readonly import why_not_writable
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
-from elasticscan.catalog.tables import (
-    FORMAT_VERSION,
-    metadata,
-    moves,
-    store_state,
-)
-from elasticscan.topology import Phase, Placement
+from elasticscan.catalog.sealed import versions_digest
+from elasticscan.catalog.tables import metadata, moves, store_state
+from elasticscan.topology import FINAL, Event, Phase, Placement, advance
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,7 @@ class MoveRow:
     heartbeat_at: float
 
 
-class Tx(SecretTx, CommitTx):
+class Tx(SecretTx, CheckTx):
     """One catalog transaction: everything done through it becomes visible at once, or nothing."""
 
     def plan_move(self, tablet: int, source: int, target: int, owner: str) -> None:
@@ -64,25 +59,39 @@ class Tx(SecretTx, CommitTx):
                 owner=busy.owner,
             )
         row = {"tablet_id": tablet, "source": source, "target": target, "phase": Phase.PLANNED.value}
-        self._sql.execute(
-            insert(moves).values(**row, owner=owner, started_at=self.now, heartbeat_at=self.now)
-        )
+        at = self.times.stamp
+        self._rows.insert(moves, row | {"owner": owner, "started_at": at, "heartbeat_at": at})
 
     def move(self, tablet: int) -> MoveRow | None:
-        row = self._sql.execute(select(moves).where(moves.c.tablet_id == tablet)).one_or_none()
+        row = self._rows.one(moves, tablet_id=tablet)
         return None if row is None else _move_row(row)
 
     def moves(self) -> tuple[MoveRow, ...]:
-        return tuple(_move_row(row) for row in self._sql.execute(select(moves).order_by(moves.c.started_at)))
+        return tuple(_move_row(row) for row in self._rows.all(moves, order_by=moves.c.started_at))
 
-    def set_move_phase(self, tablet: int, owner: str, phase: Phase) -> bool:
-        """Note a move's progress. False when the move is no longer this owner's."""
-        query = update(moves).where(moves.c.tablet_id == tablet, moves.c.owner == owner)
-        return bool(self._sql.execute(query.values(phase=phase.value, heartbeat_at=self.now)).rowcount)
+    def advance_move(self, tablet: int, owner: str, event: Event) -> Phase | None:
+        """Note what happened to a move; it is forgotten when that was the end of it.
 
-    def end_move(self, tablet: int, owner: str) -> bool:
-        query = delete(moves).where(moves.c.tablet_id == tablet, moves.c.owner == owner)
-        return bool(self._sql.execute(query).rowcount)
+        Returns:
+            The phase that it is in now; None, and nothing changed, when it is not this owner's.
+
+        Raises:
+            InvalidTopologyChange: that cannot happen in the move's phase.
+        """
+        row = self._rows.one(moves, tablet_id=tablet)
+        if row is None or row.owner != owner:
+            return None
+        phase = advance(_move_row(row).phase, event)
+        if phase in FINAL:
+            self._rows.delete(moves, [row])
+        else:
+            self._rows.update(moves, [(row, {"phase": phase.value, "heartbeat_at": self.times.stamp})])
+        return phase
+
+    def beat(self, owner: str) -> None:
+        """Show that an owner of moves is alive."""
+        rows = self._rows.select(moves, moves.c.owner == owner)
+        self._rows.update(moves, [(row, {"heartbeat_at": self.times.stamp}) for row in rows])
 
 
 def _move_row(row: Any) -> MoveRow:
@@ -119,11 +128,9 @@ class Catalog:
         self.read_only = self.read_only or why_read_only(self._engine)
         # A copy of a file does not tell of changes to it: then each look is a transaction.
         watched = file is None or self.read_only is None
-        self._watch = (
-            None
-            if not watched
-            else Watch(self._engine, select(store_state.c.layout, store_state.c.last_commit))
-        )
+        state = store_state.c
+        versions = select(state.layout, state.last_commit, state.versions_digest)
+        self._watch = Watch(self._engine, versions) if watched else None
 
     @staticmethod
     def create(url: str | Path, clock: Clock, where: str, new: NewStore) -> None:
@@ -137,31 +144,19 @@ class Catalog:
                 metadata.create_all(sql)
                 if engine.dialect.name == "postgresql":
                     sql.execute(text("LOCK TABLE store_state IN EXCLUSIVE MODE"))
-                if sql.execute(select(store_state.c.id)).first():
+                if sql.execute(select(store_state.c.format_version)).first():
                     raise AlreadyExists(
                         f"{where} already holds a store; open it, or choose another place", uri=where
                     )
                 now = clock.now()
-                sql.execute(
-                    insert(store_state).values(
-                        id=1,
-                        format_version=FORMAT_VERSION,
-                        store_id=secrets.token_hex(16),
-                        slots=new.placement.slot_count,
-                        hash=new.hash,
-                        retention_seconds=new.retention_seconds,
-                        created_at=now,
-                        layout=1,
-                        last_commit=0,
-                        next_tablet=max(t.id for t in new.placement.tablets) + 1,
-                    )
-                )
                 tx = Tx(sql, now)
+                tx.begin_store(secrets.token_hex(16), new.hash, new.retention_seconds, new.placement)
                 tx.add_secrets(OFFSETS, KEYS)
                 for name, root in new.shards:
                     tx.add_shard(name, root)
                 tx.replace_placement(Placement(()), new.placement)
                 tx.append_topology("created")
+                tx.finish()
         finally:
             engine.dispose()
 
@@ -187,7 +182,10 @@ class Catalog:
         """
         self.check_writable()
         with writing(self._engine) as connection:
-            yield Tx(connection, self._clock.now())
+            tx = Tx(connection, self._clock.now())
+            tx.witness()
+            yield tx
+            tx.finish()
 
     def check_writable(self) -> None:
         """Raises `ReadOnlyStore` when nothing can be written; to be asked before work is begun."""
@@ -202,6 +200,9 @@ class Catalog:
         """(layout, last commit), the cheapest look at whether anything changed."""
         row = None if self._watch is None else self._watch.row()
         if row is not None:
-            return row[0], row[1]
+            with decoding("the store's versions"):
+                if versions_digest(row[0], row[1]) == row[2]:
+                    return row[0], row[1]
+            raise damaged("the store's versions are not those that were written")
         with self.reading() as tx:
             return tx.versions()

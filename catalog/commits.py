@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from sqlalchemy import ColumnElement, delete, func, insert, select, update
 
 from elasticscan.base.errors import (
     AlreadyExists,
@@ -20,9 +19,11 @@ from elasticscan.base.errors import (
     TableNotFound,
     WriteConflict,
 )
+from elasticscan.base.limits import TRUSTED_JUMP_SECONDS
+from elasticscan.catalog.believed_time import next_commit_time
+from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.fragments import FragmentTx
-from elasticscan.catalog.placement import decoding
-from elasticscan.catalog.tables import commits, fragments, leases, store_state, tables
+from elasticscan.catalog.tables import COMMITS, OVERWRITES, commits, leases, tables
 from elasticscan.topology import StagedFragment, TableInfo
 
 
@@ -67,7 +68,7 @@ class CommitTx(FragmentTx):
 
     def reserve_table(self, info: TableInfo) -> TableInfo:
         """A table that nobody sees yet, for files to be staged; the same again for an equal definition."""
-        if self._sql.execute(_live_table(tables.c.name == info.name)).first():
+        if any(table.name == info.name for table in self.tables()):
             raise AlreadyExists(
                 f"the store already has a table {info.name!r}; drop it or choose another", table=info.name
             )
@@ -79,22 +80,17 @@ class CommitTx(FragmentTx):
             "compression": info.compression,
             "created_commit": _RESERVED,
         }
-        same = [
-            tables.c[name] == value if value is not None else tables.c[name].is_(None)
-            for name, value in row.items()
-        ]
-        known = self._sql.execute(select(tables.c.id).where(*same)).scalar()
-        if known is not None:
-            return replace(info, id=known)
-        unseen = {"oldest_snapshot": _RESERVED, "dropped_at": self.now}
-        inserted = self._sql.execute(insert(tables).values(**row, **unseen)).inserted_primary_key
-        assert inserted is not None
-        return replace(info, id=inserted[0])
+        for known in self._rows.all(tables):
+            if all(getattr(known, column) == value for column, value in row.items()):
+                return replace(info, id=known.id)
+        number = self._next("next_table")
+        unseen = {"id": number, "oldest_snapshot": _RESERVED, "dropped_at": self.times.stamp}
+        self._rows.insert(tables, row | unseen)
+        return replace(info, id=number)
 
     def reserved_table(self, table_id: int) -> TableInfo | None:
         """A table that was reserved and not entered."""
-        found = select(tables).where(tables.c.id == table_id, tables.c.created_commit == _RESERVED)
-        row = self._sql.execute(found).one_or_none()
+        row = self._rows.one(tables, id=table_id, created_commit=_RESERVED)
         return None if row is None else _table_info(row)
 
     def enter_reserved(self, table_id: int) -> bool:
@@ -106,7 +102,7 @@ class CommitTx(FragmentTx):
         table = self.reserved_table(table_id)
         if table is None:
             return False
-        if self._sql.execute(_live_table(tables.c.name == table.name)).first():
+        if any(each.name == table.name for each in self.tables()):
             raise WriteConflict(
                 f"table {table.name!r} was made, with another definition, while rows were written that "
                 "were to make it; nothing was committed: write again, into that one",
@@ -118,7 +114,7 @@ class CommitTx(FragmentTx):
     def _enter_table(self, table: TableInfo) -> None:
         commit = self._next_commit()
         seen = {"created_commit": commit, "oldest_snapshot": commit, "dropped_at": None}
-        self._sql.execute(update(tables).where(tables.c.id == table.id).values(**seen))
+        self._change_table(table.id, **seen)
         self._add_commit_row(commit, table.id, "create", 0)
 
     def add_columns(self, table: int, fields: Sequence[pa.Field]) -> TableInfo:
@@ -126,20 +122,19 @@ class CommitTx(FragmentTx):
         known = self.table_by_id(table)
         assert known is not None, "the caller looked it up in this transaction"
         schema = pa.schema([*known.schema, *fields])
-        body = schema.serialize().to_pybytes()
-        self._sql.execute(update(tables).where(tables.c.id == table).values(schema=body))
+        self._change_table(table, schema=schema.serialize().to_pybytes())
         self.bump_layout()
         return replace(known, schema=schema)
 
     def drop_table(self, name: str) -> None:
         table = self.table(name)
-        self._sql.execute(update(tables).where(tables.c.id == table.id).values(dropped_at=self.now))
-        self._drop_where(fragments.c.table_id == table.id)
+        self._change_table(table.id, dropped_at=self.times.stamp)
+        self._drop_table_files(table.id)
         self.drop_indexes(table.id)
         self.bump_layout()
 
     def table(self, name: str) -> TableInfo:
-        row = self._sql.execute(_live_table(tables.c.name == name)).one_or_none()
+        row = self._rows.one(tables, name=name, dropped_at=None)
         if row is None:
             known = [table.name for table in self.tables()]
             near = difflib.get_close_matches(name, known, n=1)
@@ -148,12 +143,18 @@ class CommitTx(FragmentTx):
         return _table_info(row)
 
     def table_by_id(self, table_id: int) -> TableInfo | None:
-        row = self._sql.execute(_live_table(tables.c.id == table_id)).one_or_none()
+        row = self._rows.one(tables, id=table_id, dropped_at=None)
         return None if row is None else _table_info(row)
 
     def tables(self) -> tuple[TableInfo, ...]:
-        query = select(tables).where(tables.c.dropped_at.is_(None)).order_by(tables.c.name)
-        return tuple(_table_info(row) for row in self._sql.execute(query))
+        rows = self._rows.all(tables, order_by=tables.c.name)
+        return tuple(_table_info(row) for row in rows if row.dropped_at is None)
+
+    def _change_table(self, table: int, **new: Any) -> None:
+        row = self._rows.one(tables, id=table)
+        if row is None:
+            raise damaged(f"table {table} is not there")
+        self._rows.update(tables, [(row, new)])
 
     # Commits
 
@@ -177,9 +178,8 @@ class CommitTx(FragmentTx):
         Raises:
             InvalidOffset: there is, but it stood for other rows.
         """
-        c = commits.c
-        named = (c.table_id == table, c.app_id == txn.application, c.app_version == txn.version)
-        row = self._sql.execute(select(c.number, c.app_content).where(*named)).one_or_none()
+        named = {"table_id": table, "app_id": txn.application, "app_version": txn.version}
+        row = self._rows.one(commits, missing_is_checked=False, **named)
         if row is None:
             return None
         if None not in (row.app_content, txn.content) and row.app_content != txn.content:
@@ -196,44 +196,82 @@ class CommitTx(FragmentTx):
 
     def has_forerunner(self, table: TableInfo, application: str) -> bool:
         """Whether an application wrote to a table of this name before this one was made."""
-        same_name = select(tables.c.id).where(tables.c.name == table.name, tables.c.id != table.id)
-        wrote = (commits.c.table_id.in_(same_name), commits.c.app_id == application)
-        return self._sql.execute(select(commits.c.number).where(*wrote).limit(1)).first() is not None
+        same_name = [r.id for r in self._rows.all(tables) if r.name == table.name and r.id != table.id]
+        c = commits.c
+        wrote = (c.table_id.in_(same_name), c.app_id == application)
+        return bool(self._rows.select(commits, *wrote, limit=1))
 
     def commits(self, table: int) -> tuple[Commit, ...]:
-        c = commits.c
-        query = select(c.number, c.table_id, c.kind, c.rows, c.created_at).where(c.table_id == table)
-        return tuple(Commit(*row) for row in self._sql.execute(query.order_by(c.number)))
+        rows = self._rows.group(commits, {"table_id": table}, order_by=commits.c.number)
+        return tuple(_commit(row) for row in rows)
 
     def commits_after(self, table: int, after: int, most: int) -> tuple[Commit, ...]:
         """The next commits of a table beyond one, oldest first, at most so many."""
         c = commits.c
-        query = select(c.number, c.table_id, c.kind, c.rows, c.created_at).where(c.table_id == table)
-        query = query.where(c.number > after).order_by(c.number).limit(most)
-        return tuple(Commit(*row) for row in self._sql.execute(query))
+        beyond = (c.table_id == table, c.number > after)
+        rows = self._rows.select(commits, *beyond, order_by=c.number, limit=most)
+        at = self._reached(table, after)[0]
+        # Ordinals have no gaps, so a row that is hidden is missed.
+        expected = range(at + 1, at + 1 + len(rows))
+        ended = len(rows) == most or at + len(rows) == self._rows.count(COMMITS, table)
+        if [row.ordinal for row in rows] != list(expected) or not ended:
+            raise damaged(f"the commits of table {table} after {after} have a gap")
+        return tuple(_commit(row) for row in rows)
 
     def last_commit_of(self, table: int) -> int:
         """The newest commit of a table."""
-        newest = select(func.max(commits.c.number)).where(commits.c.table_id == table)
-        return int(self._sql.execute(newest).scalar_one())
+        newest = self._newest(table)
+        if newest is None:
+            raise damaged(f"table {table} has no commits")
+        return int(newest.number)
 
     def behind(self, table: int, after: int) -> tuple[int, int, float | None]:
         """(commits, rows, time of the oldest) of a table beyond a commit: how far a stream is behind."""
+        newest, (ordinal, rows) = self._newest(table), self._reached(table, after)
+        if newest is None or newest.ordinal <= ordinal:
+            return 0, 0, None
+        (oldest,) = self.commits_after(table, after, 1)
+        return newest.ordinal - ordinal, newest.rows_upto - rows, oldest.created_at
+
+    def _reached(self, table: int, upto: int) -> tuple[int, int]:
+        """(commits, rows) of a table up to a commit."""
         c = commits.c
-        query = select(func.count(), func.coalesce(func.sum(c.rows), 0), func.min(c.created_at))
-        row = self._sql.execute(query.where(c.table_id == table, c.number > after)).one()
-        return int(row[0]), int(row[1]), row[2]
+        upto_there = (c.table_id == table, c.number <= upto)
+        rows = self._rows.select(commits, *upto_there, order_by=c.number.desc(), limit=1)
+        return (rows[0].ordinal, rows[0].rows_upto) if rows else (0, 0)
+
+    def _newest(self, table: int) -> Any | None:
+        """The row of a table's newest commit; None before its first."""
+        c, count = commits.c, self._rows.count(COMMITS, table)
+        rows = self._rows.select(commits, c.table_id == table, order_by=c.number.desc(), limit=1)
+        if (rows[0].ordinal if rows else 0) != count:
+            raise damaged(f"the newest commit of table {table} is not there")
+        return rows[0] if rows else None
 
     def commit_before(self, timestamp: float) -> int:
         """The newest commit made at or before a time; 0 when there is none."""
-        query = select(func.max(commits.c.number)).where(commits.c.created_at <= timestamp)
-        return self._sql.execute(query).scalar() or 0
+        c = commits.c
+        rows = self._rows.select(commits, c.created_at <= timestamp, order_by=c.created_at.desc(), limit=1)
+        found = int(rows[0].number) if rows else 0
+        # Times grow with numbers, so the next commit proves that this one is the newest.
+        made = self._made_at(found + 1)
+        if made is not None and made <= timestamp:
+            raise damaged(f"commit {found + 1} is not found by its time")
+        return found
+
+    def _made_at(self, number: int) -> float | None:
+        """When a commit was made; None when it is still to come."""
+        if number > self.versions()[1]:
+            return None
+        row = self._rows.one(commits, missing_is_checked=False, number=number)
+        if row is None:
+            raise damaged(f"commit {number} is not there")
+        return float(row.created_at)
 
     def overwrites(self, table: int) -> tuple[int, ...]:
         """Commits that replaced the whole table: at and after each, rows of earlier ones are gone."""
-        c = commits.c
-        query = select(c.number).where(c.table_id == table, c.kind == "overwrite").order_by(c.number)
-        return tuple(self._sql.execute(query).scalars())
+        rows = self._rows.group(commits, {"table_id": table}, OVERWRITES, commits.c.number)
+        return tuple(row.number for row in rows)
 
     def check_snapshot(self, table: TableInfo, snapshot: int) -> None:
         """Raises unless the snapshot exists and is still kept."""
@@ -255,21 +293,27 @@ class CommitTx(FragmentTx):
 
     def set_oldest_snapshot(self, table: int, snapshot: int) -> None:
         """Snapshots before this one are no longer kept. Never goes back: what is gone stays gone."""
-        older = (tables.c.id == table, tables.c.oldest_snapshot < snapshot)
-        self._sql.execute(update(tables).where(*older).values(oldest_snapshot=snapshot))
+        row = self._rows.one(tables, id=table)
+        if row is not None and row.oldest_snapshot < snapshot:
+            self._rows.update(tables, [(row, {"oldest_snapshot": snapshot})])
 
     def _next_commit(self) -> int:
-        self._sql.execute(update(store_state).values(last_commit=store_state.c.last_commit + 1))
-        return self.versions()[1]
+        number: int = self._state("last_commit") + 1
+        self._set(last_commit=number)
+        return number
 
     def _add_commit_row(self, number: int, table: int, kind: str, rows: int, txn: Txn | None = None) -> None:
         # Change feeds and users know times to the microsecond, and ask for commits by what they know.
-        made = round(self.now, 6)
+        made = next_commit_time(self.now, self._state("newest_commit_at"))
+        self._set(newest_commit_at=made)
+        before = self._newest(table)
+        ordinal, upto = (0, 0) if before is None else (before.ordinal, before.rows_upto)
         values = {"number": number, "table_id": table, "kind": kind, "rows": rows, "created_at": made}
+        values |= {"ordinal": ordinal + 1, "rows_upto": upto + rows}
         if txn is not None:
             names = ("app_id", "app_version", "app_content")
             values |= dict(zip(names, txn, strict=True))
-        self._sql.execute(insert(commits).values(**values))
+        self._rows.insert(commits, values)
 
     # Leases
 
@@ -280,71 +324,85 @@ class CommitTx(FragmentTx):
             raise TableChanged(f"table {table.name!r} was dropped; start a new scan", table=table.name)
         self.check_snapshot(current, snapshot)
         self.end_lease(lease)
-        self._sql.execute(
-            insert(leases).values(
-                id=lease,
-                table_id=table.id,
-                snapshot=snapshot,
-                purpose=purpose,
-                expires_at=self.now + seconds,
-            )
-        )
+        lasts = {"seconds": seconds, "expires_at": self.times.stamp + seconds}
+        held = {"id": lease, "table_id": table.id, "snapshot": snapshot, "purpose": purpose}
+        self._rows.insert(leases, held | lasts)
 
     def renew_lease(self, lease: str, seconds: float) -> bool:
         """False when the lease is gone, or ended: then its snapshot may be gone too."""
-        running = (leases.c.id == lease, leases.c.expires_at >= self.now)
-        query = update(leases).where(*running).values(expires_at=self.now + seconds)
-        return bool(self._sql.execute(query).rowcount)
+        row = self._lease(lease)
+        if row is None or row.expires_at < self.times.stamp:
+            return False
+        lasts = {"seconds": seconds, "expires_at": self.times.stamp + seconds}
+        self._rows.update(leases, [(row, lasts)])
+        return True
+
+    def _lease(self, lease: str) -> Any | None:
+        return self._rows.one(leases, missing_is_checked=False, id=lease)
 
     def lease_end(self, lease: str) -> float:
         """When a lease ends or ended; 0 when there is none."""
-        return self._sql.execute(select(leases.c.expires_at).where(leases.c.id == lease)).scalar() or 0.0
+        row = self._lease(lease)
+        return 0.0 if row is None else float(row.expires_at)
 
     def end_lease(self, lease: str) -> None:
-        self._sql.execute(delete(leases).where(leases.c.id == lease))
+        row = self._lease(lease)
+        if row is not None:
+            self._rows.delete(leases, [row])
 
     def end_expired_leases(self) -> int:
-        return self._sql.execute(delete(leases).where(leases.c.expires_at < self.now)).rowcount
+        """Forget leases whose time is over; returns how many.
+
+        One of a process whose clock was far ahead is cut to what it may have meant, as soon as the time
+        here is beyond doubt: it must not hold a snapshot for years.
+        """
+        rows = self._rows.all(leases)
+        if self.times.agreed:
+            most = {row.id: self.now + row.seconds + TRUSTED_JUMP_SECONDS for row in rows}
+            long = [(row, {"expires_at": most[row.id]}) for row in rows if row.expires_at > most[row.id]]
+            self._rows.update(leases, long)
+        return self._rows.delete(leases, [row for row in rows if row.expires_at < self.times.expiry])
 
     def leases(self) -> list[dict[str, Any]]:
-        query = select(leases, tables.c.name).join(tables).where(leases.c.expires_at >= self.now)
+        names = {row.id: row.name for row in self._rows.all(tables)}
+        rows = self._rows.all(leases)
         return [
             {
                 "id": row.id,
-                "table": row.name,
+                "table": names[row.table_id],
                 "snapshot": row.snapshot,
                 "purpose": row.purpose,
                 "expires_at": row.expires_at,
             }
-            for row in self._sql.execute(query)
+            for row in rows
+            if row.expires_at >= self.times.expiry
         ]
 
     def oldest_leased(self, table: int) -> int | None:
         """The oldest snapshot of a table that some lease holds."""
-        running = (leases.c.table_id == table, leases.c.expires_at >= self.now)
-        return self._sql.execute(select(func.min(leases.c.snapshot)).where(*running)).scalar()
+        rows = self._rows.group(leases, {"table_id": table})
+        return min((row.snapshot for row in rows if row.expires_at >= self.times.expiry), default=None)
 
     def kept_seconds(self, snapshot: int, retention_seconds: float) -> float:
         """For how much longer the retention period alone keeps a snapshot readable."""
-        later = select(func.min(commits.c.created_at)).where(commits.c.number > snapshot)
-        overtaken_at = self._sql.execute(later).scalar()
-        return retention_seconds - (0.0 if overtaken_at is None else self.now - overtaken_at)
+        overtaken_at = self._made_at(max(snapshot, 0) + 1)
+        return retention_seconds - (0.0 if overtaken_at is None else self.times.stamp - overtaken_at)
 
     def set_retention(self, table: int, seconds: float | None) -> None:
         """How long a table's snapshots stay readable; None for as long as the store's."""
-        self._sql.execute(update(tables).where(tables.c.id == table).values(retention_seconds=seconds))
+        self._change_table(table, retention_seconds=seconds)
         self.bump_layout()
 
     def oldest_needed(self, table: int, retention_seconds: float) -> int:
         """The oldest snapshot that a lease or the retention period may still ask for."""
         newest = self.versions()[1]
-        kept = newest if retention_seconds <= 0 else self.commit_before(self.now - retention_seconds)
+        kept = newest if retention_seconds <= 0 else self.commit_before(self.times.expiry - retention_seconds)
         leased = self.oldest_leased(table)
         return kept if leased is None else min(kept, leased)
 
 
-def _live_table(condition: ColumnElement[bool]) -> Any:
-    return select(tables).where(condition, tables.c.dropped_at.is_(None))
+def _commit(row: Any) -> Commit:
+    return Commit(row.number, row.table_id, row.kind, row.rows, row.created_at)
 
 
 def _table_info(row: Any) -> TableInfo:

@@ -27,6 +27,7 @@ from sqlalchemy import Connection, Engine, Select
 
 from elasticscan.base.errors import UnsafeFork
 from elasticscan.base.forks import ForkGate
+from elasticscan.catalog.failures import committing
 
 WATCHERS = 4  # at most so many connections for each Watch
 FORK_WAIT_SECONDS = 20.0
@@ -48,7 +49,7 @@ def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
     _FORKS.check(engine)
     with _GATE.inside() if is_sqlite(engine) else nullcontext(), ExitStack() as stack:
         connection = stack.enter_context(engine.connect().execution_options(**options))
-        stack.enter_context(connection.begin())
+        stack.enter_context(committing(connection) if options.get("writing") else connection.begin())
         process = os.getpid()
         try:
             yield connection

@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, inspect, select, update
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import (
-    ArgumentError,
-    DatabaseError,
-    DBAPIError,
-    MultipleResultsFound,
-    NoResultFound,
-    OperationalError,
-    SQLAlchemyError,
-    TimeoutError,  # noqa: A004 - of waiting for a connection
-)
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from elasticscan.base.errors import (
-    CatalogUnavailable,
-    DiskFull,
-    InvalidOption,
-    ReadOnlyStore,
-    StoreDamaged,
-    StoreNotFound,
-    StoreTooNew,
-)
+from elasticscan.base.errors import InvalidOption, StoreNotFound, StoreTooNew, StoreTooOld
 from elasticscan.base.redaction import shown, without
 from elasticscan.catalog.connections import follow_forks, is_sqlite, transaction
+from elasticscan.catalog.failures import damaged, told_plainly
 from elasticscan.catalog.readonly import read_only_engine
-from elasticscan.catalog.tables import FORMAT_VERSION, MIGRATIONS, store_state
+from elasticscan.catalog.tables import FORMAT_VERSION, group_digests, store_state
 
 BUSY_SECONDS = 120.0
-_READ_ONLY_STATES = ("42501", "25006")  # PostgreSQL: insufficient_privilege, read_only_sql_transaction
 
 
 def make_engine(url: str | Path, read_only: bool = False) -> Engine:
@@ -183,84 +166,35 @@ def writing(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-@contextmanager
-def told_plainly(engine: Engine) -> Iterator[None]:
-    """Turn a database's errors into ours."""
-    try:
-        yield
-    except OperationalError as error:
-        text = str(error.orig)
-        if "is full" in text or "No space left" in text:
-            raise DiskFull(
-                f"the catalog's disk is full ({text}); nothing was committed: free some space and try again"
-            ) from error
-        if "readonly database" in text:
-            raise _read_only(text) from error
-        if "no such table" in text or "no such column" in text:
-            raise _damaged(text) from error
-        raise CatalogUnavailable(
-            f"the catalog could not be used: {text}; check that it is reachable and writable, then try again",
-            detail=text,
-        ) from error
-    except DBAPIError as error:
-        if type(error) is DatabaseError or "malformed" in str(error.orig):
-            raise _damaged(error.orig) from error
-        if getattr(error.orig, "sqlstate", None) in _READ_ONLY_STATES:
-            raise _read_only(str(error.orig).strip()) from error
-        raise
-    except (NoResultFound, MultipleResultsFound) as error:
-        raise _damaged(error) from error
-    except TimeoutError as error:
-        raise CatalogUnavailable(
-            f"too many threads of this process use the catalog at once ({error}); try again",
-            detail=str(error),
-        ) from error
-
-
-def _read_only(why: str) -> ReadOnlyStore:
-    return ReadOnlyStore(
-        f"the catalog cannot be written: {why}; nothing was changed, do this as a user who may", why=why
-    )
-
-
-def _damaged(why: object) -> StoreDamaged:
-    return StoreDamaged(f"the catalog cannot be read: {why}; restore it from a backup", detail=str(why))
-
-
-def check_format(
-    engine: Engine, where: str, migrations: Mapping[int, Callable[[Connection], None]] = MIGRATIONS
-) -> None:
-    """Refuse a catalog that is none or too new; bring an older one up to date."""
+def check_format(engine: Engine, where: str) -> None:
+    """Refuse a catalog that is none, or of another format."""
     try:
         with reading(engine) as connection:
-            if not inspect(connection).has_table(store_state.name):
+            inspector = inspect(connection)
+            if not inspector.has_table(store_state.name):
                 raise StoreNotFound(
                     f"{where} holds no elasticscan store; "
                     "create one with Store.create or `elasticscan create`",
                     uri=where,
                 )
             found = connection.execute(select(store_state.c.format_version)).scalar_one()
+            sealed = inspector.has_table(group_digests.name)
     except SQLAlchemyError as error:
-        raise StoreDamaged(f"the catalog of {where} cannot be read: {error}", uri=where) from error
-    if not isinstance(found, int):
-        raise _damaged(f"{found!r} is no format version")
+        raise damaged(error) from error
+    # Only sealed catalogs have that table, and only from this format on.
+    if not isinstance(found, int) or found < 1 or (sealed and found < FORMAT_VERSION):
+        raise damaged(f"{found!r} is no format version")
     if found > FORMAT_VERSION:
         raise StoreTooNew(
-            f"{where} is a store of format {found}, this release knows formats up to {FORMAT_VERSION}; "
+            f"{where} is a store of format {found}, this release knows format {FORMAT_VERSION}; "
             "upgrade elasticscan",
             found=found,
             known=FORMAT_VERSION,
         )
     if found < FORMAT_VERSION:
-        migrate(engine, migrations)
-
-
-def migrate(engine: Engine, migrations: Mapping[int, Callable[[Connection], None]]) -> None:
-    """Run the missing steps in one transaction; whoever comes second finds nothing to do."""
-    with writing(engine) as connection:
-        found = connection.execute(select(store_state.c.format_version)).scalar_one()
-        for version in range(found, FORMAT_VERSION):
-            if version not in migrations:
-                raise _damaged(f"nothing is known of a store of format {version}")
-            migrations[version](connection)
-        connection.execute(update(store_state).values(format_version=FORMAT_VERSION))
+        raise StoreTooOld(
+            f"{where} is a store of format {found}, made by a development version; this release reads "
+            f"format {FORMAT_VERSION} alone. Write it anew with load, from what that version reads",
+            found=found,
+            known=FORMAT_VERSION,
+        )

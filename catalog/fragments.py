@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, insert, select, union, update
+from sqlalchemy import Table, select
 
 from elasticscan.base.errors import AlreadyExists, IndexNotFound
-from elasticscan.catalog.placement import PlacementTx, decoding
-from elasticscan.catalog.tables import fragments, index_runs, indexes, shards, statistics
+from elasticscan.catalog.failures import damaged, decoding
+from elasticscan.catalog.placement import PlacementTx
+from elasticscan.catalog.tables import fragments, histograms, index_runs, indexes, statistics
 from elasticscan.topology import (
     Fragment,
     FragmentStatistics,
@@ -24,6 +25,9 @@ from elasticscan.topology import (
     unpack_statistics,
 )
 
+# As many values as one statement may ask for.
+_AT_ONCE = 500
+
 
 class FragmentTx(PlacementTx):
     """Fragments, their statistics, and the runs of secondary indexes."""
@@ -31,76 +35,98 @@ class FragmentTx(PlacementTx):
     def add_fragments(
         self, table: int, staged: Iterable[StagedFragment], min_commit: int, max_commit: int
     ) -> None:
-        for fragment in staged:
-            inserted = self._sql.execute(
-                insert(fragments).values(
-                    table_id=table,
-                    shard_id=fragment.shard,
-                    path=fragment.path,
-                    slots=str(fragment.slots),
-                    slots_written=len(fragment.slots),
-                    rows=fragment.rows,
-                    bytes=fragment.bytes,
-                    is_unique=fragment.unique,
-                    tombstones=fragment.tombstones,
-                    versioned=fragment.versioned,
-                    tail=fragment.tail,
-                    digest=fragment.digest,
-                    min_commit=min_commit,
-                    max_commit=max_commit,
-                )
-            ).inserted_primary_key
-            assert inserted is not None
+        wanted = list(staged)
+        first = self._next("next_fragment", len(wanted))
+        entered, bodies = [], []
+        for number, fragment in enumerate(wanted, first):
+            entered.append(
+                {
+                    "id": number,
+                    "table_id": table,
+                    "shard_id": fragment.shard,
+                    "path": fragment.path,
+                    "slots": str(fragment.slots),
+                    "slots_written": len(fragment.slots),
+                    "rows": fragment.rows,
+                    "bytes": fragment.bytes,
+                    "is_unique": fragment.unique,
+                    "tombstones": fragment.tombstones,
+                    "versioned": fragment.versioned,
+                    "tail": fragment.tail,
+                    "digest": fragment.digest,
+                    "min_commit": min_commit,
+                    "max_commit": max_commit,
+                }
+            )
             if fragment.statistics:
-                body = {"fragment_id": inserted[0], "body": fragment.statistics}
-                self._sql.execute(insert(statistics).values(**body))
+                bodies.append({"fragment_id": number, "body": fragment.statistics})
+        self._rows.insert(fragments, *entered)
+        self._rows.insert(statistics, *bodies)
+        for number, fragment in enumerate(wanted, first):
             if fragment.runs:
-                self._insert_runs(inserted[0], fragment.runs)
+                self._insert_runs(table, number, fragment.shard, fragment.runs)
 
     def fragments(self, table: int | None = None, shard: int | None = None) -> tuple[Fragment, ...]:
         """The fragments that serve slots now, oldest first."""
-        f = fragments.c
-        query = select(fragments).where(f.dropped_at.is_(None))
-        if table is not None:
-            query = query.where(f.table_id == table)
-        if shard is not None:
-            query = query.where(f.shard_id == shard)
-        return tuple(_fragment(row) for row in self._sql.execute(query.order_by(f.id)))
+        return tuple(_fragment(row) for row in self._fragment_rows(table, shard))
+
+    def _fragment_rows(self, table: int | None = None, shard: int | None = None) -> list[Any]:
+        part = {"table_id": table, "shard_id": shard}
+        given = {name: number for name, number in part.items() if number is not None}
+        return self._rows.group(fragments, given, order_by=fragments.c.id)
 
     def strike_slots(self, shard: int, slots: SlotSet) -> None:
         """Slots that leave a shard: its fragments speak for them no longer."""
-        for fragment in self.fragments(shard=shard):
-            left = fragment.slots - slots
-            if left != fragment.slots:
-                self.set_fragment_slots(fragment.id, left)
+        rows = self._fragment_rows(shard=shard)
+        left = {row.id: _slots(row) - slots for row in rows if _slots(row) & slots}
+        self._set_slots([row for row in rows if row.id in left], left)
 
     def set_fragment_slots(self, fragment_id: int, slots: SlotSet) -> None:
         """What a fragment speaks for from now on; one that speaks for nothing is dropped."""
-        if slots:
-            this = fragments.c.id == fragment_id
-            self._sql.execute(update(fragments).where(this).values(slots=str(slots)))
-        else:
-            self._drop_where(fragments.c.id == fragment_id)
+        row = self._rows.one(fragments, missing_is_checked=False, id=fragment_id)
+        if row is None:
+            raise damaged(f"fragment {fragment_id} is not there")
+        self._set_slots([row], {fragment_id: slots})
 
-    def _drop_where(self, condition: ColumnElement[bool]) -> None:
-        query = update(fragments).where(condition, fragments.c.dropped_at.is_(None))
-        self._sql.execute(query.values(dropped_at=self.now))
+    def _set_slots(self, rows: Collection[Any], slots: Mapping[int, SlotSet]) -> None:
+        kept = [(row, {"slots": str(slots[row.id])}) for row in rows if slots[row.id]]
+        self._rows.update(fragments, kept)
+        self._drop([row for row in rows if not slots[row.id]])
+
+    def _drop(self, rows: Iterable[Any]) -> None:
+        """Fragments, and their runs with them, serve no longer."""
+        going = [row for row in rows if row.dropped_at is None]
+        at = {"dropped_at": self.times.stamp}
+        self._rows.update(fragments, [(row, at) for row in going])
+        runs = self._of(index_runs, "fragment_id", [row.id for row in going])
+        self._rows.update(index_runs, [(run, at) for run in runs if run.dropped_at is None])
+
+    def _drop_table_files(self, table: int) -> None:
+        self._drop(self._fragment_rows(table=table))
+
+    def _of(self, table: Table, column: str, keys: Collection[int]) -> Iterator[Any]:
+        """Rows whose column has one of some values."""
+        wanted = sorted(keys)
+        for at in range(0, len(wanted), _AT_ONCE):
+            some = wanted[at : at + _AT_ONCE]
+            for row in self._rows.select(table, table.c[column].in_(some)):
+                if getattr(row, column) not in some:  # what an index says is not proved by the row
+                    raise damaged(f"an index of table {table.name!r} points to other rows")
+                yield row
 
     def dropped_files(self, before: float) -> frozenset[tuple[int, str]]:
         """(shard, path) of the files of fragments and runs that were dropped by then."""
-        f, r = fragments.c, index_runs.c
-        gone = select(f.shard_id, f.path).where(f.dropped_at <= before)
-        runs = select(f.shard_id, r.path).join(fragments, f.id == r.fragment_id)
-        found = runs.where((f.dropped_at <= before) | (r.dropped_at <= before))
-        return frozenset((row.shard_id, row.path) for row in self._sql.execute(union(gone, found)))
+        found = (self._rows.select(table, table.c.dropped_at <= before) for table in (fragments, index_runs))
+        return frozenset((row.shard_id, row.path) for rows in found for row in rows)
 
     def forget_dropped(self, before: float) -> None:
         """The catalog no longer knows what `dropped_files` named."""
-        gone = select(fragments.c.id).where(fragments.c.dropped_at <= before)
-        theirs = index_runs.c.fragment_id.in_(gone)
-        self._sql.execute(delete(index_runs).where(theirs | (index_runs.c.dropped_at <= before)))
-        self._sql.execute(delete(statistics).where(statistics.c.fragment_id.in_(gone)))
-        self._sql.execute(delete(fragments).where(fragments.c.dropped_at <= before))
+        gone = self._rows.select(fragments, fragments.c.dropped_at <= before)
+        runs = self._rows.select(index_runs, index_runs.c.dropped_at <= before)
+        self._rows.delete(histograms, self._of(histograms, "run_id", [run.id for run in runs]))
+        self._rows.delete(index_runs, runs)
+        self._rows.delete(statistics, self._of(statistics, "fragment_id", [row.id for row in gone]))
+        self._rows.delete(fragments, gone)
 
     def known_paths(self) -> frozenset[tuple[int, str]]:
         """(shard, path) of every file that the catalog refers to, dropped ones included.
@@ -108,25 +134,26 @@ class FragmentTx(PlacementTx):
         A shard that was added again where a removed one had been shares its files: they are
         known under both.
         """
-        theirs, same_root = shards.alias(), shards.alias()
-
-        def known(query: Any) -> Any:
-            at_root = query.join(theirs, theirs.c.id == fragments.c.shard_id)
-            return at_root.join(same_root, same_root.c.root == theirs.c.root)
-
-        rows = known(select(same_root.c.id, fragments.c.path).select_from(fragments))
-        runs = select(same_root.c.id, index_runs.c.path).select_from(index_runs)
-        runs = known(runs.join(fragments, fragments.c.id == index_runs.c.fragment_id))
-        return frozenset((row.id, row.path) for row in self._sql.execute(union(rows, runs)))
+        shards_at: dict[str, list[int]] = {}
+        roots = self.shard_roots()
+        for shard, root in roots.items():
+            shards_at.setdefault(root, []).append(shard)
+        found = set()
+        for table in (fragments, index_runs):
+            for row in self._rows.all(table):
+                if row.shard_id not in roots:
+                    raise damaged(f"file {row.path} is at shard {row.shard_id}, which there never was")
+                found |= {(shard, row.path) for shard in shards_at[roots[row.shard_id]]}
+        return frozenset(found)
 
     # Statistics
 
     def statistics(self, table: int) -> dict[int, FragmentStatistics]:
         """What is known of a table's fragments, by their ids; old or empty ones are missing."""
         f = fragments.c
-        query = select(statistics).join(fragments, f.id == statistics.c.fragment_id)
+        live = select(f.id).where(f.table_id == table, f.dropped_at.is_(None))
         found = {}
-        for row in self._sql.execute(query.where(f.table_id == table, f.dropped_at.is_(None))):
+        for row in self._rows.select(statistics, statistics.c.fragment_id.in_(live)):
             with decoding(f"the statistics of fragment {row.fragment_id}"):
                 found[row.fragment_id] = unpack_statistics(row.body)
         return found
@@ -137,17 +164,16 @@ class FragmentTx(PlacementTx):
         """Enter an index that has no runs yet; commits made from now on bring theirs."""
         if any(index.name == info.name for index in self.indexes(info.table)):
             raise AlreadyExists(f"the table already has an index {info.name!r}", index=info.name)
-        row = {"table_id": info.table, "name": info.name, "kind": info.kind, "created_at": self.now}
+        row = {"id": self._next("next_index"), "table_id": info.table, "name": info.name, "kind": info.kind}
         lists = {"columns": json.dumps(info.columns), "include": json.dumps(info.include)}
-        self._sql.execute(insert(indexes).values(**row, **lists, ready=False))
+        self._rows.insert(indexes, row | lists | {"ready": False, "created_at": self.now})
         self.bump_layout()
         return self.index(info.table, info.name)
 
     def indexes(self, table: int | None = None) -> tuple[IndexInfo, ...]:
-        query = select(indexes).where(indexes.c.dropped_at.is_(None)).order_by(indexes.c.id)
-        if table is not None:
-            query = query.where(indexes.c.table_id == table)
-        return tuple(_index(row) for row in self._sql.execute(query))
+        part = {} if table is None else {"table_id": table}
+        rows = self._rows.group(indexes, part, order_by=indexes.c.id)
+        return tuple(_index(row) for row in rows if row.dropped_at is None)
 
     def index(self, table: int, name: str) -> IndexInfo:
         known = self.indexes(table)
@@ -159,34 +185,37 @@ class FragmentTx(PlacementTx):
 
     def set_index_ready(self, index: int) -> None:
         """Scans may use the index from now on."""
-        self._sql.execute(update(indexes).where(indexes.c.id == index).values(ready=True))
+        row = self._rows.one(indexes, id=index)
+        if row is None:
+            raise damaged(f"index {index} is not there")
+        self._rows.update(indexes, [(row, {"ready": True})])
         self.bump_layout()
 
     def drop_indexes(self, table: int, name: str | None = None) -> None:
         """Drop one index of a table, or all of them."""
-        for index in self.indexes(table) if name is None else [self.index(table, name)]:
-            self._sql.execute(update(indexes).where(indexes.c.id == index.id).values(dropped_at=self.now))
-            theirs = update(index_runs).where(index_runs.c.index_id == index.id)
-            self._sql.execute(theirs.values(dropped_at=self.now))
+        infos = self.indexes(table) if name is None else [self.index(table, name)]
+        going, at = {index.id for index in infos}, {"dropped_at": self.times.stamp}
+        rows = [row for row in self._rows.group(indexes, {"table_id": table}) if row.id in going]
+        self._rows.update(indexes, [(row, at) for row in rows])
+        runs = [run for run in self._rows.group(index_runs, {"table_id": table}) if run.index_id in going]
+        self._rows.update(index_runs, [(run, at) for run in runs])
         self.bump_layout()
 
     def runs(self, table: int) -> tuple[IndexRun, ...]:
         """The runs of a table's fragments that serve slots now."""
-        r, f = index_runs.c, fragments.c
-        query = select(r.id, r.index_id, r.fragment_id, r.path, r.rows, r.bytes, r.tail, r.digest)
-        query = query.join(fragments, f.id == r.fragment_id)
-        query = query.where(f.table_id == table, f.dropped_at.is_(None), r.dropped_at.is_(None))
-        return tuple(IndexRun(*row) for row in self._sql.execute(query.order_by(r.id)))
+        rows = self._rows.group(index_runs, {"table_id": table}, order_by=index_runs.c.id)
+        names = ("id", "index_id", "fragment_id", "path", "rows", "bytes", "tail", "digest")
+        return tuple(IndexRun(*(getattr(row, name) for name in names)) for row in rows)
 
     def histograms(self, table: int) -> dict[int, list[KeyHistogram]]:
         """The histograms of all runs of a table, by the index's id."""
-        r, f = index_runs.c, fragments.c
-        query = select(r.index_id, r.histogram).join(fragments, f.id == r.fragment_id)
-        query = query.where(f.table_id == table, f.dropped_at.is_(None), r.dropped_at.is_(None))
+        index_of = {run.id: run.index for run in self.runs(table)}
+        r = index_runs.c
+        live = select(r.id).where(r.table_id == table, r.dropped_at.is_(None))
         found: dict[int, list[KeyHistogram]] = {}
-        for row in self._sql.execute(query):
-            with decoding(f"a histogram of index {row.index_id}"):
-                found.setdefault(row.index_id, []).append(unpack_histogram(row.histogram))
+        for row in self._rows.select(histograms, histograms.c.run_id.in_(live)):
+            with decoding(f"the histogram of index run {row.run_id}"):
+                found.setdefault(index_of[row.run_id], []).append(unpack_histogram(row.body))
         return found
 
     def without_runs(self, index: IndexInfo) -> tuple[Fragment, ...]:
@@ -196,33 +225,29 @@ class FragmentTx(PlacementTx):
 
     def add_runs(self, index: IndexInfo, fragment: int, runs: Iterable[StagedRun]) -> bool:
         """Give a fragment its runs. False, and nothing changed, when it is gone or has them already."""
-        live = select(fragments.c.id).where(fragments.c.id == fragment, fragments.c.dropped_at.is_(None))
-        r = index_runs.c
-        having = select(r.id).where(r.fragment_id == fragment, r.index_id == index.id)
-        if not self._sql.execute(live).first() or self._sql.execute(having).first():
+        row = self._rows.one(fragments, missing_is_checked=False, id=fragment)
+        if row is None or row.dropped_at is not None:
             return False
-        return self._insert_runs(fragment, runs)
+        r = index_runs.c
+        if self._rows.select(index_runs, r.fragment_id == fragment, r.index_id == index.id, limit=1):
+            return False
+        return self._insert_runs(index.table, fragment, row.shard_id, runs)
 
-    def _insert_runs(self, fragment: int, runs: Iterable[StagedRun]) -> bool:
+    def _insert_runs(self, table: int, fragment: int, shard: int, runs: Iterable[StagedRun]) -> bool:
         """Runs of an index that was dropped meanwhile stay out; false if any did."""
-        known = set(self._sql.execute(select(indexes.c.id).where(indexes.c.dropped_at.is_(None))).scalars())
+        known = {index.id for index in self.indexes(table)}
         wanted = list(runs)
-        for run in wanted:
-            if run.index not in known:
-                continue
-            self._sql.execute(
-                insert(index_runs).values(
-                    index_id=run.index,
-                    fragment_id=fragment,
-                    path=run.path,
-                    rows=run.rows,
-                    bytes=run.bytes,
-                    tail=run.tail,
-                    digest=run.digest,
-                    histogram=run.histogram,
-                )
-            )
-        return all(run.index in known for run in wanted)
+        staged = [run for run in wanted if run.index in known]
+        first = self._next("next_run", len(staged))
+        entered, bodies = [], []
+        for number, run in enumerate(staged, first):
+            own = {"id": number, "table_id": table, "index_id": run.index, "fragment_id": fragment}
+            file = {"shard_id": shard, "path": run.path, "rows": run.rows, "bytes": run.bytes}
+            entered.append(own | file | {"tail": run.tail, "digest": run.digest})
+            bodies.append({"run_id": number, "body": run.histogram})
+        self._rows.insert(index_runs, *entered)
+        self._rows.insert(histograms, *bodies)
+        return len(staged) == len(wanted)
 
 
 def _index(row: Any) -> IndexInfo:

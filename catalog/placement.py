@@ -1,14 +1,10 @@
-"""Catalog transactions, part one: the store's state, shards, placement and the topology history."""
+"""Catalog transactions, part one: secrets, shards, placement and the topology history."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import msgpack
-from sqlalchemy import Connection, delete, func, insert, select, update
 
 from elasticscan.base.errors import (
     AlreadyExists,
@@ -19,56 +15,25 @@ from elasticscan.base.errors import (
     StoreDamaged,
     TabletNotFound,
 )
-from elasticscan.base.hashing import HASHES
-from elasticscan.base.limits import MAX_SLOTS
-from elasticscan.catalog.tables import shards, store_state, tablets, topologies
+from elasticscan.catalog.failures import damaged, decoding
+from elasticscan.catalog.state import StateTx
+from elasticscan.catalog.tables import shards, tablets, topologies
 from elasticscan.topology import Placement, Shard, Tablet, Topology
 
 
-@dataclass(frozen=True, slots=True)
-class StoreInfo:
-    """What is fixed when a store is created."""
+class PlacementTx(StateTx):
+    """Reads and changes of where things are."""
 
-    store_id: str
-    slots: int
-    hash: str
-    retention_seconds: float
-    created_at: float
-
-
-class PlacementTx:
-    """Reads and changes of where things are. `now` is the time that new rows are stamped with."""
-
-    def __init__(self, connection: Connection, now: float) -> None:
-        self._sql = connection
-        self.now = now
-
-    # The store's state
-
-    def info(self) -> StoreInfo:
-        s = store_state.c
-        row = self._sql.execute(select(s.store_id, s.slots, s.hash, s.retention_seconds, s.created_at)).one()
-        with decoding("the store's state"):
-            _check_state(row)
-        return StoreInfo(*row)
-
-    def versions(self) -> tuple[int, int]:
-        """(layout, last commit): whatever was cached under an equal pair is still true."""
-        row = self._sql.execute(select(store_state.c.layout, store_state.c.last_commit)).one()
-        return row.layout, row.last_commit
-
-    def bump_layout(self) -> None:
-        self._sql.execute(update(store_state).values(layout=store_state.c.layout + 1))
 
     # Shards
 
     def shards(self) -> tuple[Shard, ...]:
-        query = select(shards).where(shards.c.removed_at.is_(None)).order_by(shards.c.id)
-        return tuple(Shard(r.id, r.name, r.root, bool(r.draining)) for r in self._sql.execute(query))
+        rows = self._rows.all(shards, order_by=shards.c.id)
+        return tuple(Shard(r.id, r.name, r.root, bool(r.draining)) for r in rows if r.removed_at is None)
 
     def shard_roots(self) -> dict[int, str]:
         """Roots of all shards there ever were: files of a removed one may still be in use."""
-        return {r.id: r.root for r in self._sql.execute(select(shards.c.id, shards.c.root))}
+        return {row.id: row.root for row in self._rows.all(shards)}
 
     def shard_named(self, name: str) -> Shard:
         found = [shard for shard in self.shards() if shard.name == name]
@@ -89,27 +54,31 @@ class PlacementTx:
                     "each shard needs a place of its own, where its garbage can be collected",
                     option="shards",
                 )
-        newest = self._sql.execute(select(func.max(shards.c.id))).scalar()
-        shard = Shard((newest or 0) + 1, name, root)
-        self._sql.execute(insert(shards).values(id=shard.id, name=name, root=root, draining=False))
+        shard = Shard(max(self.shard_roots(), default=0) + 1, name, root)
+        self._rows.insert(shards, {"id": shard.id, "name": name, "root": root, "draining": False})
         return shard
 
     def set_draining(self, shard: int, draining: bool) -> None:
-        self._sql.execute(update(shards).where(shards.c.id == shard).values(draining=draining))
+        self._change_shard(shard, draining=draining)
 
     def remove_shard(self, shard: int) -> None:
-        held = self._sql.execute(select(func.count()).where(tablets.c.shard_id == shard)).scalar_one()
+        held = sum(tablet.shard == shard for tablet in self.placement().tablets)
         if held:
             raise InvalidTopologyChange(
                 f"shard {shard} still holds {held} tablets; move them away first", shard=shard, tablets=held
             )
-        self._sql.execute(update(shards).where(shards.c.id == shard).values(removed_at=self.now))
+        self._change_shard(shard, removed_at=self.times.stamp)
+
+    def _change_shard(self, shard: int, **new: Any) -> None:
+        row = self._rows.one(shards, id=shard)
+        if row is not None:
+            self._rows.update(shards, [(row, new)])
 
     # Placement
 
     def placement(self) -> Placement:
-        rows = self._sql.execute(select(tablets).order_by(tablets.c.slot_start)).all()
-        at, slots = 0, self._sql.execute(select(store_state.c.slots)).scalar_one()
+        rows = self._rows.all(tablets, order_by=tablets.c.slot_start)
+        at, slots = 0, self._state("slots")
         with decoding("the placement of tablets"):
             for row in rows:
                 if not row.slot_start == at < row.slot_end:
@@ -124,7 +93,7 @@ class PlacementTx:
         return Placement(tuple(Tablet(r.id, r.slot_start, r.slot_end, r.shard_id, r.epoch) for r in rows))
 
     def tablet(self, tablet_id: int) -> Tablet:
-        row = self._sql.execute(select(tablets).where(tablets.c.id == tablet_id)).one_or_none()
+        row = self._rows.one(tablets, id=tablet_id)
         if row is None:
             raise TabletNotFound(
                 f"the store has no tablet {tablet_id}; `elasticscan status --tablets` lists them",
@@ -136,73 +105,64 @@ class PlacementTx:
         """Write the difference between two placements; the layout grows."""
         old = {t.id: t for t in before.tablets}
         new = {t.id: t for t in after.tablets}
-        for gone in old.keys() - new.keys():
-            self._sql.execute(delete(tablets).where(tablets.c.id == gone))
-        for tablet in new.values():
-            if old.get(tablet.id) == tablet:
-                continue
-            values = {
-                "slot_start": tablet.start,
-                "slot_end": tablet.end,
-                "shard_id": tablet.shard,
-                "epoch": tablet.epoch,
-            }
-            if tablet.id in old:
-                assert tablet.epoch > old[tablet.id].epoch, "an epoch must grow with every change"
-                self._sql.execute(update(tablets).where(tablets.c.id == tablet.id).values(**values))
-            else:
-                self._sql.execute(insert(tablets).values(id=tablet.id, **values))
+        changed = {i for i in old.keys() | new.keys() if old.get(i) != new.get(i)}
+        rows = {row.id: row for row in self._rows.all(tablets) if row.id in changed} if old else {}
+        if rows.keys() != old.keys() & changed:
+            raise damaged("tablets that are to change are not there")
+        self._rows.delete(tablets, [rows[i] for i in sorted(changed - new.keys())])
+        same = sorted(changed & old.keys() & new.keys())
+        assert all(new[i].epoch > old[i].epoch for i in same), "an epoch must grow with every change"
+        self._rows.update(tablets, [(rows[i], _tablet_values(new[i])) for i in same])
+        added = sorted(changed - old.keys())
+        self._rows.insert(tablets, *({"id": i} | _tablet_values(new[i]) for i in added))
         self.bump_layout()
 
     def new_tablet_ids(self, count: int) -> tuple[int, ...]:
-        first = self._sql.execute(select(store_state.c.next_tablet)).scalar_one()
-        self._sql.execute(update(store_state).values(next_tablet=first + count))
+        first = self._next("next_tablet", count)
         return tuple(range(first, first + count))
 
     # Topology history
 
     def append_topology(self, reason: str) -> Topology:
         """Publish the placement as it is now as the next topology."""
-        newest = self._sql.execute(select(func.max(topologies.c.number))).scalar() or 0
+        number = self.newest_topology_number() + 1
         placement = self.placement()
         names = tuple((shard.id, shard.name) for shard in self.shards())
-        topology = Topology(newest + 1, placement, names, self.now, reason)
-        self._sql.execute(
-            insert(topologies).values(
-                number=topology.number, created_at=self.now, reason=reason, body=_pack_topology(topology)
-            )
-        )
+        topology = Topology(number, placement, names, self.now, reason)
+        made = {"number": number, "created_at": self.now, "reason": reason, "body": _pack_topology(topology)}
+        self._rows.insert(topologies, made)
+        self._set(newest_topology=number)
         return topology
 
     def newest_topology_number(self) -> int:
-        return int(self._sql.execute(select(func.max(topologies.c.number))).scalar_one())
+        return int(self._state("newest_topology"))
 
     def newest_topology(self) -> Topology:
-        query = select(topologies).order_by(topologies.c.number.desc()).limit(1)
-        return _unpack_topology(self._sql.execute(query).one())
+        number = self.newest_topology_number()
+        row = self._rows.one(topologies, missing_is_checked=False, number=number)
+        if row is None:
+            raise damaged(f"the newest topology, {number}, is not in the topology history")
+        return _unpack_topology(row)
 
     def topology(self, number: int) -> Topology:
-        row = self._sql.execute(select(topologies).where(topologies.c.number == number)).one_or_none()
+        row = self._rows.one(topologies, number=number)
         if row is None:
             raise SnapshotNotFound(f"the topology history holds no topology {number}", topology=number)
         return _unpack_topology(row)
 
     def topologies(self) -> tuple[Topology, ...]:
-        query = select(topologies).order_by(topologies.c.number)
-        return tuple(_unpack_topology(row) for row in self._sql.execute(query))
+        return tuple(
+            _unpack_topology(row) for row in self._rows.all(topologies, order_by=topologies.c.number)
+        )
 
 
-def _check_state(row: Any) -> None:
-    """SQLite keeps whatever is put into a column, of any type."""
-    if not isinstance(row.store_id, str):
-        raise ValueError(f"{row.store_id!r} is no id of a store")
-    if not isinstance(row.slots, int) or not 1 <= row.slots <= MAX_SLOTS:
-        raise ValueError(f"{row.slots!r} is no number of slots")
-    if row.hash not in HASHES:
-        raise ValueError(f"there is no hash {row.hash!r}")
-    for seconds in (row.retention_seconds, row.created_at):
-        if not isinstance(seconds, (int, float)):
-            raise ValueError(f"{seconds!r} is no time in seconds")
+def _tablet_values(tablet: Tablet) -> dict[str, int]:
+    return {
+        "slot_start": tablet.start,
+        "slot_end": tablet.end,
+        "shard_id": tablet.shard,
+        "epoch": tablet.epoch,
+    }
 
 
 def _within(root: str, other: str) -> bool:
@@ -223,14 +183,3 @@ def _unpack_topology(row: Any) -> Topology:
         return Topology(
             row.number, placement, tuple((i, name) for i, name in names), row.created_at, row.reason
         )
-
-
-@contextmanager
-def decoding(what: str) -> Iterator[None]:
-    """What is stored as bytes or text comes back as a value, or the store is damaged."""
-    try:
-        yield
-    except (ValueError, TypeError, AssertionError, OSError, msgpack.UnpackException) as error:
-        raise StoreDamaged(
-            f"{what} cannot be read from the catalog: {error}; restore the catalog from a backup", what=what
-        ) from error

@@ -1,96 +1,149 @@
-"""The catalog's SQL tables, and the steps that bring an older catalog to this version."""
+"""The catalog's SQL tables.
+
+Every table but `group_digests` is *sealed*: each row ends in `row_digest`, and `info["groups"]` says to
+which groups its rows belong. `elasticscan.catalog.sealed` keeps both, and nothing else may change a row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     Column,
-    Connection,
-    Float,
+    Double,
     ForeignKey,
     Index,
     Integer,
     LargeBinary,
     MetaData,
+    SmallInteger,
     String,
     Table,
     Text,
     UniqueConstraint,
-    bindparam,
-    select,
-    text,
-    update,
 )
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 metadata = MetaData()
 
-# SQLite only numbers rows by itself when the type is plain INTEGER.
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """A partition of a table's rows into groups whose count and sum of digests are kept.
+
+    Attributes:
+        kind: the groups' name.
+        by: at most two columns; rows that are equal in them are one group.
+        live: rows with `dropped_at` are in groups of their own, since most readers leave them out.
+        only: (column, value); other rows are in none of these groups.
+    """
+
+    kind: str
+    by: tuple[str, ...] = ()
+    live: bool = False
+    only: tuple[str, Any] | None = None
+
+
+def _sealed(name: str, *parts: Any, groups: tuple[Grouping, ...]) -> Table:
+    # SQL wants columns before the constraints and indexes that name them.
+    columns = [part for part in parts if isinstance(part, Column)]
+    others = [part for part in parts if not isinstance(part, Column)]
+    digest = Column("row_digest", BigInteger, nullable=False)
+    return Table(name, metadata, *columns, digest, *others, info={"groups": groups})
+
+
+# A plain INTEGER key is the row's place itself in SQLite, so there is no second tree to go wrong.
 RowId = BigInteger().with_variant(Integer, "sqlite")
 
-store_state = Table(
-    "store_state",
+COMMITS = Grouping("commits", by=("table_id",))
+OVERWRITES = Grouping("overwrites", by=("table_id",), only=("kind", "overwrite"))
+
+# How many rows each group has, and the sum of their digests modulo 2^64, as a signed number.
+group_digests = Table(
+    "group_digests",
     metadata,
+    Column("kind", String(32), primary_key=True),
+    Column("part", BigInteger, primary_key=True, autoincrement=False),
+    Column("shard", BigInteger, primary_key=True, autoincrement=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("total", BigInteger, nullable=False),
+)
+
+store_state = _sealed(
+    "store_state",
     Column("id", Integer, primary_key=True),
     Column("format_version", Integer, nullable=False),
     Column("store_id", String(32), nullable=False),
     Column("slots", Integer, nullable=False),
     Column("hash", String(16), nullable=False),
-    Column("retention_seconds", Float, nullable=False),
-    Column("created_at", Float, nullable=False),
+    Column("retention_seconds", Double, nullable=False),
+    Column("created_at", Double, nullable=False),
     # Grows with every change of placement or of the fragments that serve a slot, except for
     # plain commits, which no earlier snapshot can see.
     Column("layout", BigInteger, nullable=False),
     Column("last_commit", BigInteger, nullable=False),
-    Column("next_tablet", Integer, nullable=False),
+    # A small digest of these two alone: they are asked for with every page.
+    Column("versions_digest", BigInteger, nullable=False),
+    # Ids are never used twice.
+    Column("next_tablet", BigInteger, nullable=False),
+    Column("next_table", BigInteger, nullable=False),
+    Column("next_fragment", BigInteger, nullable=False),
+    Column("next_index", BigInteger, nullable=False),
+    Column("next_run", BigInteger, nullable=False),
+    Column("newest_topology", BigInteger, nullable=False),
+    # When the newest commit was made, and what is believed of the time (`believed_time.py`).
+    Column("newest_commit_at", Double, nullable=False),
+    Column("believed_at", Double, nullable=False),
+    Column("claimed_at", Double),
+    # The sum of the digests of all rows of group_digests.
+    Column("groups_total", BigInteger, nullable=False),
+    groups=(),
 )
 
-seal_keys = Table(
+seal_keys = _sealed(
     "seal_keys",
-    metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("purpose", String(8), nullable=False),  # keys, offsets
     Column("secret", LargeBinary, nullable=False),
-    Column("created_at", Float, nullable=False),
+    Column("created_at", Double, nullable=False),
+    groups=(Grouping("seal_keys"),),
 )
 
-shards = Table(
+shards = _sealed(
     "shards",
-    metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("name", String(64), nullable=False),
     Column("root", Text, nullable=False),
-    Column("draining", Boolean, nullable=False),
-    Column("removed_at", Float),
+    Column("draining", SmallInteger, nullable=False),
+    Column("removed_at", Double),
+    groups=(Grouping("shards"),),
 )
 
-tablets = Table(
+tablets = _sealed(
     "tablets",
-    metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("slot_start", Integer, nullable=False),
     Column("slot_end", Integer, nullable=False),
     Column("shard_id", Integer, ForeignKey("shards.id"), nullable=False),
     Column("epoch", BigInteger, nullable=False),
+    groups=(Grouping("tablets"),),
 )
 
-topologies = Table(
+topologies = _sealed(
     "topology_history",
-    metadata,
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("created_at", Float, nullable=False),
+    Column("created_at", Double, nullable=False),
     Column("reason", Text, nullable=False),
     Column("body", LargeBinary, nullable=False),
+    groups=(Grouping("topologies"),),
 )
 
-tables = Table(
+tables = _sealed(
     "tables",
-    metadata,
-    Column("id", RowId, primary_key=True),
+    Column("id", RowId, primary_key=True, autoincrement=False),
     Column("name", String(64), nullable=False),
     Column("schema", LargeBinary, nullable=False),
     Column("primary_key", Text, nullable=False),
@@ -98,29 +151,34 @@ tables = Table(
     Column("compression", String(8)),
     Column("created_commit", BigInteger, nullable=False),
     Column("oldest_snapshot", BigInteger, nullable=False),
-    Column("dropped_at", Float),
-    Column("retention_seconds", Float),  # the store's, where none is given
+    Column("dropped_at", Double),
+    Column("retention_seconds", Double),  # the store's, where none is given
+    groups=(Grouping("tables"),),
 )
 
-commits = Table(
+commits = _sealed(
     "commits",
-    metadata,
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", RowId, primary_key=True, autoincrement=False),
     Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
     Column("kind", String(16), nullable=False),
     Column("rows", BigInteger, nullable=False),
-    Column("created_at", Float, nullable=False),
+    # Which commit of its table this is, from 1 on, and the rows of all up to it: so a part of a history
+    # can be proved to have no gap, and measured, without reading all of it.
+    Column("ordinal", BigInteger, nullable=False),
+    Column("rows_upto", BigInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
     Column("app_id", Text),
     Column("app_version", BigInteger),
     Column("app_content", Text),
     UniqueConstraint("table_id", "app_id", "app_version"),
+    Index("commits_by_table", "table_id", "number"),
     Index("commits_by_time", "created_at"),
+    groups=(COMMITS, OVERWRITES),
 )
 
-fragments = Table(
+fragments = _sealed(
     "fragments",
-    metadata,
-    Column("id", RowId, primary_key=True),
+    Column("id", RowId, primary_key=True, autoincrement=False),
     Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
     Column("shard_id", Integer, ForeignKey("shards.id"), nullable=False),
     Column("path", Text, nullable=False),
@@ -128,94 +186,86 @@ fragments = Table(
     Column("slots_written", Integer, nullable=False),
     Column("rows", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
-    Column("is_unique", Boolean, nullable=False),
+    Column("is_unique", SmallInteger, nullable=False),
     Column("tombstones", BigInteger, nullable=False),
-    Column("versioned", Boolean, nullable=False),
+    Column("versioned", SmallInteger, nullable=False),
     Column("tail", BigInteger, nullable=False),
     Column("digest", BigInteger, nullable=False),
     Column("min_commit", BigInteger, nullable=False),
     Column("max_commit", BigInteger, nullable=False),
-    Column("dropped_at", Float),
+    Column("dropped_at", Double),
     Index("fragments_by_table", "table_id", "dropped_at"),
+    groups=(Grouping("fragments", by=("table_id", "shard_id"), live=True),),
 )
 
 # What is known of a fragment's values; apart, since few readers of fragments want it.
-statistics = Table(
+statistics = _sealed(
     "fragment_statistics",
-    metadata,
-    Column("fragment_id", BigInteger, ForeignKey("fragments.id"), primary_key=True, autoincrement=False),
+    Column("fragment_id", RowId, ForeignKey("fragments.id"), primary_key=True, autoincrement=False),
     Column("body", LargeBinary, nullable=False),
+    groups=(Grouping("statistics"),),
 )
 
-indexes = Table(
+indexes = _sealed(
     "indexes",
-    metadata,
-    Column("id", RowId, primary_key=True),
+    Column("id", RowId, primary_key=True, autoincrement=False),
     Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
     Column("name", String(64), nullable=False),
     Column("kind", String(8), nullable=False),
     Column("columns", Text, nullable=False),
     Column("include", Text, nullable=False),
-    Column("ready", Boolean, nullable=False),
-    Column("created_at", Float, nullable=False),
-    Column("dropped_at", Float),
+    Column("ready", SmallInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("dropped_at", Double),
+    groups=(Grouping("indexes", by=("table_id",)),),
 )
 
-# A run lies at its fragment's shard and speaks for its fragment's slots.
-index_runs = Table(
+# A run lies at its fragment's shard, speaks for its fragment's slots, and is dropped with it.
+index_runs = _sealed(
     "index_runs",
-    metadata,
-    Column("id", RowId, primary_key=True),
+    Column("id", RowId, primary_key=True, autoincrement=False),
+    Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
     Column("index_id", BigInteger, ForeignKey("indexes.id"), nullable=False),
     Column("fragment_id", BigInteger, ForeignKey("fragments.id"), nullable=False),
+    Column("shard_id", Integer, nullable=False),
     Column("path", Text, nullable=False),
     Column("rows", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
     Column("tail", BigInteger, nullable=False),
     Column("digest", BigInteger, nullable=False),
-    Column("histogram", LargeBinary, nullable=False),
-    Column("dropped_at", Float),
+    Column("dropped_at", Double),
     Index("index_runs_by_fragment", "fragment_id", "index_id"),
+    Index("index_runs_by_table", "table_id", "dropped_at"),
+    groups=(Grouping("index_runs", by=("table_id",), live=True),),
 )
 
-moves = Table(
+# Apart, as statistics of fragments are.
+histograms = _sealed(
+    "run_histograms",
+    Column("run_id", RowId, ForeignKey("index_runs.id"), primary_key=True, autoincrement=False),
+    Column("body", LargeBinary, nullable=False),
+    groups=(Grouping("histograms"),),
+)
+
+moves = _sealed(
     "moves",
-    metadata,
     Column("tablet_id", Integer, ForeignKey("tablets.id"), primary_key=True, autoincrement=False),
     Column("source", Integer, nullable=False),
     Column("target", Integer, nullable=False),
     Column("phase", String(16), nullable=False),
     Column("owner", Text, nullable=False),
-    Column("started_at", Float, nullable=False),
-    Column("heartbeat_at", Float, nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("heartbeat_at", Double, nullable=False),
+    groups=(Grouping("moves"),),
 )
 
-leases = Table(
+leases = _sealed(
     "leases",
-    metadata,
     Column("id", String(32), primary_key=True),
     Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
     Column("snapshot", BigInteger, nullable=False),
     Column("purpose", Text, nullable=False),
-    Column("expires_at", Float, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    groups=(Grouping("leases", by=("table_id",)),),
 )
-
-
-def _to_format_2(connection: Connection) -> None:
-    """Format 2: secondary indexes, statistics of fragments (older ones have none), retention by table."""
-    metadata.create_all(connection, tables=[statistics, indexes, index_runs])
-    connection.execute(text("ALTER TABLE tables ADD COLUMN retention_seconds FLOAT"))
-
-
-def _to_format_3(connection: Connection) -> None:
-    """Format 3: what a stream's micro-batch stood for; commits are made at whole microseconds."""
-    connection.execute(text("ALTER TABLE commits ADD COLUMN app_content TEXT"))
-    found = connection.execute(select(commits.c.number, commits.c.created_at)).all()
-    exact = [{"commit": row.number, "made": round(row.created_at, 6)} for row in found]
-    if exact:
-        step = update(commits).where(commits.c.number == bindparam("commit"))
-        connection.execute(step.values(created_at=bindparam("made")), exact)
-
-
-# Step N brings a catalog of format N to format N + 1, inside one transaction.
-MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {1: _to_format_2, 2: _to_format_3}

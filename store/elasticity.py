@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from elasticscan.base.errors import InvalidTopologyChange, MoveInProgress, TryAgain
+from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, MoveInProgress, TryAgain
 from elasticscan.base.resources import starting_threads
 from elasticscan.catalog import Tx
 from elasticscan.store.context import Context
-from elasticscan.store.mover import Mover, new_owner, owner_is_gone
+from elasticscan.store.mover import UNDO_WAITS_SECONDS, Mover
+from elasticscan.store.owners import owner_is_gone, owning
 from elasticscan.topology import (
+    Event,
     MovePlan,
     Placement,
     Topology,
@@ -50,16 +52,16 @@ class Elasticity:
         A shard that is there already is taken as well while tablets are out of balance: so an
         expansion that failed can be called again, and a contraction called off.
         """
-        owner = new_owner()
         for attempt in range(EXPAND_ROUNDS):
-            with self._context.catalog.writing() as tx:
-                for name, root in new if attempt == 0 else ():
-                    _add_or_take_back(tx, name, root)
-                plans = self._plan(tx, owner)
-            if not plans:
-                break
-            # A tablet that another process was moving is planned again, but none is chased for ever.
-            self._carry_out(plans, owner, tolerate=True)
+            with owning(self._context.catalog) as owner:
+                with self._context.catalog.writing() as tx:
+                    for name, root in new if attempt == 0 else ():
+                        _add_or_take_back(tx, name, root)
+                    plans = self._plan(tx, owner)
+                if not plans:
+                    break
+                # A tablet that another process was moving is planned again, but none is chased for ever.
+                self._carry_out(plans, owner, tolerate=True)
         return self._publish(f"expanded by {', '.join(name for name, _ in new)}")
 
     def contract(self, name: str) -> Topology:
@@ -76,23 +78,23 @@ class Elasticity:
 
     def move(self, tablet_id: int, target_name: str) -> Topology:
         """Move one tablet."""
-        owner = new_owner()
-        with self._context.catalog.writing() as tx:
-            tablet = tx.tablet(tablet_id)
-            target = tx.shard_named(target_name)
-            if target.draining:
-                raise InvalidTopologyChange(
-                    f"shard {target_name!r} is being emptied and takes no tablets; choose another",
-                    shard=target_name,
-                )
-            if tablet.shard == target.id:
-                raise InvalidTopologyChange(
-                    f"tablet {tablet_id} is at shard {target_name!r} already", tablet=tablet_id
-                )
-            self._forget_dead(tx, tablet_id)
-            plan = MovePlan(tablet_id, tablet.shard, target.id)
-            tx.plan_move(plan.tablet, plan.source, plan.target, owner)
-        Mover(self._context, owner, self._bytes_per_second).carry_out(plan)
+        with owning(self._context.catalog) as owner:
+            with self._context.catalog.writing() as tx:
+                tablet = tx.tablet(tablet_id)
+                target = tx.shard_named(target_name)
+                if target.draining:
+                    raise InvalidTopologyChange(
+                        f"shard {target_name!r} is being emptied and takes no tablets; choose another",
+                        shard=target_name,
+                    )
+                if tablet.shard == target.id:
+                    raise InvalidTopologyChange(
+                        f"tablet {tablet_id} is at shard {target_name!r} already", tablet=tablet_id
+                    )
+                self._forget_dead(tx, tablet_id)
+                plan = MovePlan(tablet_id, tablet.shard, target.id)
+                tx.plan_move(plan.tablet, plan.source, plan.target, owner)
+            Mover(self._context, owner, self._bytes_per_second).carry_out(plan)
         return self._publish(f"tablet {tablet_id} moved to {target_name}")
 
     def split(self, tablet_id: int, at: int | None = None) -> Topology:
@@ -122,11 +124,11 @@ class Elasticity:
         Each of their moves is undone (the source goes on serving), planned again and carried out;
         shards that were being emptied are emptied and removed.
         """
-        owner = new_owner()
-        with self._context.catalog.writing() as tx:
-            plans = self._adopt_dead(tx, owner)
-            draining = [shard.id for shard in tx.shards() if shard.draining]
-        self._carry_out(plans, owner)
+        with owning(self._context.catalog) as owner:
+            with self._context.catalog.writing() as tx:
+                plans = self._adopt_dead(tx, owner)
+                draining = [shard.id for shard in tx.shards() if shard.draining]
+            self._carry_out(plans, owner)
         moved = len(plans) + sum(self._drain(shard) for shard in draining)
         if plans or draining:
             self._publish("interrupted moves resumed")
@@ -138,25 +140,13 @@ class Elasticity:
         """Empty a draining shard, however many rounds that takes, and remove it; returns moves."""
         waited, moved = 0.0, 0
         while True:
-            owner = new_owner()
-            with self._context.catalog.writing() as tx:
-                known = next((s for s in tx.shards() if s.id == shard), None)
-                if known is None:
-                    return moved  # another process removed it
-                if not known.draining:
-                    raise InvalidTopologyChange(
-                        f"shard {known.name!r} was taken back by an expansion while it was being emptied; it "
-                        "stays, and nothing is lost",
-                        shard=known.name,
-                    )
-                coming = [m for m in tx.moves() if shard in (m.source, m.target)]
-                if not tx.placement().at(shard) and not coming:
-                    tx.remove_shard(shard)
+            with owning(self._context.catalog) as owner:
+                plans = self._plan_draining(shard, owner)
+                if plans is None:
                     return moved
-                plans = self._plan(tx, owner, only_from=shard)
-            if plans:
                 self._carry_out(plans, owner, tolerate=True)
                 moved += len(plans)
+            if plans:
                 continue
             if waited > WAIT_SECONDS:
                 raise MoveInProgress(
@@ -166,6 +156,24 @@ class Elasticity:
                 )
             self._context.clock.sleep(_POLL_SECONDS)
             waited += _POLL_SECONDS
+
+    def _plan_draining(self, shard: int, owner: str) -> list[MovePlan] | None:
+        """Moves that empty a shard; none while others move its tablets. None when it was removed."""
+        with self._context.catalog.writing() as tx:
+            known = next((s for s in tx.shards() if s.id == shard), None)
+            if known is None:
+                return None  # another process removed it
+            if not known.draining:
+                raise InvalidTopologyChange(
+                    f"shard {known.name!r} was taken back by an expansion while it was being emptied; it "
+                    "stays, and nothing is lost",
+                    shard=known.name,
+                )
+            coming = [m for m in tx.moves() if shard in (m.source, m.target)]
+            if not tx.placement().at(shard) and not coming:
+                tx.remove_shard(shard)
+                return None
+            return self._plan(tx, owner, only_from=shard)
 
     def _plan(self, tx: Tx, owner: str, only_from: int | None = None) -> list[MovePlan]:
         """Plan on the placement as it will be after the moves under way; enter our part."""
@@ -181,6 +189,8 @@ class Elasticity:
 
     def _carry_out(self, plans: Sequence[MovePlan], owner: str, tolerate: bool = False) -> None:
         """Run planned moves, a few at a time. All are tried; the first error is raised at the end."""
+        if not plans:
+            return
         mover = Mover(self._context, owner, self._bytes_per_second)
         errors: list[BaseException] = []
         pool = ThreadPoolExecutor(self._parallel, thread_name_prefix="move")
@@ -200,11 +210,23 @@ class Elasticity:
         finally:
             # On an interrupt, moves that have not begun are given up, those under way end.
             pool.shutdown(cancel_futures=True)
-            with self._context.catalog.writing() as tx:
-                for plan in plans:
-                    tx.end_move(plan.tablet, owner)
+            self._give_up(plans, owner)
         if errors:
             raise errors[0]
+
+    def _give_up(self, plans: Sequence[MovePlan], owner: str) -> None:
+        """End moves that did not begin. If the catalog stays away, they are left to whoever comes next."""
+        for wait in UNDO_WAITS_SECONDS:
+            try:
+                with self._context.catalog.writing() as tx:
+                    for plan in plans:
+                        tx.advance_move(plan.tablet, owner, Event.FAILED)
+            except TryAgain:
+                self._context.clock.sleep(wait)
+            except ElasticScanError:
+                return
+            else:
+                return
 
     def _publish(self, reason: str) -> Topology:
         with self._context.catalog.writing() as tx:
@@ -215,8 +237,8 @@ class Elasticity:
         active = {shard.id for shard in tx.shards() if not shard.draining}
         adopted = []
         for move in tx.moves():
-            if owner_is_gone(move, tx.now):
-                tx.end_move(move.tablet, move.owner)  # undone: the source goes on serving
+            if owner_is_gone(move, tx.times.expiry):
+                tx.advance_move(move.tablet, move.owner, Event.OWNER_DIED)  # the source goes on serving
                 if tx.tablet(move.tablet).shard == move.source and move.target in active:
                     tx.plan_move(move.tablet, move.source, move.target, owner)
                     adopted.append(MovePlan(move.tablet, move.source, move.target))
@@ -225,8 +247,8 @@ class Elasticity:
     def _forget_dead(self, tx: Tx, tablet_id: int) -> None:
         """End the move of a tablet whose mover died, because something else is to happen to it."""
         move = tx.move(tablet_id)
-        if move is not None and owner_is_gone(move, tx.now):
-            tx.end_move(move.tablet, move.owner)
+        if move is not None and owner_is_gone(move, tx.times.expiry):
+            tx.advance_move(move.tablet, move.owner, Event.OWNER_DIED)
 
     def _check_not_moving(self, tx: Tx, tablet_id: int) -> None:
         self._forget_dead(tx, tablet_id)

@@ -7,55 +7,29 @@ target's half-made copy is a file that nothing refers to.
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange
-from elasticscan.catalog import MoveRow, Tx
+from elasticscan.base.errors import (
+    CommitUnknown,
+    ElasticScanError,
+    InvalidTopologyChange,
+    TabletNotFound,
+    TryAgain,
+)
+from elasticscan.catalog import Tx
 from elasticscan.storage import Bounds, Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import with_runs
-from elasticscan.topology import Event, MovePlan, Phase, SlotSet, Tablet, advance, move_tablet
+from elasticscan.topology import Event, MovePlan, Phase, SlotSet, Tablet, move_tablet
 
 SMALL_REST_ROWS = 20_000  # what the switch may copy while writers wait
 MOST_ROUNDS = 6
-SILENT_SECONDS = 600.0  # a mover on another machine that was not heard of for so long is dead
+# How long to wait before each further attempt to undo a move, if the catalog is away.
+UNDO_WAITS_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0)
 
 # For tests: called with a point's name at each point where a mover could be killed.
 Checkpoint = Callable[[str], None]
-
-
-def new_owner() -> str:
-    """A name for this process and thread that tells later whether the process still lives."""
-    pid = os.getpid()
-    return f"{socket.gethostname()}:{pid}:{_started(pid)}:{threading.get_ident()}"
-
-
-def _started(pid: int) -> str:
-    """When a process started, in clock ticks: tells it from a later one with the same id."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return "0"
-
-
-def owner_is_gone(move: MoveRow, now: float) -> bool:
-    """Whether the process that a move belongs to is known to be dead."""
-    host, _, rest = move.owner.partition(":")
-    pid, _, rest = rest.partition(":")
-    if host != socket.gethostname():
-        return now - move.heartbeat_at > SILENT_SECONDS
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return _started(int(pid)) != rest.partition(":")[0]
 
 
 @dataclass(slots=True)
@@ -74,7 +48,7 @@ class Mover:
 
     Args:
         context: the store.
-        owner: as from `new_owner`; the rows of `moves` with this owner are ours.
+        owner: as from `owning`; the rows of `moves` with this owner are ours.
         bytes_per_second: upper bound on how fast one move copies, to spare the disks; None for
             no bound.
         checkpoint: see `Checkpoint`.
@@ -93,7 +67,8 @@ class Mover:
     def carry_out(self, plan: MovePlan) -> None:
         """Move a tablet whose move was planned for this owner.
 
-        On any error the move is undone: the source goes on serving, the copy is removed.
+        On any error the move is undone: the source goes on serving, the copy is removed. If the catalog
+        stays away meanwhile, whoever resumes moves does that, once the owner has retired.
         """
         with self._context.catalog.reading() as tx:
             tablet = tx.tablet(plan.tablet)
@@ -106,6 +81,9 @@ class Mover:
                 )
             with self._context.noticing_collection():
                 self._copy_and_switch(move)
+        except CommitUnknown:
+            if not self._undo(move):  # else it was the switch, and it went through
+                raise
         except BaseException:
             self._undo(move)
             raise
@@ -121,13 +99,14 @@ class Mover:
         self._switch(move)
 
     def _advance(self, move: _Progress, event: Event) -> None:
-        move.phase = advance(move.phase, event)
         with self._context.catalog.writing() as tx:
-            if not tx.set_move_phase(move.plan.tablet, self.owner, move.phase):
+            phase = tx.advance_move(move.plan.tablet, self.owner, event)
+            if phase is None:
                 raise InvalidTopologyChange(
                     f"the move of tablet {move.plan.tablet} was taken over by another process",
                     tablet=move.plan.tablet,
                 )
+        move.phase = phase
         self._checkpoint(str(move.phase))
 
     def _copy_round(self, move: _Progress) -> None:
@@ -191,8 +170,9 @@ class Mover:
                     # An index may have been made since the copy; then its runs are still missing.
                     staged = with_runs(self._context, table, tx.indexes(table_id), [copied.staged])
                     tx.add_fragments(table_id, staged, copied.min_commit, copied.max_commit)
-            tx.end_move(plan.tablet, self.owner)
-        move.phase = advance(move.phase, Event.SWITCHED)
+            after = tx.advance_move(plan.tablet, self.owner, Event.SWITCHED)
+            assert after is Phase.TARGET_SERVES
+        move.phase = after
         self._checkpoint(str(move.phase))
 
     def _check_still_right(self, tx: Tx, move: _Progress) -> None:
@@ -210,15 +190,38 @@ class Mover:
                 tablet=move.plan.tablet,
             )
 
-    def _undo(self, move: _Progress) -> None:
+    def _undo(self, move: _Progress) -> bool:
+        """Let the source go on serving; true if the target serves, which cannot be undone.
+
+        Files go last, and only when it is known that the catalog does not refer to them.
+        """
         if move.phase is Phase.TARGET_SERVES:
-            return
-        discard([copied.staged for _, copied in move.copies or ()], self._context.disk_of)
-        try:
-            with self._context.catalog.writing() as tx:
-                tx.end_move(move.plan.tablet, self.owner)
-        except ElasticScanError:
-            pass  # whoever resumes moves will see that this owner is gone
+            return True
+        for wait in (*UNDO_WAITS_SECONDS, None):
+            try:
+                with self._context.catalog.writing() as tx:
+                    ended = tx.advance_move(move.plan.tablet, self.owner, Event.FAILED)
+                    switched = ended is None and _has_switched(tx, move)
+            except TryAgain:
+                if wait is not None:
+                    self._context.clock.sleep(wait)
+            except ElasticScanError:
+                return False
+            else:
+                if not switched:
+                    discard([copied.staged for _, copied in move.copies or ()], self._context.disk_of)
+                return switched
+        return False
+
+
+def _has_switched(tx: Tx, move: _Progress) -> bool:
+    """Whether the answer to a switch was lost, but not the switch: nothing else grows an epoch so."""
+    try:
+        now = tx.tablet(move.plan.tablet)
+    except TabletNotFound:  # it was split or joined since, after a switch or after an adoption
+        files = {(move.plan.target, copied.staged.path) for _, copied in move.copies or ()}
+        return bool(files & tx.known_paths())
+    return (now.shard, now.epoch) == (move.plan.target, move.tablet.epoch + 1)
 
 
 def _sources(context: Context, tx: Tx, move: _Progress, upto: int) -> list[PageSource]:

@@ -361,7 +361,7 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
         if (
             context.catalog.read_only is not None  # it goes on for as long as the snapshot is there
             or _is_kept(tx, context, table, key.snapshot)
-            or tx.lease_end(key.lease) - tx.now > FRESH_LEASE * LEASE_SECONDS
+            or tx.lease_end(key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS
         ):
             return table
     with context.catalog.writing() as tx:

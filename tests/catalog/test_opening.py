@@ -9,28 +9,28 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import (
     AlreadyExists,
     CatalogUnavailable,
     DiskFull,
-    InvalidOffset,
     InvalidOption,
     ReadOnlyStore,
     StoreDamaged,
     StoreNotFound,
     StoreTooNew,
+    StoreTooOld,
 )
-from elasticscan.catalog import Catalog, NewStore, Tx, Txn
+from elasticscan.catalog import Catalog, NewStore, Tx
 from elasticscan.catalog import engine as engine_module
 from elasticscan.topology import TableInfo, initial_placement
 
@@ -60,6 +60,7 @@ def opened(where: Path | str) -> Iterator[Catalog]:
 def use(where: Path | str) -> None:
     """Open a catalog, look at all of it, and write to it."""
     with opened(where) as catalog:
+        catalog.versions()
         with catalog.reading() as tx:
             look(tx)
         with catalog.writing() as tx:
@@ -265,7 +266,20 @@ def test_a_database_with_pages_of_garbage_is_damaged(where: Path) -> None:
         "ALTER TABLE shards DROP COLUMN root",
         "UPDATE store_state SET format_version = 'x'",
         "UPDATE store_state SET format_version = 0",
-        "INSERT INTO fragments VALUES (1, 1, 1, 'x', '4-', 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, NULL)",
+        "INSERT INTO fragments VALUES (1, 1, 1, 'x', '4-', 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, NULL, 0)",
+        "UPDATE store_state SET layout = layout + 1",
+        "UPDATE store_state SET last_commit = 1.5",
+        "UPDATE store_state SET versions_digest = 0",
+        "UPDATE shards SET root = x'ff'",
+        "UPDATE shards SET root = CAST(x'ff' AS TEXT)",
+        "UPDATE shards SET draining = 1",
+        "UPDATE tables SET name = 7",
+        "DELETE FROM tables WHERE id = 2",
+        "DELETE FROM moves WHERE tablet_id = 1",
+        "DELETE FROM group_digests",
+        "UPDATE group_digests SET rows = rows + 1 WHERE kind = 'tables'",
+        "UPDATE group_digests SET kind = 'x' WHERE kind = 'moves'",
+        "UPDATE group_digests SET total = 'x' WHERE kind = 'shards'",
     ],
 )
 def test_rows_that_make_no_sense_are_damage(where: Path, sql: str) -> None:
@@ -382,102 +396,31 @@ def test_a_pool_without_a_free_connection_is_a_reason_to_try_again(
 # --------------------------------------------------------------------------------------------- formats
 
 
-def versions(where: Path) -> tuple[int, list[str]]:
+def format_of(where: Path) -> int:
     connection = sqlite3.connect(where)
-    format_version = connection.execute("SELECT format_version FROM store_state").fetchone()[0]
-    columns = [row[1] for row in connection.execute("PRAGMA table_info(store_state)")]
+    found: int = connection.execute("SELECT format_version FROM store_state").fetchone()[0]
     connection.close()
-    return format_version, columns
+    return found
 
 
-def add_column(name: str) -> Callable[[Connection], None]:
-    def step(connection: Connection) -> None:
-        connection.execute(text(f"ALTER TABLE store_state ADD COLUMN {name} INTEGER DEFAULT 7"))
-
-    return step
-
-
-@pytest.fixture
-def release_3(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This release, if its format were 3 and a store of format 1 lay there."""
-    connection = sqlite3.connect(where)
-    connection.execute("UPDATE store_state SET format_version = 1")
-    connection.commit()
-    connection.close()
-    monkeypatch.setattr(engine_module, "FORMAT_VERSION", 3)
-    monkeypatch.setitem(engine_module.MIGRATIONS, 1, add_column("one"))  # type: ignore[index]
-    monkeypatch.setitem(engine_module.MIGRATIONS, 2, add_column("two"))  # type: ignore[index]
-
-
-@pytest.mark.usefixtures("release_3")
-def test_an_older_catalog_is_brought_up_to_date_step_by_step(where: Path) -> None:
-    use(where)
-    found, columns = versions(where)
-    assert found == 3
-    assert columns[-2:] == ["one", "two"]
-    use(where)
-
-
-@pytest.mark.usefixtures("release_3")
-def test_a_migration_that_fails_leaves_the_old_format(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(connection: Connection) -> None:
-        connection.execute(text("DELETE FROM moves"))
-        raise KeyboardInterrupt
-
-    before = versions(where)
-    with monkeypatch.context() as patch:
-        patch.setitem(engine_module.MIGRATIONS, 2, fail)  # type: ignore[arg-type]
-        with pytest.raises(KeyboardInterrupt):
-            use(where)
-    assert versions(where) == before
-    use(where)
-    assert versions(where)[0] == 3
-
-
-def test_a_store_of_format_1_or_2_is_brought_up_to_date(where: Path) -> None:
-    with opened(where) as catalog, catalog.writing() as tx:
-        table = tx.create_table("new", TableInfo(0, "new", SCHEMA, ("k",), ("k",), None, 0, 0))
-        number = tx.add_commit(table.id, "write", [], Txn("stream:a", 1))
-    connection = sqlite3.connect(where)
-    connection.execute("ALTER TABLE commits DROP COLUMN app_content")
-    connection.execute("ALTER TABLE tables DROP COLUMN retention_seconds")
-    for name in ("index_runs", "indexes", "fragment_statistics"):
-        connection.execute(f"DROP TABLE {name}")
-    connection.execute("UPDATE store_state SET format_version = 1")
-    connection.execute("UPDATE commits SET created_at = 1700000000.12345678")
-    connection.commit()
-    connection.close()
-    with opened(where) as catalog, catalog.writing() as tx:
-        assert tx.table("new").retention_seconds is None
-        assert {commit.created_at for commit in tx.commits(table.id)} == {1_700_000_000.123457}
-        assert tx.commit_of_txn(table.id, Txn("stream:a", 1, "its end")) == number
-        tx.add_commit(table.id, "write", [], Txn("stream:a", 2, "its end"))
-        with pytest.raises(InvalidOffset):
-            tx.commit_of_txn(table.id, Txn("stream:a", 2, "another"))
-    assert versions(where)[0] == 3
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_an_older_format_is_refused_and_left_alone(where: Path, version: int) -> None:
+    change(where, "DROP TABLE group_digests")  # they had none
+    change(where, f"UPDATE store_state SET format_version = {version}")
+    with pytest.raises(StoreTooOld, match=f"format {version}, made by a development version"):
+        use(where)
+    assert format_of(where) == version
 
 
 def test_a_newer_format_is_refused_and_left_alone(where: Path) -> None:
-    change(where, "UPDATE store_state SET format_version = 4")
-    with pytest.raises(StoreTooNew, match=r"format 4.*formats up to 3"):
+    change(where, "UPDATE store_state SET format_version = 5")
+    with pytest.raises(StoreTooNew, match=r"format 5.*knows format 4"):
         use(where)
-    assert versions(where)[0] == 4
-
-
-def test_a_release_that_was_overtaken_while_migrating_does_not_bring_the_format_down(
-    where: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_module, "FORMAT_VERSION", 2)
-    engine = engine_module.make_engine(where)
-    change(where, "UPDATE store_state SET format_version = 4")  # between its look and its step
-    with pytest.raises(StoreTooNew):
-        engine_module.migrate(engine, {1: add_column("one")})
-    engine.dispose()
-    assert versions(where)[0] == 4
+    assert format_of(where) == 5
 
 
 def test_a_process_that_had_the_store_open_does_not_write_to_a_newer_format(where: Path) -> None:
     with opened(where) as catalog:
-        change(where, "UPDATE store_state SET format_version = 4")
+        change(where, "UPDATE store_state SET format_version = 5")
         with pytest.raises(StoreTooNew, match="since it was opened"), catalog.writing() as tx:
             tx.bump_layout()

@@ -32,6 +32,7 @@ from elasticscan.base.errors import (
 from elasticscan.catalog import Catalog, NewStore, Tx, Txn
 from elasticscan.catalog.placement import _pack_topology, _unpack_topology
 from elasticscan.topology import (
+    Event,
     Phase,
     Placement,
     SlotSet,
@@ -301,7 +302,7 @@ def test_the_layout_grows_with_what_an_older_snapshot_could_see_and_with_nothing
     with catalog.writing() as tx:
         tx.take_lease("l", table, number, "scan", 10)
         tx.plan_move(1, 1, 2, "me")
-        tx.end_move(1, "me")
+        tx.advance_move(1, "me", Event.FAILED)
         tx.add_shard("c", "shards/c")
         tx.append_topology("nothing new")
     assert layout() == at, "plain commits, leases, plans and empty shards leave it alone"
@@ -651,9 +652,11 @@ def test_a_tablet_is_moved_by_one_owner_at_a_time(catalog: Catalog, clock: Manua
     with catalog.writing() as tx:
         with pytest.raises(MoveInProgress, match="by me"):
             tx.plan_move(1, 1, 2, "you")
-        assert not tx.set_move_phase(1, "you", Phase.COPYING)
-        assert tx.set_move_phase(1, "me", Phase.COPYING)
-        assert not tx.end_move(1, "you")
+        assert tx.advance_move(1, "you", Event.START_COPY) is None
+        assert tx.advance_move(1, "me", Event.START_COPY) is Phase.COPYING
+        assert tx.advance_move(1, "you", Event.OWNER_DIED) is None
+        with pytest.raises(InvalidTopologyChange, match="cannot take switched"):
+            tx.advance_move(1, "me", Event.SWITCHED)
         (move,) = tx.moves()
         assert tx.move(1) == move
         assert (move.phase, move.owner, move.started_at, move.heartbeat_at) == (
@@ -662,7 +665,7 @@ def test_a_tablet_is_moved_by_one_owner_at_a_time(catalog: Catalog, clock: Manua
             1_000.0,
             1_003.0,
         )
-        assert tx.end_move(1, "me")
-        assert not tx.end_move(1, "me")
+        assert tx.advance_move(1, "me", Event.FAILED) is Phase.UNDONE
+        assert tx.advance_move(1, "me", Event.FAILED) is None
         assert tx.move(1) is None
         tx.plan_move(1, 1, 2, "you")

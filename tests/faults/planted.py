@@ -55,7 +55,7 @@ from elasticscan.storage import (
 from elasticscan.store import context, indexing, mover, shards, upkeep, writer
 from elasticscan.store.context import Context
 from elasticscan.store.mover import Mover
-from elasticscan.topology import Placement, SlotSet, TableInfo, move_tablet
+from elasticscan.topology import Event, Phase, Placement, SlotSet, TableInfo, move_tablet
 from tests.reader.simulation import Simulation
 
 Patch = pytest.MonkeyPatch
@@ -462,7 +462,17 @@ def switch_to_collected_files(patch: Patch) -> None:
 @fault("soup", "a mover whose move was taken over stops", seed=31)
 def zombie_mover_goes_on(patch: Patch) -> None:
     patch.setattr(Mover, "_check_still_right", lambda self, tx, move: None)
-    patch.setattr(Tx, "set_move_phase", lambda self, tablet, owner, phase: True)
+    patch.setattr(Tx, "advance_move", lambda self, tablet, owner, event: _phase_after(event))
+
+
+def _phase_after(event: Event) -> Phase:
+    """What a mover that asks nobody believes."""
+    return {
+        Event.START_COPY: Phase.COPYING,
+        Event.MORE_COMMITS: Phase.COPYING,
+        Event.COPIED: Phase.CAUGHT_UP,
+        Event.SWITCHED: Phase.TARGET_SERVES,
+    }.get(event, Phase.UNDONE)
 
 
 @fault("soup", "a move that failed leaves everything as it was")

@@ -36,7 +36,8 @@ from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.reader import PageRequest, PageRows
 from elasticscan.storage import copying, fragment
 from elasticscan.store import Page, Scan, Store, mover, shards, upkeep, writer
-from elasticscan.store.mover import Mover, new_owner
+from elasticscan.store.mover import Mover
+from elasticscan.store.owners import new_owner
 from elasticscan.store.shards import LocalShards
 from elasticscan.topology import MovePlan, Tablet
 

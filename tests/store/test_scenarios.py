@@ -26,7 +26,8 @@ from elasticscan.catalog import Tx
 from elasticscan.reader import PageRequest, PageRows
 from elasticscan.storage import copy_slots
 from elasticscan.store import Page, Scan, Store, restrict_key, upkeep, writer
-from elasticscan.store.mover import Mover, new_owner
+from elasticscan.store.mover import Mover
+from elasticscan.store.owners import new_owner
 from elasticscan.store.shards import LocalShards
 from elasticscan.topology import MovePlan, SlotSet
 from tests.store.soup import DEAD_OWNER, POINTS, MoverStoppedError

@@ -23,7 +23,8 @@ from elasticscan.base.errors import (
 )
 from elasticscan.storage import FragmentReader
 from elasticscan.store import Store, upkeep, writer
-from elasticscan.store.mover import Mover, new_owner
+from elasticscan.store.mover import Mover
+from elasticscan.store.owners import new_owner
 from elasticscan.topology import MovePlan
 from tests.store.test_scenarios import while_reading
 

@@ -1,0 +1,163 @@
+"""What the errors of a database mean, said in one place.
+
+the database says                                      who asks is told
+its disk is full                                       DiskFull
+it is locked, out of reach, not writable, went away    CatalogUnavailable
+it went away while it committed                        CommitUnknown
+a row, page or text makes no sense, a key is twice     StoreDamaged
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import msgpack
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import (
+    DBAPIError,
+    InterfaceError,
+    InvalidRequestError,
+    MultipleResultsFound,
+    NoResultFound,
+    OperationalError,
+    SQLAlchemyError,
+    TimeoutError,  # noqa: A004 - of waiting for a connection
+)
+
+from elasticscan.base.errors import (
+    CatalogUnavailable,
+    CommitUnknown,
+    DiskFull,
+    ElasticScanError,
+    ReadOnlyStore,
+    StoreDamaged,
+)
+
+# Words of SQLite for what is no matter of trying again, although it says so as it says "locked".
+_NO_SENSE = (
+    "no such table",
+    "no such column",
+    "has no column",
+    "no such index",
+    "malformed",
+    "could not decode",
+    "not a database",
+    "unsupported file format",
+    "unsupported schema",
+    "unknown database",
+    "corrupt",
+    "near ",
+    "no such collation",
+    "too big",
+)
+_FULL = ("is full", "no space left")
+_NOT_DONE = ("locked", "busy")  # said by a commit that was refused
+_READ_ONLY_STATES = ("42501", "25006")  # PostgreSQL: insufficient_privilege, read_only_sql_transaction
+
+
+@contextmanager
+def told_plainly(engine: Engine) -> Iterator[None]:
+    """Turn a database's errors into ours."""
+    try:
+        yield
+    except ElasticScanError:
+        raise
+    except DBAPIError as error:
+        raise _meaning(error) from error
+    except (NoResultFound, MultipleResultsFound) as error:
+        raise damaged(error) from error
+    except TimeoutError as error:
+        raise CatalogUnavailable(
+            f"too many threads of this process use the catalog at once ({error}); try again",
+            detail=str(error),
+        ) from error
+    except InvalidRequestError as error:  # of a connection that was lost a statement ago
+        raise _unavailable(str(error)) from error
+
+
+def _meaning(error: DBAPIError) -> ElasticScanError:
+    said = str(error.orig)
+    words = said.lower()
+    if any(word in words for word in _FULL):
+        return DiskFull(
+            f"the catalog's disk is full ({said}); nothing was committed: free some space and try again"
+        )
+    if "readonly database" in words or getattr(error.orig, "sqlstate", None) in _READ_ONLY_STATES:
+        return ReadOnlyStore(
+            f"the catalog cannot be written: {said.strip()}; nothing was changed, do this as a user who may",
+            why=said,
+        )
+    lost = error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
+    if any(word in words for word in _NO_SENSE):
+        return damaged(said)
+    if lost or "closed" in words:
+        return _unavailable(said)
+    return damaged(said)
+
+
+def _unavailable(said: str) -> CatalogUnavailable:
+    return CatalogUnavailable(
+        f"the catalog could not be used: {said}; check that it is reachable and writable, then try again",
+        detail=said,
+    )
+
+
+@contextmanager
+def committing(connection: Connection) -> Iterator[None]:
+    """A transaction; a commit whose answer is lost is told apart from one that was refused."""
+    transaction = connection.begin()
+    try:
+        yield
+    except BaseException:
+        transaction.rollback()
+        raise
+    try:
+        transaction.commit()
+    except DBAPIError as error:
+        with suppress(SQLAlchemyError):
+            transaction.rollback()
+        raise told_of_a_commit(error) from error
+
+
+def told_of_a_commit(error: DBAPIError) -> ElasticScanError:
+    """What a failed COMMIT means: refused for sure, or nobody knows."""
+    meaning = _meaning(error)
+    words = str(error.orig).lower()
+    if not isinstance(meaning, CatalogUnavailable) or any(word in words for word in _NOT_DONE):
+        return meaning
+    return CommitUnknown(
+        f"the connection to the catalog was lost while it committed ({error.orig}): either all was done, or "
+        "nothing. Look (at commits() after a write) before you repeat it; a write with txn= may be repeated "
+        "at once, it is done only once",
+        detail=str(error.orig),
+    )
+
+
+def damaged(why: object) -> StoreDamaged:
+    return StoreDamaged(
+        f"the catalog cannot be read: {why}; `elasticscan verify` looks at all of it; "
+        "restore it from a backup",
+        detail=str(why),
+    )
+
+
+@contextmanager
+def decoding(what: str) -> Iterator[None]:
+    """What is stored comes back as a value, or the store is damaged."""
+    try:
+        yield
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        ArithmeticError,
+        AttributeError,
+        AssertionError,
+        MemoryError,
+        OSError,
+        msgpack.UnpackException,
+    ) as error:
+        raise StoreDamaged(
+            f"{what} cannot be read from the catalog: {error!r}; restore the catalog from a backup", what=what
+        ) from error

@@ -1,0 +1,388 @@
+"""Rows that prove themselves, and groups that prove to be whole.
+
+A flipped bit in a database can change a value, hide rows, repeat them or bring back old ones, and the
+database will not say so. Therefore each row ends in a digest of its own values, and each group of rows (the
+fragments of a table at a shard, the commits of a table, all tablets, …; `tables.py` lists them) has in
+`group_digests` the number of its rows and the sum of their digests modulo 2^64:
+
+    row_digest    xxh3-64 of the msgpack array [table's name, values of the other columns in their order],
+                  as a signed integer
+    total         sum of row_digest over the group, as a signed integer
+    groups_total  in store_state: the sum of the digests of the rows of group_digests, so that a group that
+                  is gone together with its row is missed, too (`checks.py` looks)
+
+Sums are additive: a change takes the old digest out and puts the new one in, so a small commit reads no
+whole group. They are written once, at the end of the transaction that changed the rows.
+
+This is the only module that changes rows of sealed tables, and every row that it returns was checked. Values
+are looked at as the database has them: what SQLite would turn into something harmless (a number where bytes
+must be) is seen as what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgpack
+import xxhash
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    insert,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
+from sqlalchemy.types import NULLTYPE
+
+from elasticscan.base.errors import StoreDamaged
+from elasticscan.catalog.failures import decoding
+from elasticscan.catalog.tables import Grouping, group_digests, metadata
+
+Group = tuple[str, int, int]  # kind, and the values of at most two columns
+Counted = tuple[int, int]  # rows, sum of their digests
+Values = tuple[Any, ...]
+
+_HALF, _WHOLE = 1 << 63, 1 << 64
+
+
+def signed(number: int) -> int:
+    """A number modulo 2^64, as databases can keep it."""
+    return (number + _HALF) % _WHOLE - _HALF
+
+
+def versions_digest(layout: int, last_commit: int) -> int:
+    return signed(xxhash.xxh3_64_intdigest(b"versions %d %d" % (layout, last_commit)))
+
+
+class _Form:
+    """How the rows of one table are packed and grouped."""
+
+    def __init__(self, table: Table) -> None:
+        self.table, self.name = table, table.name
+        *columns, last = table.c
+        assert last.name == "row_digest"
+        (self.key,) = table.primary_key.columns
+        self.columns = [column.name for column in columns]
+        self.names = (*self.columns, last.name)
+        self.types = [column.type.python_type for column in columns]
+        place = {name: number for number, name in enumerate(self.columns)}
+        self.key_at = place[self.key.name]
+        self.groupings: tuple[Grouping, ...] = table.info["groups"]
+        self._groups = [_group_of(grouping, place) for grouping in self.groupings]
+        # Untouched values, without SQLAlchemy's idea of what they should be.
+        self.raw = [type_coerce(column, NULLTYPE).label(column.name) for column in table.c]
+
+    def complete(self, given: Mapping[str, Any]) -> Values:
+        """All values in their order, each of its column's type; what is not given is null."""
+        assert not given.keys() - set(self.columns), f"{self.name} has no such columns"
+        found = (given.get(name) for name in self.columns)
+        return tuple(
+            None if value is None else kind(value) for value, kind in zip(found, self.types, strict=True)
+        )
+
+    def groups(self, values: Sequence[Any]) -> list[Group]:
+        return [group for of in self._groups if (group := of(values)) is not None]
+
+
+def _group_of(grouping: Grouping, place: Mapping[str, int]) -> Callable[[Sequence[Any]], Group | None]:
+    first, second = [*(place[name] for name in grouping.by), None, None][:2]
+    dropped = place["dropped_at"] if grouping.live else None
+    only = None if grouping.only is None else (place[grouping.only[0]], grouping.only[1])
+    live, gone = grouping.kind, dropped_kind(grouping.kind)
+
+    def of(values: Sequence[Any]) -> Group | None:
+        if only is not None and values[only[0]] != only[1]:
+            return None
+        kind = live if dropped is None or values[dropped] is None else gone
+        part = 0 if first is None else values[first]
+        return kind, part, 0 if second is None else values[second]
+
+    return of
+
+
+def dropped_kind(kind: str) -> str:
+    return f"dropped {kind}"
+
+
+_FORMS = {table.name: _Form(table) for table in metadata.sorted_tables if "groups" in table.info}
+SEALED = tuple(form.table for form in _FORMS.values())
+
+
+class SealedRows:
+    """The rows of one transaction. Changes of sums wait for `finish`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._sql = connection
+        self._raw = connection.dialect.name == "sqlite"
+        self._pack = msgpack.Packer(buf_size=1 << 12).pack
+        self._pending: dict[Group, Counted] = {}
+
+    # Reading
+
+    def select(
+        self, table: Table, *where: ColumnElement[bool], order_by: Any = None, limit: int | None = None
+    ) -> list[Any]:
+        """Rows that meet some conditions, each checked; some may be hidden by damage."""
+        form = _FORMS[table.name]
+        query = select(*(form.raw if self._raw else table.c)).where(*where)
+        if order_by is not None:
+            query = query.order_by(order_by)
+        with decoding(f"table {table.name!r}"):
+            rows = list(self._sql.execute(query if limit is None else query.limit(limit)))
+        digest = self._digest
+        for row in rows:
+            if digest(form.name, row[:-1]) != row[-1]:
+                raise _altered(form, row)
+        return rows
+
+    def one(self, table: Table, missing_is_checked: bool = True, **equal: Any) -> Any | None:
+        """The row with these values, or None; that there is none is looked up once more in all rows."""
+        rows = self.select(table, *_conditions(table, equal))
+        # An index may point to another row, which is sound but not the one that was asked for.
+        if len(rows) > 1 or not all(_is(row, equal) for row in rows):
+            raise _not_whole(f"the look-up of {equal} in table {table.name!r} finds other rows")
+        if rows or not missing_is_checked:
+            return rows[0] if rows else None
+        if any(_is(row, equal) for row in self.all(table)):
+            raise _not_whole(f"the look-up of {equal} in table {table.name!r} misses a row")
+        return None
+
+    def all(self, table: Table, order_by: Any = None) -> list[Any]:
+        """All rows of a table, dropped ones too, proved to be all."""
+        form = _FORMS[table.name]
+        rows = self.select(table, order_by=order_by)
+        kinds = {kind for grouping in form.groupings for kind in _kinds(grouping)}
+        self._check(form, rows, group_digests.c.kind.in_(kinds), lambda group: group[0] in kinds)
+        return rows
+
+    def group(
+        self,
+        table: Table,
+        part: Mapping[str, int] = MappingProxyType({}),
+        grouping: Grouping | None = None,
+        order_by: Any = None,
+    ) -> list[Any]:
+        """The rows of a group (of its live ones, where dropped ones are apart), proved to be all.
+
+        Args:
+            table: the table.
+            part: values of the grouping's columns; all their values where they are left out.
+            grouping: which of its groupings; the first.
+            order_by: a column.
+        """
+        form = _FORMS[table.name]
+        grouping = grouping or form.groupings[0]
+        where = _conditions(table, part)
+        if grouping.live:
+            where.append(table.c.dropped_at.is_(None))
+        if grouping.only is not None:
+            where.append(table.c[grouping.only[0]] == grouping.only[1])
+        rows = self.select(table, *where, order_by=order_by)
+        wanted = (grouping.kind, *(part.get(name) for name in grouping.by))
+        names = ("kind", "part", "shard")
+        kept = [group_digests.c[n] == key for n, key in zip(names, wanted, strict=False) if key is not None]
+
+        def mine(group: Group) -> bool:
+            return all(key in (None, has) for key, has in zip(wanted, group, strict=False))
+
+        self._check(form, rows, and_(*kept), mine)
+        return rows
+
+    def count(self, grouping: Grouping, part: int) -> int:
+        """How many rows a group has, by what is kept of it."""
+        kept = self._kept((group_digests.c.kind == grouping.kind) & (group_digests.c.part == part))
+        mine = [group for group in self._pending if group[:2] == (grouping.kind, part)]
+        return sum(_plus(kept.get(g, (0, 0)), self._pending.get(g, (0, 0)))[0] for g in {*kept, *mine})
+
+    # Changing
+
+    def insert(self, table: Table, *rows: Mapping[str, Any]) -> None:
+        if not rows:
+            return
+        form = _FORMS[table.name]
+        entered = []
+        for given in rows:
+            values = form.complete(given)
+            digest = self._digest(form.name, values)
+            self._add(form.groups(values), 1, digest)
+            entered.append(dict(zip(form.names, (*values, digest), strict=True)))
+        self._sql.execute(insert(table), entered)
+
+    def update(self, table: Table, changes: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
+        """Change rows that were read in this transaction; all of them in the same columns."""
+        if not changes:
+            return
+        form, entered = _FORMS[table.name], []
+        for row, new in changes:
+            before = row[:-1]
+            values = form.complete(dict(zip(form.columns, before, strict=True)) | dict(new))
+            digest = self._digest(form.name, values)
+            self._add(form.groups(before), -1, -row[-1])
+            self._add(form.groups(values), 1, digest)
+            named = dict(zip(form.columns, values, strict=True))
+            entered.append({f"new_{name}": named[name] for name in new} | {"this": row[form.key_at]})
+            entered[-1]["new_row_digest"] = digest
+        names = (*changes[0][1], "row_digest")
+        query = update(table).where(form.key == bindparam("this"))
+        self._change(form, query.values({name: bindparam(f"new_{name}") for name in names}), entered)
+
+    def delete(self, table: Table, rows: Iterable[Any]) -> int:
+        """Remove rows that were read in this transaction; returns how many."""
+        form, gone = _FORMS[table.name], []
+        for row in rows:
+            self._add(form.groups(row[:-1]), -1, -row[-1])
+            gone.append({"this": row[form.key_at]})
+        if gone:
+            self._change(form, delete(table).where(form.key == bindparam("this")), gone)
+        return len(gone)
+
+    def finish(self) -> int:
+        """Write the sums down; returns by how much `groups_total` changes."""
+        changed = {group: counted for group, counted in self._pending.items() if counted != (0, 0)}
+        self._pending = {}
+        if not changed:
+            return 0
+        g = group_digests.c
+        kept = self._kept(or_(*(_this(group) for group in changed)))
+        new, other, gone, total = [], [], [], 0
+        for group, counted in changed.items():
+            before = kept.get(group)
+            after = _plus(before or (0, 0), counted)
+            if before is not None:
+                total -= self.digest_of_group(group, before)
+            if after[0]:
+                total += self.digest_of_group(group, after)
+            named = dict(zip(("of_kind", "of_part", "of_shard"), group, strict=True))
+            if before is None:
+                new.append(
+                    dict(zip(("kind", "part", "shard", "rows", "total"), (*group, *after), strict=True))
+                )
+            elif after[0]:
+                other.append(named | {"n": after[0], "sum": after[1]})
+            else:
+                gone.append(named)
+        this = (g.kind == bindparam("of_kind")) & (g.part == bindparam("of_part"))
+        this &= g.shard == bindparam("of_shard")
+        if new:
+            self._sql.execute(insert(group_digests), new)
+        if other:
+            sums: dict[str, Any] = {"rows": bindparam("n"), "total": bindparam("sum")}
+            self._sql.execute(update(group_digests).where(this).values(sums), other)
+        if gone:
+            self._sql.execute(delete(group_digests).where(this), gone)
+        return total
+
+    # Digests
+
+    def digest_of_group(self, group: Group, counted: Counted) -> int:
+        return self._digest(group_digests.name, (*group, *counted))
+
+    def kept_groups(self) -> dict[Group, Counted]:
+        """All groups with what is kept of them; before `finish`, without what is pending."""
+        return self._kept(group_digests.c.kind.is_not(None))
+
+    def with_pending(self, kept: Mapping[Group, Counted]) -> dict[Group, Counted]:
+        """The same with what this transaction has changed and not yet written down."""
+        both = {*kept, *self._pending}
+        return {g: _plus(kept.get(g, (0, 0)), self._pending.get(g, (0, 0))) for g in both}
+
+    def sums(self, table: Table, rows: Iterable[Any]) -> dict[Group, Counted]:
+        """Rows and sums of digests of the groups of some rows."""
+        return _sums(_FORMS[table.name], rows)
+
+    def _digest(self, name: str, values: Sequence[Any]) -> int:
+        digest = xxhash.xxh3_64_intdigest(self._pack((name, *values)))
+        return digest - _WHOLE if digest >= _HALF else digest
+
+    def _add(self, groups: Iterable[Group], rows: int, digest: int) -> None:
+        for group in groups:
+            self._pending[group] = _plus(self._pending.get(group, (0, 0)), (rows, digest))
+
+    def _change(self, form: _Form, query: Any, entered: list[dict[str, Any]]) -> None:
+        changed = self._sql.execute(query, entered).rowcount
+        if changed not in (len(entered), -1):
+            raise _not_whole(f"{len(entered)} rows of table {form.name!r} were to change, {changed} did")
+
+    def _kept(self, where: ColumnElement[bool]) -> dict[Group, Counted]:
+        with decoding(f"table {group_digests.name!r}"):
+            rows = self._sql.execute(select(group_digests).where(where)).all()
+            return {
+                (str(kind), int(part), int(shard)): (int(n), int(total))
+                for kind, part, shard, n, total in rows
+            }
+
+    def _check(
+        self, form: _Form, rows: Iterable[Any], where: ColumnElement[bool], mine: Callable[[Group], bool]
+    ) -> None:
+        found = {group: counted for group, counted in _sums(form, rows).items() if mine(group)}
+        kept = self._kept(where)
+        for group, counted in self._pending.items():
+            if mine(group):
+                kept[group] = _plus(kept.get(group, (0, 0)), counted)
+        compare(found, kept)
+
+
+def compare(found: Mapping[Group, Counted], kept: Mapping[Group, Counted]) -> None:
+    """Raises `StoreDamaged` unless groups are what is kept of them."""
+    for group in {*found, *kept}:
+        has, should = found.get(group, (0, 0)), kept.get(group, (0, 0))
+        if has != should:
+            kind, part, shard = group
+            of = f" of table {part}" if part else ""
+            at = f" at shard {shard}" if shard else ""
+            raise _not_whole(
+                f"the {kind}{of}{at} are not those that were entered ({has[0]} rows, {should[0]} counted)",
+                kind=kind,
+            )
+
+
+def _sums(form: _Form, rows: Iterable[Any]) -> dict[Group, Counted]:
+    counts: dict[Group, int] = {}
+    totals: dict[Group, int] = {}
+    for row in rows:
+        for group in form.groups(row):
+            counts[group] = counts.get(group, 0) + 1
+            totals[group] = totals.get(group, 0) + row[-1]
+    return {group: (counts[group], signed(totals[group])) for group in counts}
+
+
+def _plus(one: Counted, other: Counted) -> Counted:
+    return one[0] + other[0], signed(one[1] + other[1])
+
+
+def _kinds(grouping: Grouping) -> tuple[str, ...]:
+    return (grouping.kind, dropped_kind(grouping.kind)) if grouping.live else (grouping.kind,)
+
+
+def _this(group: Group) -> ColumnElement[bool]:
+    g = group_digests.c
+    return and_(g.kind == group[0], g.part == group[1], g.shard == group[2])
+
+
+def _conditions(table: Table, equal: Mapping[str, Any]) -> list[ColumnElement[bool]]:
+    return [table.c[n].is_(None) if value is None else table.c[n] == value for n, value in equal.items()]
+
+
+def _is(row: Any, equal: Mapping[str, Any]) -> bool:
+    return all(getattr(row, name) == value for name, value in equal.items())
+
+
+def _altered(form: _Form, row: Any) -> StoreDamaged:
+    key = row[form.key_at]
+    return _not_whole(f"row {key!r} of table {form.name!r} is not what was written", table=form.name)
+
+
+def _not_whole(what: str, **fields: Any) -> StoreDamaged:
+    return StoreDamaged(
+        f"the catalog is damaged: {what}. Nothing of it was used; `elasticscan verify` looks at all of it; "
+        "restore the catalog from a backup",
+        **fields,
+    )

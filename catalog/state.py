@@ -1,0 +1,130 @@
+"""The store's own row: what is fixed, what grows with changes, and what time it is believed to be.
+
+It is read once in a transaction and written once, at its end, however often it changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from elasticscan.base.errors import StoreDamaged
+from elasticscan.base.hashing import HASHES
+from elasticscan.base.limits import MAX_SLOTS
+from elasticscan.catalog.believed_time import Belief, Times, look
+from elasticscan.catalog.failures import damaged, decoding
+from elasticscan.catalog.sealed import SealedRows, signed, versions_digest
+from elasticscan.catalog.tables import FORMAT_VERSION, store_state
+from elasticscan.topology import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """What is fixed when a store is created."""
+
+    store_id: str
+    slots: int
+    hash: str
+    retention_seconds: float
+    created_at: float
+
+
+class StateTx:
+    """A transaction's look at the store's state.
+
+    Args:
+        connection: in a transaction.
+        now: what this process's clock says. What rows are stamped with, and what decides that the time
+            of something is over, is in `times`.
+    """
+
+    def __init__(self, connection: Connection, now: float) -> None:
+        self._sql = connection
+        self._rows = SealedRows(connection)
+        self.now = now
+        self._state_row: Any = None
+        self._changed: dict[str, Any] = {}
+
+    def info(self) -> StoreInfo:
+        names = ("store_id", "slots", "hash", "retention_seconds", "created_at")
+        found = StoreInfo(*(self._state(name) for name in names))
+        with decoding("the store's state"):
+            _check_info(found)
+        return found
+
+    def versions(self) -> tuple[int, int]:
+        """(layout, last commit): whatever was cached under an equal pair is still true."""
+        return self._state("layout"), self._state("last_commit")
+
+    def bump_layout(self) -> None:
+        self._set(layout=self._state("layout") + 1)
+
+    def begin_store(self, store_id: str, hash_name: str, retention: float, placement: Placement) -> None:
+        """Enter the state of a store that is being made."""
+        state = {"id": 1, "format_version": FORMAT_VERSION, "store_id": store_id, "hash": hash_name}
+        state |= {"slots": placement.slot_count, "retention_seconds": retention, "created_at": self.now}
+        state |= {"layout": 1, "last_commit": 0, "versions_digest": versions_digest(1, 0)}
+        state |= {f"next_{kind}": 1 for kind in ("table", "fragment", "index", "run")}
+        state |= {"next_tablet": max(tablet.id for tablet in placement.tablets) + 1, "newest_topology": 0}
+        state |= {"newest_commit_at": 0.0, "believed_at": self.now, "groups_total": 0}
+        self._rows.insert(store_state, state)
+
+    # Time
+
+    @property
+    def times(self) -> Times:
+        """This process's clock beside the time that the store believes."""
+        return Times(self.now, look(self._belief(), self.now).believed_at)
+
+    def witness(self) -> None:
+        """Let the store know what time it is here; every transaction that writes begins so."""
+        before = self._belief()
+        after = look(before, self.now)
+        if after != before:
+            self._set(believed_at=after.believed_at, claimed_at=after.claimed_at)
+
+    def _belief(self) -> Belief:
+        return Belief(self._state("believed_at"), self._state("claimed_at"))
+
+    # The row
+
+    def _state(self, name: str) -> Any:
+        if self._state_row is None:
+            rows = self._rows.select(store_state)
+            if len(rows) != 1:
+                raise damaged(f"the store's state has {len(rows)} rows")
+            (self._state_row,) = rows
+            row = self._state_row
+            if row.versions_digest != versions_digest(row.layout, row.last_commit):
+                raise damaged("the store's versions are not those that were written")
+        return self._changed[name] if name in self._changed else getattr(self._state_row, name)
+
+    def _set(self, **new: Any) -> None:
+        self._state("id")
+        self._changed |= new
+
+    def _next(self, name: str, count: int = 1) -> int:
+        """The first of `count` new numbers of a kind: ids that were never used."""
+        first: int = self._state(name)
+        self._set(**{name: first + count})
+        return first
+
+    def finish(self) -> None:
+        """What a transaction that writes does last: sums and state are written down."""
+        grown = self._rows.finish()
+        if grown:
+            self._set(groups_total=signed(self._state("groups_total") + grown))
+        if not self._changed:
+            return
+        self._changed["versions_digest"] = versions_digest(*self.versions())
+        self._rows.update(store_state, [(self._state_row, self._changed)])
+        self._state_row, self._changed = None, {}
+
+
+def _check_info(info: StoreInfo) -> None:
+    if not 1 <= info.slots <= MAX_SLOTS:
+        raise StoreDamaged(f"{info.slots!r} is no number of slots; restore the catalog from a backup")
+    if info.hash not in HASHES:
+        raise StoreDamaged(f"there is no hash {info.hash!r}; restore the catalog from a backup")

@@ -1,0 +1,112 @@
+"""Who carries moves out, and whether it still does.
+
+A move belongs to an *owner*: one operation (an expansion, a contraction, one move) of one process, named
+`machine:pid:start:token`. Its row in the catalog outlives it when the process dies, or when the catalog is
+away while the move is undone; then somebody else has to see that nobody works at it any more:
+
+    the owner is of                  it is gone when
+    this process                     the operation has ended: a registry says which run
+    another process of this machine  there is no such process, or one that started at another time
+    another machine                  it was not heard of for ten minutes; owners give a sign every two
+
+A machine is a host name, a boot and a namespace of process ids, so that two containers of one name, which do
+not see each other's processes, take each other for two machines.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from elasticscan.base.errors import ElasticScanError
+from elasticscan.catalog import Catalog, MoveRow
+
+SILENT_SECONDS = 600.0
+BEAT_SECONDS = 120.0
+
+_RUNNING: set[str] = set()
+_numbers = itertools.count()
+
+
+def new_owner() -> str:
+    """Enter an operation of this process; it counts as running until `retire`."""
+    pid = os.getpid()
+    owner = f"{_machine()}:{pid}:{_started(pid)}:{next(_numbers)}-{secrets.token_hex(4)}"
+    _RUNNING.add(owner)
+    return owner
+
+
+def retire(owner: str) -> None:
+    """The operation has ended: what it left behind is anybody's."""
+    _RUNNING.discard(owner)
+
+
+@contextmanager
+def owning(catalog: Catalog) -> Iterator[str]:
+    """An owner for the length of a block, which lets others know that it lives."""
+    owner = new_owner()
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(BEAT_SECONDS):
+            with suppress(ElasticScanError), catalog.writing() as tx:  # the next one may come through
+                tx.beat(owner)
+
+    with suppress(RuntimeError):  # no more threads: on its own machine it is known to live anyway
+        threading.Thread(target=beat, name="heartbeat", daemon=True).start()
+    try:
+        yield owner
+    finally:
+        ended.set()
+        retire(owner)
+
+
+def owner_is_gone(move: MoveRow, now: float) -> bool:
+    """Whether nobody works at a move any more; `now` is a time that is believed."""
+    machine, _, rest = move.owner.partition(":")
+    pid, _, rest = rest.partition(":")
+    if machine != _machine() or not pid.isdigit():
+        return now - move.heartbeat_at > SILENT_SECONDS
+    if _started(int(pid)) != rest.partition(":")[0]:
+        return True
+    if int(pid) == os.getpid():
+        return move.owner not in _RUNNING
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _machine() -> str:
+    return f"{socket.gethostname().replace(':', '-')}/{_boot()}/{_pid_namespace()}"
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+    except OSError:
+        return ""
+
+
+def _pid_namespace() -> str:
+    try:
+        return "".join(filter(str.isdigit, os.readlink("/proc/self/ns/pid")))  # noqa: PTH115 - no real path
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """When a process started, in clock ticks: tells it from a later one with the same id."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "0"
