@@ -11,7 +11,7 @@ from elasticscan.base.resources import starting_threads
 from elasticscan.catalog import Tx
 from elasticscan.store.context import Context
 from elasticscan.store.mover import UNDO_WAITS_SECONDS, Mover
-from elasticscan.store.owners import owner_is_gone, owning
+from elasticscan.store.owners import beating, owner_is_gone, owning
 from elasticscan.topology import (
     Event,
     MovePlan,
@@ -53,7 +53,7 @@ class Elasticity:
         expansion that failed can be called again, and a contraction called off.
         """
         for attempt in range(EXPAND_ROUNDS):
-            with owning(self._context.catalog) as owner:
+            with owning() as owner:
                 with self._context.catalog.writing() as tx:
                     for name, root in new if attempt == 0 else ():
                         _add_or_take_back(tx, name, root)
@@ -78,7 +78,7 @@ class Elasticity:
 
     def move(self, tablet_id: int, target_name: str) -> Topology:
         """Move one tablet."""
-        with owning(self._context.catalog) as owner:
+        with owning() as owner:
             with self._context.catalog.writing() as tx:
                 tablet = tx.tablet(tablet_id)
                 target = tx.shard_named(target_name)
@@ -94,7 +94,8 @@ class Elasticity:
                 self._forget_dead(tx, tablet_id)
                 plan = MovePlan(tablet_id, tablet.shard, target.id)
                 tx.plan_move(plan.tablet, plan.source, plan.target, owner)
-            Mover(self._context, owner, self._bytes_per_second).carry_out(plan)
+            with beating(self._context.catalog, owner):
+                Mover(self._context, owner, self._bytes_per_second).carry_out(plan)
         return self._publish(f"tablet {tablet_id} moved to {target_name}")
 
     def split(self, tablet_id: int, at: int | None = None) -> Topology:
@@ -124,7 +125,7 @@ class Elasticity:
         Each of their moves is undone (the source goes on serving), planned again and carried out;
         shards that were being emptied are emptied and removed.
         """
-        with owning(self._context.catalog) as owner:
+        with owning() as owner:
             with self._context.catalog.writing() as tx:
                 plans = self._adopt_dead(tx, owner)
                 draining = [shard.id for shard in tx.shards() if shard.draining]
@@ -140,7 +141,7 @@ class Elasticity:
         """Empty a draining shard, however many rounds that takes, and remove it; returns moves."""
         waited, moved = 0.0, 0
         while True:
-            with owning(self._context.catalog) as owner:
+            with owning() as owner:
                 plans = self._plan_draining(shard, owner)
                 if plans is None:
                     return moved
@@ -189,8 +190,11 @@ class Elasticity:
 
     def _carry_out(self, plans: Sequence[MovePlan], owner: str, tolerate: bool = False) -> None:
         """Run planned moves, a few at a time. All are tried; the first error is raised at the end."""
-        if not plans:
-            return
+        if plans:
+            with beating(self._context.catalog, owner):
+                self._carry_out_all(plans, owner, tolerate)
+
+    def _carry_out_all(self, plans: Sequence[MovePlan], owner: str, tolerate: bool) -> None:
         mover = Mover(self._context, owner, self._bytes_per_second)
         errors: list[BaseException] = []
         pool = ThreadPoolExecutor(self._parallel, thread_name_prefix="move")

@@ -37,7 +37,7 @@ _numbers = itertools.count()
 def new_owner() -> str:
     """Enter an operation of this process; it counts as running until `retire`."""
     pid = os.getpid()
-    owner = f"{_machine()}:{pid}:{_started(pid)}:{next(_numbers)}-{secrets.token_hex(4)}"
+    owner = f"{machine()}:{pid}:{_started(pid)}:{next(_numbers)}-{secrets.token_hex(4)}"
     _RUNNING.add(owner)
     return owner
 
@@ -48,9 +48,18 @@ def retire(owner: str) -> None:
 
 
 @contextmanager
-def owning(catalog: Catalog) -> Iterator[str]:
-    """An owner for the length of a block, which lets others know that it lives."""
+def owning() -> Iterator[str]:
+    """An owner for the length of a block."""
     owner = new_owner()
+    try:
+        yield owner
+    finally:
+        retire(owner)
+
+
+@contextmanager
+def beating(catalog: Catalog, owner: str) -> Iterator[None]:
+    """Let other machines know that an owner is at work."""
     ended = threading.Event()
 
     def beat() -> None:
@@ -61,17 +70,16 @@ def owning(catalog: Catalog) -> Iterator[str]:
     with suppress(RuntimeError):  # no more threads: on its own machine it is known to live anyway
         threading.Thread(target=beat, name="heartbeat", daemon=True).start()
     try:
-        yield owner
+        yield
     finally:
         ended.set()
-        retire(owner)
 
 
 def owner_is_gone(move: MoveRow, now: float) -> bool:
     """Whether nobody works at a move any more; `now` is a time that is believed."""
-    machine, _, rest = move.owner.partition(":")
+    where, _, rest = move.owner.partition(":")
     pid, _, rest = rest.partition(":")
-    if machine != _machine() or not pid.isdigit():
+    if where != machine() or not pid.isdigit():
         return now - move.heartbeat_at > SILENT_SECONDS
     if _started(int(pid)) != rest.partition(":")[0]:
         return True
@@ -86,7 +94,8 @@ def owner_is_gone(move: MoveRow, now: float) -> bool:
     return False
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Where processes can see each other."""
     return f"{socket.gethostname().replace(':', '-')}/{_boot()}/{_pid_namespace()}"
 
 

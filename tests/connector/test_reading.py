@@ -33,7 +33,7 @@ from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.reading import ElasticScanReader, ScanPartition
 from elasticscan.connector.splits import BASE, VIRTUAL
-from elasticscan.store import Store, mover
+from elasticscan.store import Store, mover, owners
 from elasticscan.topology import MovePlan
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("v", pa.float64())])
@@ -168,7 +168,7 @@ def test_versions_and_timestamps_choose_the_snapshot(tmp_path: Path) -> None:
 def test_slots_that_left_since_the_newest_topology_are_virtual_scans(store: Store) -> None:
     tablet = store.topology.placement.tablets[0]
     target = next(s for s in store.topology.placement.shards if s != tablet.shard)
-    owner = mover.new_owner()
+    owner = owners.new_owner()
     with store.context.catalog.writing() as tx:
         tx.plan_move(tablet.id, tablet.shard, target, owner)
     # Without a published topology, as in the middle of an expansion.

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ from elasticscan.reader import PageRequest, PageRows
 from elasticscan.storage import copying, fragment
 from elasticscan.store import Page, Scan, Store, mover, shards, upkeep, writer
 from elasticscan.store.mover import Mover
-from elasticscan.store.owners import new_owner
+from elasticscan.store.owners import machine, new_owner
 from elasticscan.store.shards import LocalShards
 from elasticscan.topology import MovePlan, Tablet
 
@@ -47,7 +46,7 @@ Row = tuple[Any, ...]
 # Later than any file is made, so that garbage collection without grace takes every file it may.
 START = 4_000_000_000.0
 POINTS = ("copying", "copied", "caught_up", "switching", "target_serves")
-DEAD_OWNER = f"{socket.gethostname()}:{(1 << 22) + 1}:0:0"  # no process can have this id
+DEAD_OWNER = f"{machine()}:{(1 << 22) + 1}:0:0"  # no process can have this id
 ONE = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("s", pa.string())])
 TWO = pa.schema([("a", pa.int64()), ("b", pa.string()), ("v", pa.int64())])
 # By name: the schema, the primary key, the shard key.
