@@ -66,7 +66,7 @@ def look(belief: Belief, clock: float) -> Belief:
         return Belief(believed, clock)
     if clock < claimed + CLAIM_SECONDS:
         return belief
-    return look(Belief(claimed), clock)
+    return look(Belief(max(believed, claimed)), clock)
 
 
 def next_commit_time(clock: float, newest: float) -> float:

@@ -65,6 +65,8 @@ def told_plainly(engine: Engine) -> Iterator[None]:
         raise
     except DBAPIError as error:
         raise _meaning(error) from error
+    except UnicodeDecodeError as error:  # SQLite's own message quotes the damage
+        raise damaged(error) from error
     except (NoResultFound, MultipleResultsFound) as error:
         raise damaged(error) from error
     except TimeoutError as error:

@@ -162,12 +162,20 @@ def _files(context: Context, shard: int, must_be_there: bool) -> list[tuple[str,
 
 
 def verify(context: Context) -> Iterator[OperatorNeeded]:
-    """Read every fragment and compare checksums; yields what is wrong instead of raising it."""
-    with context.catalog.reading() as tx:
-        names = {table.id: table.name for table in tx.tables()}
-        fragments = {fragment.id: fragment for fragment in tx.fragments()}
-        runs = [run for table in names for run in tx.runs(table)]
-        indexes = {index.id: index.name for index in tx.indexes()}
+    """Look at the whole catalog, read every fragment and compare checksums.
+
+    Yields what is wrong instead of raising it. In a damaged catalog no file is looked up.
+    """
+    try:
+        with context.catalog.reading() as tx:
+            tx.check_whole()
+            names = {table.id: table.name for table in tx.tables()}
+            fragments = {fragment.id: fragment for fragment in tx.fragments()}
+            runs = [run for table in names for run in tx.runs(table)]
+            indexes = {index.id: index.name for index in tx.indexes()}
+    except OperatorNeeded as error:
+        yield error
+        return
     files = [(f.shard, f.path, f.seal, _label(names, f)) for f in fragments.values()]
     for run in runs:
         fragment = fragments[run.fragment]

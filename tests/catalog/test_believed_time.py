@@ -1,0 +1,220 @@
+"""What a store believes of the time, whatever single clocks say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticscan.base.clock import ManualClock
+from elasticscan.base.limits import CLAIM_SECONDS, TRUSTED_JUMP_SECONDS
+from elasticscan.catalog import Catalog, NewStore
+from elasticscan.catalog.believed_time import Belief, Times, look, next_commit_time
+from elasticscan.topology import TableInfo, initial_placement
+
+DAY, HOUR = 86_400.0, 3_600.0
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
+
+
+@pytest.mark.parametrize(
+    ("belief", "clock", "after"),
+    [
+        (Belief(1_000.0), 900.0, Belief(1_000.0)),
+        (Belief(1_000.0), 1_000.0 + DAY, Belief(1_000.0 + DAY)),
+        (Belief(1_000.0), 1_001.0 + DAY, Belief(1_000.0, 1_001.0 + DAY)),
+        (Belief(0.0, 9 * DAY), 5.0, Belief(5.0)),
+        (Belief(0.0, 9 * DAY), 8 * DAY, Belief(0.0, 8 * DAY)),
+        (Belief(0.0, 9 * DAY), 9 * DAY + HOUR - 1, Belief(0.0, 9 * DAY)),
+        (Belief(0.0, 9 * DAY), 9 * DAY + HOUR, Belief(9 * DAY + HOUR)),
+        (Belief(0.0, 9 * DAY), 20 * DAY, Belief(9 * DAY, 20 * DAY)),
+    ],
+)
+def test_the_table_of_what_is_believed(belief: Belief, clock: float, after: Belief) -> None:
+    assert look(belief, clock) == after
+
+
+times = st.floats(0, 1e9)
+
+
+@given(times, st.none() | times, times)
+def test_belief_never_goes_back_and_never_beyond_the_clock_that_moved_it(
+    believed: float, claimed: float | None, clock: float
+) -> None:
+    after = look(Belief(believed, claimed), clock)
+    assert after.believed_at >= believed
+    assert after.believed_at == believed or after.believed_at <= clock
+    if claimed is None or clock < claimed + CLAIM_SECONDS:
+        assert after.believed_at <= believed + TRUSTED_JUMP_SECONDS
+
+
+@given(times, times)
+def test_an_idle_store_believes_the_present_two_looks_after_somebody_came_back(
+    believed: float, away: float
+) -> None:
+    now = believed + away
+    belief = look(look(Belief(believed), now), now + HOUR)
+    assert belief.believed_at == now + HOUR
+
+
+@given(times, st.lists(st.sampled_from([0.0, 30 * DAY]), min_size=1, max_size=30))
+def test_a_clock_ahead_beside_others_is_never_believed(start: float, skews: list[float]) -> None:
+    belief = Belief(start)
+    for minute, skew in enumerate(skews):  # the others write once a minute, too
+        belief = look(look(belief, start + 60 * minute), start + 60 * minute + skew)
+        assert belief.believed_at <= start + 60 * minute
+
+
+def test_what_is_kept_is_judged_by_the_earlier_and_stamped_with_the_later_time() -> None:
+    assert (Times(5.0, 9.0).stamp, Times(5.0, 9.0).expiry, Times(5.0, 9.0).agreed) == (9.0, 5.0, False)
+    assert Times(9.0, 5.0).expiry == 5.0
+    assert Times(5.0, 5.0).agreed
+
+
+@given(st.floats(0, 4e9), st.floats(0, 4e9))
+def test_times_of_commits_grow(clock: float, newest: float) -> None:
+    newest = round(newest, 6)
+    assert next_commit_time(clock, newest) > newest
+
+
+# ------------------------------------------------------------------------------ in the catalog
+
+
+class Shifted:
+    """A clock that is wrong by a fixed time."""
+
+    def __init__(self, clock: ManualClock, ahead: float) -> None:
+        self._clock, self._ahead = clock, ahead
+
+    def now(self) -> float:
+        return self._clock.now() + self._ahead
+
+    def sleep(self, seconds: float) -> None:
+        self._clock.sleep(seconds)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1e9)
+
+
+@pytest.fixture
+def where(tmp_path: Path, clock: ManualClock) -> Path:
+    new = NewStore((("a", "shards/a"),), initial_placement(16, 4, [1]), "spark", 7 * DAY)
+    Catalog.create(tmp_path / "catalog.db", clock, "here", new)
+    return tmp_path / "catalog.db"
+
+
+@pytest.fixture
+def catalog(where: Path, clock: ManualClock) -> Iterator[Catalog]:
+    opened = Catalog(where, clock, "here")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def table(catalog: Catalog) -> TableInfo:
+    with catalog.writing() as tx:
+        return tx.create_table("t", TableInfo(0, "t", SCHEMA, ("k",), ("k",), None, 0, 0))
+
+
+def commit(catalog: Catalog, table: TableInfo) -> int:
+    with catalog.writing() as tx:
+        return tx.add_commit(table.id, "write", [])
+
+
+def oldest_needed(catalog: Catalog, table: TableInfo) -> int:
+    with catalog.writing() as tx:
+        return tx.oldest_needed(table.id, 7 * DAY)
+
+
+def test_a_writer_two_days_behind_does_not_make_its_commit_look_old(
+    catalog: Catalog, where: Path, clock: ManualClock, table: TableInfo
+) -> None:
+    for _ in range(10):
+        clock.advance(DAY)
+        commit(catalog, table)
+    newest = commit(catalog, table)
+    behind = Catalog(where, Shifted(clock, -2 * DAY), "here")
+    assert commit(behind, table) == newest + 1
+    behind.close()
+    clock.advance(1)
+    with catalog.reading() as tx:
+        made = [each.created_at for each in tx.commits(table.id)]
+        assert made == sorted(set(made)), "times grow with numbers"
+        assert tx.commit_before(clock.now()) == newest + 1
+        assert tx.kept_seconds(newest, 7 * DAY) > 6.9 * DAY, "the snapshot that it overtook is as kept as ever"
+
+
+def test_a_compactor_thirty_days_ahead_expires_nothing(
+    catalog: Catalog, where: Path, clock: ManualClock, table: TableInfo
+) -> None:
+    first = commit(catalog, table)
+    ahead = Catalog(where, Shifted(clock, 30 * DAY), "here")
+    with catalog.writing() as tx:
+        tx.take_lease("l", table, first, "scan", HOUR)
+    for _ in range(5):
+        clock.advance(0.4 * HOUR)
+        assert oldest_needed(ahead, table) < first
+        with ahead.writing() as tx:
+            assert tx.end_expired_leases() == 0
+            assert tx.oldest_leased(table.id) == first
+        with catalog.writing() as tx:
+            assert tx.renew_lease("l", HOUR)
+    ahead.close()
+
+
+def test_a_store_that_nobody_wrote_to_for_a_month_expires_in_the_end(
+    catalog: Catalog, clock: ManualClock, table: TableInfo
+) -> None:
+    newest = [commit(catalog, table) for _ in range(3)][-1]
+    with catalog.writing() as tx:
+        tx.take_lease("forgotten", table, 2, "scan", HOUR)
+    clock.advance(30 * DAY)
+    assert oldest_needed(catalog, table) < newest, "one clock alone is not believed at once"
+    clock.advance(HOUR)
+    assert oldest_needed(catalog, table) == newest
+    with catalog.writing() as tx:
+        assert tx.end_expired_leases() == 1
+
+
+def test_a_lease_of_a_process_far_ahead_does_not_live_for_ever(
+    catalog: Catalog, where: Path, clock: ManualClock, table: TableInfo
+) -> None:
+    ahead = Catalog(where, Shifted(clock, 3_650 * DAY), "here")
+    with ahead.writing() as tx:
+        tx.take_lease("l", table, 1, "scan", HOUR)
+    ahead.close()
+    for _ in range(3):
+        with catalog.writing() as tx:
+            tx.end_expired_leases()
+        clock.advance(DAY)
+    with catalog.reading() as tx:
+        assert tx.leases() == []
+
+
+def test_a_lease_of_a_process_behind_lasts_its_time(
+    catalog: Catalog, where: Path, clock: ManualClock, table: TableInfo
+) -> None:
+    behind = Catalog(where, Shifted(clock, -2 * DAY), "here")
+    with behind.writing() as tx:
+        tx.take_lease("l", table, 1, "scan", HOUR)
+    with catalog.writing() as tx:
+        assert tx.end_expired_leases() == 0
+        assert tx.oldest_leased(table.id) == 1
+    behind.close()
+
+
+def test_a_sign_of_life_of_a_process_behind_is_no_old_one(
+    catalog: Catalog, where: Path, clock: ManualClock
+) -> None:
+    behind = Catalog(where, Shifted(clock, -2 * DAY), "here")
+    with behind.writing() as tx:
+        tx.plan_move(1, 1, 1, "other/machine:1:1:1")
+        tx.beat("other/machine:1:1:1")
+    with catalog.reading() as tx:
+        assert tx.moves()[0].heartbeat_at == tx.times.expiry
+    behind.close()
