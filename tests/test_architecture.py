@@ -217,6 +217,44 @@ def test_imports_are_absolute_and_go_through_elasticscan(source: str) -> None:
     assert bare == [], "imports of a folder by its bare name"
 
 
+# The one module that changes rows of the catalog, since it keeps their digests and sums; and two statements
+# that change none: taking the write lock touches the state row, a store's first look asks for its format.
+ROWS_CHANGERS = frozenset({"catalog/sealed.py"})
+STATEMENTS = frozenset({"insert", "update", "delete", "text", "exec_driver_sql"})
+KNOWN_STATEMENTS = {
+    "catalog/engine.py": {"update", "exec_driver_sql"},  # the write lock; BEGIN
+    "catalog/catalog.py": {"text"},  # LOCK TABLE
+    "catalog/checks.py": {"text"},  # PRAGMA integrity_check
+}
+
+
+def statements(tree: ast.AST) -> set[str]:
+    """What of SQLAlchemy that could change rows is called by its name."""
+    imported = {
+        name.asname or name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sqlalchemy")
+        for name in node.names
+    }
+    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    names = {func.id for func in called if isinstance(func, ast.Name) and func.id in imported}
+    names |= {
+        func.attr for func in called if isinstance(func, ast.Attribute) and func.attr == "exec_driver_sql"
+    }
+    return names & STATEMENTS
+
+
+@pytest.mark.parametrize("source", [s for s in sources() if folder_of(s) == "catalog"])
+def test_only_the_module_of_digests_changes_rows_of_the_catalog(source: str) -> None:
+    if source not in ROWS_CHANGERS:
+        assert statements(tree_of(source)) <= KNOWN_STATEMENTS.get(source, set())
+
+
+def test_the_walk_notices_a_statement_that_changes_rows() -> None:
+    code = "from sqlalchemy import delete\nsql.execute(delete(fragments))\nsql.exec_driver_sql('x')"
+    assert statements(ast.parse(code)) == {"delete", "exec_driver_sql"}
+
+
 @pytest.mark.parametrize("source", sources())
 def test_nothing_is_pickled(source: str) -> None:
     assert [name for _, name in imports_of(tree_of(source)) if belongs_to(name, PICKLERS)] == []

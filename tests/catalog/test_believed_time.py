@@ -146,7 +146,7 @@ def test_a_writer_two_days_behind_does_not_make_its_commit_look_old(
         made = [each.created_at for each in tx.commits(table.id)]
         assert made == sorted(set(made)), "times grow with numbers"
         assert tx.commit_before(clock.now()) == newest + 1
-        assert tx.kept_seconds(newest, 7 * DAY) > 6.9 * DAY, "the snapshot that it overtook is as kept as ever"
+        assert tx.kept_seconds(newest, 7 * DAY) > 6.9 * DAY, "what it overtook is kept as ever"
 
 
 def test_a_compactor_thirty_days_ahead_expires_nothing(

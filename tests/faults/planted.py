@@ -7,7 +7,7 @@ harness that has to notice, and the seed from which that harness starts to look.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import IndexChanged
-from elasticscan.catalog import Tx
+from elasticscan.catalog import Tx, commits, sealed, state
+from elasticscan.catalog.believed_time import Belief
 from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.reader import (
     Accepted,
@@ -52,7 +53,7 @@ from elasticscan.storage import (
     pages,
     pieces_of,
 )
-from elasticscan.store import context, indexing, mover, shards, upkeep, writer
+from elasticscan.store import context, indexing, mover, owners, shards, upkeep, writer
 from elasticscan.store.context import Context
 from elasticscan.store.mover import Mover
 from elasticscan.topology import Event, Phase, Placement, SlotSet, TableInfo, move_tablet
@@ -60,7 +61,7 @@ from tests.reader.simulation import Simulation
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
-Harness = Literal["simulation", "soup", "index soup", "schema soup"]
+Harness = Literal["simulation", "soup", "index soup", "schema soup", "catalog"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -720,3 +721,49 @@ def compaction_with_an_old_definition(patch: Patch) -> None:
 
     patch.setattr(upkeep, "_compact_shard", remembering)
     patch.setattr(upkeep, "PageSource", of_then)
+
+
+# ---------------------------------------------------------------------- the catalog proves itself
+
+
+@fault("catalog", "a group of rows is counted and summed before it is believed", style="damage")
+def sums_of_groups_are_not_looked_at(patch: Patch) -> None:
+    patch.setattr(sealed, "compare", lambda found, kept: None)
+
+
+@fault("catalog", "a row is what its digest says", style="damage")
+def digests_of_rows_are_not_looked_at(patch: Patch) -> None:
+    class Credulous(sealed.SealedRows):
+        def _digest(self, name: str, values: Sequence[Any]) -> Any:
+            return Whatever(super()._digest(name, values))
+
+    patch.setattr(state, "SealedRows", Credulous)
+
+
+class Whatever(int):
+    """A number that is never another one."""
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+@fault("catalog", "times of commits grow with their numbers", style="time")
+def times_of_commits_go_back(patch: Patch) -> None:
+    patch.setattr(commits, "next_commit_time", lambda clock, newest: round(clock, 6))
+
+
+@fault("catalog", "one clock far ahead is not believed", style="time")
+def any_clock_is_believed(patch: Patch) -> None:
+    patch.setattr(state, "look", lambda belief, clock: Belief(max(belief.believed_at, clock)))
+
+
+@fault("catalog", "undoing a move is tried again while the catalog is away", style="moves")
+def undo_is_not_tried_again(patch: Patch) -> None:
+    patch.setattr(mover, "UNDO_WAITS_SECONDS", ())
+
+
+@fault("catalog", "a move belongs to what runs, not to a process that lives", style="moves")
+def owners_never_retire(patch: Patch) -> None:
+    patch.setattr(owners, "retire", lambda owner: None)

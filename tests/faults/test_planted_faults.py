@@ -10,6 +10,7 @@ import pytest
 
 from tests.faults.planted import FAULTS, Fault
 from tests.reader.simulation import Simulation
+from tests.store.catalog_programs import CatalogPrograms
 from tests.store.index_soup import IndexKitchen
 from tests.store.schema_soup import SchemaKitchen
 from tests.store.soup import Kitchen
@@ -19,7 +20,7 @@ MOST_SIMULATIONS = 400
 MOST_PROGRAMS = 100
 
 
-Kitchens = dict[str, Kitchen]
+Kitchens = dict[str, Kitchen | CatalogPrograms]
 Program = tuple[str, str | None, int]  # a harness, a style, a seed
 
 
@@ -28,7 +29,8 @@ def kitchens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kitchens]:
     plain = Kitchen(tmp_path_factory.mktemp("faults"))
     changing = SchemaKitchen(tmp_path_factory.mktemp("schema_faults"))
     with plain, IndexKitchen(tmp_path_factory.mktemp("index_faults")) as indexed, changing:
-        yield {"soup": plain, "index soup": indexed, "schema soup": changing}
+        programs = CatalogPrograms(tmp_path_factory.mktemp("catalog_faults"))
+        yield {"soup": plain, "index soup": indexed, "schema soup": changing, "catalog": programs}
 
 
 @pytest.fixture(scope="module")

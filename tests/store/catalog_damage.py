@@ -125,7 +125,7 @@ def flip_many(folder: Path, seed: int, flips: int, name: str) -> Counter[str]:
         if said == "same":
             said = f"same, {verified(folder)}"
         if said.startswith(("WRONG", "UNTYPED")):
-            print(f"bit {bit}: {said}", file=sys.stderr)
+            sys.stderr.write(f"bit {bit}: {said}\n")
         counts[said] += 1
     return counts
 
@@ -145,7 +145,7 @@ def _flip_log(folder: Path, chosen: random.Random, flips: int) -> Counter[str]:
             said = outcome(folder, sound)
             flip(log, bit)
             if said.startswith(("WRONG", "UNTYPED")):
-                print(f"bit {bit}: {said}", file=sys.stderr)
+                sys.stderr.write(f"bit {bit}: {said}\n")
             counts[said] += 1
     return counts
 
@@ -153,4 +153,4 @@ def _flip_log(folder: Path, chosen: random.Random, flips: int) -> Counter[str]:
 if __name__ == "__main__":
     where, seed, flips, name = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     make(where)
-    print(json.dumps(flip_many(where, seed, flips, name)))
+    sys.stdout.write(json.dumps(flip_many(where, seed, flips, name)) + "\n")

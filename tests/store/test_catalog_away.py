@@ -1,0 +1,133 @@
+"""The catalog's connection is dropped at each statement of an operation, and before or after each commit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.clock import ManualClock
+from elasticscan.base.errors import CatalogUnavailable, CommitUnknown, TryAgain
+from elasticscan.store import Store, owners
+from tests.store.catalog_line import Line
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())])
+MOST_STATEMENTS = 400
+# All statements of all operations take minutes, so every fifth is cut unless all are asked for.
+STEP = 1 if os.environ.get("ELASTICSCAN_EVERY_STATEMENT") else 5
+
+
+def rows(first: int, last: int) -> pa.Table:
+    return pa.table({"k": list(range(first, last)), "v": list(range(last - first))}, schema=SCHEMA)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    clock = ManualClock(1e9)
+    with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8, clock=clock) as made:
+        made.create_table("t", SCHEMA, ["k"])
+        made.write("t", rows(0, 20))
+        made.create_index("t", "by_v", ["v"])
+        made.write("t", rows(10, 30))
+        yield made
+
+
+def keys(store: Store) -> list[int]:
+    with store.context.catalog.reading() as tx:
+        tx.check_whole()
+    found: list[int] = sorted(store.scan("t", index="none").to_table()["k"].to_pylist())
+    assert sorted(store.scan("t", index="by_v", filter="v >= 0").to_table()["k"].to_pylist()) == found
+    return found
+
+
+def write(store: Store) -> None:
+    store.write("t", rows(100, 105), txn=("job", 1))
+
+
+def move(store: Store) -> None:
+    placed = {tablet["id"]: tablet["shard"] for tablet in store.status()["tablets"]}
+    store.move(1, "b" if placed[1] == "a" else "a")
+
+
+def compact(store: Store) -> None:
+    store.compact()
+
+
+def collect(store: Store) -> None:
+    store.collect_garbage(grace_seconds=0)
+
+
+@pytest.mark.parametrize("carried_out", [False, True], ids=["lost", "answer lost"])
+@pytest.mark.parametrize("operation", [write, move, compact, collect])
+def test_a_connection_that_is_dropped_at_any_statement_leaves_nothing_half_done(
+    store: Store, operation: Callable[[Store], None], carried_out: bool
+) -> None:
+    expected = {*range(30), *(range(100, 105) if operation is write else ())}
+    done = False
+    for cut_at in range(1 + carried_out, MOST_STATEMENTS, STEP):
+        line = Line(store, cut_at, carried_out=carried_out)
+        with line.watched(), contextlib.suppress(TryAgain):
+            operation(store)
+        found = set(keys(store))
+        assert found in (expected, expected & set(range(30))), "all of it or nothing"
+        if not line.cut:
+            done = True
+            break
+        if operation is move:
+            move(store)  # whoever comes next may do so
+    assert done, "every statement was cut once"
+    operation(store)
+    assert set(keys(store)) == expected
+    assert store.status()["moves"] == []
+
+
+def test_the_lost_answer_of_a_commit_is_told_as_such_and_a_write_with_txn_may_be_repeated(
+    store: Store,
+) -> None:
+    said = []
+    for carried_out in (True, False):
+        for cut_at in range(1, MOST_STATEMENTS):  # commits are few, and only they matter here
+            before = len(store.commits("t"))
+            line = Line(store, cut_at, carried_out=carried_out)
+            try:
+                with line.watched():
+                    store.write("t", rows(0, 3))
+            except CommitUnknown as error:
+                said.append((len(store.commits("t")) - before, str(error)))
+            except CatalogUnavailable:
+                assert len(store.commits("t")) == before, "what is told as not done was not done"
+            if not line.cut:
+                break
+    assert sorted({more for more, _ in said}) == [0, 1]
+    assert all("commits()" in text and "txn=" in text for _, text in said)
+
+
+@pytest.mark.parametrize("attempts", [3, 40])
+def test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next(
+    store: Store, attempts: int
+) -> None:
+    """In the very process whose move it was: ownership is by what runs, not by what lives."""
+    failed = 0
+    for cut_at in range(1, MOST_STATEMENTS, 2 * STEP):
+        line = Line(store, cut_at, attempts)
+        try:
+            with line.watched():
+                move(store)
+        except TryAgain:
+            failed += 1
+            if attempts == 3:
+                assert store.status()["moves"] == [], "undoing was tried again until it could be done"
+        if not line.cut:
+            break
+        store.resume_moves()
+        assert store.status()["moves"] == []
+        move(store)
+    assert failed > 1
+    assert keys(store) == list(range(30))
+    assert not owners._RUNNING
+    store.contract("b")
+    assert keys(store) == list(range(30))
