@@ -12,16 +12,15 @@ shards at once, one transaction moves a tablet. What it promises:
 - **Cheap to ask whether anything changed.** `versions()` returns (layout, last commit). The
   layout number grows with each change of placement or of serving fragments; plain commits leave
   it alone, since a scan at an older snapshot cannot see them.
-
 - **It proves itself.** Every row has a digest and every group of rows a sum (`sealed.py`), so what a
   damaged database alters, hides or repeats is told as damage and never as other rows.
 - **No clock is believed alone.** Times of commits never go back; what ends with time ends when the store
   believes that it is over (`believed_time.py`).
 - **The answer to a commit may be lost**, and then the error says so (`CommitUnknown`).
 
-The tables are described in `docs/formats.md`. A fragment's row lists the slots that it speaks for; a tablet that leaves a
-shard is struck from the lists there in the transaction that moves it, so a tablet that comes
-back is served from the newly copied fragments alone and never seen twice.
+The tables are described in `docs/formats.md`. A fragment's row lists the slots that it speaks
+for; a tablet that leaves a shard is struck from the lists there in the transaction that moves it,
+so a tablet that comes back is served from the newly copied fragments alone and never seen twice.
 
 Inside a store directory the catalog is an SQLite database in WAL mode (`synchronous=FULL`).
 Any other database that SQLAlchemy knows can be named by URL. The format is versioned: only this
