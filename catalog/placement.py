@@ -24,7 +24,6 @@ from elasticscan.topology import Placement, Shard, Tablet, Topology
 class PlacementTx(StateTx):
     """Reads and changes of where things are."""
 
-
     # Shards
 
     def shards(self) -> tuple[Shard, ...]:

@@ -24,8 +24,8 @@ class SecretTx(PlacementTx):
     def key_seconds(self) -> float:
         """How long a continuation key can be used: never shorter than what it reads is kept."""
         live = [row.retention_seconds for row in self._rows.all(tables) if row.dropped_at is None]
-        kept = (seconds for seconds in live if seconds is not None)
-        return max(KEY_SECONDS, self.info().retention_seconds, *kept)
+        kept = (float(seconds) for seconds in live if seconds is not None)
+        return max(float(KEY_SECONDS), self.info().retention_seconds, *kept)
 
     def seal_keys(self) -> dict[int, bytes]:
         """The secrets that open keys, by their number; the highest seals."""
