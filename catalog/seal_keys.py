@@ -29,11 +29,8 @@ class SecretTx(PlacementTx):
 
     def seal_keys(self) -> dict[int, bytes]:
         """The secrets that open keys, by their number; the highest seals."""
-        found = self._secrets(KEYS)
-        newest, times = max(found), {number: made for number, (_, made) in found.items()}
-        limit = self.times.expiry - self._old_after()
-        live = [n for n in found if n == newest or min(times[m] for m in found if m > n) > limit]
-        return {number: found[number][0] for number in live}
+        # By the clock here: to refuse a key too early is undone by setting it right.
+        return {number: secret for number, (secret, _) in self._live(self.now).items()}
 
     def offset_keys(self) -> dict[int, bytes]:
         """The secrets that sign streams' offsets; they outlive those of keys."""
@@ -60,9 +57,17 @@ class SecretTx(PlacementTx):
     def forget_secrets(self, revoke: bool = False) -> int:
         """Delete secrets of keys that no key in use can have, or (`revoke`) all but the newest."""
         found = self._secrets(KEYS)
-        kept = {max(found)} if revoke else self.seal_keys().keys()
+        # By the time that is believed: what is deleted is gone for everybody.
+        kept = {max(found)} if revoke else self._live(self.times.expiry).keys()
         rows = self._rows.all(seal_keys)
         return self._rows.delete(seal_keys, [r for r in rows if r.id in found and r.id not in kept])
+
+    def _live(self, now: float) -> dict[int, tuple[bytes, float]]:
+        found = self._secrets(KEYS)
+        newest, times = max(found), {number: made for number, (_, made) in found.items()}
+        limit = now - self._old_after()
+        live = [n for n in found if n == newest or min(times[m] for m in found if m > n) > limit]
+        return {number: found[number] for number in live}
 
     def _old_after(self) -> float:
         """How long after it was replaced a secret's last key ends: other processes notice later."""

@@ -101,7 +101,7 @@ def machine() -> str:
 
 def _boot() -> str:
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")[:8]
     except OSError:
         return ""
 

@@ -10,7 +10,7 @@ import pytest
 
 from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import ContinuationKeyError, ContinuationKeyExpired, KeyTooLong
-from elasticscan.base.limits import KEY_SECONDS, MAX_KEY_BYTES, SECRETS_SECONDS
+from elasticscan.base.limits import CLAIM_SECONDS, KEY_SECONDS, MAX_KEY_BYTES, SECRETS_SECONDS
 from elasticscan.catalog import SecretTx
 from elasticscan.reader import keys
 from elasticscan.store import Store
@@ -121,6 +121,9 @@ def test_an_old_secret_is_dead_when_its_last_key_has_ended_and_is_then_deleted(
     clock.advance(KEY_SECONDS + 2 * SECRETS_SECONDS)
     with store.context.catalog.writing() as tx:
         assert len(tx.seal_keys()) == 1
+        assert tx.forget_secrets() == 0, "one clock alone deletes nothing"
+    clock.advance(CLAIM_SECONDS)
+    with store.context.catalog.writing() as tx:
         assert tx.forget_secrets() == 1
     with pytest.raises(ContinuationKeyError, match="its secret was replaced"):
         store.resume(key)
@@ -130,6 +133,8 @@ def test_garbage_collection_deletes_secrets_that_no_key_can_have(store: Store, c
     store.rotate_secret()
     store.collect_garbage()
     clock.advance(KEY_SECONDS + 2 * SECRETS_SECONDS)
+    store.collect_garbage()
+    clock.advance(CLAIM_SECONDS)
     store.collect_garbage()
     with store.context.catalog.writing() as tx:
         assert tx.forget_secrets() == 0
