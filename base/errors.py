@@ -11,6 +11,7 @@
     │   ├── UnsupportedStatement    ES_UNSUPPORTED_STATEMENT SQL that would change a table as none can be
     │   ├── FilterError             ES_INVALID_FILTER
     │   ├── ScanFinished            ES_SCAN_FINISHED         a scan that is iterated again after its end
+    │   ├── ScanInUse               ES_SCAN_IN_USE           asked for a page while it reads one
     │   ├── ContinuationKeyError    ES_INVALID_CONTINUATION_KEY
     │   ├── KeyTooLong              ES_CONTINUATION_KEY_TOO_LONG   read without keys
     │   ├── InvalidOffset           ES_INVALID_OFFSET        of a stream: altered, foreign or going back
@@ -124,6 +125,10 @@ class FilterError(UsageError):
 
 class ScanFinished(UsageError):
     code = "ES_SCAN_FINISHED"
+
+
+class ScanInUse(UsageError):
+    code = "ES_SCAN_IN_USE"
 
 
 class ContinuationKeyError(UsageError):

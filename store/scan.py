@@ -6,12 +6,12 @@ import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import ColumnNotFound, InvalidOption, ScanFinished, TableChanged
+from elasticscan.base.errors import ColumnNotFound, InvalidOption, ScanFinished, ScanInUse, TableChanged
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.reader import (
@@ -88,6 +88,8 @@ class Scan(Iterator[Page]):
         self._returned = 0
         self._reading: Iterator[Page] | None = None
         self._lock = Lock()
+        self._reader: int | None = None  # the thread that is reading a page
+        self._read_by = os.getpid()
         self._finished = False
         self._with_keys = True
         self.stats = ScanStats()
@@ -148,9 +150,11 @@ class Scan(Iterator[Page]):
             )
 
     def _next(self, with_key: bool) -> Page:
+        self._check_thread()
         with self._lock:
             if self._finished:
                 raise StopIteration
+            self._reader = get_ident()
             if self._reading is None:
                 self._reading = self._read()
             self._with_keys = with_key
@@ -159,6 +163,20 @@ class Scan(Iterator[Page]):
             except BaseException as error:
                 self._finished, self._reading = isinstance(error, StopIteration), None
                 raise
+            finally:
+                self._reader = None
+
+    def _check_thread(self) -> None:
+        """Raises `ScanInUse` where waiting for the page that is being read would never end."""
+        if self._read_by != os.getpid():
+            # A forked child has none of its parent's threads, so it reads on from where the scan stands.
+            self._read_by, self._lock, self._reading, self._reader = os.getpid(), Lock(), None, None
+        elif self._reader == get_ident():
+            raise ScanInUse(
+                f"this scan of table {self._table.name!r} was asked for a page by the very thread that is "
+                "reading one, as in a signal handler; ask again when that page is there",
+                table=self._table.name,
+            )
 
     def _read(self) -> Iterator[Page]:
         for page in self._pages():

@@ -408,7 +408,7 @@ class IndexSoup(Soup):
         assert isinstance(scan, IndexScan)
         key = scan.scan.key
         marks = list(scan.marks)
-        if key is not None and not scan.pages.gi_running:  # type: ignore[attr-defined]
+        if key is not None and scan.scan._reader is None:
             marks.append((key, len(scan.got)))
         if not marks:
             return

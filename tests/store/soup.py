@@ -30,7 +30,7 @@ import pytest
 from sqlalchemy import event
 
 from elasticscan.base.clock import ManualClock
-from elasticscan.base.errors import InvalidTopologyChange, SnapshotExpired, TryAgain
+from elasticscan.base.errors import InvalidTopologyChange, ScanInUse, SnapshotExpired, TryAgain
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.reader import PageRequest, PageRows
 from elasticscan.storage import copying, fragment
@@ -394,10 +394,8 @@ class Soup:
             assert self.clock.now() > self.lease_ends[scan.lease], "a leased snapshot expired"
             self._forget(scan)
             return
-        except ValueError as error:
-            if "generator already executing" in str(error):
-                return  # it is in the middle of a page, and this was let in
-            raise
+        except ScanInUse:
+            return  # it is in the middle of a page, and this was let in
         if page is None:
             scan.check()
             self._forget(scan)
@@ -430,7 +428,7 @@ class Soup:
         scan = self.random.choice(self.scans)
         key = scan.scan.key
         marks = list(scan.marks)
-        if key is not None and not scan.pages.gi_running:  # type: ignore[attr-defined]
+        if key is not None and scan.scan._reader is None:
             marks.append((key, len(scan.got)))
         if not marks:
             return
