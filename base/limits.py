@@ -23,6 +23,12 @@ MAX_PAGE_ROWS: Final = 1 << 24
 LEASE_SECONDS: Final = 3_600
 RETENTION_SECONDS: Final = 7 * 86_400
 GC_GRACE_SECONDS: Final = 3_600
+TRASH_SECONDS: Final = 7 * 86_400
+
+# Garbage that the catalog never knew is a small part of a shard, or something is wrong with the
+# catalog. Few files are no part worth counting.
+GC_SHARE: Final = 0.5
+GC_FEW_FILES: Final = 20
 
 # How data is written.
 BATCH_ROWS: Final = 131_072  # rows of one Arrow batch in a fragment, and of one that Spark gets

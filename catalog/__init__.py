@@ -29,6 +29,21 @@ should go where is planned in `elasticscan.topology` and carried out by `elastic
 
 from elasticscan.catalog.catalog import Catalog, MoveRow, NewStore, Tx
 from elasticscan.catalog.commits import Commit, Txn
-from elasticscan.catalog.placement import StoreInfo
+from elasticscan.catalog.engine import holds_store
+from elasticscan.catalog.fragments import DroppedFile
+from elasticscan.catalog.home import Home
+from elasticscan.catalog.placement import Identity, StoreInfo
 
-__all__ = ["Catalog", "Commit", "MoveRow", "NewStore", "StoreInfo", "Tx", "Txn"]
+__all__ = [
+    "Catalog",
+    "Commit",
+    "DroppedFile",
+    "Home",
+    "Identity",
+    "MoveRow",
+    "NewStore",
+    "StoreInfo",
+    "Tx",
+    "Txn",
+    "holds_store",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import Any
 from sqlalchemy import delete, insert, select, text, update
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import AlreadyExists, MoveInProgress
+from elasticscan.base.errors import AlreadyExists, MoveInProgress, StoreCopied, StoreDamaged
 from elasticscan.catalog.commits import CommitTx
 from elasticscan.catalog.engine import Watch, check_format, make_engine, reading, told_plainly, writing
+from elasticscan.catalog.home import Home, home_of
 from elasticscan.catalog.placement import decoding
 from elasticscan.catalog.tables import (
     FORMAT_VERSION,
@@ -69,6 +70,17 @@ class Tx(CommitTx):
         query = update(moves).where(moves.c.tablet_id == tablet, moves.c.owner == owner)
         return bool(self._sql.execute(query.values(phase=phase.value, heartbeat_at=self.now)).rowcount)
 
+    def check_whole(self) -> None:
+        """Raises `StoreDamaged` unless the catalog is as it was written."""
+        if self._sql.dialect.name != "sqlite":
+            return
+        found = self._sql.exec_driver_sql("PRAGMA integrity_check").scalars().all()
+        if found != ["ok"]:
+            raise StoreDamaged(
+                f"the catalog is damaged: {'; '.join(map(str, found[:3]))}; restore it from a backup",
+                detail=list(found),
+            )
+
     def end_move(self, tablet: int, owner: str) -> bool:
         query = delete(moves).where(moves.c.tablet_id == tablet, moves.c.owner == owner)
         return bool(self._sql.execute(query).rowcount)
@@ -98,10 +110,21 @@ class Catalog:
         self._clock = clock
         check_format(self._engine, where)
         self._watch = Watch(self._engine, select(store_state.c.layout, store_state.c.last_commit))
+        self._settled: Home | None = None
+        self.when_copied: Callable[[], None] = self._refuse_copy
 
     @staticmethod
-    def create(url: str | Path, clock: Clock, where: str, new: NewStore) -> None:
-        """Make the tables and the first rows, or nothing; refuses a catalog that is there already."""
+    def create(
+        url: str | Path,
+        clock: Clock,
+        where: str,
+        new: NewStore,
+        prepare: Callable[[Tx], None] = lambda _: None,
+    ) -> None:
+        """Make the tables and the first rows, or nothing; refuses a catalog that is there already.
+
+        `prepare` is called before the commit; when it raises, there is no store.
+        """
         engine = make_engine(url)
         try:
             with (
@@ -116,7 +139,7 @@ class Catalog:
                     raise AlreadyExists(
                         f"{where} already holds a store; open it, or choose another place", uri=where
                     )
-                now = clock.now()
+                now, home = clock.now(), home_of(engine)
                 sql.execute(
                     insert(store_state).values(
                         id=1,
@@ -129,6 +152,8 @@ class Catalog:
                         layout=1,
                         last_commit=0,
                         next_tablet=max(t.id for t in new.placement.tablets) + 1,
+                        incarnation=secrets.token_hex(16),
+                        home=None if home is None else home.pack(),
                     )
                 )
                 sql.execute(insert(seal_keys).values(id=1, secret=secrets.token_bytes(32), created_at=now))
@@ -137,6 +162,7 @@ class Catalog:
                     tx.add_shard(name, root)
                 tx.replace_placement(Placement(()), new.placement)
                 tx.append_topology("created")
+                prepare(tx)
         finally:
             engine.dispose()
 
@@ -154,10 +180,41 @@ class Catalog:
     def writing(self) -> Iterator[Tx]:
         """A transaction that may change things; one at a time over all processes.
 
-        Ends in a commit, or in nothing at all when the block raises.
+        Ends in a commit, or in nothing at all when the block raises. A copy of a store becomes a store of
+        its own before the first one.
         """
+        self.settle()
+        with self.leasing() as tx:
+            yield tx
+
+    @contextmanager
+    def leasing(self) -> Iterator[Tx]:
+        """As `writing`, for what leaves a copy of a store equal to the original: leases."""
         with writing(self._engine) as connection:
             yield Tx(connection, self._clock.now())
+
+    @property
+    def home(self) -> Home | None:
+        """Where the catalog's file lies now."""
+        return home_of(self._engine)
+
+    def settle(self) -> None:
+        """Find out whether this catalog is a copy that was not written to yet; then `when_copied` is called.
+
+        Raises:
+            StoreCopied: nobody said what is to be done then.
+        """
+        here = self.home
+        if here is None or here == self._settled:
+            return
+        with self.reading() as tx:
+            known = tx.identity().home
+        if known is not None and not here.is_place_of(known):
+            self.when_copied()
+        self._settled = here
+
+    def _refuse_copy(self) -> None:
+        raise StoreCopied("the catalog is a copy, and not a store of its own yet; open it as a store")
 
     def versions(self) -> tuple[int, int]:
         """(layout, last commit), the cheapest look at whether anything changed."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, delete, insert, select, union, update
 
-from elasticscan.base.errors import AlreadyExists, IndexNotFound
+from elasticscan.base.errors import AlreadyExists, IndexNotFound, WriteConflict
 from elasticscan.catalog.placement import PlacementTx, decoding
-from elasticscan.catalog.tables import fragments, index_runs, indexes, shards, statistics
+from elasticscan.catalog.tables import condemned, fragments, index_runs, indexes, shards, statistics
 from elasticscan.topology import (
     Fragment,
     FragmentStatistics,
@@ -24,6 +24,26 @@ from elasticscan.topology import (
     unpack_statistics,
 )
 
+Item = TypeVar("Item")
+
+_MOST_AT_ONCE = 500  # values in one condition; databases have limits of some thousands
+
+
+class DroppedFile(NamedTuple):
+    """A file that nothing refers to any more: of a fragment, or of a run of it."""
+
+    shard: int
+    path: str
+    fragment: int
+    run: int | None
+    dropped_at: float
+
+
+def _parts(items: Iterable[Item]) -> Iterator[list[Item]]:
+    found = list(items)
+    for start in range(0, len(found), _MOST_AT_ONCE):
+        yield found[start : start + _MOST_AT_ONCE]
+
 
 class FragmentTx(PlacementTx):
     """Fragments, their statistics, and the runs of secondary indexes."""
@@ -31,6 +51,20 @@ class FragmentTx(PlacementTx):
     def add_fragments(
         self, table: int, staged: Iterable[StagedFragment], min_commit: int, max_commit: int
     ) -> None:
+        """Enter staged files.
+
+        Raises:
+            WriteConflict: garbage collection has condemned one of them.
+        """
+        staged = list(staged)
+        files = {(f.shard, path) for f in staged for path in (f.path, *(run.path for run in f.runs))}
+        gone = files & self._condemned(path for _, path in files)
+        if gone:
+            raise WriteConflict(
+                "garbage was collected with a grace period shorter than this took, and took files that it "
+                "needed; nothing was changed, try again",
+                path=min(gone)[1],
+            )
         for fragment in staged:
             inserted = self._sql.execute(
                 insert(fragments).values(
@@ -86,21 +120,63 @@ class FragmentTx(PlacementTx):
         query = update(fragments).where(condition, fragments.c.dropped_at.is_(None))
         self._sql.execute(query.values(dropped_at=self.now))
 
-    def dropped_files(self, before: float) -> frozenset[tuple[int, str]]:
-        """(shard, path) of the files of fragments and runs that were dropped by then."""
+    def dropped_files(self) -> tuple[DroppedFile, ...]:
+        """The files of fragments and runs that were dropped, and not forgotten yet."""
         f, r = fragments.c, index_runs.c
-        gone = select(f.shard_id, f.path).where(f.dropped_at <= before)
-        runs = select(f.shard_id, r.path).join(fragments, f.id == r.fragment_id)
-        found = runs.where((f.dropped_at <= before) | (r.dropped_at <= before))
-        return frozenset((row.shard_id, row.path) for row in self._sql.execute(union(gone, found)))
+        gone = select(f.id, f.shard_id, f.path, f.dropped_at).where(f.dropped_at.is_not(None))
+        runs = select(r.id, f.id, f.shard_id, r.path, f.dropped_at, r.dropped_at).join(
+            fragments, f.id == r.fragment_id
+        )
+        of_runs = self._sql.execute(runs.where(f.dropped_at.is_not(None) | r.dropped_at.is_not(None)))
+        found = [
+            DroppedFile(shard, path, fragment, None, at)
+            for fragment, shard, path, at in self._sql.execute(gone)
+        ]
+        for run, fragment, shard, path, *times in of_runs:
+            at = min(time for time in times if time is not None)
+            found.append(DroppedFile(shard, path, fragment, run, at))
+        return tuple(found)
 
-    def forget_dropped(self, before: float) -> None:
-        """The catalog no longer knows what `dropped_files` named."""
-        gone = select(fragments.c.id).where(fragments.c.dropped_at <= before)
-        theirs = index_runs.c.fragment_id.in_(gone)
-        self._sql.execute(delete(index_runs).where(theirs | (index_runs.c.dropped_at <= before)))
-        self._sql.execute(delete(statistics).where(statistics.c.fragment_id.in_(gone)))
-        self._sql.execute(delete(fragments).where(fragments.c.dropped_at <= before))
+    def forget_dropped(self, files: Iterable[DroppedFile]) -> None:
+        """The catalog no longer knows files that are not there any more."""
+        found = list(files)
+        for part in _parts({file.run for file in found if file.run is not None}):
+            self._sql.execute(delete(index_runs).where(index_runs.c.id.in_(part)))
+        for part in _parts({file.fragment for file in found if file.run is None}):
+            self._sql.execute(delete(index_runs).where(index_runs.c.fragment_id.in_(part)))
+            self._sql.execute(delete(statistics).where(statistics.c.fragment_id.in_(part)))
+            self._sql.execute(delete(fragments).where(fragments.c.id.in_(part)))
+
+    def condemn(self, files: Iterable[tuple[int, str]]) -> frozenset[tuple[int, str]]:
+        """Files that nothing may refer to any more, because they are about to go; those that it may not.
+
+        A file that is known by now is spared. After this transaction no commit can enter the others, so
+        they are removed without a lock.
+        """
+        wanted = frozenset(files) - self.known_paths()
+        new = wanted - self._condemned(path for _, path in wanted)
+        if new:
+            rows = [{"shard_id": shard, "path": path} for shard, path in new]
+            self._sql.execute(insert(condemned), rows)
+        return wanted
+
+    def pardon(self, files: Iterable[tuple[int, str]]) -> None:
+        """Condemned files that are gone from where they were."""
+        for shard, path in files:
+            this = (condemned.c.shard_id == shard, condemned.c.path == path)
+            self._sql.execute(delete(condemned).where(*this))
+
+    def condemned(self) -> tuple[tuple[int, str], ...]:
+        """All files that are condemned and not pardoned: a collection is under way, or died."""
+        rows = self._sql.execute(select(condemned.c.shard_id, condemned.c.path))
+        return tuple((row.shard_id, row.path) for row in rows)
+
+    def _condemned(self, paths: Iterable[str]) -> frozenset[tuple[int, str]]:
+        found = []
+        for part in _parts(set(paths)):
+            query = select(condemned.c.shard_id, condemned.c.path).where(condemned.c.path.in_(part))
+            found += [(row.shard_id, row.path) for row in self._sql.execute(query)]
+        return frozenset(found)
 
     def known_paths(self) -> frozenset[tuple[int, str]]:
         """(shard, path) of every file that the catalog refers to, dropped ones included.
@@ -195,11 +271,17 @@ class FragmentTx(PlacementTx):
         return tuple(f for f in self.fragments(table=index.table) if f.id not in having)
 
     def add_runs(self, index: IndexInfo, fragment: int, runs: Iterable[StagedRun]) -> bool:
-        """Give a fragment its runs. False, and nothing changed, when it is gone or has them already."""
+        """Give a fragment its runs.
+
+        False, and nothing changed, when it is gone or has them already, or the runs were taken for garbage.
+        """
+        runs = list(runs)
         live = select(fragments.c.id).where(fragments.c.id == fragment, fragments.c.dropped_at.is_(None))
         r = index_runs.c
         having = select(r.id).where(r.fragment_id == fragment, r.index_id == index.id)
         if not self._sql.execute(live).first() or self._sql.execute(having).first():
+            return False
+        if self._condemned(run.path for run in runs):
             return False
         return self._insert_runs(fragment, runs)
 

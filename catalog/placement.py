@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from elasticscan.base.errors import (
     AlreadyExists,
-    InvalidOption,
     InvalidTopologyChange,
     ShardNotFound,
     SnapshotNotFound,
@@ -21,6 +21,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import MAX_SLOTS
+from elasticscan.catalog.home import Home
 from elasticscan.catalog.tables import seal_keys, shards, store_state, tablets, topologies
 from elasticscan.topology import Placement, Shard, Tablet, Topology
 
@@ -39,6 +40,23 @@ class StoreInfo:
     created_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which store a catalog is of, which of its copies it is, and how far it got.
+
+    Attributes:
+        incarnation: 32 hexadecimal digits; another one since a copy was written to, or adopted.
+        home: where the catalog's file lay when the incarnation began; None for a database.
+        layout, last_commit: as of `versions`.
+    """
+
+    store_id: str
+    incarnation: str
+    home: Home | None
+    layout: int
+    last_commit: int
+
+
 class PlacementTx:
     """Reads and changes of where things are. `now` is the time that new rows are stamped with."""
 
@@ -54,6 +72,37 @@ class PlacementTx:
         with decoding("the store's state"):
             _check_state(row)
         return StoreInfo(*row)
+
+    def identity(self) -> Identity:
+        s = store_state.c
+        row = self._sql.execute(select(s.store_id, s.incarnation, s.home, s.layout, s.last_commit)).one()
+        with decoding("the store's identity"):
+            home = None if row.home is None else Home.unpack(row.home)
+            return Identity(str(row.store_id), str(row.incarnation), home, row.layout, row.last_commit)
+
+    def take_incarnation(self, incarnation: str, home: Home | None, at_least: tuple[int, int]) -> None:
+        """Become another copy of the store than all others; a new secret makes keys of theirs be refused.
+
+        Layout and commit numbers go on beyond `at_least`, so that none means two things.
+        """
+        layout, commit = self.versions()
+        self._sql.execute(
+            update(store_state).values(
+                incarnation=incarnation,
+                home=None if home is None else home.pack(),
+                layout=max(layout, at_least[0]) + 1,
+                last_commit=max(commit, at_least[1]),
+            )
+        )
+        self.replace_seal_keys()
+
+    def replace_seal_keys(self) -> None:
+        """One fresh secret in the place of all others; what they sealed is refused."""
+        newest = self._sql.execute(select(func.max(seal_keys.c.id))).scalar() or 0
+        self._sql.execute(delete(seal_keys))
+        number = newest % MAX_SECRET + 1
+        secret = secrets.token_bytes(SECRET_BYTES)
+        self._sql.execute(insert(seal_keys).values(id=number, secret=secret, created_at=self.now))
 
     def seal_keys(self) -> dict[int, bytes]:
         rows = self._sql.execute(select(seal_keys.c.id, seal_keys.c.secret))
@@ -76,13 +125,12 @@ class PlacementTx:
 
     # Shards
 
-    def shards(self) -> tuple[Shard, ...]:
-        query = select(shards).where(shards.c.removed_at.is_(None)).order_by(shards.c.id)
+    def shards(self, removed: bool = False) -> tuple[Shard, ...]:
+        """The store's shards; with `removed`, all there ever were: files of those may still be in use."""
+        query = select(shards).order_by(shards.c.id)
+        if not removed:
+            query = query.where(shards.c.removed_at.is_(None))
         return tuple(Shard(r.id, r.name, r.root, bool(r.draining)) for r in self._sql.execute(query))
-
-    def shard_roots(self) -> dict[int, str]:
-        """Roots of all shards there ever were: files of a removed one may still be in use."""
-        return {r.id: r.root for r in self._sql.execute(select(shards.c.id, shards.c.root))}
 
     def shard_named(self, name: str) -> Shard:
         found = [shard for shard in self.shards() if shard.name == name]
@@ -96,12 +144,6 @@ class PlacementTx:
             if shard.name == name:
                 raise AlreadyExists(
                     f"the store already has a shard {name!r}; choose another name", shard=name
-                )
-            if _within(root, shard.root) or _within(shard.root, root):
-                raise InvalidOption(
-                    f"the storage of shard {name!r}, {root}, overlaps with {shard.root} of {shard.name!r}; "
-                    "each shard needs a place of its own, where its garbage can be collected",
-                    option="shards",
                 )
         newest = self._sql.execute(select(func.max(shards.c.id))).scalar()
         shard = Shard((newest or 0) + 1, name, root)
@@ -216,10 +258,6 @@ def _check_state(row: Any) -> None:
     for seconds in (row.retention_seconds, row.created_at):
         if not isinstance(seconds, (int, float)):
             raise ValueError(f"{seconds!r} is no time in seconds")
-
-
-def _within(root: str, other: str) -> bool:
-    return f"{root.rstrip('/')}/".startswith(f"{other.rstrip('/')}/")
 
 
 def _pack_topology(topology: Topology) -> bytes:

@@ -47,6 +47,9 @@ store_state = Table(
     Column("layout", BigInteger, nullable=False),
     Column("last_commit", BigInteger, nullable=False),
     Column("next_tablet", Integer, nullable=False),
+    # Which of all copies of the catalog this is, and where it lay when that was settled.
+    Column("incarnation", String(32), nullable=False),
+    Column("home", Text),
 )
 
 seal_keys = Table(
@@ -175,6 +178,14 @@ index_runs = Table(
     Column("histogram", LargeBinary, nullable=False),
     Column("dropped_at", Float),
     Index("index_runs_by_fragment", "fragment_id", "index_id"),
+)
+
+# Files that garbage collection is about to take: no commit may refer to them any more.
+condemned = Table(
+    "condemned_files",
+    metadata,
+    Column("shard_id", Integer, primary_key=True, autoincrement=False),
+    Column("path", String(255), primary_key=True),
 )
 
 moves = Table(

@@ -53,5 +53,5 @@ def _one_page(store: Store, key: str, page_rows: int) -> Page:
 def end_lease(store: Store, key: str | None) -> None:
     """Let go of a scan's snapshot before its lease runs out: nobody will go on with it."""
     if key is not None:
-        with store.context.catalog.writing() as tx:
+        with store.context.catalog.leasing() as tx:
             tx.end_lease(store.context.sealer.open(key).lease)

@@ -43,7 +43,7 @@ def explanation(store: Store, scan: Scan) -> pa.RecordBatch:
     """
     assert scan.choice is not None, "a scan that begins has chosen"
     assert scan.key is not None, "a scan that was not begun has slots left"
-    with store.context.catalog.writing() as tx:
+    with store.context.catalog.leasing() as tx:
         tx.end_lease(store.context.sealer.open(scan.key).lease)
     chosen = scan.choice.candidate
     return pa.RecordBatch.from_pylist(

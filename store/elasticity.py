@@ -10,6 +10,7 @@ from elasticscan.base.errors import InvalidTopologyChange, MoveInProgress, TryAg
 from elasticscan.catalog import Tx
 from elasticscan.store.context import Context
 from elasticscan.store.mover import Mover, new_owner, owner_is_gone
+from elasticscan.store.roots import Claims
 from elasticscan.topology import (
     MovePlan,
     Placement,
@@ -51,9 +52,10 @@ class Elasticity:
         """
         owner = new_owner()
         for attempt in range(EXPAND_ROUNDS):
-            with self._context.catalog.writing() as tx:
+            claims = Claims()
+            with self._context.catalog.writing() as tx, claims.undone_on_errors():
                 for name, root in new if attempt == 0 else ():
-                    _add_or_take_back(tx, name, root)
+                    self._add_or_take_back(tx, claims, name, root)
                 plans = self._plan(tx, owner)
             if not plans:
                 break
@@ -130,6 +132,19 @@ class Elasticity:
         if plans or draining:
             self._publish("interrupted moves resumed")
         return moved
+
+    def _add_or_take_back(self, tx: Tx, claims: Claims, name: str, root: str) -> None:
+        there = tx.shards()
+        known = next((shard for shard in there if shard.name == name), None)
+        if known is not None and known.draining:
+            tx.set_draining(known.id, False)
+            return
+        active = [shard.id for shard in there if not shard.draining]
+        if known is None or not plan_balance(tx.placement(), active):
+            added = tx.add_shard(
+                name, root
+            )  # says so, when the name is taken and there is nothing left to do
+            self._context.claim(claims, added, [shard.id for shard in there])
 
     # How plans are carried out
 
@@ -231,13 +246,3 @@ class Elasticity:
             raise MoveInProgress(
                 f"tablet {tablet_id} is being moved; try again when it has arrived", tablet=tablet_id
             )
-
-
-def _add_or_take_back(tx: Tx, name: str, root: str) -> None:
-    known = next((shard for shard in tx.shards() if shard.name == name), None)
-    if known is not None and known.draining:
-        tx.set_draining(known.id, False)
-        return
-    active = [shard.id for shard in tx.shards() if not shard.draining]
-    if known is None or not plan_balance(tx.placement(), active):
-        tx.add_shard(name, root)  # says so, when the name is taken and there is nothing left to do

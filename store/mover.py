@@ -111,6 +111,9 @@ class Mover:
             raise
 
     def _copy_and_switch(self, move: _Progress) -> None:
+        # The source's files become garbage, the target's may be none yet: both have to be what they should.
+        for shard in (move.plan.source, move.plan.target):
+            self._context.writable_disk(shard)
         self._advance(move, Event.START_COPY)
         for _ in range(MOST_ROUNDS):
             self._copy_round(move)
@@ -144,7 +147,7 @@ class Mover:
 
     def _copy(self, move: _Progress, sources: list[PageSource], upto: int) -> int:
         target = move.plan.target
-        to = Destination(self._context.disk_of(target), target, self._context.origin("move"))
+        to = Destination(self._context.writable_disk(target), target, self._context.origin("move"))
         size = 0
         for source in sources:
             bounds = Bounds(move.copied_to + 1, upto)
@@ -193,6 +196,7 @@ class Mover:
                     tx.add_fragments(table_id, staged, copied.min_commit, copied.max_commit)
             tx.end_move(plan.tablet, self.owner)
         move.phase = advance(move.phase, Event.SWITCHED)
+        self._context.note_newest((plan.source, plan.target))
         self._checkpoint(str(move.phase))
 
     def _check_still_right(self, tx: Tx, move: _Progress) -> None:

@@ -266,7 +266,7 @@ def lease_snapshot(
     Raises:
         TableChanged, SnapshotNotFound, SnapshotExpired: it cannot be read.
     """
-    with context.catalog.writing() as tx:
+    with context.catalog.leasing() as tx:
         at = tx.versions()[1] if snapshot is None else snapshot
         tx.take_lease(lease, table, at, "scan", LEASE_SECONDS)
         return at, context.newest_topology(tx)
@@ -287,7 +287,7 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
             or tx.lease_end(key.lease) - tx.now > FRESH_LEASE * LEASE_SECONDS
         ):
             return table
-    with context.catalog.writing() as tx:
+    with context.catalog.leasing() as tx:
         table = _readable_table(tx, key)
         if not tx.renew_lease(key.lease, LEASE_SECONDS):
             tx.take_lease(key.lease, table, key.snapshot, "scan", LEASE_SECONDS)
@@ -299,7 +299,7 @@ def end_lease(context: Context, lease: str) -> None:
     with context.catalog.reading() as tx:
         if not tx.lease_end(lease):
             return
-    with context.catalog.writing() as tx:
+    with context.catalog.leasing() as tx:
         tx.end_lease(lease)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.clock import Clock, SystemClock
-from elasticscan.base.errors import InvalidOption, ShardUnavailable, StoreNotFound
+from elasticscan.base.errors import InvalidOption, StoreNotFound
 from elasticscan.base.hashing import HASHES, slots_of
 from elasticscan.base.limits import (
     DEFAULT_PAGE_BYTES,
@@ -17,9 +17,11 @@ from elasticscan.base.limits import (
     DEFAULT_SLOTS,
     DEFAULT_TABLETS,
     GC_GRACE_SECONDS,
+    GC_SHARE,
     MAX_PAGE_ROWS,
     MAX_SLOTS,
     RETENTION_SECONDS,
+    TRASH_SECONDS,
     check_name,
 )
 from elasticscan.catalog import Catalog, Commit, NewStore
@@ -27,13 +29,16 @@ from elasticscan.reader import ContinuationKey, Predicate
 from elasticscan.storage import Disk, check_definition, open_disk, stored_schema
 from elasticscan.store import arguments, upkeep, writer
 from elasticscan.store.access import AUTO, Wish
+from elasticscan.store.adoption import Adopted, adopt, settle_copy
 from elasticscan.store.arguments import MAX_ID, MAX_NUMBER, MAX_PAGE_BYTES, MAX_PARALLEL
 from elasticscan.store.changes import ChangeScan, check_kept
+from elasticscan.store.collector import Collected, collect_garbage
 from elasticscan.store.context import Context
 from elasticscan.store.elasticity import Elasticity, OnProgress
+from elasticscan.store.garbage import Rules
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.location import Location
-from elasticscan.store.roots import check_free, claim
+from elasticscan.store.making import make_store, new_roots
 from elasticscan.store.scan import Scan, begin_scan, columns_of, keep_lease
 from elasticscan.store.schema_changes import add_columns
 from elasticscan.store.status import status_of
@@ -104,20 +109,8 @@ class Store:
             raise InvalidOption(f"hash={hash!r} must be one of {', '.join(HASHES)}", option="hash")
         placement = initial_placement(slots, tablets, range(1, len(names) + 1))
         roots = tuple((name, location.stored_root(name, given.get(name))) for name in names)
-        opened = [_disk_at(disks, location.root(root)) for _, root in roots]
-        there_already = location.exists()
-        if there_already:
-            location.check_not_empty()
-        location.make()
-        for (_, root), disk in zip(roots, opened, strict=True):
-            location.make_root(root)
-            if not there_already:  # else the catalog has a better word for it
-                check_free(disk, root)
-        Catalog.create(location.catalog_url, clock, str(uri), NewStore(roots, placement, hash, kept))
-        store = cls.open(uri, clock, disks)
-        for disk in opened:
-            claim(disk, store.context.info.store_id)
-        return store
+        make_store(location, disks, clock, NewStore(roots, placement, hash, kept))
+        return cls.open(uri, clock, disks)
 
     @classmethod
     def open(
@@ -141,7 +134,9 @@ class Store:
             )
         location.check_not_empty()
         catalog = Catalog(location.catalog_url, clock, str(uri))
-        return cls(Context(catalog, clock, lambda root: disks(location.root(root))), location, disks)
+        context = Context(catalog, clock, location, disks)
+        catalog.when_copied = lambda: settle_copy(context)
+        return cls(context, location, disks)
 
     def close(self) -> None:
         """Let go of database connections."""
@@ -458,15 +453,9 @@ class Store:
         names, _ = arguments.shards(names)
         for name in names:
             check_name("shard", name)
-        stored = [self._location.stored_root(name, roots.get(name)) for name in names]
-        disks = [_disk_at(self._disks, self._location.root(root)) for root in stored]
-        new = []
-        for name, root, disk in zip(names, stored, disks, strict=True):
-            self._location.make_root(root)
-            check_free(disk, root, self._context.info.store_id)
-            claim(disk, self._context.info.store_id)
-            new.append((name, root))
-        return how.expand(new)
+        new = [(name, self._location.stored_root(name, roots.get(name))) for name in names]
+        with new_roots(self._context, self._disks, new):
+            return how.expand(new)
 
     def contract(self, shard: str) -> Topology:
         """Move all tablets off a shard and remove it."""
@@ -507,13 +496,49 @@ class Store:
         tables = self.tables() if name is None else (self.table(name),)
         return sum(upkeep.compact(self._context, table) for table in tables)
 
-    def collect_garbage(self, grace_seconds: float = GC_GRACE_SECONDS) -> int:
-        """Remove files that nothing has needed for the grace period; returns how many.
+    def collect_garbage(
+        self,
+        grace_seconds: float = GC_GRACE_SECONDS,
+        dry_run: bool = False,
+        trash_seconds: float = TRASH_SECONDS,
+        share: float = GC_SHARE,
+    ) -> Collected:
+        """Remove files that nothing has needed for the grace period, as far as that is proven.
 
+        Files that were dropped (by compactions, moves, dropped tables) are deleted; files that the catalog
+        does not know (left by a writer that died) are moved to the trash of their shard and deleted later.
         With a grace period shorter than the longest running write, files that it has staged are
         removed too; its commit is then refused and must be tried again.
+
+        Args:
+            grace_seconds: spare what was needed so recently.
+            dry_run: change nothing, and tell what would be done, and why.
+            trash_seconds: how long files stay in the trash; with 0 they do not get there.
+            share: most of a shard's files (0 to 1) that may go because the catalog does not know them.
+
+        Raises:
+            StoreDamaged, CatalogOutdated, WrongRoot, StoreCopied, GarbageRefused: nothing was removed.
         """
-        return upkeep.collect_garbage(self._context, arguments.seconds("grace_seconds", grace_seconds))
+        rules = Rules(
+            arguments.seconds("grace_seconds", grace_seconds),
+            arguments.seconds("trash_seconds", trash_seconds),
+            arguments.share("share", share),
+        )
+        return collect_garbage(self._context, rules, arguments.flag("dry_run", dry_run))
+
+    def adopt(self) -> Adopted:
+        """Make this catalog the owner of its shards, though it is an older copy, or a copy of another one.
+
+        For after a backup of the catalog was put back, or where a copied store shall take over shards that
+        it shares with the original. Commits that this catalog does not know are lost, all continuation keys
+        and stream offsets from before are refused, and other copies cannot write to these shards any more.
+
+        Raises:
+            ShardUnavailable: a shard is away.
+            WrongRoot: a root is another store's, or another shard's.
+            StoreDamaged: the catalog is not as it was written.
+        """
+        return adopt(self._context)
 
     def verify(self) -> list[str]:
         """Compare every fragment with its checksum; returns what is wrong, one text each."""
@@ -526,16 +551,3 @@ class Store:
 
 def _tablet(option: str, value: int) -> int:
     return arguments.whole_number(option, value, 0, MAX_ID)
-
-
-def _disk_at(disks: Callable[[str], Disk], root: str) -> Disk:
-    """A new shard's disk; nothing is made there yet."""
-    try:
-        return disks(root)
-    except (ValueError, NotImplementedError) as error:  # Arrow's words for what is no place it knows
-        raise InvalidOption(
-            f"{root} cannot be a shard's storage: {error}; name a directory or a URI that pyarrow.fs knows",
-            option="shards",
-        ) from error
-    except OSError as error:
-        raise ShardUnavailable(f"the shard's storage {root} cannot be used: {error}", root=root) from error
