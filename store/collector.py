@@ -134,20 +134,21 @@ class _Collection:
         yield from (each for each in planned.decisions if each.action is Action.KEEP)
         going = [each for each in planned.decisions if each.action is not Action.KEEP]
         try:
-            self._pardon_gone(look)
+            self._book(look, self._gone(look), planned.vanished)
             for start in range(0, len(going), BATCH_FILES):
                 yield from self._take(look, going[start : start + BATCH_FILES])
         except ShardUnavailable as error:
             self.skipped.append((look.shard.name, str(error)))
 
-    def _pardon_gone(self, look: _Look) -> None:
-        """A collection that died may have left files condemned that it had moved."""
+    def _gone(self, look: _Look) -> list[tuple[int, str]]:
+        """What a collection that died had condemned and moved."""
         with self._context.catalog.reading() as tx:
-            gone = [each for each in tx.condemned() if each[0] in look.shelf.ids]
-        gone = [(shard, path) for shard, path in gone if path not in look.shelf.files]
-        if gone:
-            with self._context.catalog.writing() as tx:
-                tx.pardon(gone)
+            condemned = tx.condemned()
+        return [
+            (shard, path)
+            for shard, path in condemned
+            if shard in look.shelf.ids and path not in look.shelf.files
+        ]
 
     def _take(self, look: _Look, batch: Sequence[Decision]) -> list[Decision]:
         disk = self._context.writable_disk(look.shard.id)
@@ -163,14 +164,13 @@ class _Collection:
                 _act(disk, look.shelf, each)
                 done.append(each)
         finally:
-            self._book(look, files, done)
+            gone = {each.path for each in done}
+            self._book(look, [file for file in files if file[1] in gone], gone)
         return done
 
-    def _book(self, look: _Look, condemned: Iterable[tuple[int, str]], done: Sequence[Decision]) -> None:
+    def _book(self, look: _Look, pardoned: Sequence[tuple[int, str]], gone: Iterable[str]) -> None:
         """What is gone is known no more."""
-        gone = {each.path for each in done}
         forgotten = [file for path in gone for file in look.dropped.get(path, ())]
-        pardoned = [(shard, path) for shard, path in condemned if path in gone]
         if forgotten or pardoned:
             with self._context.catalog.writing() as tx:
                 tx.forget_dropped(forgotten)

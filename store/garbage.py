@@ -112,9 +112,11 @@ class Plan:
         ahead: the newest commit that a file knows and the catalog does not; 0 when there is none.
         unknown, of: how many files would go because the catalog does not know them, and of how many; only
             set where that is too much at once.
+        vanished: dropped files that are gone already.
     """
 
     decisions: tuple[Decision, ...]
+    vanished: tuple[str, ...] = ()
     ahead: int = 0
     unknown: int = 0
     of: int = 0
@@ -182,7 +184,12 @@ def plan(
             draft.decide(shelf, path, Action.KEEP, "it has no name that elasticscan gives")
     unknown, of = _share_of_unknown(shelf, draft.decisions)
     too_many = unknown > rules.few and unknown > rules.share * of
-    return Plan(tuple(draft.decisions), draft.ahead, *((unknown, of) if too_many else (0, 0)))
+    vanished = tuple(
+        path
+        for path, seconds in sorted(shelf.dropped.items())
+        if path not in shelf.files and seconds >= rules.grace_seconds
+    )
+    return Plan(tuple(draft.decisions), vanished, draft.ahead, *((unknown, of) if too_many else (0, 0)))
 
 
 def _newer(found: Manifest, newest_commit: int) -> int:
