@@ -200,7 +200,7 @@ class Claims:
 def _content(disk: Disk, path: str) -> bytes | None:
     try:
         file = disk.open(path)
-        return file.read_at(0, min(file.size, MOST_BYTES)).to_pybytes()
+        return bytes(file.read_at(0, min(file.size, MOST_BYTES)))
     except FragmentDamaged:  # there is no such file
         return None
 

@@ -98,12 +98,16 @@ def _publish(
                     table=table.name,
                 )
             if attempt >= ATTEMPTS_WITHOUT_LOCK:  # nothing can change now, so this one is the last
-                fragments = reroute(table, fragments, tx.placement(), context.writable_disk, context.origin(kind))
+                fragments = reroute(
+                    table, fragments, tx.placement(), context.writable_disk, context.origin(kind)
+                )
                 fragments = with_runs(context, table, tx.indexes(table.id), fragments)
             if _in_place(tx, fragments) and not missing_runs(tx.indexes(table.id), fragments):
                 context.check_not_collected(fragments)
                 return tx.add_commit(table.id, _told_kind(kind, fragments), fragments, txn), fragments
-        fragments = reroute(table, fragments, context.placement(), context.writable_disk, context.origin(kind))
+        fragments = reroute(
+            table, fragments, context.placement(), context.writable_disk, context.origin(kind)
+        )
         fragments = with_runs(context, table, context.indexes(table.id), fragments)
     raise AssertionError("unreachable")
 
