@@ -37,10 +37,11 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
     claims = Claims()
 
     def claim_all(tx: Tx) -> None:
-        me = tx.identity()
-        for shard, disk in zip(tx.shards(), opened, strict=True):
+        me, shards = tx.identity(), tx.shards()
+        known = [shard.id for shard in shards]
+        for shard, disk in zip(shards, opened, strict=True):
             marker = Marker(me.store_id, me.incarnation, shard.id, shard.name)
-            claims.claim(disk, location.root(shard.root), marker, ())
+            claims.claim(disk, location.root(shard.root), marker, known)
 
     with _taken_back(location, [root for _, root in new.shards], catalog=True), claims.undone_on_errors():
         Catalog.create(location.catalog_url, clock, location.uri, new, claim_all)
