@@ -32,8 +32,8 @@ How the parts work together, operation by operation, and what each conflicts wit
 from elasticscan.store.adoption import Adopted
 from elasticscan.store.collector import Collected
 from elasticscan.store.elasticity import Elasticity, OnProgress
-from elasticscan.store.repair import RepairReport, repair_store
 from elasticscan.store.garbage import Action, Decision
+from elasticscan.store.repair import RepairReport, repair_store
 from elasticscan.store.scan import Page, Scan, restrict_key
 from elasticscan.store.store import Store
 from elasticscan.store.writer import check_no_key_twice, publish, stage, tombstones_of
