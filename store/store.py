@@ -541,7 +541,7 @@ class Store:
         return adopt(self._context)
 
     def verify(self) -> list[str]:
-        """Compare every fragment with its checksum; returns what is wrong, one text each."""
+        """Look at every root's marker, and read every file; returns what is wrong, one text each."""
         return [str(error) for error in upkeep.verify(self._context)]
 
     def status(self) -> dict[str, Any]:

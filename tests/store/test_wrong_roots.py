@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from elasticscan.base.errors import InvalidOption, ShardUnavailable, WrongRoot
+from elasticscan.base.errors import CatalogOutdated, InvalidOption, ShardUnavailable, WrongRoot
 from elasticscan.store import Store
 from elasticscan.store.aliases import Place, check_apart, place_of, with_home
-from elasticscan.store.roots import MARK, MARKER
+from elasticscan.store.roots import MARK, MARKER, read_mark
 from tests.store.root_scenarios import SCENARIOS, Scenario, count, made, root, rows
 
 
@@ -137,6 +139,37 @@ def test_a_torn_mark_says_nothing(tmp_path: Path, content: bytes) -> None:
         (root(store, "a") / MARK).write_bytes(content)
         assert store.write("t", rows()) == 3
         assert content not in (root(store, "a") / MARK).read_bytes()[: len(content) or 0] or not content
+
+
+def test_an_older_catalog_that_is_another_file_is_noticed_as_well(tmp_path: Path) -> None:
+    """Put back by renaming it, it looks like a copy: that must not make it the owner of newer shards."""
+    with made(tmp_path / "store") as store:
+        saved = tmp_path / "saved.db"
+        newest = sqlite3.connect(tmp_path / "store" / "catalog.db")
+        with closing(newest), closing(sqlite3.connect(saved)) as copy:
+            newest.backup(copy)
+        store.write("t", rows(1_000))
+    saved.rename(tmp_path / "store" / "catalog.db")
+    with Store.open(tmp_path / "store") as store:
+        for change in (lambda: store.write("t", rows()), lambda: store.collect_garbage(0)):
+            with pytest.raises(CatalogOutdated):
+                change()
+        assert count(store) == len(rows())
+        store.adopt()
+        assert store.write("t", rows(5_000)) == 4
+
+
+def test_commits_leave_marks_where_they_wrote(tmp_path: Path) -> None:
+    with made(tmp_path / "store", ("a",)) as store:
+        before = store.write("t", rows())
+        mark = read_mark(store.context.disk_of(1))
+        assert mark is not None
+        assert (mark.layout, mark.commit) == store.context.catalog.versions()
+        assert mark.commit == before
+        store.compact()
+        mark = read_mark(store.context.disk_of(1))
+        assert mark is not None
+        assert (mark.layout, mark.commit) == store.context.catalog.versions()
 
 
 def test_a_store_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
