@@ -22,7 +22,7 @@ from elasticscan.base.errors import (
 from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.catalog.home import Home
-from elasticscan.catalog.tables import seal_keys, shards, store_state, tablets, topologies
+from elasticscan.catalog.tables import lost_commits, seal_keys, shards, store_state, tablets, topologies
 from elasticscan.topology import Placement, Shard, Tablet, Topology
 
 SECRET_BYTES = 32
@@ -86,6 +86,8 @@ class PlacementTx:
         Layout and commit numbers go on beyond `at_least`, so that none means two things.
         """
         layout, commit = self.versions()
+        if at_least[1] > commit:
+            self._sql.execute(insert(lost_commits).values(first=commit + 1, last=at_least[1]))
         self._sql.execute(
             update(store_state).values(
                 incarnation=incarnation,
@@ -95,6 +97,11 @@ class PlacementTx:
             )
         )
         self.replace_seal_keys()
+
+    def lost_commits(self) -> tuple[tuple[int, int], ...]:
+        """Commits [first, last] that this catalog never knew."""
+        rows = self._sql.execute(select(lost_commits).order_by(lost_commits.c.first))
+        return tuple((row.first, row.last) for row in rows)
 
     def replace_seal_keys(self) -> None:
         """One fresh secret in the place of all others; what they sealed is refused."""

@@ -180,6 +180,14 @@ index_runs = Table(
     Index("index_runs_by_fragment", "fragment_id", "index_id"),
 )
 
+# Commits [first, last] that were in a newer catalog, which was lost: their numbers are not used again.
+lost_commits = Table(
+    "lost_commits",
+    metadata,
+    Column("first", RowId, primary_key=True, autoincrement=False),
+    Column("last", BigInteger, nullable=False),
+)
+
 # Files that garbage collection is about to take: no commit may refer to them any more.
 condemned = Table(
     "condemned_files",

@@ -602,6 +602,7 @@ def test_a_new_incarnation_has_one_secret_of_its_own_and_goes_on_beyond_what_was
         after = tx.identity()
         assert (after.incarnation, after.home, after.store_id) == ("f" * 32, None, before.store_id)
         assert (after.layout, after.last_commit) == (before.layout + 10, before.last_commit + 7)
+        assert tx.lost_commits() == ((before.last_commit + 1, before.last_commit + 7),)
         (number,) = tx.seal_keys()
         assert number not in secrets
         assert tx.seal_keys()[number] not in secrets.values()
