@@ -44,6 +44,10 @@
         ├── StoreTooOld             ES_STORE_TOO_OLD
         ├── StoreDamaged            ES_STORE_DAMAGED
         ├── ShardUnavailable        ES_SHARD_UNAVAILABLE
+        ├── WrongRoot               ES_WRONG_ROOT            a shard's root that is another one's
+        ├── StoreCopied             ES_STORE_COPIED          a copy whose shards are the original's
+        ├── CatalogOutdated         ES_CATALOG_OUTDATED      older than what its shards know
+        ├── GarbageRefused          ES_GARBAGE_REFUSED       too much at once
         ├── DiskFull                ES_DISK_FULL
         ├── FragmentDamaged         ES_FRAGMENT_DAMAGED
         └── CoverageBroken          ES_COVERAGE_BROKEN
@@ -259,6 +263,22 @@ class StoreDamaged(OperatorNeeded):
 
 class ShardUnavailable(OperatorNeeded):
     code = "ES_SHARD_UNAVAILABLE"
+
+
+class WrongRoot(OperatorNeeded):
+    code = "ES_WRONG_ROOT"
+
+
+class StoreCopied(OperatorNeeded):
+    code = "ES_STORE_COPIED"
+
+
+class CatalogOutdated(OperatorNeeded):
+    code = "ES_CATALOG_OUTDATED"
+
+
+class GarbageRefused(OperatorNeeded):
+    code = "ES_GARBAGE_REFUSED"
 
 
 class DiskFull(OperatorNeeded):

@@ -24,6 +24,12 @@ MAX_PAGE_ROWS: Final = 1 << 24
 LEASE_SECONDS: Final = 3_600
 RETENTION_SECONDS: Final = 7 * 86_400
 GC_GRACE_SECONDS: Final = 3_600
+TRASH_SECONDS: Final = 7 * 86_400
+
+# Garbage that the catalog never knew is a small part of a shard, or something is wrong with the
+# catalog. Few files are no part worth counting.
+GC_SHARE: Final = 0.5
+GC_FEW_FILES: Final = 20
 
 # A row's encoded primary key (`order_keys`), and its key in an index (`value_keys`). They are what a scan's
 # positions are made of.

@@ -35,7 +35,24 @@ should go where is planned in `elasticscan.topology` and carried out by `elastic
 
 from elasticscan.catalog.catalog import Catalog, MoveRow, NewStore, Tx
 from elasticscan.catalog.commits import Commit, Txn
+from elasticscan.catalog.engine import holds_store
+from elasticscan.catalog.fragments import DroppedFile
+from elasticscan.catalog.home import Home
 from elasticscan.catalog.seal_keys import KEYS, SecretTx
-from elasticscan.catalog.state import StoreInfo
+from elasticscan.catalog.state import Identity, StoreInfo
 
-__all__ = ["KEYS", "Catalog", "Commit", "MoveRow", "NewStore", "SecretTx", "StoreInfo", "Tx", "Txn"]
+__all__ = [
+    "KEYS",
+    "Catalog",
+    "Commit",
+    "DroppedFile",
+    "Home",
+    "Identity",
+    "MoveRow",
+    "NewStore",
+    "SecretTx",
+    "StoreInfo",
+    "Tx",
+    "Txn",
+    "holds_store",
+]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from sqlalchemy import select, text
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import AlreadyExists, MoveInProgress, ReadOnlyStore
+from elasticscan.base.errors import AlreadyExists, MoveInProgress, ReadOnlyStore, StoreCopied
 from elasticscan.catalog.checks import CheckTx
 from elasticscan.catalog.connections import Watch, transaction
 from elasticscan.catalog.engine import (
@@ -25,6 +24,7 @@ from elasticscan.catalog.engine import (
     writing,
 )
 from elasticscan.catalog.failures import damaged, decoding, told_plainly
+from elasticscan.catalog.home import Home, home_of
 from elasticscan.catalog.readonly import why_not_writable
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
 from elasticscan.catalog.sealed import versions_digest
@@ -131,10 +131,21 @@ class Catalog:
         state = store_state.c
         versions = select(state.layout, state.last_commit, state.versions_digest)
         self._watch = Watch(self._engine, versions) if watched else None
+        self._settled: Home | None = None
+        self.when_copied: Callable[[], None] = self._refuse_copy
 
     @staticmethod
-    def create(url: str | Path, clock: Clock, where: str, new: NewStore) -> None:
-        """Make the tables and the first rows, or nothing; refuses a catalog that is there already."""
+    def create(
+        url: str | Path,
+        clock: Clock,
+        where: str,
+        new: NewStore,
+        prepare: Callable[[Tx], None] = lambda _: None,
+    ) -> None:
+        """Make the tables and the first rows, or nothing; refuses a catalog that is there already.
+
+        `prepare` is called before the commit; when it raises, there is no store.
+        """
         if (file := file_of(url)) is not None:
             # A store's directory says who may read the store; one that others chose says nothing.
             make_file(file, like_directory=isinstance(url, Path))
@@ -150,12 +161,13 @@ class Catalog:
                     )
                 now = clock.now()
                 tx = Tx(sql, now)
-                tx.begin_store(secrets.token_hex(16), new.hash, new.retention_seconds, new.placement)
+                tx.begin_store(new.hash, new.retention_seconds, new.placement, home_of(engine))
                 tx.add_secrets(OFFSETS, KEYS)
                 for name, root in new.shards:
                     tx.add_shard(name, root)
                 tx.replace_placement(Placement(()), new.placement)
                 tx.append_topology("created")
+                prepare(tx)
                 tx.finish()
         finally:
             engine.dispose()
@@ -175,11 +187,20 @@ class Catalog:
     def writing(self) -> Iterator[Tx]:
         """A transaction that may change things; one at a time over all processes.
 
-        Ends in a commit, or in nothing at all when the block raises.
+        Ends in a commit, or in nothing at all when the block raises. A copy of a store becomes a store of
+        its own before the first one.
 
         Raises:
             ReadOnlyStore: the catalog cannot be written.
         """
+        self.check_writable()
+        self.settle()
+        with self.leasing() as tx:
+            yield tx
+
+    @contextmanager
+    def leasing(self) -> Iterator[Tx]:
+        """As `writing`, for what leaves a copy of a store equal to the original: leases."""
         self.check_writable()
         with writing(self._engine) as connection:
             tx = Tx(connection, self._clock.now())
@@ -195,6 +216,29 @@ class Catalog:
                 "the catalog can be written",
                 why=self.read_only,
             )
+
+    @property
+    def home(self) -> Home | None:
+        """Where the catalog's file lies now."""
+        return home_of(self._engine)
+
+    def settle(self) -> None:
+        """Find out whether this catalog is a copy that was not written to yet; then `when_copied` is called.
+
+        Raises:
+            StoreCopied: nobody said what is to be done then.
+        """
+        here = self.home
+        if here is None or here == self._settled:
+            return
+        with self.reading() as tx:
+            known = tx.identity().home
+        if known is not None and not here.is_place_of(known):
+            self.when_copied()
+        self._settled = here
+
+    def _refuse_copy(self) -> None:
+        raise StoreCopied("the catalog is a copy, and not a store of its own yet; open it as a store")
 
     def versions(self) -> tuple[int, int]:
         """(layout, last commit), the cheapest look at whether anything changed."""

@@ -135,6 +135,20 @@ def _prepare_sqlite(engine: Engine) -> None:
         connection.exec_driver_sql(f"BEGIN {mode}")
 
 
+def holds_store(url: str | Path) -> bool:
+    """Whether there is a store's catalog; makes nothing, not even an empty file."""
+    engine = make_engine(url)
+    try:
+        path = engine.url.database
+        if engine.dialect.name == "sqlite" and not (path and Path(path).exists()):
+            return False
+        with reading(engine) as connection:
+            there = inspect(connection).has_table(store_state.name)
+            return there and connection.execute(select(store_state.c.id)).first() is not None
+    finally:
+        engine.dispose()
+
+
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """A transaction that sees one state of the catalog.

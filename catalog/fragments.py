@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Table, select
 
-from elasticscan.base.errors import AlreadyExists, IndexNotFound
+from elasticscan.base.errors import AlreadyExists, IndexNotFound, WriteConflict
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.placement import PlacementTx
-from elasticscan.catalog.tables import fragments, histograms, index_runs, indexes, statistics
+from elasticscan.catalog.tables import condemned, fragments, histograms, index_runs, indexes, statistics
 from elasticscan.topology import (
     Fragment,
     FragmentStatistics,
@@ -28,6 +28,18 @@ from elasticscan.topology import (
 # As many values as one statement may ask for.
 _AT_ONCE = 500
 
+File = tuple[int, str]  # shard, path
+
+
+class DroppedFile(NamedTuple):
+    """A file that nothing refers to any more: of a fragment, or of a run of it."""
+
+    shard: int
+    path: str
+    fragment: int
+    run: int | None
+    dropped_at: float
+
 
 class FragmentTx(PlacementTx):
     """Fragments, their statistics, and the runs of secondary indexes."""
@@ -35,7 +47,20 @@ class FragmentTx(PlacementTx):
     def add_fragments(
         self, table: int, staged: Iterable[StagedFragment], min_commit: int, max_commit: int
     ) -> None:
+        """Enter staged files.
+
+        Raises:
+            WriteConflict: garbage collection has condemned one of them.
+        """
         wanted = list(staged)
+        files = {(f.shard, path) for f in wanted for path in (f.path, *(run.path for run in f.runs))}
+        gone = self._condemned(files)
+        if gone:
+            raise WriteConflict(
+                "garbage was collected with a grace period shorter than this took, and took files that it "
+                "needed; nothing was changed, try again",
+                path=min(gone)[1],
+            )
         first = self._next("next_fragment", len(wanted))
         entered, bodies = [], []
         for number, fragment in enumerate(wanted, first):
@@ -104,7 +129,7 @@ class FragmentTx(PlacementTx):
     def _drop_table_files(self, table: int) -> None:
         self._drop(self._fragment_rows(table=table))
 
-    def _of(self, table: Table, column: str, keys: Collection[int]) -> Iterator[Any]:
+    def _of(self, table: Table, column: str, keys: Collection[Any]) -> Iterator[Any]:
         """Rows whose column has one of some values."""
         wanted = sorted(keys)
         for at in range(0, len(wanted), _AT_ONCE):
@@ -114,19 +139,52 @@ class FragmentTx(PlacementTx):
                     raise damaged(f"an index of table {table.name!r} points to other rows")
                 yield row
 
-    def dropped_files(self, before: float) -> frozenset[tuple[int, str]]:
-        """(shard, path) of the files of fragments and runs that were dropped by then."""
-        found = (self._rows.select(table, table.c.dropped_at <= before) for table in (fragments, index_runs))
-        return frozenset((row.shard_id, row.path) for rows in found for row in rows)
+    def dropped_files(self) -> tuple[DroppedFile, ...]:
+        """The files of fragments and runs that were dropped, and not forgotten yet."""
+        gone = self._rows.select(fragments, fragments.c.dropped_at.is_not(None))
+        runs = self._rows.select(index_runs, index_runs.c.dropped_at.is_not(None))
+        found = [DroppedFile(row.shard_id, row.path, row.id, None, row.dropped_at) for row in gone]
+        found += [DroppedFile(r.shard_id, r.path, r.fragment_id, r.id, r.dropped_at) for r in runs]
+        return tuple(found)
 
-    def forget_dropped(self, before: float) -> None:
-        """The catalog no longer knows what `dropped_files` named."""
-        gone = self._rows.select(fragments, fragments.c.dropped_at <= before)
-        runs = self._rows.select(index_runs, index_runs.c.dropped_at <= before)
-        self._rows.delete(histograms, self._of(histograms, "run_id", [run.id for run in runs]))
-        self._rows.delete(index_runs, runs)
-        self._rows.delete(statistics, self._of(statistics, "fragment_id", [row.id for row in gone]))
-        self._rows.delete(fragments, gone)
+    def forget_dropped(self, files: Iterable[DroppedFile]) -> None:
+        """The catalog no longer knows files that are not there any more."""
+        given = list(files)
+        dropped = {file.fragment for file in given if file.run is None}
+        runs = {run.id: run for run in self._of(index_runs, "fragment_id", dropped)}
+        named = {file.run for file in given if file.run is not None} - runs.keys()
+        runs |= {run.id: run for run in self._of(index_runs, "id", named)}
+        self._rows.delete(histograms, list(self._of(histograms, "run_id", runs.keys())))
+        self._rows.delete(index_runs, runs.values())
+        self._rows.delete(statistics, list(self._of(statistics, "fragment_id", dropped)))
+        self._rows.delete(fragments, list(self._of(fragments, "id", dropped)))
+
+    def condemn(self, files: Iterable[File]) -> frozenset[File]:
+        """Files that nothing may refer to any more, because they are about to go; those that it may not.
+
+        A file that is known by now is spared. After this transaction no commit can enter the others, so
+        they are removed without a lock.
+        """
+        wanted = frozenset(files) - self.known_paths()
+        new = wanted - self._condemned(wanted)
+        self._rows.insert(condemned, *({"file": _name_of(file)} for file in sorted(new)))
+        return wanted
+
+    def pardon(self, files: Iterable[File]) -> None:
+        """Condemned files that are gone from where they were."""
+        self._rows.delete(condemned, self._condemned_rows(files))
+
+    def condemned(self) -> tuple[File, ...]:
+        """All files that are condemned and not pardoned: a collection is under way, or died."""
+        return tuple(_file_of(row) for row in self._rows.all(condemned))
+
+    def _condemned(self, files: Iterable[File]) -> frozenset[File]:
+        return frozenset(_file_of(row) for row in self._condemned_rows(files))
+
+    def _condemned_rows(self, files: Iterable[File]) -> list[Any]:
+        names = sorted({_name_of(file) for file in files})
+        parts = (names[at : at + _AT_ONCE] for at in range(0, len(names), _AT_ONCE))
+        return [row for part in parts for row in self._rows.select(condemned, condemned.c.file.in_(part))]
 
     def known_paths(self) -> frozenset[tuple[int, str]]:
         """(shard, path) of every file that the catalog refers to, dropped ones included.
@@ -224,12 +282,18 @@ class FragmentTx(PlacementTx):
         return tuple(f for f in self.fragments(table=index.table) if f.id not in having)
 
     def add_runs(self, index: IndexInfo, fragment: int, runs: Iterable[StagedRun]) -> bool:
-        """Give a fragment its runs. False, and nothing changed, when it is gone or has them already."""
+        """Give a fragment its runs.
+
+        False, and nothing changed, when it is gone or has them already, or the runs were taken for garbage.
+        """
+        runs = list(runs)
         row = self._rows.one(fragments, missing_is_checked=False, id=fragment)
         if row is None or row.dropped_at is not None:
             return False
         r = index_runs.c
         if self._rows.select(index_runs, r.fragment_id == fragment, r.index_id == index.id, limit=1):
+            return False
+        if self._condemned((row.shard_id, run.path) for run in runs):
             return False
         return self._insert_runs(index.table, fragment, row.shard_id, runs)
 
@@ -248,6 +312,16 @@ class FragmentTx(PlacementTx):
         self._rows.insert(index_runs, *entered)
         self._rows.insert(histograms, *bodies)
         return len(staged) == len(wanted)
+
+
+def _name_of(file: File) -> str:
+    return f"{file[0]}/{file[1]}"
+
+
+def _file_of(row: Any) -> File:
+    shard, _, path = row.file.partition("/")
+    with decoding("the list of condemned files"):
+        return int(shard), path
 
 
 def _index(row: Any) -> IndexInfo:

@@ -8,7 +8,6 @@ import msgpack
 
 from elasticscan.base.errors import (
     AlreadyExists,
-    InvalidOption,
     InvalidTopologyChange,
     ShardNotFound,
     SnapshotNotFound,
@@ -16,22 +15,44 @@ from elasticscan.base.errors import (
     TabletNotFound,
 )
 from elasticscan.catalog.failures import damaged, decoding
+from elasticscan.catalog.home import Home
 from elasticscan.catalog.state import StateTx
-from elasticscan.catalog.tables import shards, tablets, topologies
+from elasticscan.catalog.tables import lost_commits, shards, tablets, topologies
 from elasticscan.topology import Placement, Shard, Tablet, Topology
 
 
 class PlacementTx(StateTx):
     """Reads and changes of where things are."""
 
+    # Incarnations
+
+    def _become(self, incarnation: str, home: Home | None, at_least: tuple[int, int]) -> None:
+        layout, commit = self.versions()
+        if at_least[1] > commit:
+            self._rows.insert(lost_commits, {"first": commit + 1, "last": at_least[1]})
+        self._set(
+            incarnation=incarnation,
+            home=None if home is None else home.pack(),
+            layout=max(layout, at_least[0]) + 1,
+            last_commit=max(commit, at_least[1]),
+        )
+
+    def lost_commits(self) -> tuple[tuple[int, int], ...]:
+        """Commits [first, last] that this catalog never knew."""
+        rows = self._rows.all(lost_commits, order_by=lost_commits.c.first)
+        return tuple((row.first, row.last) for row in rows)
+
     # Shards
 
-    def shards(self) -> tuple[Shard, ...]:
+    def shards(self, removed: bool = False) -> tuple[Shard, ...]:
+        """The store's shards; with `removed`, all there ever were: files of those may still be in use."""
         rows = self._rows.all(shards, order_by=shards.c.id)
-        return tuple(Shard(r.id, r.name, r.root, bool(r.draining)) for r in rows if r.removed_at is None)
+        return tuple(
+            Shard(r.id, r.name, r.root, bool(r.draining)) for r in rows if removed or r.removed_at is None
+        )
 
     def shard_roots(self) -> dict[int, str]:
-        """Roots of all shards there ever were: files of a removed one may still be in use."""
+        """Roots of all shards there ever were."""
         return {row.id: row.root for row in self._rows.all(shards)}
 
     def shard_named(self, name: str) -> Shard:
@@ -46,12 +67,6 @@ class PlacementTx(StateTx):
             if shard.name == name:
                 raise AlreadyExists(
                     f"the store already has a shard {name!r}; choose another name", shard=name
-                )
-            if _within(root, shard.root) or _within(shard.root, root):
-                raise InvalidOption(
-                    f"the storage of shard {name!r}, {root}, overlaps with {shard.root} of {shard.name!r}; "
-                    "each shard needs a place of its own, where its garbage can be collected",
-                    option="shards",
                 )
         shard = Shard(max(self.shard_roots(), default=0) + 1, name, root)
         self._rows.insert(shards, {"id": shard.id, "name": name, "root": root, "draining": False})
@@ -162,10 +177,6 @@ def _tablet_values(tablet: Tablet) -> dict[str, int]:
         "shard_id": tablet.shard,
         "epoch": tablet.epoch,
     }
-
-
-def _within(root: str, other: str) -> bool:
-    return f"{root.rstrip('/')}/".startswith(f"{other.rstrip('/')}/")
 
 
 def _pack_topology(topology: Topology) -> bytes:

@@ -7,6 +7,7 @@ import secrets
 from elasticscan.base.errors import InvalidOption, StoreDamaged
 from elasticscan.base.limits import KEY_SECONDS, SECRETS_SECONDS
 from elasticscan.catalog.failures import decoding
+from elasticscan.catalog.home import Home
 from elasticscan.catalog.placement import PlacementTx
 from elasticscan.catalog.tables import seal_keys, tables
 
@@ -53,6 +54,16 @@ class SecretTx(PlacementTx):
             row = {"id": number, "purpose": purpose, "created_at": made}
             self._rows.insert(seal_keys, row | {"secret": secrets.token_bytes(SECRET_BYTES)})
         return int(number)
+
+    def take_incarnation(self, incarnation: str, home: Home | None, at_least: tuple[int, int]) -> None:
+        """Become another copy of the store than all others; new secrets make what they sealed be refused.
+
+        Layout and commit numbers go on beyond `at_least`, so that none means two things.
+        """
+        self._become(incarnation, home, at_least)
+        old = self._rows.all(seal_keys)
+        self.add_secrets(OFFSETS, KEYS)  # numbered on, so that the numbers of old ones name nothing
+        self._rows.delete(seal_keys, old)
 
     def forget_secrets(self, revoke: bool = False) -> int:
         """Delete secrets of keys that no key in use can have, or (`revoke`) all but the newest."""

@@ -5,6 +5,7 @@ It is read once in a transaction and written once, at its end, however often it 
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.catalog.believed_time import Belief, Times, look
 from elasticscan.catalog.failures import damaged, decoding
+from elasticscan.catalog.home import Home
 from elasticscan.catalog.sealed import SealedRows, signed, versions_digest
 from elasticscan.catalog.tables import FORMAT_VERSION, store_state
 from elasticscan.topology import Placement
@@ -29,6 +31,23 @@ class StoreInfo:
     hash: str
     retention_seconds: float
     created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which store a catalog is of, which of its copies it is, and how far it got.
+
+    Attributes:
+        incarnation: 32 hexadecimal digits; another one since a copy was written to, or adopted.
+        home: where the catalog's file lay when the incarnation began; None for a database.
+        layout, last_commit: as of `versions`.
+    """
+
+    store_id: str
+    incarnation: str
+    home: Home | None
+    layout: int
+    last_commit: int
 
 
 class StateTx:
@@ -54,6 +73,12 @@ class StateTx:
             _check_info(found)
         return found
 
+    def identity(self) -> Identity:
+        home = self._state("home")
+        with decoding("the store's identity"):
+            known = None if home is None else Home.unpack(home)
+        return Identity(self._state("store_id"), self._state("incarnation"), known, *self.versions())
+
     def versions(self) -> tuple[int, int]:
         """(layout, last commit): whatever was cached under an equal pair is still true."""
         return self._state("layout"), self._state("last_commit")
@@ -61,9 +86,11 @@ class StateTx:
     def bump_layout(self) -> None:
         self._set(layout=self._state("layout") + 1)
 
-    def begin_store(self, store_id: str, hash_name: str, retention: float, placement: Placement) -> None:
+    def begin_store(self, hash_name: str, retention: float, placement: Placement, home: Home | None) -> None:
         """Enter the state of a store that is being made."""
-        state = {"id": 1, "format_version": FORMAT_VERSION, "store_id": store_id, "hash": hash_name}
+        state = {"id": 1, "format_version": FORMAT_VERSION, "hash": hash_name}
+        state |= {"store_id": secrets.token_hex(16), "incarnation": secrets.token_hex(16)}
+        state |= {"home": None if home is None else home.pack()}
         state |= {"slots": placement.slot_count, "retention_seconds": retention, "created_at": self.now}
         state |= {"layout": 1, "last_commit": 0, "versions_digest": versions_digest(1, 0)}
         state |= {f"next_{kind}": 1 for kind in ("table", "fragment", "index", "run")}

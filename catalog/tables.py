@@ -100,6 +100,9 @@ store_state = _sealed(
     Column("claimed_at", Double),
     # The sum of the digests of all rows of group_digests.
     Column("groups_total", BigInteger, nullable=False),
+    # Which of all copies of the catalog this is, and where it lay when that was settled.
+    Column("incarnation", String(32), nullable=False),
+    Column("home", Text),
     groups=(),
 )
 
@@ -245,6 +248,21 @@ histograms = _sealed(
     Column("run_id", RowId, ForeignKey("index_runs.id"), primary_key=True, autoincrement=False),
     Column("body", LargeBinary, nullable=False),
     groups=(Grouping("histograms"),),
+)
+
+# Commits [first, last] that were in a newer catalog, which was lost: their numbers are not used again.
+lost_commits = _sealed(
+    "lost_commits",
+    Column("first", RowId, primary_key=True, autoincrement=False),
+    Column("last", BigInteger, nullable=False),
+    groups=(Grouping("lost_commits"),),
+)
+
+# Files that garbage collection is about to take: no commit may refer to them any more.
+condemned = _sealed(
+    "condemned_files",
+    Column("file", String(300), primary_key=True),  # shard/path
+    groups=(Grouping("condemned"),),
 )
 
 moves = _sealed(

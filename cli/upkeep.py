@@ -1,15 +1,17 @@
-"""compact, gc, verify."""
+"""compact, gc, adopt, verify."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
-from elasticscan.base.limits import GC_GRACE_SECONDS
+from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
 from elasticscan.cli.options import Json, Uri, seconds_of
 from elasticscan.cli.output import console, print_json, say
-from elasticscan.store import Store
+from elasticscan.store import Action, Collected, Store
 
 DAMAGE_FOUND = 5
 
@@ -33,15 +35,67 @@ def collect_garbage(
     grace: Annotated[
         str, typer.Option(metavar="TIME", help="Spare files that were needed so recently, as in 30m or 2h.")
     ] = f"{GC_GRACE_SECONDS // 3_600}h",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Remove nothing; list what would go or stay, and why.")
+    ] = False,
+    trash: Annotated[
+        str, typer.Option(metavar="TIME", help="How long files stay in the trash; 0s for not at all.")
+    ] = f"{TRASH_SECONDS // 86_400}d",
+    share: Annotated[
+        float, typer.Option(help="Most of a shard's files that may go though the catalog never knew them.")
+    ] = GC_SHARE,
     json: Json = False,
 ) -> None:
     """Remove files that nothing needs any more."""
+    spared, kept = seconds_of(grace, "--grace"), seconds_of(trash, "--trash")
     with Store.open(uri) as store:
-        removed = store.collect_garbage(seconds_of(grace, "--grace"))
+        found = store.collect_garbage(spared, dry_run, kept, share)
     if json:
-        print_json({"files_removed": removed})
-    else:
-        say(f"{removed:,} files removed.")
+        print_json(_collected(found))
+        return
+    if dry_run:
+        for decision in found.decisions:
+            say(escape(f"{decision.action:7}  {decision.shard}:{decision.path}  {decision.reason}"))
+    for shard, why in found.skipped:
+        console(stderr=True).print(f"shard {shard} was skipped: {why}", markup=False, soft_wrap=True)
+    if found.refused:
+        console(stderr=True).print(f"refused: {found.refused}", markup=False, soft_wrap=True)
+    trashed, emptied = found.count(Action.TRASH), found.count(Action.EMPTY)
+    back = f", {found.count(Action.RESTORE):,} put back" if found.count(Action.RESTORE) else ""
+    say(
+        f"{found.removed:,} files {'to remove' if dry_run else 'removed'} ({trashed:,} to the trash), "
+        f"{emptied:,} emptied from the trash{back}."
+    )
+
+
+def _collected(found: Collected) -> dict[str, Any]:
+    return {
+        "dry_run": found.dry_run,
+        "files_removed": found.removed,
+        "files_trashed": found.count(Action.TRASH),
+        "files_emptied": found.count(Action.EMPTY),
+        "files_restored": found.count(Action.RESTORE),
+        "decisions": [asdict(decision) for decision in found.decisions],
+        "skipped": [{"shard": shard, "why": why} for shard, why in found.skipped],
+        "refused": found.refused,
+    }
+
+
+def adopt(uri: Uri, json: Json = False) -> None:
+    """Make this catalog the owner of its shards: after a backup of it was put back, or of a copied store."""
+    with Store.open(uri) as store:
+        found = store.adopt()
+    had, reached = found.commits
+    if json:
+        print_json({"incarnation": found.incarnation, "commits": [had, reached], "missing": found.missing})
+        return
+    say(escape(f"{uri} owns its shards now; keys and stream offsets from before are refused."))
+    if reached > had:
+        say(f"Commits {had + 1} to {reached} are not in this catalog, and lost.")
+    for shard, path in found.missing:
+        say(
+            f"The catalog refers to {path} of shard {shard}, which is gone; `gc` puts it back from the trash."
+        )
 
 
 def verify(uri: Uri, json: Json = False) -> None:

@@ -331,5 +331,5 @@ def _hold(context: Context, table: TableInfo, after: int) -> None:
         at = max(after, table.oldest_snapshot)
         if tx.kept_seconds(at, retention) >= 2 * LEASE_SECONDS:
             return
-    with context.catalog.writing() as tx:
+    with context.catalog.leasing() as tx:
         tx.take_lease(secrets.token_hex(8), table, at, "changes", LEASE_SECONDS)

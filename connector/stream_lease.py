@@ -44,7 +44,7 @@ class StreamLease:
             return
         self._due = now + RENEW_SECONDS
         try:
-            with store.context.catalog.writing() as tx:
+            with store.context.catalog.leasing() as tx:
                 table = tx.table_by_id(self._table)
                 if table is not None:
                     # Beyond what is kept there is nothing to hold: whoever misses it says so.

@@ -52,6 +52,15 @@ class Disk(Protocol):
     def delete(self, path: str) -> None:
         """Remove a file; fine when it is gone already. Raises `ShardUnavailable`."""
 
+    def rename(self, path: str, to: str) -> None:
+        """Give a file another path; fine when it is gone already. Raises `ShardUnavailable`."""
+
+    def note(self, path: str, content: bytes) -> None:
+        """Put a small file in the place of another, at once and unflushed: after a power cut it may be torn.
+
+        Raises `DiskFull`, `ShardUnavailable`.
+        """
+
     def list(self) -> list[tuple[str, float]]:
         """(path, time of last change in seconds) of every file, unfinished ones included."""
 
@@ -132,6 +141,29 @@ class LocalDisk:
     def delete(self, path: str) -> None:
         try:
             (self.root / path).unlink(missing_ok=True)
+        except OSError as error:
+            raise disk_error(error, str(self.root), path, writing=True) from error
+
+    def rename(self, path: str, to: str) -> None:
+        target = self.root / to
+        try:
+            _make_directories(self.root, target.parent, self.root.stat().st_mode & 0o777)
+            with suppress(FileNotFoundError):
+                os.replace(self.root / path, target)
+        except OSError as error:
+            raise disk_error(error, str(self.root), path, writing=True) from error
+
+    def note(self, path: str, content: bytes) -> None:
+        self._check_root()
+        try:
+            handle = os.open(self.root / path, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                if not os.fstat(handle).st_size:
+                    os.fchmod(handle, self.root.stat().st_mode & 0o666)
+                os.pwrite(handle, content, 0)  # in one piece, so that a reader sees the old or the new one
+                os.ftruncate(handle, len(content))
+            finally:
+                os.close(handle)
         except OSError as error:
             raise disk_error(error, str(self.root), path, writing=True) from error
 
@@ -287,6 +319,21 @@ class ArrowDisk:
         except OSError as error:
             raise disk_error(error, self._root, None, writing=False) from error
 
+    def rename(self, path: str, to: str) -> None:
+        try:
+            self._files.create_dir(to.rpartition("/")[0] or ".", recursive=True)
+            with suppress(FileNotFoundError):
+                self._files.move(path, to)
+        except OSError as error:
+            raise disk_error(error, self._root, path, writing=True) from error
+
+    def note(self, path: str, content: bytes) -> None:
+        try:
+            with self._files.open_output_stream(path) as file:
+                file.write(content)
+        except OSError as error:
+            raise disk_error(error, self._root, path, writing=True) from error
+
     def list(self) -> list[tuple[str, float]]:
         try:
             found = self._files.get_file_info(pafs.FileSelector("", recursive=True, allow_not_found=True))
@@ -324,9 +371,7 @@ class MemoryDisk:
         self._check_root()
         file = io.BytesIO()
         yield file
-        self._ticks += 1
-        self._times[path] = self._ticks
-        self.files[path] = file.getvalue()
+        self.note(path, file.getvalue())
 
     def open(self, path: str) -> OpenFile:
         self._check_root()
@@ -336,6 +381,17 @@ class MemoryDisk:
 
     def delete(self, path: str) -> None:
         self.files.pop(path, None)
+
+    def rename(self, path: str, to: str) -> None:
+        self._check_root()
+        if path in self.files:
+            self.files[to], self._times[to] = self.files.pop(path), self._times.pop(path, 0.0)
+
+    def note(self, path: str, content: bytes) -> None:
+        self._check_root()
+        self._ticks += 1
+        self._times[path] = self._ticks
+        self.files[path] = content
 
     def list(self) -> list[tuple[str, float]]:
         self._check_root()

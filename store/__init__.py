@@ -22,22 +22,32 @@ How the parts work together, operation by operation, and what each conflicts wit
     writer.py      stage, then commit; stage again what moved meanwhile
     mover.py       one move: copy, catch up, switch
     elasticity.py  plans carried out: expand, contract, move, split, join, resume
-    upkeep.py      compaction, garbage collection, verification
     repair.py      a store made again from its files, by the rules of repair_plan.py
+    upkeep.py      compaction, verification
+    roots.py       whose a shard's root is, asked whenever somebody writes or deletes there
+    garbage.py     what becomes of each file, as a pure function; collector.py carries it out
+    adoption.py    copies of a store, and older catalogs that were put back
     sealing.py     continuation keys: their secrets and their end
     location.py    where a store is, and who may read what it makes
     disks.py       a shard's disk; that of a store which can only be read
     context.py     caches, each valid for one layout of the catalog
 """
 
+from elasticscan.store.adoption import Adopted
+from elasticscan.store.collector import Collected
 from elasticscan.store.definitions import define_table, reserve_table
 from elasticscan.store.elasticity import Elasticity, OnProgress
+from elasticscan.store.garbage import Action, Decision
 from elasticscan.store.repair import RepairReport, repair_store
 from elasticscan.store.scan import Page, Scan, restrict_key
 from elasticscan.store.store import Store
 from elasticscan.store.writer import check_no_key_twice, publish, stage, tombstones_of, write
 
 __all__ = [
+    "Action",
+    "Adopted",
+    "Collected",
+    "Decision",
     "Elasticity",
     "OnProgress",
     "Page",

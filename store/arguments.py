@@ -98,6 +98,15 @@ def seconds(option: str, value: Any) -> float:
     return _finite(option, value, "a finite number of seconds, 0 or more")
 
 
+def share(option: str, value: Any) -> float:
+    """A part of a whole."""
+    allowed = "a number from 0 to 1"
+    found = _finite(option, value, allowed)
+    if found > 1:
+        raise _refused(option, value, allowed)
+    return found
+
+
 def speed(option: str, value: Any) -> float | None:
     """Bytes in a second, or None for as many as there can be."""
     allowed = "a finite number greater than 0, or None"

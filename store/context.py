@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import FragmentDamaged, IndexChanged, ShardNotFound, TableChanged, WriteConflict
+from elasticscan.base.errors import (
+    ElasticScanError,
+    FragmentDamaged,
+    IndexChanged,
+    ShardNotFound,
+    TableChanged,
+    WriteConflict,
+)
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.catalog import Catalog, StoreInfo, Tx
 from elasticscan.storage import (
@@ -23,6 +30,8 @@ from elasticscan.storage import (
     View,
     intervals_of,
 )
+from elasticscan.store.location import Location
+from elasticscan.store.roots import Claims, Mark, Marker, check_mark, check_marker, read_mark, write_mark
 from elasticscan.store.sealing import StoreSealer
 from elasticscan.topology import (
     Fragment,
@@ -32,6 +41,7 @@ from elasticscan.topology import (
     KeyHistogram,
     Origin,
     Placement,
+    Shard,
     StagedFragment,
     Stretch,
     TableInfo,
@@ -78,15 +88,19 @@ class TableStatistics:
 class Context:
     """Shared by the threads of one process; every cache is keyed by the layout it was read at."""
 
-    def __init__(self, catalog: Catalog, clock: Clock, open_disk: Callable[[str], Disk]) -> None:
+    def __init__(
+        self, catalog: Catalog, clock: Clock, location: Location, open_disk: Callable[[str], Disk]
+    ) -> None:
         self.catalog = catalog
+        self.location = location
         self.clock = clock
         with catalog.reading() as tx:
             self.info: StoreInfo = tx.info()
-        self.sealer = StoreSealer(catalog, clock, self.info.store_id)
+            self._identity = tx.identity()
+        self._sealer = StoreSealer(catalog, clock, self.info.store_id)
         self.hashing = Hashing(self.info.slots, self.info.hash)
         self._open_disk = open_disk
-        self._disks: dict[int, Disk] = {}
+        self._disks: dict[int, tuple[Shard, Disk]] = {}
         self._placement: tuple[int, Placement] | None = None
         self._tables: dict[int, TableState] = {}
         self._batches = BatchCache()
@@ -97,15 +111,86 @@ class Context:
         self._topologies: dict[int, Topology] = {}
 
     def disk_of(self, shard: int) -> Disk:
-        """The disk of a shard, also of one that was removed: its files may still be read."""
+        """The disk of a shard, also of one that was removed: its files may still be read.
+
+        For whoever only reads; see `writable_disk`.
+        """
+        return self._known(shard)[1]
+
+    def _known(self, shard: int) -> tuple[Shard, Disk]:
         found = self._disks.get(shard)
         if found is None:
             with self.catalog.reading() as tx:
-                roots = tx.shard_roots()
-            if shard not in roots:
+                known = {each.id: each for each in tx.shards(removed=True)}
+            if shard not in known:
                 raise ShardNotFound(f"the store has no shard with id {shard}", shard=shard)
-            found = self._disks.setdefault(shard, self._open_disk(roots[shard]))
+            disk = self._open_disk(self.location.root(known[shard].root))
+            found = self._disks.setdefault(shard, (known[shard], disk))
         return found
+
+    def marker_of(self, shard: int) -> Marker:
+        """What the marker in a shard's root must say."""
+        return Marker(self.info.store_id, self.incarnation(), shard, self._known(shard)[0].name)
+
+    def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
+        """Make a new shard's root its own; in the transaction that enters the shard."""
+        root = self.location.root(added.root)
+        marker = Marker(self.info.store_id, self.incarnation(), added.id, added.name)
+        claims.claim(self._open_disk(root), root, marker, taken)
+
+    def root_of(self, shard: int) -> str:
+        return self.location.root(self._known(shard)[0].root)
+
+    @property
+    def sealer(self) -> StoreSealer:
+        """Of the store's secrets as they are now; an incarnation has its own."""
+        self.incarnation()
+        return self._sealer
+
+    def incarnation(self) -> str:
+        """Which copy of the store this is now; costs one small query unless something moved."""
+        if self.catalog.versions()[0] != self._identity.layout:
+            with self.catalog.reading() as tx:
+                now, before = tx.identity(), self._identity
+            self._identity = now
+            if now.incarnation != before.incarnation:
+                self._sealer.forget()
+        return self._identity.incarnation
+
+    def writable_disk(self, shard: int) -> Disk:
+        """The disk of a shard for whoever writes, moves or deletes there: its root proves what it is.
+
+        Ask again for each file: a disk may be unmounted at any moment.
+
+        Raises:
+            ShardUnavailable: the shard's disk is not mounted.
+            WrongRoot: another shard's is.
+            CatalogOutdated: the catalog is an older copy.
+            StoreCopied: the catalog is a copy, and the shard the original's.
+        """
+        self.catalog.settle()
+        return self.check_root(shard)
+
+    def check_root(self, shard: int) -> Disk:
+        """As `writable_disk`, for whoever changes nothing."""
+        disk, root = self.disk_of(shard), self.root_of(shard)
+        mark = read_mark(disk)  # before the catalog's versions are, since these only grow
+        wanted = self.marker_of(shard)
+        check_marker(disk, root, wanted)
+        check_mark(mark, root, wanted.incarnation, self.catalog.versions())
+        return disk
+
+    def note_newest(self, shards: Iterable[int]) -> None:
+        """Leave a mark at shards of how far the catalog has got: after a commit, as well as may be."""
+        with suppress(ElasticScanError):
+            mark = Mark(self.incarnation(), *self.catalog.versions())
+            for shard in shards:
+                write_mark(self.disk_of(shard), mark)
+
+    def check_catalog_whole(self) -> None:
+        """Raises `StoreDamaged` unless the catalog is as it was written."""
+        with self.catalog.reading() as tx:
+            tx.check_whole()
 
     def shard_names(self) -> dict[int, str]:
         with self.catalog.reading() as tx:
@@ -237,10 +322,15 @@ class Context:
         )
 
     def check_not_collected(self, staged: Iterable[StagedFragment]) -> None:
-        """To be asked in the transaction that refers to staged files; see `noticing_collection`."""
-        for fragment in staged:
+        """To be asked in the transaction that refers to staged files; see `noticing_collection`.
+
+        They are there, and it is the shards' roots where they are.
+        """
+        found = list(staged)
+        disks = {shard: self.writable_disk(shard) for shard in {fragment.shard for fragment in found}}
+        for fragment in found:
             for path in (fragment.path, *(run.path for run in fragment.runs)):
-                self.disk_of(fragment.shard).open(path)
+                disks[fragment.shard].open(path)
 
     @contextmanager
     def noticing_collection(self) -> Iterator[None]:

@@ -25,6 +25,12 @@ class _ReadOnlyDisk:
     def delete(self, _path: str) -> None:
         self._refuse()
 
+    def rename(self, _path: str, _to: str) -> None:
+        self._refuse()
+
+    def note(self, _path: str, _content: bytes) -> None:
+        self._refuse()
+
 
 def read_only_disk(disk: Disk, refuse: Callable[[], None]) -> Disk:
     """The disk, for reading alone: so a write ends before it has staged anything, not with its commit."""

@@ -12,6 +12,7 @@ from elasticscan.catalog import Tx
 from elasticscan.store.context import Context
 from elasticscan.store.mover import UNDO_WAITS_SECONDS, Mover
 from elasticscan.store.owners import beating, owner_is_gone, owning
+from elasticscan.store.roots import Claims
 from elasticscan.topology import (
     Event,
     MovePlan,
@@ -54,9 +55,10 @@ class Elasticity:
         """
         for attempt in range(EXPAND_ROUNDS):
             with owning() as owner:
-                with self._context.catalog.writing() as tx:
+                claims = Claims()
+                with self._context.catalog.writing() as tx, claims.undone_on_errors():
                     for name, root in new if attempt == 0 else ():
-                        _add_or_take_back(tx, name, root)
+                        self._add_or_take_back(tx, claims, name, root)
                     plans = self._plan(tx, owner)
                 if not plans:
                     break
@@ -134,6 +136,19 @@ class Elasticity:
         if plans or draining:
             self._publish("interrupted moves resumed")
         return moved
+
+    def _add_or_take_back(self, tx: Tx, claims: Claims, name: str, root: str) -> None:
+        there = tx.shards()
+        known = next((shard for shard in there if shard.name == name), None)
+        if known is not None and known.draining:
+            tx.set_draining(known.id, False)
+            return
+        active = [shard.id for shard in there if not shard.draining]
+        if known is None or not plan_balance(tx.placement(), active):
+            added = tx.add_shard(
+                name, root
+            )  # says so, when the name is taken and there is nothing left to do
+            self._context.claim(claims, added, [shard.id for shard in there])
 
     # How plans are carried out
 
@@ -260,13 +275,3 @@ class Elasticity:
             raise MoveInProgress(
                 f"tablet {tablet_id} is being moved; try again when it has arrived", tablet=tablet_id
             )
-
-
-def _add_or_take_back(tx: Tx, name: str, root: str) -> None:
-    known = next((shard for shard in tx.shards() if shard.name == name), None)
-    if known is not None and known.draining:
-        tx.set_draining(known.id, False)
-        return
-    active = [shard.id for shard in tx.shards() if not shard.draining]
-    if known is None or not plan_balance(tx.placement(), active):
-        tx.add_shard(name, root)  # says so, when the name is taken and there is nothing left to do

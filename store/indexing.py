@@ -57,7 +57,7 @@ def with_runs(
     found, built = [], []
     try:
         for fragment in staged:
-            disk = context.disk_of(fragment.shard)
+            disk = context.writable_disk(fragment.shard)
             having = {run.index for run in fragment.runs}
             own: list[StagedRun] = []
             for index in indexes:
@@ -199,7 +199,7 @@ def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: On
 
 
 def _build_one(context: Context, table: TableInfo, index: IndexInfo, fragment: Fragment) -> Fragment:
-    disk = context.disk_of(fragment.shard)
+    disk = context.writable_disk(fragment.shard)
     try:
         runs = build_runs(disk, table, index, fragment, context.origin("index"))
     except FragmentDamaged:
@@ -209,7 +209,9 @@ def _build_one(context: Context, table: TableInfo, index: IndexInfo, fragment: F
         return fragment  # it was replaced and collected meanwhile
     with context.catalog.writing() as tx:
         # Collecting garbage without grace takes runs that nothing refers to yet; they are built again.
-        entered = _are_there(disk, runs) and tx.add_runs(index, fragment.id, runs)
+        entered = _are_there(context.writable_disk(fragment.shard), runs) and tx.add_runs(
+            index, fragment.id, runs
+        )
     if not entered:
         for run in runs:
             disk.delete(run.path)

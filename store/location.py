@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from elasticscan.base.errors import (
     StoreReadableByAll,
 )
 from elasticscan.base.showing import brief
+from elasticscan.store.aliases import with_home
 
 CATALOG_FILE = "catalog.db"
 FROM_ENVIRONMENT = "env:"
@@ -41,6 +44,7 @@ class Location:
             raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
         if text.startswith("file://"):
             text = text.removeprefix("file://")
+        text = with_home(text)
         return cls(text, None if "://" in text else Path(text).absolute())
 
     @property
@@ -79,12 +83,12 @@ class Location:
         """Who may read directories made for this store: whoever may read its own, or the owner."""
         return PRIVATE if self.directory is None else self.directory.stat().st_mode & 0o2777
 
-    def make(self) -> None:
-        """Its directory, which only this user may look into, unless it is there already."""
+    def make(self) -> list[Path]:
+        """Its directory, which only this user may look into, unless it is there already; what was made."""
         if self.directory is None:
-            return
+            return []
         try:
-            _make_directory(self.directory, PRIVATE)
+            return _make_directory(self.directory, PRIVATE)
         except OSError as error:
             raise InvalidOption(
                 f"{self.directory} cannot be made a store: {error}; name a directory that can be written",
@@ -106,10 +110,16 @@ class Location:
                 stacklevel=3,
             )
 
+    def remove_catalog(self) -> None:
+        """Of a directory that was just made, and holds no store after all."""
+        if self.directory is not None:
+            for rest in ("", "-wal", "-shm"):
+                (self.directory / (CATALOG_FILE + rest)).unlink(missing_ok=True)
+
     def stored_root(self, shard: str, given: str | None) -> str:
         """A shard's root as the catalog keeps it."""
         if given is not None:
-            return given if "://" in given else str(Path(given).absolute())
+            return given if "://" in given else str(Path(with_home(given)).absolute())
         if self.directory is None:
             raise InvalidOption(
                 f"shard {shard!r} needs a root, because the catalog is in a database: pass "
@@ -124,31 +134,50 @@ class Location:
             return stored
         return str(self.directory / stored)
 
-    def make_root(self, stored: str) -> None:
+    def is_inside(self, stored: str) -> bool:
+        """A root that is part of the store's directory, and is copied with it."""
+        return self.directory is not None and "://" not in stored and not Path(stored).is_absolute()
+
+    def make_root(self, stored: str) -> list[Path]:
+        """A shard's directory; returns what was made."""
         root = self.root(stored)
         if "://" in root:
-            return
+            return []
         try:
-            _make_directory(Path(root), self._mode(), self.directory)
+            return _make_directory(Path(root), self._mode(), self.directory)
         except OSError as error:
             raise ShardUnavailable(
                 f"the shard's storage {root} cannot be made: {error}", root=root
             ) from error
 
 
-def _make_directory(path: Path, mode: int, store: Path | None = None) -> None:
-    """Make a directory of this mode, whatever the umask is, and those above it within the store."""
+def _make_directory(path: Path, mode: int, store: Path | None = None) -> list[Path]:
+    """Make a directory of this mode, whatever the umask is, and those above it within the store.
+
+    Returns the new ones, the innermost first.
+    """
     if path.is_dir():
-        return
-    within = store is not None and path.parent.is_relative_to(store)
-    _make_directory(path.parent, mode, store) if within else path.parent.mkdir(parents=True, exist_ok=True)
+        return []
+    if store is not None and path.parent.is_relative_to(store):
+        above = _make_directory(path.parent, mode, store)
+    else:
+        above = [each for each in path.parents if not each.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(PRIVATE)
     except FileExistsError:
         if path.is_dir():  # made by another process at the same time
-            return
+            return above
         raise
     path.chmod(mode)
+    return [path, *above]
+
+
+def remove_directories(made: Iterable[Path]) -> None:
+    """Take back directories that were just made, as far as they are empty."""
+    for path in sorted(made, key=lambda each: -len(each.parts)):
+        with suppress(OSError):
+            path.rmdir()
 
 
 def resolved(uri: str) -> str:

@@ -89,6 +89,9 @@ class Mover:
             raise
 
     def _copy_and_switch(self, move: _Progress) -> None:
+        # The source's files become garbage, the target's may be none yet: both have to be what they should.
+        for shard in (move.plan.source, move.plan.target):
+            self._context.writable_disk(shard)
         self._advance(move, Event.START_COPY)
         for _ in range(MOST_ROUNDS):
             self._copy_round(move)
@@ -123,7 +126,7 @@ class Mover:
 
     def _copy(self, move: _Progress, sources: list[PageSource], upto: int) -> int:
         target = move.plan.target
-        to = Destination(self._context.disk_of(target), target, self._context.origin("move"))
+        to = Destination(self._context.writable_disk(target), target, self._context.origin("move"))
         size = 0
         for source in sources:
             bounds = Bounds(move.copied_to + 1, upto)
@@ -173,6 +176,7 @@ class Mover:
             after = tx.advance_move(plan.tablet, self.owner, Event.SWITCHED)
             assert after is Phase.TARGET_SERVES
         move.phase = after
+        self._context.note_newest((plan.source, plan.target))
         self._checkpoint(str(move.phase))
 
     def _check_still_right(self, tx: Tx, move: _Progress) -> None:

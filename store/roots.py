@@ -1,38 +1,220 @@
-"""Whose a shard's root is: a small file in it names the store.
+"""Whose a shard's root is: a marker in it names store, shard and incarnation.
 
-Two stores in one root would each take the other's fragments for garbage.
+What a root *is* counts, never where it was found: a mount may be missing, or be another one's; two
+names may lead to one directory; a catalog may be a copy. So whoever writes or deletes at a shard reads
+the marker first (`Context.writable_disk`). Beside it lies a mark of how far the catalog had got when somebody
+last committed here. It is only a note: one that is lost or torn says nothing, one that is ahead of the
+catalog proves that the catalog is an older copy.
 """
 
 from __future__ import annotations
 
-from elasticscan.base.errors import FragmentDamaged, InvalidOption, ShardUnavailable
+import json
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from elasticscan.base.errors import (
+    CatalogOutdated,
+    ElasticScanError,
+    FragmentDamaged,
+    InvalidOption,
+    ShardUnavailable,
+    WrongRoot,
+)
 from elasticscan.storage import Disk
+from elasticscan.store.aliases import place_of
 
-MARKER = "elasticscan-store-id"
+MARKER, MARK = "elasticscan-shard", "elasticscan-newest"
+VERSION = 1
+MOST_BYTES = 4_096
 
 
-def owner_of(disk: Disk) -> str | None:
-    """The id of the store that a root belongs to; None when it is free."""
-    try:
-        file = disk.open(MARKER)
-        found: bytes = file.read_at(0, file.size).to_pybytes()
-    except (FragmentDamaged, ShardUnavailable):  # no such file, or no such prefix in a bucket yet
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Whose a root is. `name` is for people."""
+
+    store: str
+    incarnation: str
+    shard: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"shard {self.name!r} ({self.shard}) of store {self.store}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a store's catalog had got, at least."""
+
+    incarnation: str
+    layout: int
+    commit: int
+
+
+def read_marker(disk: Disk, root: str) -> Marker | None:
+    """None where there is no marker.
+
+    Raises:
+        WrongRoot: there is one that cannot be read.
+        ShardUnavailable: the root cannot be read.
+    """
+    content = _content(disk, MARKER)
+    if content is None:
         return None
-    return found.decode("ascii", "replace")
+    try:
+        return Marker(**_unpack(content))
+    except (ValueError, TypeError) as error:
+        raise WrongRoot(
+            f"the marker {MARKER} in {place_of(root)} is damaged ({error}), so nobody knows whose files "
+            "these are; restore it, or remove it and run `elasticscan adopt` if they are this store's",
+            root=str(place_of(root)),
+        ) from error
 
 
-def check_free(disk: Disk, root: str, store_id: str | None = None) -> None:
-    """Raises `InvalidOption` when the root belongs to a store other than `store_id`."""
-    owner = owner_of(disk)
-    if owner not in (None, store_id):
-        raise InvalidOption(
-            f"{root} holds a shard of another store ({owner}), or of this one before its catalog was lost; "
-            "choose another directory, or restore that catalog",
-            root=root,
+def write_marker(disk: Disk, marker: Marker) -> None:
+    with disk.create(MARKER) as file:
+        file.write(_pack(asdict(marker)))
+
+
+def read_mark(disk: Disk) -> Mark | None:
+    """None where there is none, or a torn one."""
+    content = _content(disk, MARK)
+    with suppress(ValueError, TypeError):
+        return None if content is None else Mark(**_unpack(content))
+    return None
+
+
+def write_mark(disk: Disk, mark: Mark) -> None:
+    disk.note(MARK, _pack(asdict(mark)))
+
+
+def check_marker(disk: Disk, root: str, wanted: Marker) -> None:
+    """Raises unless a root is the one that the catalog takes it for.
+
+    Raises:
+        ShardUnavailable: it has no marker: what is mounted there is not the shard's disk.
+        WrongRoot: it is another store's, another shard's, or that of another copy of the store.
+    """
+    place = str(place_of(root))
+    found = read_marker(disk, root)
+    if found is None:
+        raise ShardUnavailable(
+            f"{place} is not the storage of {wanted}: it holds no {MARKER}, so its disk is not mounted, or "
+            "was emptied; mount or restore it and try again",
+            root=place,
+            shard=wanted.name,
+        )
+    if (found.store, found.shard) != (wanted.store, wanted.shard):
+        raise WrongRoot(
+            f"{place} should be {wanted}, but it is {found}; mount each disk where its shard is, and let no "
+            "two shards name one directory",
+            root=place,
+            wanted=str(wanted),
+            found=str(found),
+        )
+    if found.incarnation != wanted.incarnation:
+        raise WrongRoot(
+            f"{place} is {found}, but it belongs to another copy of the store (incarnation "
+            f"{found.incarnation}, not {wanted.incarnation}); use that copy, or run `elasticscan adopt` to "
+            "make this one the owner",
+            root=place,
+            wanted=wanted.incarnation,
+            found=found.incarnation,
         )
 
 
-def claim(disk: Disk, store_id: str) -> None:
-    if owner_of(disk) is None:
-        with disk.create(MARKER) as file:
-            file.write(store_id.encode("ascii"))
+def check_mark(mark: Mark | None, root: str, incarnation: str, versions: tuple[int, int]) -> None:
+    """Raises `CatalogOutdated` when a root knows more than the catalog, whose versions were read later."""
+    if mark is None or mark.incarnation != incarnation:
+        return
+    if mark.layout > versions[0] or mark.commit > versions[1]:
+        raise CatalogOutdated(
+            f"the catalog is older than its shards: {place_of(root)} knows commit {mark.commit} (layout "
+            f"{mark.layout}), the catalog only {versions[1]} (layout {versions[0]}). Nothing was changed. "
+            "Put the newest catalog back; or, if it is lost, run `elasticscan adopt` to go on from this one",
+            root=str(place_of(root)),
+            known=mark.commit,
+            found=versions[1],
+        )
+
+
+def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collection[int] = ()) -> bool:
+    """Whether nobody has a root yet; `mine` and files of shards that were removed do not matter.
+
+    Args:
+        mine: what shall be its marker, if it is known.
+        taken: ids of the store's other shards.
+
+    Raises:
+        InvalidOption: it belongs to another store, to another copy of this one, or to another shard.
+    """
+    try:
+        found = read_marker(disk, root)
+    except ShardUnavailable:  # no such directory, or no such prefix in a bucket yet
+        return True
+    if found is None:
+        return True
+    place = place_of(root)
+    if mine is None or found.store != mine.store or found.incarnation != mine.incarnation:
+        raise InvalidOption(
+            f"{place} holds a shard of another store ({found}), or of this one before its catalog was lost; "
+            "choose another directory, or restore that catalog",
+            root=str(place),
+        )
+    if found.shard in taken and found.shard != mine.shard:
+        raise InvalidOption(
+            f"{place} is the storage of {found} already, by another name; each needs a place of its own",
+            root=str(place),
+        )
+    return False
+
+
+class Claims:
+    """Roots that become a new shard's. All of them are given back when the shard is not entered after all."""
+
+    def __init__(self) -> None:
+        self._taken: list[Disk] = []
+
+    def claim(self, disk: Disk, root: str, marker: Marker, taken: Collection[int]) -> None:
+        """Raises as `check_free`, `DiskFull`, `ShardUnavailable`."""
+        if check_free(disk, root, marker, taken):
+            self._taken.append(disk)
+        write_marker(disk, marker)
+        check_marker(disk, root, marker)  # somebody else may have claimed it at the same moment
+
+    @contextmanager
+    def undone_on_errors(self) -> Iterator[None]:
+        """When the block raises, what it claimed is free again."""
+        try:
+            yield
+        except BaseException:
+            for disk in self._taken:
+                with suppress(ElasticScanError):
+                    disk.delete(MARKER)
+            raise
+
+
+def _content(disk: Disk, path: str) -> bytes | None:
+    try:
+        file = disk.open(path)
+        return bytes(file.read_at(0, min(file.size, MOST_BYTES)))
+    except FragmentDamaged:  # there is no such file
+        return None
+
+
+def _pack(fields: Mapping[str, Any]) -> bytes:
+    body = json.dumps({"version": VERSION, **fields}, sort_keys=True).encode()
+    return b"%s %08x\n" % (body, zlib.crc32(body))
+
+
+def _unpack(content: bytes) -> dict[str, Any]:
+    body, _, crc = content.rstrip(b"\n").rpartition(b" ")
+    if crc != b"%08x" % zlib.crc32(body):
+        raise ValueError("its checksum is another one")
+    fields = json.loads(body)
+    if not isinstance(fields, dict) or fields.pop("version", None) != VERSION:
+        raise ValueError("it is of another version")
+    return fields

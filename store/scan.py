@@ -360,7 +360,7 @@ def lease_snapshot(
             at = tx.versions()[1] if snapshot is None else snapshot
             tx.check_snapshot(table, at)
             return at, context.newest_topology(tx)
-    with context.catalog.writing() as tx:
+    with context.catalog.leasing() as tx:
         at = tx.versions()[1] if snapshot is None else snapshot
         tx.take_lease(lease, table, at, "scan", LEASE_SECONDS)
         return at, context.newest_topology(tx)
@@ -382,7 +382,7 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
             or tx.lease_end(key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS
         ):
             return table
-    with context.catalog.writing() as tx:
+    with context.catalog.leasing() as tx:
         table = _readable_table(tx, key)
         if not tx.renew_lease(key.lease, LEASE_SECONDS):
             tx.take_lease(key.lease, table, key.snapshot, "scan", LEASE_SECONDS)
@@ -396,7 +396,7 @@ def end_lease(context: Context, lease: str) -> None:
     with context.catalog.reading() as tx:
         if not tx.lease_end(lease):
             return
-    with context.catalog.writing() as tx:
+    with context.catalog.leasing() as tx:
         tx.end_lease(lease)
 
 

@@ -17,9 +17,11 @@ from elasticscan.base.limits import (
     DEFAULT_SLOTS,
     DEFAULT_TABLETS,
     GC_GRACE_SECONDS,
+    GC_SHARE,
     MAX_PAGE_ROWS,
     MAX_SLOTS,
     RETENTION_SECONDS,
+    TRASH_SECONDS,
     check_name,
 )
 from elasticscan.base.redaction import shown
@@ -28,15 +30,18 @@ from elasticscan.reader import ContinuationKey, Predicate
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, upkeep, writer
 from elasticscan.store.access import AUTO, Wish
+from elasticscan.store.adoption import Adopted, adopt, settle_copy
 from elasticscan.store.arguments import MAX_ID, MAX_NUMBER, MAX_PAGE_BYTES, MAX_PARALLEL
 from elasticscan.store.changes import ChangeScan, check_kept
+from elasticscan.store.collector import Collected, collect_garbage
 from elasticscan.store.context import Context
 from elasticscan.store.definitions import define_table
 from elasticscan.store.disks import disk_at, read_only_disk
 from elasticscan.store.elasticity import Elasticity, OnProgress
+from elasticscan.store.garbage import Rules
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.location import Location
-from elasticscan.store.roots import check_free, claim
+from elasticscan.store.making import make_store, new_roots
 from elasticscan.store.scan import Scan, begin_scan, columns_of, keep_lease
 from elasticscan.store.schema_changes import add_columns
 from elasticscan.store.status import status_of
@@ -105,20 +110,8 @@ class Store:
             raise InvalidOption(f"hash={hash!r} must be one of {', '.join(HASHES)}", option="hash")
         placement = initial_placement(slots, tablets, range(1, len(names) + 1))
         roots = tuple((name, location.stored_root(name, given.get(name))) for name in names)
-        opened = [disk_at(disks, location.root(root)) for _, root in roots]
-        there_already = location.exists()
-        if there_already:
-            location.check_not_empty()
-        location.make()
-        for (_, root), disk in zip(roots, opened, strict=True):
-            location.make_root(root)
-            if not there_already:  # else the catalog has a better word for it
-                check_free(disk, root)
-        Catalog.create(location.catalog_url, clock, shown(uri), NewStore(roots, placement, hash, kept))
-        store = cls.open(uri, clock, disks)
-        for disk in opened:
-            claim(disk, store.context.info.store_id)
-        return store
+        make_store(location, disks, clock, NewStore(roots, placement, hash, kept))
+        return cls.open(uri, clock, disks)
 
     @classmethod
     def open(
@@ -156,10 +149,12 @@ class Store:
         catalog = Catalog(location.catalog_url, clock, shown(uri), arguments.flag("read_only", read_only))
 
         def open_root(root: str) -> Disk:
-            disk = disk_at(disks, location.root(root))
+            disk = disk_at(disks, root)
             return disk if catalog.read_only is None else read_only_disk(disk, catalog.check_writable)
 
-        return cls(Context(catalog, clock, open_root), location, disks)
+        context = Context(catalog, clock, location, open_root)
+        catalog.when_copied = lambda: settle_copy(context)
+        return cls(context, location, disks)
 
     def close(self) -> None:
         """Let go of database connections."""
@@ -491,15 +486,9 @@ class Store:
         for name in names:
             check_name("shard", name)
         self._context.catalog.check_writable()
-        stored = [self._location.stored_root(name, roots.get(name)) for name in names]
-        disks = [disk_at(self._disks, self._location.root(root)) for root in stored]
-        new = []
-        for name, root, disk in zip(names, stored, disks, strict=True):
-            self._location.make_root(root)
-            check_free(disk, root, self._context.info.store_id)
-            claim(disk, self._context.info.store_id)
-            new.append((name, root))
-        return how.expand(new)
+        new = [(name, self._location.stored_root(name, roots.get(name))) for name in names]
+        with new_roots(self._context, self._disks, new):
+            return how.expand(new)
 
     def contract(self, shard: str) -> Topology:
         """Move all tablets off a shard and remove it."""
@@ -541,19 +530,56 @@ class Store:
         tables = self.tables() if name is None else (self.table(name),)
         return sum(upkeep.compact(self._context, table) for table in tables)
 
-    def collect_garbage(self, grace_seconds: float = GC_GRACE_SECONDS) -> int:
-        """Remove files that nothing has needed for the grace period; returns how many.
+    def collect_garbage(
+        self,
+        grace_seconds: float = GC_GRACE_SECONDS,
+        dry_run: bool = False,
+        trash_seconds: float = TRASH_SECONDS,
+        share: float = GC_SHARE,
+    ) -> Collected:
+        """Remove files that nothing has needed for the grace period, as far as that is proven.
 
+        Files that were dropped (by compactions, moves, dropped tables) are deleted; files that the catalog
+        does not know (left by a writer that died) are moved to the trash of their shard and deleted later.
         With a grace period shorter than the longest running write, files that it has staged are
         removed too; its commit is then refused and must be tried again.
+
+        Args:
+            grace_seconds: spare what was needed so recently.
+            dry_run: change nothing, and tell what would be done, and why.
+            trash_seconds: how long files stay in the trash; with 0 they do not get there.
+            share: most of a shard's files (0 to 1) that may go because the catalog does not know them.
+
+        Raises:
+            StoreDamaged, CatalogOutdated, WrongRoot, StoreCopied, GarbageRefused: nothing was removed.
         """
-        removed = upkeep.collect_garbage(self._context, arguments.seconds("grace_seconds", grace_seconds))
-        with self._context.catalog.writing() as tx:
-            tx.forget_secrets()
-        return removed
+        rules = Rules(
+            arguments.seconds("grace_seconds", grace_seconds),
+            arguments.seconds("trash_seconds", trash_seconds),
+            arguments.share("share", share),
+        )
+        collected = collect_garbage(self._context, rules, arguments.flag("dry_run", dry_run))
+        if not collected.dry_run:
+            with self._context.catalog.writing() as tx:
+                tx.forget_secrets()
+        return collected
+
+    def adopt(self) -> Adopted:
+        """Make this catalog the owner of its shards, though it is an older copy, or a copy of another one.
+
+        For after a backup of the catalog was put back, or where a copied store shall take over shards that
+        it shares with the original. Commits that this catalog does not know are lost, all continuation keys
+        and stream offsets from before are refused, and other copies cannot write to these shards any more.
+
+        Raises:
+            ShardUnavailable: a shard is away.
+            WrongRoot: a root is another store's, or another shard's.
+            StoreDamaged: the catalog is not as it was written.
+        """
+        return adopt(self._context)
 
     def verify(self) -> list[str]:
-        """Compare every fragment with its checksum; returns what is wrong, one text each."""
+        """Look at every root's marker, and read every file; returns what is wrong, one text each."""
         return [str(error) for error in upkeep.verify(self._context)]
 
     def status(self) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Compaction, garbage collection, verification, counting."""
+"""Compaction, verification, counting."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from elasticscan.base.errors import OperatorNeeded, ShardUnavailable
+from elasticscan.base.errors import OperatorNeeded
 from elasticscan.catalog import Tx
 from elasticscan.storage import (
     Bounds,
@@ -17,7 +17,6 @@ from elasticscan.storage import (
     copy_slots,
     count_rows,
     discard,
-    is_fragment_path,
     verify_file,
 )
 from elasticscan.store.context import Context
@@ -46,9 +45,10 @@ def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
         fragments = tx.fragments(table=table.id, shard=shard)
     if not _worth_it(fragments):
         return 0
+    gone = 0
     source = PageSource(table, View(fragments), context.opener(table))
     slots = SlotSet.of(r for fragment in fragments for r in fragment.slots)
-    to = Destination(context.disk_of(shard), shard, context.origin("compact", fragments))
+    to = Destination(context.writable_disk(shard), shard, context.origin("compact", fragments))
     with context.noticing_collection():
         merged = copy_slots(source, slots, Bounds(floor, upto), Keep(horizon, drop_tombstones=True), to)
         merged = _indexed(context, table, context.indexes(table.id), merged)
@@ -61,10 +61,11 @@ def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
                 gone = _swap(tx, table, fragments, merged, slots - _being_copied(tx))
                 if horizon > now.oldest_snapshot:
                     tx.set_oldest_snapshot(table.id, horizon)
-                return gone
+                merged = None
     if merged is not None:
         discard([merged.staged], context.disk_of)
-    return 0
+    context.note_newest([shard])
+    return gone
 
 
 def _indexed(
@@ -123,52 +124,15 @@ def _swap(
     return gone
 
 
-def collect_garbage(context: Context, grace_seconds: float) -> int:
-    """Remove files that nothing needs any more; returns how many.
-
-    A file goes when it was dropped (by a move, a compaction, a dropped table) or never committed
-    (its writer died), and that was longer than the grace period ago.
-    """
-    before = context.clock.now() - grace_seconds
-    removed = 0
-    with context.catalog.writing() as tx:
-        tx.end_expired_leases()
-        dropped = tx.dropped_files(before)
-        for shard, path in dropped:
-            context.disk_of(shard).delete(path)
-        tx.forget_dropped(before)
-        removed += len(dropped)
-        # Under the write lock, so that no write can commit a file while it is being removed.
-        known = tx.known_paths()
-        active = {shard.id for shard in tx.shards()}
-        for shard in tx.shard_roots():
-            for path, changed_at in _files(context, shard, must_be_there=shard in active):
-                # Other people's files are left alone, whatever a shard's root may hold.
-                ours = is_fragment_path(path) and (shard, path) not in known
-                if ours and changed_at <= before:
-                    context.disk_of(shard).delete(path)
-                    removed += 1
-    return removed
-
-
-def _files(context: Context, shard: int, must_be_there: bool) -> list[tuple[str, float]]:
-    """A shard's files; a removed shard's too, as long as its root is there."""
-    try:
-        return context.disk_of(shard).list()
-    except ShardUnavailable:
-        if must_be_there:
-            raise
-        return []
-
-
 def verify(context: Context) -> Iterator[OperatorNeeded]:
-    """Look at the whole catalog, read every fragment and compare checksums.
+    """Look at the whole catalog and every root's marker, read every file and compare checksums.
 
     Yields what is wrong instead of raising it. In a damaged catalog no file is looked up.
     """
     try:
         with context.catalog.reading() as tx:
             tx.check_whole()
+            shards = tx.shards()
             names = {table.id: table.name for table in tx.tables()}
             fragments = {fragment.id: fragment for fragment in tx.fragments()}
             runs = [run for table in names for run in tx.runs(table)]
@@ -176,14 +140,19 @@ def verify(context: Context) -> Iterator[OperatorNeeded]:
     except OperatorNeeded as error:
         yield error
         return
+    for shard in shards:
+        try:
+            context.check_root(shard.id)
+        except OperatorNeeded as error:
+            yield error
     files = [(f.shard, f.path, f.seal, _label(names, f)) for f in fragments.values()]
     for run in runs:
         fragment = fragments[run.fragment]
         label = f"{_label(names, fragment)[:-1]}, index {indexes.get(run.index)!r})"
         files.append((fragment.shard, run.path, run.seal, label))
-    for shard, path, seal, label in files:
+    for at, path, seal, label in files:
         try:
-            verify_file(context.disk_of(shard), path, seal, label)
+            verify_file(context.disk_of(at), path, seal, label)
         except OperatorNeeded as error:
             yield error
 

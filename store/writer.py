@@ -40,7 +40,7 @@ def stage(
 ) -> list[StagedFragment]:
     """Stage rows of the table's schema; nothing is visible yet. Cleans up after an error."""
     origin = context.origin(kind)
-    ingest = Ingest(table, context.hashing, context.placement(), context.disk_of, origin, buffer_bytes)
+    ingest = Ingest(table, context.hashing, context.placement(), context.writable_disk, origin, buffer_bytes)
     try:
         with context.noticing_collection():
             for batch in batches:
@@ -71,6 +71,7 @@ def publish(
     """
     with context.noticing_collection():
         number, committed = _publish(context, table, list(staged), kind, txn)
+    context.note_newest({fragment.shard for fragment in committed})
     kept = {fragment.path for fragment in committed}
     discard([fragment for fragment in staged if fragment.path not in kept], context.disk_of)
     return number
@@ -99,13 +100,17 @@ def _publish(
                     table=table.name,
                 )
             if attempt >= ATTEMPTS_WITHOUT_LOCK:  # nothing can change now, so this one is the last
-                fragments = reroute(table, fragments, tx.placement(), context.disk_of, context.origin(kind))
+                fragments = reroute(
+                    table, fragments, tx.placement(), context.writable_disk, context.origin(kind)
+                )
                 fragments = with_runs(context, table, tx.indexes(table.id), fragments)
             if _in_place(tx, fragments) and not missing_runs(tx.indexes(table.id), fragments):
                 context.check_not_collected(fragments)
                 tx.enter_reserved(table.id)
                 return tx.add_commit(table.id, _told_kind(kind, fragments), fragments, txn), fragments
-        fragments = reroute(table, fragments, context.placement(), context.disk_of, context.origin(kind))
+        fragments = reroute(
+            table, fragments, context.placement(), context.writable_disk, context.origin(kind)
+        )
         fragments = with_runs(context, table, context.indexes(table.id), fragments)
     raise AssertionError("unreachable")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,17 +21,18 @@ from hypothesis import strategies as st
 from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import (
     AlreadyExists,
-    InvalidOption,
     InvalidTopologyChange,
     MoveInProgress,
     ShardNotFound,
     SnapshotExpired,
     SnapshotNotFound,
+    StoreCopied,
     TableChanged,
     TableNotFound,
     TabletNotFound,
+    WriteConflict,
 )
-from elasticscan.catalog import Catalog, NewStore, Tx, Txn
+from elasticscan.catalog import Catalog, DroppedFile, NewStore, Tx, Txn
 from elasticscan.catalog.placement import _pack_topology, _unpack_topology
 from elasticscan.topology import (
     Event,
@@ -331,7 +334,7 @@ def test_slots_that_are_struck_are_spoken_for_no_longer(catalog: Catalog) -> Non
         tx.strike_slots(1, SlotSet.span(2, 6))
     with catalog.reading() as tx:
         assert {f.path: str(f.slots) for f in tx.fragments()} == {"t1/a": "0-2,6-8", "t1/c": "0-8"}
-        assert {path for _, path in tx.dropped_files(1_000.0)} == {"t1/b"}
+        assert {file.path for file in tx.dropped_files()} == {"t1/b"}
         assert tx.known_paths() == {(1, "t1/a"), (1, "t1/b"), (2, "t1/c")}
 
 
@@ -355,12 +358,13 @@ def test_a_fragment_that_speaks_for_nothing_is_dropped_and_can_be_forgotten(
         assert [str(f.slots) for f in tx.fragments()] == ["0-2,5-6"]
         tx.set_fragment_slots(fragment.id, SlotSet())
         assert tx.fragments() == ()
-        assert tx.dropped_files(clock.now() - 1) == frozenset()
+        dropped = tx.dropped_files()
+        assert dropped == (DroppedFile(fragment.shard, fragment.path, fragment.id, None, clock.now()),)
     clock.advance(5)
     with catalog.writing() as tx:
         tx.set_fragment_slots(fragment.id, SlotSet())  # once more: the time of dropping stays
-        assert tx.dropped_files(1_000.0) == {(fragment.shard, fragment.path)}
-        tx.forget_dropped(1_000.0)
+        assert tx.dropped_files() == dropped
+        tx.forget_dropped(dropped)
         assert tx.known_paths() == frozenset()
 
 
@@ -432,7 +436,7 @@ def test_a_table_that_was_dropped_and_made_again_is_another_table(catalog: Catal
         tx.drop_table("t")
         assert tx.table_by_id(first.id) is None
         assert tx.fragments() == ()
-        assert len(tx.dropped_files(tx.now)) == 1
+        assert len(tx.dropped_files()) == 1
     second = add_table(catalog)
     assert second.id != first.id
     assert second.created_commit == 3
@@ -568,17 +572,58 @@ def test_shards_are_added_drained_and_removed(catalog: Catalog) -> None:
         tx.remove_shard(3)
         with pytest.raises(ShardNotFound, match="it has a, b"):
             tx.shard_named("c")
-        assert tx.shard_roots() == {1: "shards/a", 2: "shards/b", 3: "shards/c"}
+        assert [(s.id, s.root) for s in tx.shards(removed=True)] == [
+            (1, "shards/a"),
+            (2, "shards/b"),
+            (3, "shards/c"),
+        ]
         assert tx.add_shard("c", "shards/c").id == 4, "ids are never used twice"
 
 
-@pytest.mark.parametrize("root", ["shards/a", "shards/a/", "shards/a/deeper", "shards"])
-def test_a_shard_may_not_lie_where_another_one_does(catalog: Catalog, root: str) -> None:
-    """Its garbage collection would take the other one's files for garbage."""
-    with catalog.writing() as tx, pytest.raises(InvalidOption, match="overlaps"):
-        tx.add_shard("c", root)
+def test_a_condemned_file_cannot_be_committed_until_it_is_pardoned(catalog: Catalog) -> None:
+    table = add_table(catalog)
+    add_commit(catalog, table, staged("t1/a"))
     with catalog.writing() as tx:
-        tx.add_shard("c", "shards/ab")
+        wanted = {(1, "t1/a"), (1, "t1/b"), (2, "t1/b")}
+        assert tx.condemn(wanted) == {(1, "t1/b"), (2, "t1/b")}, "one that is known is spared"
+        assert tx.condemn(wanted) == {(1, "t1/b"), (2, "t1/b")}, "and again, after one that died"
+    with pytest.raises(WriteConflict, match="try again"):
+        add_commit(catalog, table, staged("t1/b"))
+    with catalog.writing() as tx:
+        tx.pardon([(1, "t1/b")])
+        assert tx.condemned() == ((2, "t1/b"),)
+    add_commit(catalog, table, staged("t1/b"))
+
+
+def test_a_new_incarnation_has_one_secret_of_its_own_and_goes_on_beyond_what_was_known(
+    catalog: Catalog,
+) -> None:
+    with catalog.writing() as tx:
+        before, secrets = tx.identity(), tx.seal_keys()
+        tx.take_incarnation("f" * 32, None, (before.layout + 9, before.last_commit + 7))
+        after = tx.identity()
+        assert (after.incarnation, after.home, after.store_id) == ("f" * 32, None, before.store_id)
+        assert (after.layout, after.last_commit) == (before.layout + 10, before.last_commit + 7)
+        assert tx.lost_commits() == ((before.last_commit + 1, before.last_commit + 7),)
+        (number,) = tx.seal_keys()
+        assert number not in secrets
+        assert tx.seal_keys()[number] not in secrets.values()
+
+
+def test_a_renamed_catalog_is_at_home_and_a_copied_one_is_not(tmp_path: Path, clock: ManualClock) -> None:
+    where = tmp_path / "catalog.db"
+    make(where, clock).close()
+    moved, copied = where.with_name("moved.db"), where.with_name("copied.db")
+    shutil.copy(where, copied)
+    where.rename(moved)
+    with closing(Catalog(moved, clock, "moved")) as catalog, catalog.writing() as tx:
+        tx.bump_layout()
+    with (
+        closing(Catalog(copied, clock, "copied")) as catalog,
+        pytest.raises(StoreCopied),
+        catalog.writing(),
+    ):
+        pass
 
 
 def test_a_placement_is_written_by_its_differences(catalog: Catalog) -> None:

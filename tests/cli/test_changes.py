@@ -106,10 +106,27 @@ def test_small_fragments_are_merged_and_their_files_removed(shell: Shell, uri: s
     gone = shell.json("compact", uri, "t")["fragments_removed"]
     assert shell.json("status", uri)["tables"][0]["fragments"] == before - gone
     assert gone > 0
-    assert shell.json("gc", uri, "--grace", "1d") == {"files_removed": 0}
-    assert shell.json("gc", uri, "--grace", "0")["files_removed"] > 0
+    assert shell.json("gc", uri, "--grace", "1d")["files_removed"] == 0
+    planned = shell.json("gc", uri, "--grace", "0s", "--dry-run")
+    assert planned["files_removed"] == len(planned["decisions"]) > 0
+    told = shell.ok("gc", uri, "--grace", "0s", "--dry-run")
+    assert all(each["path"] in told and each["reason"] in told for each in planned["decisions"])
+    assert f"{planned['files_removed']} files to remove" in told
+    assert shell.json("gc", uri, "--grace", "0s")["files_removed"] == planned["files_removed"]
     assert "0 files removed" in shell.ok("gc", uri)
     assert "0 fragments fewer" in shell.ok("compact", uri)
+
+
+def test_a_shard_that_is_away_is_named_by_gc(shell: Shell, uri: str) -> None:
+    Path(uri, "shards", "s1").rename(Path(uri, "away"))
+    assert [each["shard"] for each in shell.json("gc", uri)["skipped"]] == ["s1"]
+
+
+def test_a_store_is_adopted(shell: Shell, uri: str) -> None:
+    assert "owns its shards" in shell.ok("adopt", uri)
+    found = shell.json("adopt", uri)
+    assert found["missing"] == []
+    assert found["commits"][0] == found["commits"][1]
 
 
 def test_an_undamaged_store_is_verified(shell: Shell, uri: str) -> None:

@@ -112,7 +112,7 @@ def test_a_stream_writes_each_batch_once_and_a_replayed_one_too(
     assert run(source.frame().repartition(2, "id"), store, checkpoint) == [0, 1]
     assert kinds(store) == ["create", "write", "write", "write", "write"]
     assert contents(store) == wanted | {1_003: 9.0, 0: 3.0}
-    assert store.collect_garbage(grace_seconds=0) == 0
+    assert store.collect_garbage(grace_seconds=0).removed == 0
 
     # With a new checkpoint it is another stream, which begins with the first batch.
     assert run(source.frame(), store, tmp_path / "other") == [0, 1]
@@ -203,7 +203,7 @@ def test_mistakes_stop_the_stream_with_their_code_and_leave_nothing(
     told = failing(lambda: start(counts, store, tmp_path / "e", "update"))
     assert "does not support Update mode" in told
     assert store.status()["tables"] == before
-    assert store.collect_garbage(grace_seconds=0) == 0
+    assert store.collect_garbage(grace_seconds=0).removed == 0
 
 
 def test_a_function_for_each_batch_writes_once_with_the_batch_as_version(

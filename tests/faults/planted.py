@@ -61,7 +61,7 @@ from tests.reader.simulation import Simulation
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
-Harness = Literal["simulation", "soup", "index soup", "schema soup", "catalog"]
+Harness = Literal["simulation", "soup", "index soup", "schema soup", "catalog", "roots"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Fault:
         name, breaks: the fault, and the rule that it breaks.
         harness: which harness must notice.
         seed: where to begin to look.
-        style: what kind of program of the soups is most likely to notice.
+        style: what kind of program of the soups is most likely to notice; of "roots", the scenario that does.
     """
 
     name: str

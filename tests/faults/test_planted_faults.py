@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import tests.faults.planted_roots  # noqa: F401 - enters its faults
 from tests.faults.planted import FAULTS, Fault
 from tests.reader.simulation import Simulation
+from tests.store import root_scenarios
 from tests.store.catalog_programs import CatalogPrograms
 from tests.store.index_soup import IndexKitchen
 from tests.store.schema_soup import SchemaKitchen
@@ -41,13 +44,13 @@ def passed() -> set[Program]:
 
 def found_by(fault: Fault, kitchens: Kitchens) -> int | None:
     """The first seed that fails while the fault is planted."""
-    most = MOST_SIMULATIONS if fault.harness == "simulation" else MOST_PROGRAMS
+    most = {"simulation": MOST_SIMULATIONS, "roots": 1}.get(fault.harness, MOST_PROGRAMS)
     with pytest.MonkeyPatch.context() as patch:
         fault.plant(patch)
         for seed in range(fault.seed, fault.seed + most):
             try:
                 run(fault, kitchens, seed)
-            except Exception:
+            except (Exception, pytest.fail.Exception):
                 return seed
     return None
 
@@ -55,6 +58,9 @@ def found_by(fault: Fault, kitchens: Kitchens) -> int | None:
 def run(fault: Fault, kitchens: Kitchens, seed: int) -> None:
     if fault.harness == "simulation":
         Simulation(seed).run()
+    elif fault.harness == "roots":
+        with tempfile.TemporaryDirectory() as place:
+            next(play for play in root_scenarios.SCENARIOS if play.__name__ == fault.style)(Path(place))
     else:
         kitchens[fault.harness].run(seed, fault.style)
 

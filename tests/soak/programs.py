@@ -108,7 +108,7 @@ def tidy(store: Store, seed: int, stopping: Event) -> None:
     while not stopping.wait(chance.uniform(0.3, 2.0)):
         try:
             fragments = store.compact(chance.choice([SOURCE, SOURCE, COPY, None]))
-            files = store.collect_garbage(GRACE_SECONDS) if chance.random() < 0.3 else 0
+            files = store.collect_garbage(GRACE_SECONDS).removed if chance.random() < 0.3 else 0
         except TryAgain as error:
             tell(refused=error.code)
             continue

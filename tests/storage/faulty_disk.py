@@ -24,8 +24,8 @@ class FaultyDisk:
             for no bound.
         tear_after: a file that is longer than this silently loses the rest, as after a power cut
             on a disk that lies about flushing; None for no bound.
-        raise_at: errors to raise, once, by the name of the operation: "create", "open", "delete"
-            or "list".
+        raise_at: errors to raise, once, by the name of the operation: "create", "open", "delete",
+            "rename", "note" or "list".
         raise_at_operation: raises `error` at the k-th operation from now (1 is the next one).
         crash_before_rename: die when a file is complete, before it gets its name.
         operations: how often each operation was called.
@@ -73,6 +73,14 @@ class FaultyDisk:
     def delete(self, path: str) -> None:
         self._operate("delete")
         self.disk.delete(path)
+
+    def rename(self, path: str, to: str) -> None:
+        self._operate("rename")
+        self.disk.rename(path, to)
+
+    def note(self, path: str, content: bytes) -> None:
+        self._operate("note")
+        self.disk.note(path, content)
 
     def list(self) -> list[tuple[str, float]]:
         self._operate("list")

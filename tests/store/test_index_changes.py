@@ -350,7 +350,7 @@ def test_garbage_that_is_collected_between_building_runs_and_entering_them_only_
     def collecting(*args: Any) -> Any:
         runs = build_runs(*args)
         if len(collected) < 3:
-            collected.append(store.collect_garbage(0))
+            collected.append(store.collect_garbage(0).removed)
         return runs
 
     monkeypatch.setattr(indexing, "BUILDERS", 1)
@@ -508,7 +508,7 @@ def test_a_page_is_read_however_often_its_files_are_collected_between_look_up_an
                 with Store.open(store.uri, clock=ManualClock(START)) as other:
                     other.write("t", table_of(range(COUNT), value=5))
                     other.compact()
-                    assert other.collect_garbage(0) > 0
+                    assert other.collect_garbage(0).removed > 0
             return read_page(*args)
 
         return late

@@ -28,7 +28,7 @@ def test_two_stores_cannot_share_a_root(tmp_path: Path) -> None:
         with filled(tmp_path / "three", ["b"]) as three:
             with pytest.raises(InvalidOption, match="another store"):
                 three.expand({"c": root})
-            assert three.collect_garbage(grace_seconds=0) == 0
+            assert three.collect_garbage(grace_seconds=0).removed == 0
         assert one.scan("t").to_table().num_rows == 100
 
 
@@ -38,7 +38,7 @@ def test_garbage_collection_leaves_other_files_alone(tmp_path: Path) -> None:
         foreign.write_text("mine")
         orphan = tmp_path / "root" / "t1" / ("0" * 32 + ".arrow")
         orphan.write_text("left by a writer that died")
-        assert store.collect_garbage(grace_seconds=0) == 1
+        assert store.collect_garbage(grace_seconds=0).removed == 1
         assert foreign.read_text() == "mine"
         assert not orphan.exists()
         assert store.scan("t").to_table().num_rows == 100

@@ -1,0 +1,146 @@
+"""How a copy of a store becomes a store of its own, and how a store goes on from an older catalog.
+
+Both begin a new *incarnation*: with another secret, so that keys and offsets of the other copy are
+refused, and with markers that name it in all roots, so that no root belongs to two catalogs.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from elasticscan.base.errors import (
+    ElasticScanError,
+    FragmentDamaged,
+    ShardUnavailable,
+    StoreCopied,
+    WrongRoot,
+)
+from elasticscan.storage import is_fragment_path, read_manifest
+from elasticscan.store.aliases import place_of
+from elasticscan.store.context import Context
+from elasticscan.store.roots import read_mark, read_marker, write_marker
+from elasticscan.topology import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What an adoption found.
+
+    Attributes:
+        incarnation: the new one.
+        commits: (the catalog's newest commit, the newest that the shards knew); commits in between are lost.
+        missing: (shard, path) of files that the catalog refers to and that are gone.
+    """
+
+    incarnation: str
+    commits: tuple[int, int]
+    missing: tuple[tuple[str, str], ...]
+
+
+def settle_copy(context: Context) -> None:
+    """Make a copied store directory, which is about to be written to, a store of its own.
+
+    Raises:
+        StoreCopied: some of its shards are the original's.
+        ShardUnavailable, WrongRoot, CatalogOutdated: the copy is not whole.
+    """
+    with context.catalog.leasing() as tx:
+        known, here = tx.identity(), context.catalog.home
+        if here is None or known.home is None or here.is_place_of(known.home):
+            return  # another process was faster
+        shards = tx.shards(removed=True)
+        active = tx.shards()
+        shared = [shard for shard in active if not context.location.is_inside(shard.root)]
+        if shared:
+            places = ", ".join(f"{shard.name!r} at {place_of(shard.root)}" for shard in shared)
+            raise StoreCopied(
+                f"this catalog is a copy of {known.home.path}, and its shards {places} are shared with the "
+                "original; only read it, or run `elasticscan adopt` to make it their owner, after which "
+                "the original cannot write to them",
+                original=known.home.path,
+            )
+        for shard in active:
+            context.check_root(shard.id)
+        incarnation = secrets.token_hex(16)
+        _mark(context, [shard for shard in shards if context.location.is_inside(shard.root)], incarnation)
+        tx.take_incarnation(incarnation, here, (0, 0))
+    context.note_newest(shard.id for shard in active)
+
+
+def adopt(context: Context) -> Adopted:
+    """Make this catalog the owner of its shards, whatever another copy of it did since.
+
+    Commits that it does not know are lost; their files become garbage, which stays in the trash for a while.
+    Commit numbers go on beyond them.
+
+    Raises:
+        ShardUnavailable: a shard is away, or has no marker and lacks files that the catalog refers to.
+        WrongRoot: a root is another store's, or another shard's.
+        StoreDamaged: the catalog is not as it was written.
+    """
+    context.check_catalog_whole()
+    with context.catalog.leasing() as tx:
+        known, active, every = tx.identity(), tx.shards(), tx.shards(removed=True)
+        referred = tx.known_paths()
+        gone = {(file.shard, file.path) for file in tx.dropped_files()}
+        layout, commit, missing = known.layout, known.last_commit, []
+        for shard in active:
+            live = {path for at, path in referred - gone if at == shard.id}
+            lost, reached = _inspect(context, shard, live)
+            missing += [(shard.name, path) for path in lost]
+            layout, commit = max(layout, reached[0]), max(commit, reached[1])
+        incarnation = secrets.token_hex(16)
+        _mark(context, every, incarnation)
+        tx.take_incarnation(incarnation, context.catalog.home, (layout, commit))
+    context.note_newest(shard.id for shard in active)
+    return Adopted(incarnation, (known.last_commit, commit), tuple(missing))
+
+
+def _inspect(context: Context, shard: Shard, live: set[str]) -> tuple[list[str], tuple[int, int]]:
+    """What a root lacks, and the (layout, commit) that is known there."""
+    disk, root = context.disk_of(shard.id), context.root_of(shard.id)
+    found = read_marker(disk, root)
+    files = {path for path, _ in disk.list()}
+    lost = sorted(live - files)
+    wanted = context.marker_of(shard.id)
+    if found is None and lost:
+        raise ShardUnavailable(
+            f"{place_of(root)} has no marker and lacks {len(lost)} files of {wanted}, so its disk is not "
+            "mounted, or was emptied; mount or restore it and try again",
+            root=str(place_of(root)),
+            shard=shard.name,
+        )
+    if found is not None and (found.store, found.shard) != (wanted.store, wanted.shard):
+        raise WrongRoot(
+            f"{place_of(root)} should be {wanted}, but it is {found}; mount each disk where its shard is",
+            root=str(place_of(root)),
+            wanted=str(wanted),
+            found=str(found),
+        )
+    mark = read_mark(disk)
+    layout, commit = (0, 0) if mark is None else (mark.layout, mark.commit)
+    for path in files - live:
+        if is_fragment_path(path):
+            with suppress(FragmentDamaged):
+                manifest = read_manifest(disk, path)
+                if manifest.store == wanted.store:
+                    commit = max(commit, manifest.after_commit, manifest.max_commit)
+    return lost, (layout, commit)
+
+
+def _mark(context: Context, shards: Sequence[Shard], incarnation: str) -> None:
+    """Make the roots of shards those of an incarnation; of removed ones, as far as they can be reached."""
+    with context.catalog.reading() as tx:
+        active = {shard.id for shard in tx.shards()}
+    for shard in shards:
+        disk, marker = context.disk_of(shard.id), context.marker_of(shard.id)
+        if shard.id in active:
+            write_marker(disk, replace(marker, incarnation=incarnation))
+            continue
+        with suppress(ElasticScanError):
+            found = read_marker(disk, context.root_of(shard.id))
+            if found is not None and (found.store, found.shard) == (marker.store, marker.shard):
+                write_marker(disk, replace(marker, incarnation=incarnation))

@@ -1,0 +1,89 @@
+"""Places by what they are: two texts that name one directory or one prefix are found to be equal.
+
+Text alone cannot tell everything (a bind mount, two names of one server); the marker in each root
+does (`store/roots.py`). This finds the rest before anything is made.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from elasticscan.base.errors import InvalidOption
+
+# Parameters that say who asks, not what for.
+_WHO = frozenset({"access_key", "secret_key", "session_token", "role_arn", "session_name", "external_id"})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory (`service` is empty), or a prefix of a bucket. Never holds a password.
+
+    file:///data/../data/a     Place("", "/data/a")
+    s3://k:s@B/x/?region=r     Place("s3://b?region=r", "/x")
+    """
+
+    service: str
+    path: str
+
+    def overlaps(self, other: Place) -> bool:
+        """One is the other, or lies within it."""
+        if self.service != other.service:
+            return False
+        one, two = f"{self.path.rstrip('/')}/", f"{other.path.rstrip('/')}/"
+        return one.startswith(two) or two.startswith(one)
+
+    def __str__(self) -> str:
+        if not self.service:
+            return self.path
+        name, _, options = self.service.partition("?")
+        return f"{name}{self.path}{'?' if options else ''}{options}"
+
+
+def place_of(root: str) -> Place:
+    """The place that a root names, with symbolic links followed and parameters in one order."""
+    if "://" not in root:
+        return Place("", os.path.realpath(root))
+    parts = urlsplit(root)
+    path = posixpath.normpath("/" + unquote(parts.path).lstrip("/"))
+    if parts.scheme.lower() == "file":
+        return Place("", os.path.realpath(path))
+    where = parts.netloc.rpartition("@")[2].lower()
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    options = urlencode(sorted((name, value) for name, value in given if name.lower() not in _WHO))
+    return Place(f"{parts.scheme.lower()}://{where}{'?' if options else ''}{options}", path)
+
+
+def check_apart(roots: Sequence[tuple[str, str]]) -> None:
+    """Raises `InvalidOption` when two of these shards (name, root) overlap."""
+    places = [(name, place_of(root)) for name, root in roots]
+    for number, (name, place) in enumerate(places):
+        for other, its in places[:number]:
+            if place.overlaps(its):
+                raise InvalidOption(
+                    f"the storage of shard {name!r}, {place}, overlaps with {its} of {other!r}; "
+                    "each shard needs a place of its own, where its garbage can be collected",
+                    option="shards",
+                )
+
+
+def with_home(path: str) -> str:
+    """A path whose `~` or `~user` at its beginning is written out, as a shell does it.
+
+    Raises:
+        InvalidOption: there is no such user.
+    """
+    if not path.startswith("~"):
+        return path
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError as error:
+        raise InvalidOption(
+            f"{path} begins with the home of a user that is not known here; write the whole path "
+            f"(or ./{path} for a directory of that name)",
+            option="path",
+        ) from error

@@ -1,0 +1,256 @@
+"""Garbage collection: looks at every root, plans (`store/garbage.py`), and carries the plans out.
+
+The catalog's write lock is held for three short transactions by batch of files at most: files that the
+catalog does not know are first *condemned* in it, which no commit can undo; then they are moved without the
+lock; then they are pardoned, being gone. A process that dies in between leaves condemned files, which the
+next collection takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from elasticscan.base.errors import (
+    CatalogOutdated,
+    FragmentDamaged,
+    GarbageRefused,
+    OperatorNeeded,
+    ShardUnavailable,
+)
+from elasticscan.catalog import DroppedFile
+from elasticscan.storage import Disk, read_manifest
+from elasticscan.store.aliases import Place, place_of
+from elasticscan.store.context import Context
+from elasticscan.store.garbage import Action, Decision, Plan, Rules, Shelf, in_question, plan
+from elasticscan.store.roots import MARK
+from elasticscan.topology import Manifest, Shard
+
+BATCH_FILES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a garbage collection did; or, as a dry run, what it would do.
+
+    Attributes:
+        decisions: about every file that the catalog does not refer to, also those that are kept.
+        skipped: (shard, why) of those that could not be collected.
+        refused: why nothing at all would be removed; only in a dry run, otherwise it is raised.
+    """
+
+    decisions: tuple[Decision, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+    refused: str | None = None
+    dry_run: bool = False
+
+    def count(self, *actions: Action) -> int:
+        return sum(decision.action in actions for decision in self.decisions)
+
+    @property
+    def removed(self) -> int:
+        """Files that left their places: deleted, or moved to the trash."""
+        return self.count(Action.DELETE, Action.TRASH)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A root as it was found. `shard` is the newest of those that it was given to."""
+
+    shard: Shard
+    shelf: Shelf
+    dropped: dict[str, list[DroppedFile]]
+
+
+class _Collection:
+    def __init__(self, context: Context, rules: Rules) -> None:
+        self._context, self._rules = context, rules
+        self.skipped: list[tuple[str, str]] = []
+
+    # Looking
+
+    def plans(self) -> list[tuple[_Look, Plan]]:
+        """A plan for each root that can be reached; nothing is changed yet."""
+        looks = self._looks()
+        doubt = _doubt([look.shelf for look in looks])
+        found = []
+        for look in looks:
+            try:
+                found.append((look, self._manifests(look)))
+            except ShardUnavailable as error:
+                self.skipped.append((look.shard.name, str(error)))
+        newest = self._context.catalog.versions()[1]  # after the files, so that none can be newer
+        store = self._context.info.store_id
+        return [(look, plan(look.shelf, self._rules, files, store, newest, doubt)) for look, files in found]
+
+    def _looks(self) -> list[_Look]:
+        """All roots that can be reached, those of removed shards too: files may be left there."""
+        with self._context.catalog.reading() as tx:
+            every, active = tx.shards(removed=True), {shard.id for shard in tx.shards()}
+        by_place: dict[Place, list[Shard]] = {}
+        for shard in every:
+            by_place.setdefault(place_of(self._context.root_of(shard.id)), []).append(shard)
+        looks = []
+        for shards in by_place.values():
+            newest = next((shard for shard in shards if shard.id in active), shards[-1])
+            try:
+                looks.append(self._look(newest, frozenset(shard.id for shard in shards)))
+            except OperatorNeeded as error:
+                # A shard that is away can wait. What is mounted in its place has to be told.
+                if newest.id in active and not isinstance(error, ShardUnavailable):
+                    raise
+                self.skipped.append((newest.name, str(error)))
+        return looks
+
+    def _look(self, shard: Shard, ids: frozenset[int]) -> _Look:
+        disk = self._context.check_root(shard.id)
+        self._context.note_newest([shard.id])  # a file that was just written has the time there
+        with self._context.catalog.reading() as tx:
+            known, dropped, now = tx.known_paths(), tx.dropped_files(), tx.times.expiry
+        files = dict(disk.list())
+        of_path: dict[str, list[DroppedFile]] = {}
+        for file in dropped:
+            if file.shard in ids:
+                of_path.setdefault(file.path, []).append(file)
+        live = frozenset(path for each, path in known if each in ids) - of_path.keys()
+        seconds = {path: now - min(file.dropped_at for file in found) for path, found in of_path.items()}
+        shelf = Shelf(shard.name, ids, files.get(MARK, 0.0), files, live, seconds)
+        return _Look(shard, shelf, of_path)
+
+    def _manifests(self, look: _Look) -> dict[str, Manifest | None]:
+        disk = self._context.check_root(look.shard.id)
+        found: dict[str, Manifest | None] = {}
+        for path in in_question(look.shelf, self._rules):
+            try:
+                found[path] = read_manifest(disk, path)
+            except FragmentDamaged:
+                found[path] = None
+        return found
+
+    # Acting
+
+    def carry_out(self, look: _Look, planned: Plan) -> Iterator[Decision]:
+        """Do what was decided for a root; yields what was done or kept."""
+        yield from (each for each in planned.decisions if each.action is Action.KEEP)
+        going = [each for each in planned.decisions if each.action is not Action.KEEP]
+        try:
+            self._book(look, self._gone(look), planned.vanished)
+            for start in range(0, len(going), BATCH_FILES):
+                yield from self._take(look, going[start : start + BATCH_FILES])
+        except ShardUnavailable as error:
+            self.skipped.append((look.shard.name, str(error)))
+
+    def _gone(self, look: _Look) -> list[tuple[int, str]]:
+        """What a collection that died had condemned and moved."""
+        with self._context.catalog.reading() as tx:
+            condemned = tx.condemned()
+        return [
+            (shard, path)
+            for shard, path in condemned
+            if shard in look.shelf.ids and path not in look.shelf.files
+        ]
+
+    def _take(self, look: _Look, batch: Sequence[Decision]) -> list[Decision]:
+        disk = self._context.writable_disk(look.shard.id)
+        unknown = {each.path for each in batch if _is_unknown(look, each)}
+        files = {(shard, path) for shard in look.shelf.ids for path in unknown}
+        if files:
+            with self._context.catalog.writing() as tx:
+                spared = {path for _, path in files - tx.condemn(files)}
+            batch = [each for each in batch if each.path not in spared]
+        done: list[Decision] = []
+        try:
+            for each in batch:
+                _act(disk, look.shelf, each)
+                done.append(each)
+        finally:
+            gone = {each.path for each in done}
+            self._book(look, [file for file in files if file[1] in gone], gone)
+        return done
+
+    def _book(self, look: _Look, pardoned: Sequence[tuple[int, str]], gone: Iterable[str]) -> None:
+        """What is gone is known no more."""
+        forgotten = [file for path in gone for file in look.dropped.get(path, ())]
+        if forgotten or pardoned:
+            with self._context.catalog.writing() as tx:
+                tx.forget_dropped(forgotten)
+                tx.pardon(pardoned)
+
+
+def _is_unknown(look: _Look, decision: Decision) -> bool:
+    return decision.action in (Action.TRASH, Action.DELETE) and decision.path not in look.dropped
+
+
+def _act(disk: Disk, shelf: Shelf, decision: Decision) -> None:
+    match decision.action:
+        case Action.DELETE | Action.EMPTY:
+            disk.delete(decision.path)
+        case Action.TRASH:
+            disk.rename(decision.path, shelf.trash_path(decision.path))
+        case Action.RESTORE:
+            disk.rename(decision.path, shelf.trashed[decision.path][0])
+
+
+def _doubt(shelves: Sequence[Shelf]) -> str | None:
+    """Why the catalog may be wrong about files that it does not know, if there is a reason."""
+    lost = [
+        f"{path} of shard {shelf.shard!r}"
+        for shelf in shelves
+        for path in sorted(shelf.missing - {original for original, _ in shelf.trashed.values()})
+    ]
+    if not lost:
+        return None
+    return (
+        f"the catalog does not know it, but refers to {lost[0]}, which is not there ({len(lost)} in all): it "
+        "may be wrong about this one, too"
+    )
+
+
+def _refusal(plans: Sequence[tuple[_Look, Plan]]) -> OperatorNeeded | None:
+    for look, planned in plans:
+        if planned.ahead:
+            return CatalogOutdated(
+                f"the catalog is older than its shards: a file of shard {look.shard.name!r} knows commit "
+                f"{planned.ahead}. Nothing was removed. Put the newest catalog back; or, if that is lost, "
+                "run `elasticscan adopt` to go on from this one",
+                shard=look.shard.name,
+                known=planned.ahead,
+            )
+    for look, planned in plans:
+        if planned.unknown:
+            return GarbageRefused(
+                f"the catalog does not know {planned.unknown:,} of the {planned.of:,} files of shard "
+                f"{look.shard.name!r}; so many are rarely garbage. Nothing was removed. Look at them with "
+                "`elasticscan gc --dry-run`; if interrupted writes left them, collect with --share 1",
+                shard=look.shard.name,
+                unknown=planned.unknown,
+                files=planned.of,
+            )
+    return None
+
+
+def collect_garbage(context: Context, rules: Rules, dry_run: bool = False) -> Collected:
+    """Remove files that nothing needs any more, as far as that is proven.
+
+    Raises:
+        StoreDamaged: the catalog is not as it was written.
+        CatalogOutdated: it is an older copy.
+        WrongRoot, StoreCopied: a root is not the shard's.
+        GarbageRefused: too much would go at once.
+    """
+    context.check_catalog_whole()
+    if not dry_run:
+        context.catalog.settle()
+    collection = _Collection(context, rules)
+    plans = collection.plans()
+    refusal = _refusal(plans)
+    if dry_run:
+        decisions = tuple(decision for _, planned in plans for decision in planned.decisions)
+        refused = None if refusal is None else str(refusal)
+        return Collected(decisions, tuple(collection.skipped), refused, dry_run=True)
+    if refusal is not None:
+        raise refusal
+    with context.catalog.leasing() as tx:
+        tx.end_expired_leases()
+    done = [decision for look, planned in plans for decision in collection.carry_out(look, planned)]
+    return Collected(tuple(done), tuple(collection.skipped))

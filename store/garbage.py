@@ -1,0 +1,240 @@
+"""What becomes of each file in a shard's root: a pure function of what is there and what is known.
+
+A file goes only by positive proof. That the catalog does not know it is none: the catalog may be
+damaged, or older than the file. So
+
+- a file that the catalog knows as *dropped* for longer than the grace period is deleted. That a file was
+  dropped stays true for ever, since no file is entered twice: even an older copy of the catalog is right
+  about it;
+- a file that the catalog never knew, or forgot, goes to the trash: it is unknown to a catalog that may turn
+  out to be the wrong one. The trash is emptied by age;
+- a file in the trash that the catalog refers to after all is put back.
+
+For the first two the file's own manifest must say that this store wrote it, at this shard.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from elasticscan.base.limits import GC_FEW_FILES, GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
+from elasticscan.storage import is_fragment_path
+from elasticscan.topology import Manifest
+
+TRASH = "trash"
+_IN_TRASH = re.compile(rf"{TRASH}/([0-9]{{1,12}})/(.+)")
+
+
+class Action(StrEnum):
+    """What is done with a file."""
+
+    KEEP = "keep"
+    DELETE = "delete"
+    TRASH = "trash"
+    EMPTY = "empty"  # delete it from the trash
+    RESTORE = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How garbage is told.
+
+    Attributes:
+        grace_seconds: a file that was needed so recently is spared.
+        trash_seconds: how long a file stays in the trash; 0 for not at all.
+        share: most of a shard's files that may go at once because the catalog does not know them.
+        few: so many are never too many.
+    """
+
+    grace_seconds: float = GC_GRACE_SECONDS
+    trash_seconds: float = TRASH_SECONDS
+    share: float = GC_SHARE
+    few: int = GC_FEW_FILES
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """A shard's root, and what the catalog knows of it.
+
+    Attributes:
+        shard: the name, for people.
+        ids: of the shard, and of those removed ones that had this root before it.
+        now: the time there, by the clock that also stamps its files.
+        files: path and time of last change of each file.
+        live: paths that the catalog refers to.
+        dropped: paths that it refers to no more, and for how many seconds.
+    """
+
+    shard: str
+    ids: frozenset[int]
+    now: float
+    files: Mapping[str, float]
+    live: frozenset[str]
+    dropped: Mapping[str, float]
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """What should be there and is not."""
+        return self.live - self.files.keys()
+
+    @property
+    def trashed(self) -> dict[str, tuple[str, float]]:
+        """Of the files in the trash: where they were, and for how long they have been there."""
+        found = ((path, _IN_TRASH.fullmatch(path)) for path in self.files)
+        return {
+            path: (match[2], self.now - int(match[1]))
+            for path, match in found
+            if match and is_fragment_path(match[2])
+        }
+
+    def trash_path(self, path: str) -> str:
+        return f"{TRASH}/{int(self.now)}/{path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of a file, and why."""
+
+    shard: str
+    path: str
+    action: Action
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """For one root.
+
+    Attributes:
+        ahead: the newest commit that a file knows and the catalog does not; 0 when there is none.
+        unknown, of: how many files would go because the catalog does not know them, and of how many; only
+            set where that is too much at once.
+        vanished: dropped files that are gone already.
+    """
+
+    decisions: tuple[Decision, ...]
+    vanished: tuple[str, ...] = ()
+    ahead: int = 0
+    unknown: int = 0
+    of: int = 0
+
+
+@dataclass(slots=True)
+class _Draft:
+    decisions: list[Decision] = field(default_factory=list)
+    ahead: int = 0
+
+    def decide(self, shelf: Shelf, path: str, action: Action, reason: str) -> None:
+        self.decisions.append(Decision(shelf.shard, path, action, reason))
+
+
+def in_question(shelf: Shelf, rules: Rules) -> list[str]:
+    """The files whose manifest has to be read: those that would go if it says so."""
+    return [
+        path
+        for path in _ours(shelf)
+        if (
+            shelf.dropped[path] >= rules.grace_seconds
+            if path in shelf.dropped
+            else shelf.now - shelf.files[path] >= rules.grace_seconds
+        )
+    ]
+
+
+def _ours(shelf: Shelf) -> list[str]:
+    """Files that have names of ours and are not referred to."""
+    return sorted(path for path in shelf.files if is_fragment_path(path) and path not in shelf.live)
+
+
+def plan(
+    shelf: Shelf,
+    rules: Rules,
+    manifests: Mapping[str, Manifest | None],
+    store: str,
+    newest_commit: int,
+    doubt: str | None = None,
+) -> Plan:
+    """Decide on every file of a root that the catalog does not refer to.
+
+    Args:
+        manifests: of the files in question; None for what has none that can be read.
+        newest_commit: the catalog's, looked up after the manifests were read.
+        doubt: why the catalog cannot be believed when it does not know a file, if it cannot.
+    """
+    draft = _Draft()
+    for path in _ours(shelf):
+        if path not in manifests:
+            draft.decide(shelf, path, Action.KEEP, _too_young(shelf, path))
+            continue
+        found = manifests[path]
+        if found is not None and found.store == store:
+            draft.ahead = max(draft.ahead, _newer(found, newest_commit))
+        action, reason = _of_proven(shelf, path, found, store)
+        if action is Action.TRASH and doubt is not None:
+            action, reason = Action.KEEP, doubt
+        if action is Action.TRASH and found is not None and not rules.trash_seconds:
+            action = Action.DELETE
+        draft.decide(shelf, path, action, reason)
+    _look_into_trash(shelf, rules, draft)
+    for path in sorted(shelf.files):
+        if not is_fragment_path(path) and not path.startswith((f"{TRASH}/", "elasticscan-")):
+            draft.decide(shelf, path, Action.KEEP, "it has no name that elasticscan gives")
+    unknown, of = _share_of_unknown(shelf, draft.decisions)
+    too_many = unknown > rules.few and unknown > rules.share * of
+    vanished = tuple(
+        path
+        for path, seconds in sorted(shelf.dropped.items())
+        if path not in shelf.files and seconds >= rules.grace_seconds
+    )
+    return Plan(tuple(draft.decisions), vanished, draft.ahead, *((unknown, of) if too_many else (0, 0)))
+
+
+def _newer(found: Manifest, newest_commit: int) -> int:
+    known = max(found.after_commit, found.max_commit)
+    return known if known > newest_commit else 0
+
+
+def _too_young(shelf: Shelf, path: str) -> str:
+    if path in shelf.dropped:
+        return f"nothing needs it, since {shelf.dropped[path]:,.0f} s: somebody may still read it"
+    age = shelf.now - shelf.files[path]
+    return f"the catalog does not know it, but it is {age:,.0f} s old: its writer may still commit it"
+
+
+def _of_proven(shelf: Shelf, path: str, found: Manifest | None, store: str) -> tuple[Action, str]:
+    age = f"{shelf.now - shelf.files[path]:,.0f} s old"
+    if found is None:
+        return Action.TRASH, f"unfinished, torn or damaged, {age}, and no part of the store"
+    if found.store != store or found.shard not in shelf.ids or found.path != path:
+        return Action.KEEP, (
+            f"by its own account {found.path} of shard {found.shard} of store {found.store}, so it is not "
+            "this shard's to remove"
+        )
+    if path in shelf.dropped:
+        return Action.DELETE, f"nothing needs it, since {shelf.dropped[path]:,.0f} s"
+    return Action.TRASH, f"never committed, {age}"
+
+
+def _look_into_trash(shelf: Shelf, rules: Rules, draft: _Draft) -> None:
+    newest_first = sorted(shelf.trashed.items(), key=lambda item: item[1][1])
+    put_back = set[str]()
+    for path, (original, seconds) in newest_first:
+        if original in shelf.missing and original not in put_back:
+            put_back.add(original)
+            draft.decide(shelf, path, Action.RESTORE, f"the catalog refers to {original}, which is missing")
+        elif original in shelf.live:
+            draft.decide(shelf, path, Action.KEEP, f"the catalog refers to {original}")
+        elif seconds >= rules.trash_seconds:
+            draft.decide(shelf, path, Action.EMPTY, f"in the trash for {seconds:,.0f} s")
+        else:
+            draft.decide(shelf, path, Action.KEEP, f"in the trash for {seconds:,.0f} s")
+
+
+def _share_of_unknown(shelf: Shelf, decisions: Sequence[Decision]) -> tuple[int, int]:
+    """(files that would go because the catalog does not know them, all files of ours there)."""
+    going = (Action.TRASH, Action.DELETE)
+    unknown = sum(d.action in going and d.path not in shelf.dropped for d in decisions)
+    return unknown, sum(is_fragment_path(path) for path in shelf.files)

@@ -1,0 +1,194 @@
+"""Faults in what proves a root, a catalog or a piece of garbage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from elasticscan.catalog import Tx
+from elasticscan.storage import Disk
+from elasticscan.store import collector, context, garbage, mover, writer
+from elasticscan.store.context import Context
+from elasticscan.store.garbage import Action, Decision, Shelf
+from elasticscan.store.roots import read_marker
+from tests.faults.planted import Patch, fault
+
+
+def _unchecked(patch: Patch, owner: Any, name: str) -> None:
+    """Within one function, any root will do."""
+    honest: Callable[..., Any] = getattr(owner, name)
+
+    def careless(*arguments: Any, **options: Any) -> Any:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(Context, "writable_disk", Context.disk_of)
+            return honest(*arguments, **options)
+
+    patch.setattr(owner, name, careless)
+
+
+@fault(
+    "roots",
+    "a root proves whose it is before a write is staged there",
+    style="a_write_into_an_unmounted_shard_is_refused",
+)
+def marker_is_not_looked_at_on_writes(patch: Patch) -> None:
+    _unchecked(patch, writer, "write")
+    _unchecked(patch, writer, "delete")
+
+
+@fault(
+    "roots",
+    "a root proves whose it is before a tablet is moved",
+    style="an_unmounted_shard_takes_no_tablet_and_gives_none",
+)
+def marker_is_not_looked_at_on_moves(patch: Patch) -> None:
+    _unchecked(patch, mover.Mover, "carry_out")
+
+
+@fault(
+    "roots",
+    "a root proves whose it is once more in the transaction that refers to its files",
+    style="a_disk_that_is_unmounted_before_the_commit_is_noticed",
+)
+def marker_is_not_looked_at_before_the_commit(patch: Patch) -> None:
+    _unchecked(patch, Context, "check_not_collected")
+
+
+@fault("roots", "a marker names the shard, not only the store", style="the_roots_of_two_shards_are_swapped")
+def marker_of_any_shard_will_do(patch: Patch) -> None:
+    honest = context.check_marker
+
+    def of_the_store(disk: Disk, root: str, wanted: Any) -> None:
+        found = read_marker(disk, root)
+        honest(disk, root, wanted if found is None else replace(wanted, shard=found.shard))
+
+    patch.setattr(context, "check_marker", of_the_store)
+
+
+@fault(
+    "roots",
+    "a root that knows more than the catalog stops whoever writes",
+    style="an_older_catalog_is_only_read_until_it_is_adopted",
+)
+def marks_are_ignored(patch: Patch) -> None:
+    patch.setattr(context, "check_mark", lambda *_: None)
+
+
+@fault(
+    "roots",
+    "a file of a commit that the catalog does not know stops the collection",
+    style="a_file_that_is_newer_than_the_catalog_stops_the_collection",
+)
+def newer_files_are_ignored(patch: Patch) -> None:
+    patch.setattr(garbage, "_newer", lambda *_: 0)
+
+
+@fault(
+    "roots",
+    "a file is only garbage if it says itself that this store wrote it here",
+    style="a_file_that_another_store_wrote_is_not_garbage",
+)
+def garbage_by_the_catalog_alone(patch: Patch) -> None:
+    honest = garbage._of_proven
+    patch.setattr(garbage, "_of_proven", lambda shelf, path, _found, store: honest(shelf, path, None, store))
+
+
+@fault(
+    "roots",
+    "what the catalog never knew goes to the trash first",
+    style="what_was_never_committed_stays_in_the_trash_for_a_while",
+)
+def trash_is_skipped(patch: Patch) -> None:
+    honest = collector._act
+
+    def at_once(disk: Disk, shelf: Shelf, decision: Decision) -> None:
+        gone = decision.action is Action.TRASH
+        honest(disk, shelf, replace(decision, action=Action.DELETE) if gone else decision)
+
+    patch.setattr(collector, "_act", at_once)
+
+
+@fault(
+    "roots",
+    "where files are missing, the catalog is not believed about others",
+    style="one_bit_of_a_path_in_the_catalog_costs_no_file",
+)
+def missing_files_raise_no_doubt(patch: Patch) -> None:
+    patch.setattr(collector, "_doubt", lambda _: None)
+    patch.setattr(Context, "check_catalog_whole", lambda self: None)
+
+
+@fault(
+    "roots",
+    "a condemned file cannot be committed",
+    style="a_file_that_is_about_to_be_moved_cannot_be_committed",
+)
+def condemned_files_are_committed(patch: Patch) -> None:
+    patch.setattr(Tx, "_condemned", lambda self, paths: frozenset())
+
+
+@fault(
+    "roots",
+    "files are removed without the catalog's lock",
+    style="files_leave_while_nobody_holds_the_write_lock",
+)
+def files_are_removed_under_the_lock(patch: Patch) -> None:
+    honest = collector._act
+    catalogs: list[Any] = []
+
+    def taking(self: Any, *arguments: Any) -> Any:
+        catalogs.append(self._context.catalog)
+        return take(self, *arguments)
+
+    def locked(*arguments: Any) -> None:
+        with catalogs[-1].writing():
+            honest(*arguments)
+
+    take = collector._Collection._take
+    patch.setattr(collector._Collection, "_take", taking)
+    patch.setattr(collector, "_act", locked)
+
+
+@fault(
+    "roots",
+    "few files go at once because the catalog does not know them",
+    style="too_much_at_once_is_refused_unless_it_is_asked_for",
+)
+def any_share_may_go(patch: Patch) -> None:
+    patch.setattr(garbage, "_share_of_unknown", lambda *_: (0, 0))
+
+
+@fault(
+    "roots",
+    "a copy of a store has secrets of its own once it is written to",
+    style="a_copied_store_is_a_store_of_its_own_from_its_first_write_on",
+)
+def copies_keep_their_secrets(patch: Patch) -> None:
+    patch.setattr(Tx, "replace_seal_keys", lambda self: None)
+
+
+@fault(
+    "roots",
+    "a copy does not write to shards that it shares with the original",
+    style="a_copy_whose_shards_are_the_originals_is_only_read",
+)
+def copies_share_shards(patch: Patch) -> None:
+    patch.setattr("elasticscan.store.location.Location.is_inside", lambda self, stored: True)
+
+
+@fault(
+    "roots",
+    "a file's age is told by the clock that stamped it",
+    style="a_clock_that_is_ahead_makes_no_staged_file_old",
+)
+def ages_by_the_machines_clock(patch: Patch) -> None:
+    honest = collector._Collection._look
+
+    def by_ours(self: Any, *arguments: Any) -> Any:
+        look = honest(self, *arguments)
+        return replace(look, shelf=replace(look.shelf, now=self._context.clock.now()))
+
+    patch.setattr(collector._Collection, "_look", by_ours)

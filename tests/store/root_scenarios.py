@@ -1,0 +1,598 @@
+"""What may befall the roots of a store and its catalog, and what must come of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.clock import ManualClock
+from elasticscan.base.errors import (
+    CatalogOutdated,
+    CatalogUnavailable,
+    ContinuationKeyError,
+    GarbageRefused,
+    InvalidOption,
+    OperatorNeeded,
+    ShardUnavailable,
+    StoreCopied,
+    WriteConflict,
+    WrongRoot,
+)
+from elasticscan.catalog import Catalog
+from elasticscan.catalog import engine as catalog_engine
+from elasticscan.storage import Disk, open_disk
+from elasticscan.store import Action, Store, publish, stage
+from elasticscan.store.roots import MARK, MARKER
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+ROWS = 400
+
+Scenario = Callable[[Path], None]
+SCENARIOS: list[Scenario] = []
+
+
+def scenario(play: Scenario) -> Scenario:
+    SCENARIOS.append(play)
+    return play
+
+
+def rows(start: int = 0, count: int = ROWS, value: int = 0) -> pa.Table:
+    return pa.table({"id": range(start, start + count), "v": [value] * count})
+
+
+def made(uri: Path | str, shards: Any = ("a", "b"), **options: Any) -> Store:
+    store = Store.create(
+        uri, list(shards) if isinstance(shards, tuple) else shards, tablets=4, slots=16, **options
+    )
+    store.create_table("t", SCHEMA, ["id"])
+    store.write("t", rows())
+    return store
+
+
+def count(store: Store) -> int:
+    return int(store.scan("t").to_table().num_rows)
+
+
+def root(store: Store, name: str) -> Path:
+    return Path(store.uri) / "shards" / name
+
+
+def files(where: Path) -> set[str]:
+    return {
+        path.relative_to(where).as_posix() for path in where.rglob("*.arrow*") if "trash" not in path.parts
+    }
+
+
+def everything_alive(store: Store) -> set[Path]:
+    with store.context.catalog.reading() as tx:
+        known = tx.fragments()
+        runs = [(f.shard, run.path) for f in known for run in tx.runs(f.table) if run.fragment == f.id]
+    names = store.context.shard_names()
+    return {root(store, names[shard]) / path for shard, path in [*((f.shard, f.path) for f in known), *runs]}
+
+
+def staged(store: Store, start: int = 10_000) -> Any:
+    return stage(store.context, store.table("t"), rows(start).to_batches())
+
+
+@contextmanager
+def away(where: Path, instead: Path | None = None) -> Iterator[None]:
+    """A disk that is not mounted: an empty directory is in its place, or another disk."""
+    hidden = where.with_name(where.name + ".away")
+    where.rename(hidden)
+    shutil.copytree(instead, where) if instead else where.mkdir()
+    try:
+        yield
+    finally:
+        shutil.rmtree(where)
+        hidden.rename(where)
+
+
+def swap(one: Path, two: Path) -> None:
+    between = one.with_name("between")
+    one.rename(between)
+    two.rename(one)
+    between.rename(two)
+
+
+def changes(store: Store) -> dict[str, Callable[[], Any]]:
+    """Everything that writes or deletes at shards `a` and `b`."""
+    (at_a, *_), (at_b, *_) = (
+        [tablet["id"] for tablet in store.status()["tablets"] if tablet["shard"] == name] for name in "ab"
+    )
+    return {
+        "write": lambda: store.write("t", rows(5_000)),
+        "delete": lambda: store.delete("t", pa.table({"id": range(ROWS)})),
+        "overwrite": lambda: store.overwrite("t", rows(5_000)),
+        "move there": lambda: store.move(at_b, "a"),
+        "move away": lambda: store.move(at_a, "b"),
+        "compact": store.compact,
+        "index": lambda: store.create_index("t", "by_v", ["v"]),
+        "contract": lambda: store.contract("a"),
+    }
+
+
+# ------------------------------------------------------------------------- roots that are not what they seem
+
+
+def _unmounted(place: Path, names: set[str]) -> None:
+    with made(place / "store") as store:
+        store.write("t", rows(ROWS))
+        for name, change in changes(store).items():
+            if name not in names:
+                continue
+            with away(root(store, "a")):
+                with pytest.raises(ShardUnavailable, match="not mounted"):
+                    change()
+                assert files(root(store, "a")) == set(), f"{name} wrote below the mount point"
+        assert count(store) == 2 * ROWS
+        assert store.verify() == []
+
+
+@scenario
+def a_write_into_an_unmounted_shard_is_refused(place: Path) -> None:
+    _unmounted(place, {"write", "delete", "overwrite"})
+
+
+@scenario
+def an_unmounted_shard_takes_no_tablet_and_gives_none(place: Path) -> None:
+    _unmounted(place, {"move there", "move away"})
+
+
+@scenario
+def an_unmounted_shard_is_neither_compacted_nor_indexed_nor_removed(place: Path) -> None:
+    _unmounted(place, {"compact", "index", "contract"})
+
+
+@scenario
+def a_disk_that_is_unmounted_before_the_commit_is_noticed(place: Path) -> None:
+    with made(place / "store") as store:
+        prepared = staged(store)
+        with away(root(store, "a"), instead=root(store, "b")):
+            (root(store, "a") / MARKER).unlink()
+            # Even if the files themselves were there:
+            shutil.copytree(place / "store/shards/a.away/t1", root(store, "a") / "t1", dirs_exist_ok=True)
+            with pytest.raises(ShardUnavailable, match="not mounted"):
+                publish(store.context, store.table("t"), prepared)
+        publish(store.context, store.table("t"), prepared)
+        assert count(store) == 2 * ROWS
+
+
+@scenario
+def the_roots_of_two_shards_are_swapped(place: Path) -> None:
+    with made(place / "store") as store:
+        store.write("t", rows(ROWS))
+        alive = everything_alive(store)
+        swap(root(store, "a"), root(store, "b"))
+        for change in [*changes(store).values(), lambda: store.collect_garbage(0)]:
+            with pytest.raises(WrongRoot, match=r"should be shard '[ab]'.* but it is shard '[ab]'"):
+                change()
+        assert len(store.verify()) >= 2
+        swap(root(store, "a"), root(store, "b"))
+        assert all(path.exists() for path in alive)
+        assert count(store) == 2 * ROWS
+
+
+@scenario
+def the_roots_of_two_stores_are_swapped(place: Path) -> None:
+    with made(place / "one") as one, made(place / "two") as two:
+        one.write("t", rows())
+        swap(root(one, "a"), root(two, "a"))
+        for change in [*changes(one).values(), lambda: one.collect_garbage(0)]:
+            with pytest.raises(WrongRoot, match=one.context.info.store_id):
+                change()
+        swap(root(one, "a"), root(two, "a"))
+        assert (count(one), count(two)) == (ROWS, ROWS)
+
+
+@scenario
+def a_root_has_one_shard_by_whatever_name(place: Path) -> None:
+    disk = place / "disk"
+    disk.mkdir()
+    (place / "link").symlink_to(disk)
+    aliases = [f"{place}/link", f"file://{disk}", f"{place}/x/../disk", f"{disk}/", f"{disk}/below"]
+    for alias in aliases:
+        with pytest.raises(InvalidOption, match="overlaps"):
+            Store.create(place / "store", {"a": str(disk), "b": alias})
+        assert not (place / "store").exists()
+        assert list(disk.iterdir()) == []
+    with made(place / "store", {"a": str(disk)}) as store:
+        for alias in aliases:
+            with pytest.raises(InvalidOption, match="overlaps"):
+                store.expand({"b": alias})
+        assert [shard["name"] for shard in store.status()["shards"]] == ["a"]
+        assert count(store) == ROWS
+
+
+@scenario
+def a_root_by_a_second_name_that_no_text_tells_is_found_by_its_marker(place: Path) -> None:
+    """As of a bind mount: the second directory shows the files of the first."""
+    disk, other = place / "disk", place / "other"
+    with made(place / "store", {"a": str(disk), "b": str(place / "b")}) as store:
+        shutil.copytree(disk, other)
+        with pytest.raises(InvalidOption, match="by another name"):
+            store.expand({"c": str(other)})
+        shutil.rmtree(place / "b")
+        shutil.copytree(disk, place / "b")
+        with pytest.raises(WrongRoot):
+            store.write("t", rows(5_000))
+        with pytest.raises(WrongRoot):
+            store.collect_garbage(0)
+
+
+@scenario
+def a_store_whose_catalog_is_a_database_takes_no_root_of_another(place: Path) -> None:
+    disk = place / "disk"
+    with made(place / "one", {"a": str(disk)}) as one:
+        url = f"sqlite:///{place}/catalog.db"
+        with pytest.raises(InvalidOption, match="another store"):
+            Store.create(url, {"b": str(place / "new" / "b"), "a": str(disk)})
+        assert not (place / "catalog.db").exists()
+        assert not (place / "new").exists()
+        with made(url, {"b": str(place / "b")}) as two:
+            with pytest.raises(InvalidOption, match="another store"):
+                two.expand({"a": str(disk)})
+            assert count(two) == ROWS
+        assert one.verify() == []
+        assert count(one) == ROWS
+
+
+# ---------------------------------------------------------------------- catalogs that are not the newest
+
+
+@contextmanager
+def older_catalog(store: Store, work: Callable[[], Any]) -> Iterator[Store]:
+    """The store as it is when, after some work, a copy of the catalog from before is put back."""
+    directory = Path(store.uri)
+    saved, newest = directory / "saved.db", directory / "newest.db"
+    _copy_catalog(directory / "catalog.db", saved)
+    work()
+    _copy_catalog(directory / "catalog.db", newest)
+    store.close()
+    _put_catalog(directory, saved)
+    with Store.open(directory) as opened:
+        yield opened
+
+
+def _copy_catalog(source: Path, target: Path) -> None:
+    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as two:
+        one.backup(two)
+
+
+def _put_catalog(directory: Path, source: Path) -> None:
+    """Into the same file, as `cp` does it."""
+    for rest in ("-wal", "-shm"):
+        (directory / f"catalog.db{rest}").unlink(missing_ok=True)
+    with (directory / "catalog.db").open("r+b") as file:
+        file.write(source.read_bytes())
+        file.truncate()
+
+
+@scenario
+def an_older_catalog_is_only_read_until_it_is_adopted(place: Path) -> None:
+    first = made(place / "store")
+    first.write("t", rows())
+    key = next(iter(first.scan("t", page_rows=50))).key
+    alive: set[Path] = set()
+
+    def work() -> None:
+        first.write("t", rows(ROWS))
+        alive.update(everything_alive(first))
+
+    with older_catalog(first, work) as store:
+        for change in [*changes(store).values(), lambda: store.collect_garbage(0)]:
+            with pytest.raises(CatalogOutdated, match="adopt"):
+                change()
+        assert count(store) == ROWS
+        assert all(path.exists() for path in alive)
+        assert store.adopt().commits == (3, 4)
+        assert store.write("t", rows(9_000)) == 5, "the number of a lost commit is not used again"
+        assert key is not None
+        with pytest.raises(ContinuationKeyError):
+            store.resume(key)
+        found = store.collect_garbage(0)
+        assert found.count(Action.TRASH) > 0, "what the lost commit wrote"
+        assert found.count(Action.DELETE) == 0
+        assert count(store) == 2 * ROWS
+        assert store.verify() == []
+
+
+@scenario
+def a_file_that_is_newer_than_the_catalog_stops_the_collection(place: Path) -> None:
+    """Also where no mark tells it."""
+    first = made(place / "store")
+
+    def work() -> None:
+        for start in (1, 2, 3):
+            first.write("t", rows(start * ROWS))
+        for name in "ab":
+            (root(first, name) / MARK).unlink()
+
+    with older_catalog(first, work) as store:
+        before = files(place)
+        with pytest.raises(CatalogOutdated, match="knows commit"):
+            store.collect_garbage(0, share=1.0)
+        assert "ES_CATALOG_OUTDATED" in str(store.collect_garbage(0, dry_run=True).refused)
+        assert files(place) == before
+
+
+@scenario
+def what_the_newest_catalog_refers_to_comes_back_from_the_trash(place: Path) -> None:
+    first = made(place / "store")
+    with older_catalog(first, lambda: first.write("t", rows(ROWS))) as store:
+        store.adopt()
+        assert store.collect_garbage(0).count(Action.TRASH) > 0
+        store.close()
+        _put_catalog(place / "store", place / "store" / "newest.db")
+    with Store.open(place / "store") as store:
+        store.adopt()
+        assert store.collect_garbage(0, trash_seconds=0).count(Action.RESTORE) > 0
+        assert count(store) == 2 * ROWS
+        assert store.verify() == []
+
+
+@scenario
+def a_copied_store_is_a_store_of_its_own_from_its_first_write_on(place: Path) -> None:
+    with made(place / "one") as one:
+        key = next(iter(one.scan("t", page_rows=50))).key
+        assert key is not None
+        shutil.copytree(place / "one", place / "two")
+        with Store.open(place / "two") as two, Store.open(place / "two") as long_open:
+            assert sum(page.rows.num_rows for page in two.resume(key)) > 0, "equal until it is written to"
+            two.write("t", rows(ROWS, value=1))
+            for copy in (two, long_open):
+                with pytest.raises(ContinuationKeyError):
+                    copy.resume(key)
+            mine = next(iter(two.scan("t", page_rows=50))).key
+            assert mine is not None
+            with pytest.raises(ContinuationKeyError):
+                one.resume(mine)
+            assert sum(page.rows.num_rows for page in two.resume(mine)) > 0
+            two.move(1, "b" if two.status()["tablets"][0]["shard"] == "a" else "a")
+            two.collect_garbage(0)
+            assert two.verify() == []
+            assert count(two) == 2 * ROWS
+        assert sum(page.rows.num_rows for page in one.resume(key)) > 0
+        one.write("t", rows(ROWS))
+        assert one.verify() == []
+
+
+@scenario
+def a_copy_whose_shards_are_the_originals_is_only_read(place: Path) -> None:
+    shards = {name: str(place / "disks" / name) for name in "ab"}
+    with made(place / "one", shards) as one:
+        one.write("t", rows())
+        shutil.copytree(place / "one", place / "two")
+        with Store.open(place / "two") as two:
+            for change in [*changes(two).values(), lambda: two.collect_garbage(0)]:
+                with pytest.raises(StoreCopied, match="adopt"):
+                    change()
+            assert count(two) == ROWS
+            one.write("t", rows(ROWS))
+            with pytest.raises(StoreCopied):
+                two.write("t", rows(ROWS))
+            two.adopt()
+            two.write("t", rows(5_000))
+            assert count(two) == 2 * ROWS
+            with pytest.raises(WrongRoot, match="another copy"):
+                one.write("t", rows(5_000))
+            assert count(one) == 2 * ROWS
+
+
+@scenario
+def a_store_that_is_moved_stays_what_it_is(place: Path) -> None:
+    with made(place / "one") as one:
+        key = next(iter(one.scan("t", page_rows=50))).key
+        before = one.context.incarnation()
+    (place / "one").rename(place / "elsewhere")
+    with Store.open(place / "elsewhere") as store:
+        store.write("t", rows(ROWS))
+        assert store.context.incarnation() == before
+        assert key is not None
+        assert sum(page.rows.num_rows for page in store.resume(key)) > 0
+
+
+# ------------------------------------------------------------------------------------ garbage collection
+
+
+@scenario
+def one_bit_of_a_path_in_the_catalog_costs_no_file(place: Path) -> None:
+    for bit in (0, 1, 2):
+        with made(place / str(bit)) as store:
+            store.write("t", rows(ROWS))
+            alive = everything_alive(store)
+        database = place / str(bit) / "catalog.db"
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        content = bytearray(database.read_bytes())
+        found = next(re.finditer(rb"t1/[0-9a-f]{32}\.arrow", bytes(content)))
+        content[found.start() + 5] ^= 1 << bit
+        database.write_bytes(bytes(content))
+        # The catalog's own checks may find it first.
+        with suppress(OperatorNeeded), Store.open(place / str(bit)) as store:
+            store.collect_garbage(0, share=1.0, trash_seconds=0)
+        assert all(path.exists() for path in alive)
+
+
+@scenario
+def a_file_that_another_store_wrote_is_not_garbage(place: Path) -> None:
+    with made(place / "one") as one, made(place / "two") as two:
+        mine = files(root(one, "a"))
+        for other in (root(two, "a"), root(one, "b")):  # as after a restore to the wrong place
+            shutil.copytree(other / "t1", root(one, "a") / "t1", dirs_exist_ok=True)
+        before = files(root(one, "a"))
+        found = one.collect_garbage(0, share=1.0)
+        assert files(root(one, "a")) == before
+        kept = {decision.path: decision.reason for decision in found.decisions}
+        assert kept.keys() == before - mine
+        assert all("not this shard's to remove" in reason for reason in kept.values())
+
+
+@scenario
+def what_was_never_committed_stays_in_the_trash_for_a_while(place: Path) -> None:
+    with made(place / "store") as store:
+        prepared = staged(store)
+        assert store.collect_garbage().removed == 0, "younger than the grace period"
+        found = store.collect_garbage(0)
+        assert found.count(Action.TRASH) == found.removed == len(prepared)
+        trashed = list((place / "store").glob("shards/*/trash/*/t1/*.arrow"))
+        assert {path.name for path in trashed} == {Path(f.path).name for f in prepared}
+        with pytest.raises(WriteConflict):
+            publish(store.context, store.table("t"), prepared)
+        assert store.collect_garbage(0).count(Action.EMPTY) == 0
+        for path in trashed:  # as if it had been trashed long ago
+            stamp = path.parents[1]
+            old = stamp.with_name(str(int(stamp.name) - 8 * 86_400))
+            if stamp.exists():
+                stamp.rename(old)
+        assert store.collect_garbage(0).count(Action.EMPTY) == len(prepared)
+        assert list((place / "store").glob("shards/*/trash/*/t1/*.arrow")) == []
+        assert count(store) == ROWS
+
+
+class Watched:
+    """A disk that tells when a file is about to leave its place."""
+
+    def __init__(self, disk: Disk, leaving: Callable[[str], None]) -> None:
+        self.disk, self.leaving = disk, leaving
+
+    def create(self, path: str) -> Any:
+        return self.disk.create(path)
+
+    def open(self, path: str) -> Any:
+        return self.disk.open(path)
+
+    def note(self, path: str, content: bytes) -> None:
+        self.disk.note(path, content)
+
+    def list(self) -> list[tuple[str, float]]:
+        return self.disk.list()
+
+    def delete(self, path: str) -> None:
+        self.leaving(path)
+        self.disk.delete(path)
+
+    def rename(self, path: str, to: str) -> None:
+        self.leaving(path)
+        self.disk.rename(path, to)
+
+
+@scenario
+def a_file_that_is_about_to_be_moved_cannot_be_committed(place: Path) -> None:
+    tried: list[str] = []
+
+    def commit(path: str) -> None:
+        if not tried:
+            tried.append(path)
+            with Store.open(place / "store") as other, pytest.raises(WriteConflict, match="try again"):
+                publish(other.context, other.table("t"), prepared)
+
+    with made(place / "store", disks=lambda where: Watched(open_disk(where), commit)) as store:
+        prepared = staged(store)
+        assert store.collect_garbage(0).count(Action.TRASH) == len(prepared)
+        assert tried
+        assert count(store) == ROWS
+        assert store.write("t", rows(ROWS)) == 3
+
+
+@scenario
+def files_leave_while_nobody_holds_the_write_lock(place: Path) -> None:
+    left: list[str] = []
+
+    def leaving(path: str) -> None:
+        left.append(path)
+        if len(left) % 100 == 1:
+            where = place / "store" / "catalog.db"
+            with closing(Catalog(where, ManualClock(), "")) as other, other.writing() as tx:
+                tx.versions()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog_engine, "BUSY_SECONDS", 0.2)
+        with made(place / "store", disks=lambda where: Watched(open_disk(where), leaving)) as store:
+            (one, *_) = sorted((root(store, "a") / "t1").glob("*.arrow"))
+            for number in range(1_200):
+                (root(store, "a") / "t1" / f"{number:032x}.arrow").write_bytes(b"torn")
+                os.link(one, root(store, "b") / "t1" / f"{number:032x}.arrow")
+            store.overwrite("t", rows())
+            store.drop_table("t")
+            try:
+                found = store.collect_garbage(0, share=1.0)
+            except CatalogUnavailable as error:
+                raise AssertionError("the lock was held while files were removed") from error
+            assert found.count(Action.TRASH) == 2_400
+            assert found.count(Action.DELETE) >= 2
+            assert len(left) == found.removed
+
+
+@scenario
+def a_shard_that_is_away_does_not_keep_the_others_from_being_collected(place: Path) -> None:
+    with made(place / "store") as store:
+        store.write("t", rows())
+        store.compact()
+        before = files(root(store, "a"))
+        for gone in ("empty", "missing"):
+            with away(root(store, "a")):
+                if gone == "missing":
+                    root(store, "a").rmdir()
+                found = store.collect_garbage(0)
+                assert [name for name, _ in found.skipped] == ["a"]
+                assert "mount" in found.skipped[0][1]
+                assert {decision.shard for decision in found.decisions} <= {"b"}
+                assert found.removed == (2 if gone == "empty" else 0)
+                root(store, "a").mkdir(exist_ok=True)
+        assert files(root(store, "a")) == before
+        assert store.collect_garbage(0).removed == 2, "the catalog still knew what was left to do"
+        assert count(store) == ROWS
+
+
+@scenario
+def a_dry_run_says_everything_and_does_nothing(place: Path) -> None:
+    with made(place / "store") as store:
+        store.write("t", rows())
+        store.compact()
+        prepared = staged(store)
+        (root(store, "a") / "notes.txt").write_text("mine")
+        before = files(place)
+        found = store.collect_garbage(0, dry_run=True)
+        assert files(place) == before
+        by_action = {action: {d.path for d in found.decisions if d.action is action} for action in Action}
+        assert by_action[Action.TRASH] == {fragment.path for fragment in prepared}
+        assert len(by_action[Action.DELETE]) == 4
+        assert by_action[Action.KEEP] == {"notes.txt"}
+        young = store.collect_garbage(3_600, dry_run=True)
+        assert young.removed == 0
+        assert all("s old" in d.reason or "since" in d.reason or "name" in d.reason for d in young.decisions)
+        done = store.collect_garbage(0)
+        assert {(d.path, d.action) for d in done.decisions} == {(d.path, d.action) for d in found.decisions}
+
+
+@scenario
+def too_much_at_once_is_refused_unless_it_is_asked_for(place: Path) -> None:
+    with made(place / "store") as store:
+        for number in range(30):
+            (root(store, "a") / "t1" / f"{number:032x}.arrow").write_bytes(b"torn")
+        before = files(place)
+        with pytest.raises(GarbageRefused, match="30 of the 31 files"):
+            store.collect_garbage(0)
+        assert files(place) == before
+        assert store.collect_garbage(0, share=1.0).count(Action.TRASH) == 30
+
+
+@scenario
+def a_clock_that_is_ahead_makes_no_staged_file_old(place: Path) -> None:
+    with made(place / "store") as store:
+        prepared = staged(store)
+        ahead = ManualClock(store.context.clock.now() + 30 * 86_400)
+        with Store.open(place / "store", clock=ahead) as other:
+            assert other.collect_garbage().removed == 0
+        publish(store.context, store.table("t"), prepared)
+        assert count(store) == 2 * ROWS

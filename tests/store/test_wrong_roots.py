@@ -1,0 +1,182 @@
+"""Roots and catalogs that are not what they seem; garbage collection that needs proof."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from elasticscan.base.errors import CatalogOutdated, InvalidOption, ShardUnavailable, WrongRoot
+from elasticscan.store import Store
+from elasticscan.store.aliases import Place, check_apart, place_of, with_home
+from elasticscan.store.roots import MARK, MARKER, read_mark
+from tests.store.root_scenarios import SCENARIOS, Scenario, count, made, root, rows
+
+
+@pytest.mark.parametrize("play", SCENARIOS, ids=lambda play: play.__name__)
+def test_what_may_befall_a_store(play: Scenario, tmp_path: Path) -> None:
+    play(tmp_path)
+
+
+@pytest.fixture
+def bound(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """A directory and a bind mount of it, where a test may make one."""
+    disk, twin = tmp_path / "disk", tmp_path / "twin"
+    disk.mkdir()
+    twin.mkdir()
+    try:
+        done = subprocess.run(["mount", "--bind", str(disk), str(twin)], check=False, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount here")
+    if done.returncode:
+        pytest.skip("only root may make a bind mount")
+    try:
+        yield disk, twin
+    finally:
+        subprocess.run(["umount", "-l", str(twin)], check=True)
+
+
+def test_a_bind_mount_is_no_second_place(tmp_path: Path, bound: tuple[Path, Path]) -> None:
+    disk, twin = map(str, bound)
+    with pytest.raises(InvalidOption, match="by another name"):
+        Store.create(tmp_path / "store", {"a": disk, "b": twin})
+    assert not (tmp_path / "store").exists()
+    assert list(bound[0].iterdir()) == []
+    with made(tmp_path / "store", {"a": disk}) as store:
+        with pytest.raises(InvalidOption, match="by another name"):
+            store.expand({"b": twin})
+        assert count(store) == len(rows())
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("s3://bucket/x?region=eu&scheme=http", "s3://bucket/x?scheme=http&region=eu"),
+        ("s3://bucket/x", "s3://key:secret@bucket/x"),
+        ("s3://bucket/x?access_key=k&secret_key=s", "s3://bucket/x/"),
+        ("s3://Bucket//x/./y/..", "S3://bucket/x"),
+        ("s3://bucket/a%20b", "s3://bucket/a b"),
+        ("file:///data/../data/x", "/data/x/"),
+        ("file:///a%20b", "/a b"),
+    ],
+)
+def test_one_place_by_two_texts(one: str, two: str) -> None:
+    assert place_of(one) == place_of(two)
+    with pytest.raises(InvalidOption, match="overlaps"):
+        check_apart([("a", one), ("b", two)])
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("s3://bucket/x", "s3://bucket/xy"),
+        ("s3://bucket/x", "gs://bucket/x"),
+        ("s3://bucket/x?endpoint_override=one", "s3://bucket/x?endpoint_override=two"),
+        ("/bucket/x", "s3://bucket/x"),
+        ("/data/x", "/data/xy"),
+    ],
+)
+def test_two_places(one: str, two: str) -> None:
+    check_apart([("a", one), ("b", two)])
+
+
+def test_a_place_never_tells_a_password() -> None:
+    place = place_of("s3://key:secret@bucket/x?secret_key=hidden&region=eu")
+    assert place == Place("s3://bucket?region=eu", "/x")
+    assert str(place) == "s3://bucket/x?region=eu"
+    with pytest.raises(InvalidOption) as caught:
+        check_apart([("a", "s3://key:secret@bucket/x"), ("b", "s3://bucket/x/y")])
+    assert "secret" not in str(caught.value)
+
+
+def test_a_home_is_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with made("~/store", {"a": "~/disk"}) as store:
+        assert store.uri == str(tmp_path / "store")
+        assert (tmp_path / "disk" / MARKER).is_file()
+    assert not (tmp_path / "~").exists()
+    with pytest.raises(InvalidOption, match="not known here"):
+        with_home("~nobody_of_this_name/x")
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\0" * 40, b'{"version": 1} 00000000\n'])
+def test_a_damaged_marker_proves_nothing(tmp_path: Path, content: bytes) -> None:
+    with made(tmp_path / "store") as store:
+        (root(store, "a") / MARKER).write_bytes(content)
+        with pytest.raises((WrongRoot, ShardUnavailable)):
+            store.write("t", rows())
+        (root(store, "a") / MARKER).unlink()
+        with pytest.raises(ShardUnavailable):
+            store.write("t", rows())
+        store.adopt()
+        assert store.write("t", rows()) == 3
+
+
+def test_adopting_needs_the_files_where_there_is_no_marker(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
+        root(store, "a").rename(tmp_path / "away")
+        root(store, "a").mkdir()
+        with pytest.raises(ShardUnavailable, match="lacks"):
+            store.adopt()
+        assert list(root(store, "a").iterdir()) == []
+
+
+def test_adopting_does_not_take_what_is_another_shards(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
+        (root(store, "a") / MARKER).write_bytes((root(store, "b") / MARKER).read_bytes())
+        with pytest.raises(WrongRoot):
+            store.adopt()
+
+
+@pytest.mark.parametrize("content", [b"", b"torn", b"\xff" * 200])
+def test_a_torn_mark_says_nothing(tmp_path: Path, content: bytes) -> None:
+    with made(tmp_path / "store") as store:
+        (root(store, "a") / MARK).write_bytes(content)
+        assert store.write("t", rows()) == 3
+        assert content not in (root(store, "a") / MARK).read_bytes()[: len(content) or 0] or not content
+
+
+def test_an_older_catalog_that_is_another_file_is_noticed_as_well(tmp_path: Path) -> None:
+    """Put back by renaming it, it looks like a copy: that must not make it the owner of newer shards."""
+    with made(tmp_path / "store") as store:
+        saved = tmp_path / "saved.db"
+        newest = sqlite3.connect(tmp_path / "store" / "catalog.db")
+        with closing(newest), closing(sqlite3.connect(saved)) as copy:
+            newest.backup(copy)
+        store.write("t", rows(1_000))
+    saved.rename(tmp_path / "store" / "catalog.db")
+    with Store.open(tmp_path / "store") as store:
+        for change in (lambda: store.write("t", rows()), lambda: store.collect_garbage(0)):
+            with pytest.raises(CatalogOutdated):
+                change()
+        assert count(store) == len(rows())
+        store.adopt()
+        assert store.write("t", rows(5_000)) == 4
+
+
+def test_commits_leave_marks_where_they_wrote(tmp_path: Path) -> None:
+    with made(tmp_path / "store", ("a",)) as store:
+        before = store.write("t", rows())
+        mark = read_mark(store.context.disk_of(1))
+        assert mark is not None
+        assert (mark.layout, mark.commit) == store.context.catalog.versions()
+        assert mark.commit == before
+        store.compact()
+        mark = read_mark(store.context.disk_of(1))
+        assert mark is not None
+        assert (mark.layout, mark.commit) == store.context.catalog.versions()
+
+
+def test_a_store_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("no directory")
+    with pytest.raises(ShardUnavailable):
+        Store.create(tmp_path / "deep" / "store", {"a": str(tmp_path / "a"), "b": str(blocked / "b")})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+    with made(tmp_path / "deep" / "store") as store:
+        assert count(store) == len(rows())
