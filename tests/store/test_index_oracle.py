@@ -273,6 +273,7 @@ def check_seed(template: Path, place: Path, seed: int) -> None:
     shutil.copytree(template, place)
     try:
         with pytest.MonkeyPatch.context() as patch, fast_store(place) as store:
+            store.context.catalog.settle()  # the copy has secrets of its own before any key is made
             patch.setattr(fragment, "BATCH_ROWS", chance.choice([3, 65_536]))
             patch.setattr(index_run, "BATCH_ROWS", chance.choice([3, 65_536]))
             patch.setattr(index_run, "RUN_ROWS", chance.choice([20, 1 << 22]))
