@@ -1,4 +1,9 @@
-"""The lying twin of a disk: it is full after some bytes, tears files, fails, or dies before a rename."""
+"""The lying twin of a disk: what it says of its files need not be so.
+
+It is full after some bytes, tears files, fails at any call, dies before a rename, flips bits, reads short,
+gives the content of yesterday or of another file, loses what it acknowledged when the power goes, and its
+mount vanishes and comes back.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,15 @@ import errno
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
-from elasticscan.base.errors import DiskFull
-from elasticscan.storage.disk import Disk, OpenFile
+import pyarrow as pa
+
+from elasticscan.base.errors import DiskFull, FragmentDamaged, ShardUnavailable
+from elasticscan.storage.disk import Disk, MemoryDisk, OpenFile
+from elasticscan.storage.disk_errors import disk_error
+
+AfterPowerCut = Literal["gone", "zeros", "short"]
 
 
 class Crashed(BaseException):
@@ -26,7 +36,18 @@ class FaultyDisk:
             on a disk that lies about flushing; None for no bound.
         raise_at: errors to raise, once, by the name of the operation: "create", "open", "delete",
             "rename", "note" or "list".
-        raise_at_operation: raises `error` at the k-th operation from now (1 is the next one).
+        raise_at_operation: raises `error` at the k-th operation from now (1 is the next one), but not
+            when a file is written to, read, or gets its name.
+        raise_at_call: for an operation, at which call from now it fails with EIO: any of the above, or "write",
+            "finish" (a complete file gets its name) or "read_at".
+        raise_always: operations that fail with EIO each time.
+        flips: by path, the bits (8 * offset + bit) that are read the wrong way round.
+        flips_once: the same, each in one read only.
+        stale: by path, what is read instead of the file: yesterday's content, or another file's.
+        short_reads: so many reads from now give half of what was asked for.
+        flushes: false when files are acknowledged that are not on the disk yet; see `cut_power`.
+        vanished: the mount is "gone" with its root, or "empty": the directory below it shows, and takes
+            what is written meanwhile.
         crash_before_rename: die when a file is complete, before it gets its name.
         operations: how often each operation was called.
     """
@@ -38,9 +59,63 @@ class FaultyDisk:
         self.raise_at: dict[str, BaseException] = {}
         self.raise_at_operation: int | None = None
         self.error: BaseException = OSError(errno.EIO, "Input/output error")
+        self.raise_at_call: dict[str, int] = {}
+        self.raise_always: set[str] = set()
         self.crash_before_rename = False
+        self.flips: dict[str, set[int]] = {}
+        self.flips_once: dict[str, set[int]] = {}
+        self.stale: dict[str, bytes] = {}
+        self.short_reads = 0
+        self.flushes = True
+        self.vanished: Literal["gone", "empty"] | None = None
         self.operations: Counter[str] = Counter()
         self.written = 0
+        self._unflushed: dict[str, bytes | None] = {}  # what was under these paths when they were written
+        self._below = MemoryDisk()
+
+    def content(self, path: str) -> bytes:
+        """What is really there, whatever the faults."""
+        file = self.disk.open(path)
+        found: bytes = file.read_at(0, file.size).to_pybytes()
+        return found
+
+    def cut_power(self, after: AfterPowerCut = "gone") -> list[str]:
+        """Lose what was acknowledged and not flushed; returns the paths.
+
+        Files are gone again (or have their old content), are full of zeros, or have lost their end, as
+        file systems have it that write names before contents.
+        """
+        lost = list(self._unflushed)
+        for path, before in self._unflushed.items():
+            content = self.content(path)
+            if after == "gone":
+                self.disk.delete(path)
+                if before is None:
+                    continue
+                content = before
+            else:
+                content = bytes(len(content)) if after == "zeros" else content[: len(content) // 2]
+            with self.disk.create(path) as file:
+                file.write(content)
+        self._unflushed.clear()
+        return lost
+
+    def _there(self) -> Disk:
+        """The disk, or what shows where it was mounted."""
+        if self.vanished == "gone":
+            raise ShardUnavailable("the shard's storage cannot be used: it does not exist", root="faulty")
+        return self.disk if self.vanished is None else self._below
+
+    def fail(self, name: str) -> None:
+        """Raise what a failing device makes of an operation, if it is to fail now."""
+        left = self.raise_at_call.get(name, 0)
+        if left:
+            self.raise_at_call[name] = left - 1
+        if left == 1 or name in self.raise_always:
+            error = OSError(errno.EIO, "Input/output error")
+            if name in ("write", "finish"):  # the disk below says what it means
+                raise error
+            raise disk_error(error, "faulty", None, writing=name not in ("open", "read_at", "list"))
 
     def _operate(self, name: str) -> None:
         self.operations[name] += 1
@@ -51,15 +126,21 @@ class FaultyDisk:
                 raise self.error
         if name in self.raise_at:
             raise self.raise_at.pop(name)
+        self.fail(name)
 
     @contextmanager
     def create(self, path: str) -> Iterator[Any]:
         self._operate("create")
+        disk = self._there()
+        before = None if self.flushes else self._content_or_none(path)
         try:
-            with self.disk.create(path) as file:
+            with disk.create(path) as file:
                 yield _FaultyFile(self, file)
+                self.fail("finish")
                 if self.crash_before_rename:
                     raise Crashed
+            if not self.flushes:
+                self._unflushed.setdefault(path, before)
         except OSError as error:
             # A disk that is not local tells of a full disk in an error of its own.
             if error.errno == errno.ENOSPC:
@@ -68,11 +149,19 @@ class FaultyDisk:
 
     def open(self, path: str) -> OpenFile:
         self._operate("open")
-        return self.disk.open(path)
+        file = self._there().open(path)
+        return _FaultyReads(self, path, file)
+
+    def _content_or_none(self, path: str) -> bytes | None:
+        try:
+            return self.content(path)
+        except FragmentDamaged:
+            return None
 
     def delete(self, path: str) -> None:
         self._operate("delete")
-        self.disk.delete(path)
+        self._there().delete(path)
+        self._unflushed.pop(path, None)
 
     def rename(self, path: str, to: str) -> None:
         self._operate("rename")
@@ -84,7 +173,47 @@ class FaultyDisk:
 
     def list(self) -> list[tuple[str, float]]:
         self._operate("list")
-        return self.disk.list()
+        return self._there().list()
+
+
+class _FaultyReads:
+    """A file that was opened before its disk began to fail fails with it."""
+
+    def __init__(self, owner: FaultyDisk, path: str, file: OpenFile) -> None:
+        self._owner, self._path, self._file = owner, path, file
+        stale = owner.stale.get(path)
+        self.size = file.size if stale is None else len(stale)
+
+    def read_at(self, offset: int, length: int) -> pa.Buffer:
+        owner, path = self._owner, self._path
+        owner.operations["read_at"] += 1
+        owner.fail("read_at")
+        if owner.vanished is not None:
+            raise disk_error(OSError(errno.EIO, "Input/output error"), "faulty", None, writing=False)
+        stale = owner.stale.get(path)
+        if stale is None:
+            data = self._file.read_at(offset, length)
+        else:
+            data = pa.py_buffer(stale[offset : offset + length])
+        for flips, once in ((owner.flips, False), (owner.flips_once, True)):
+            if path in flips:
+                data = _flipped(data, offset, flips[path], once)
+        if owner.short_reads and length > 1:
+            owner.short_reads -= 1
+            data = data.slice(0, length // 2)
+        return data
+
+
+def _flipped(data: pa.Buffer, offset: int, bits: set[int], once: bool) -> pa.Buffer:
+    here = [bit for bit in bits if offset <= bit // 8 < offset + data.size]
+    if not here:
+        return data
+    content = bytearray(data.to_pybytes())
+    for bit in here:
+        content[bit // 8 - offset] ^= 1 << bit % 8
+        if once:
+            bits.discard(bit)
+    return pa.py_buffer(bytes(content))
 
 
 class _FaultyFile:
@@ -96,6 +225,7 @@ class _FaultyFile:
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         owner = self._owner
+        owner.fail("write")
         if owner.full_after is not None and owner.written + len(view) > owner.full_after:
             self._pass_on(view[: max(0, owner.full_after - owner.written)])
             raise OSError(errno.ENOSPC, "No space left on device")

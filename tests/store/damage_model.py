@@ -1,0 +1,242 @@
+"""Stores to be damaged, and what they must answer: the oracle of the damage programs.
+
+A `Template` is a store on a disk that lived a little: two shards, a table whose files have many batches and
+segments and one whose files are read at once, indexes of both kinds, deletions, an overwrite, a move there
+and back, a compaction, a column that came later. Programs take copies of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from elasticscan.base.clock import ManualClock
+from elasticscan.storage import Disk, open_disk
+from elasticscan.store import Store
+
+Key = tuple[Any, ...]
+Row = tuple[Any, ...]
+Rows = dict[Key, Row]
+
+# Later than any file is made, so that garbage collection without grace takes every file it may.
+START = 4_000_000_000.0
+BIG_ROWS = 5_000
+NAMES = {"big": ("id", "k", "s", "v", "added"), "small": ("a", "b", "k", "v")}
+KEYS = {"big": ("id",), "small": ("a", "b")}
+BIG = pa.schema([("id", pa.int64()), ("k", pa.int32()), ("s", pa.string()), ("v", pa.int64())])
+SMALL = pa.schema([("a", pa.int64()), ("b", pa.string()), ("k", pa.int64()), ("v", pa.int64())])
+ADDED = pa.field("added", pa.int64())
+# By table: name of the index, columns, kind, included columns.
+INDEXES = {
+    "big": [("by_k", ["k"], "sorted", ["v"]), ("by_s", ["s"], "hash", [])],
+    "small": [("by_v", ["v", "k"], "sorted", []), ("by_b", ["b"], "hash", ["k"])],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A filter as text, and what it must mean for a row."""
+
+    text: str | None
+    means: Callable[[dict[str, Any]], bool]
+
+
+CONDITIONS = {
+    "big": [
+        Condition(None, lambda row: True),
+        Condition("k = 3", lambda row: row["k"] == 3),
+        Condition("k >= 2 AND k < 5", lambda row: row["k"] is not None and 2 <= row["k"] < 5),
+        Condition("k IS NULL", lambda row: row["k"] is None),
+        Condition("id < 100", lambda row: row["id"] < 100),
+        Condition("v > 900", lambda row: row["v"] > 900),
+        Condition("added IS NOT NULL", lambda row: row["added"] is not None),
+        Condition("s = 'text 7'", lambda row: row["s"] == "text 7"),
+    ],
+    "small": [
+        Condition(None, lambda row: True),
+        Condition("v < 500", lambda row: row["v"] < 500),
+        Condition("v < 500 AND k = 1", lambda row: row["v"] < 500 and row["k"] == 1),
+        Condition("b = 'k7'", lambda row: row["b"] == "k7"),
+        Condition("a = 2", lambda row: row["a"] == 2),
+    ],
+}
+
+
+@dataclass(slots=True)
+class Model:
+    """What a store must answer.
+
+    Attributes:
+        states: by table, its rows after each of its commits, oldest first.
+        feeds: by (table, after, upto), the change feed.
+        ever: by table, every version of a row that there ever was.
+        live: by (name of the shard's root, path), the digest of each file that the catalog refers to.
+    """
+
+    states: dict[str, list[tuple[int, Rows]]] = field(default_factory=dict)
+    feeds: dict[tuple[str, int, int], Counter[Row]] = field(default_factory=dict)
+    ever: dict[str, set[Row]] = field(default_factory=dict)
+    live: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def copy(self) -> Model:
+        states = {name: list(found) for name, found in self.states.items()}
+        return Model(states, self.feeds, {name: set(rows) for name, rows in self.ever.items()}, self.live)
+
+    def at(self, table: str, snapshot: int) -> Rows:
+        return next((rows for number, rows in reversed(self.states[table]) if number <= snapshot), {})
+
+    def enter(self, table: str, number: int, rows: Rows) -> None:
+        """Rows after a commit; who put an older catalog in place gave up the newer commits."""
+        self.states[table] = [state for state in self.states[table] if state[0] < number] + [(number, rows)]
+        self.ever[table].update(rows.values())
+
+    def wanted(self, table: str, snapshot: int, columns: Iterable[str], where: Condition) -> list[Row]:
+        """The rows that a scan must return, by primary key."""
+        chosen = list(columns)
+        found = []
+        for _, row in sorted(self.at(table, snapshot).items()):
+            values = dict(zip(NAMES[table], row, strict=True))
+            if where.means(values):
+                found.append(tuple(values[name] for name in chosen))
+        return found
+
+
+def rows_of(data: pa.Table | pa.RecordBatch) -> list[Row]:
+    return list(zip(*data.to_pydict().values(), strict=True)) if data.num_columns else []
+
+
+def some_rows(rng: random.Random, table: str, count: int, added: bool) -> tuple[pa.Table, Rows]:
+    """Rows to write, as data and as the model knows them."""
+    if table == "small":
+        keys = rng.sample(range(120), count)
+        made = [(key % 4, f"k{key}", key % 3, rng.randrange(1_000)) for key in keys]
+        return _table(SMALL, made), {row[:2]: row for row in made}
+    ids = rng.sample(range(BIG_ROWS), count)
+    rows = [
+        (
+            number,
+            rng.choice([None, 0, 1, 2, 3, 4, 5, 6]),
+            rng.choice(["", "é", f"text {number % 50}", f"{rng.getrandbits(240):060x}"]),
+            rng.randrange(1_000),
+        )
+        for number in ids
+    ]
+    if not added:
+        return _table(BIG, rows), {(row[0],): (*row, None) for row in rows}
+    wide = [(*row, row[3] if row[3] % 2 else None) for row in rows]
+    return _table(BIG.append(ADDED), wide), {(row[0],): row for row in wide}
+
+
+def _table(schema: pa.Schema, rows: list[Row]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+
+
+def keys_table(table: str, keys: Iterable[Key]) -> pa.Table:
+    schema = pa.schema([f for f in (BIG if table == "big" else SMALL) if f.name in KEYS[table]])
+    return _table(schema, list(keys))
+
+
+def root_of(place: Path, shard: str) -> Path:
+    return place / "shards" / shard
+
+
+def files_below(place: Path) -> dict[tuple[str, str], Path]:
+    """Every file of the shards of a store, by (name of the shard's root, path)."""
+    found = {}
+    for path in sorted((place / "shards").rglob("*")):
+        if path.is_file():
+            parts = path.relative_to(place / "shards").parts
+            found[parts[0], "/".join(parts[1:])] = path
+    return found
+
+
+def digest_of(path: Path) -> int:
+    return xxhash.xxh3_64_intdigest(path.read_bytes())
+
+
+def opened(place: Path, disks: Callable[[str], Disk] = open_disk) -> Store:
+    return Store.open(place, clock=ManualClock(START), disks=disks)
+
+
+def live_files(store: Store) -> set[tuple[str, str]]:
+    """Every file that the catalog refers to for what is readable now, by (name of the root, path)."""
+    names = store.context.shard_names()
+    with store.context.catalog.reading() as tx:
+        fragments = {fragment.id: fragment for fragment in tx.fragments()}
+        runs = [run for table in tx.tables() for run in tx.runs(table.id)]
+    found = {(names[f.shard], f.path) for f in fragments.values()}
+    return found | {(names[fragments[run.fragment].shard], run.path) for run in runs}
+
+
+class Template:
+    """A store that was made once, with its model and an older copy of its catalog."""
+
+    def __init__(self, place: Path, variant: int) -> None:
+        self.place, self.model = place, Model()
+        self._random = random.Random(variant)
+        with Store.create(
+            place, ["s1", "s2"], tablets=4, slots=32, retention_seconds=3_600, clock=ManualClock(START)
+        ) as store:
+            self._live_a_little(store, variant)
+            self._remember(store)
+
+    def _live_a_little(self, store: Store, variant: int) -> None:
+        rng = self._random
+        for table, schema in (("big", BIG), ("small", SMALL)):
+            info = store.create_table(table, schema, list(KEYS[table]), compression=(None, "lz4")[variant % 2])
+            self.model.states[table] = [(info.created_commit, {})]
+            self.model.ever[table] = set()
+        self._write(store, "big", BIG_ROWS)
+        for table in INDEXES:
+            for name, columns, kind, include in INDEXES[table]:
+                store.create_index(table, name, columns, kind, include)
+        for count in (60, 20, 5):
+            self._write(store, "small", count)
+        tablet = rng.choice(store.topology.placement.tablets)
+        home, away = ("s1", "s2") if tablet.shard == 1 else ("s2", "s1")
+        self._delete(store, "small", 8)
+        store.move(tablet.id, away)
+        self._write(store, "big", 200)
+        self._delete(store, "big", 100)
+        if variant % 2:
+            data, rows = some_rows(rng, "small", 40, added=False)
+            self.model.enter("small", store.overwrite("small", data), rows)
+        store.move(tablet.id, home)
+        store.add_columns("big", [ADDED])
+        if variant // 2 % 2:
+            store.compact("big")
+        self._write(store, "big", 100, added=True)
+        self._write(store, "small", 10)
+
+    def _write(self, store: Store, table: str, count: int, added: bool = False) -> None:
+        data, rows = some_rows(self._random, table, count, added)
+        number = store.write(table, data)
+        self.model.enter(table, number, {**self.model.states[table][-1][1], **rows})
+
+    def _delete(self, store: Store, table: str, count: int) -> None:
+        before = self.model.states[table][-1][1]
+        gone = self._random.sample(sorted(before), count)
+        number = store.delete(table, keys_table(table, gone))
+        self.model.enter(table, number, {key: row for key, row in before.items() if key not in set(gone)})
+
+    def _remember(self, store: Store) -> None:
+        for table, states in self.model.states.items():
+            numbers = [number for number, _ in states]
+            for number, rows in states:
+                assert sorted(rows_of(store.scan(table, snapshot=number).to_table())) == sorted(rows.values()), (
+                    "the oracle and an intact store differ"
+                )
+            for after, upto in [*zip(numbers, numbers[1:], strict=False), (numbers[0], numbers[-1])]:
+                feed = store.changes(table, after, upto).to_table()
+                self.model.feeds[table, after, upto] = Counter(rows_of(feed))
+        self.model.live = {
+            (root, path): digest_of(root_of(self.place, root) / path) for root, path in live_files(store)
+        }
+        assert store.verify() == []
