@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -30,7 +31,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import FragmentDamaged
+from elasticscan.base.errors import FragmentDamaged, ShardUnavailable
 from elasticscan.storage.disk import Disk, OpenFile
 from elasticscan.topology import Manifest, Seal, SlotSet
 
@@ -176,7 +177,7 @@ class SealedFile:
         self.size = seal.bytes
         self._data_bytes = seal.bytes - seal.tail
         begin = 0 if seal.bytes <= SMALL_FILE_BYTES else self._data_bytes
-        end = self._file.read_at(begin, seal.bytes - begin)
+        end = self._read_at(begin, seal.bytes - begin)
         self._tail = end.slice(self._data_bytes - begin)
         if digest_of(self._tail) != seal.digest:
             raise self.damaged("its footer has changed since it was written (its checksum differs)")
@@ -224,9 +225,12 @@ class SealedFile:
         first = offset // SEGMENT_BYTES
         start = first * SEGMENT_BYTES
         stop = min(-(-end // SEGMENT_BYTES) * SEGMENT_BYTES, self._data_bytes)
-        data = self._file.read_at(start, stop - start)
+        data = self._read_at(start, stop - start)
         self._prove(memoryview(data), first)
         return data.slice(offset - start, end - offset)
+
+    def _read_at(self, offset: int, length: int) -> pa.Buffer:
+        return _exactly(self._file, self._path, offset, length)
 
     def _prove(self, data: memoryview, first: int) -> None:
         """Compare each segment that was not read before with its checksum."""
@@ -301,6 +305,18 @@ class _ArrowFile:
         """Nothing is held that must be let go."""
 
 
+def _exactly(file: OpenFile, path: str, offset: int, length: int) -> pa.Buffer:
+    """As `OpenFile.read_at`; a disk that gives fewer bytes than it promised is not believed."""
+    found = file.read_at(offset, length)
+    if found.size != length:
+        raise ShardUnavailable(
+            f"{path} was read short: {found.size:,} bytes came instead of {length:,}; try again, and look at "
+            "the health of its disk",
+            path=path,
+        )
+    return found
+
+
 def _body(sealed: memoryview) -> memoryview:
     """The manifest before a trailer at the end of `sealed`; raises ValueError."""
     if len(sealed) < _TRAILER_BYTES or sealed[-8:] != _MAGIC:
@@ -322,20 +338,21 @@ def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
         ShardUnavailable: the disk cannot be read.
     """
     file = disk.open(path)
+    read = partial(_exactly, file, path)
     try:
         if file.size < _END_BYTES + _TRAILER_BYTES:
             raise ValueError("it is too short")
-        end = memoryview(file.read_at(file.size - 4 - len(_ARROW_MAGIC), 4 + len(_ARROW_MAGIC))).cast("B")
+        end = memoryview(read(file.size - 4 - len(_ARROW_MAGIC), 4 + len(_ARROW_MAGIC))).cast("B")
         footer = int.from_bytes(end[:4], "little")
         held = footer + _END_BYTES
         if end[4:] != _ARROW_MAGIC or footer > _MAX_FOOTER_BYTES or held + _TRAILER_BYTES > file.size:
             raise ValueError("it does not end like an Arrow file")
-        trailer = memoryview(file.read_at(file.size - held - _TRAILER_BYTES, _TRAILER_BYTES)).cast("B")
+        trailer = memoryview(read(file.size - held - _TRAILER_BYTES, _TRAILER_BYTES)).cast("B")
         length = int.from_bytes(trailer[8:16], "little")
         tail_bytes = length + _TRAILER_BYTES + held
         if trailer[16:] != _MAGIC or tail_bytes > file.size:
             raise ValueError("it was never sealed")
-        tail = memoryview(file.read_at(file.size - tail_bytes, tail_bytes)).cast("B")
+        tail = memoryview(read(file.size - tail_bytes, tail_bytes)).cast("B")
         manifest, more = _unpack(bytes(_body(tail[: len(tail) - held])))
         if more["end"] != digest_of(tail[len(tail) - held :]):
             raise ValueError("its footer has changed since it was written")

@@ -27,7 +27,7 @@ Rows = dict[Key, Row]
 
 # Later than any file is made, so that garbage collection without grace takes every file it may.
 START = 4_000_000_000.0
-BIG_ROWS = 5_000
+BIG_ROWS = 6_000
 NAMES = {"big": ("id", "k", "s", "v", "added"), "small": ("a", "b", "k", "v")}
 KEYS = {"big": ("id",), "small": ("a", "b")}
 BIG = pa.schema([("id", pa.int64()), ("k", pa.int32()), ("s", pa.string()), ("v", pa.int64())])
@@ -35,7 +35,7 @@ SMALL = pa.schema([("a", pa.int64()), ("b", pa.string()), ("k", pa.int64()), ("v
 ADDED = pa.field("added", pa.int64())
 # By table: name of the index, columns, kind, included columns.
 INDEXES = {
-    "big": [("by_k", ["k"], "sorted", ["v"]), ("by_s", ["s"], "hash", [])],
+    "big": [("by_k", ["k"], "sorted", ["v", "s"]), ("by_s", ["s"], "hash", [])],
     "small": [("by_v", ["v", "k"], "sorted", []), ("by_b", ["b"], "hash", ["k"])],
 }
 
@@ -123,7 +123,7 @@ def some_rows(rng: random.Random, table: str, count: int, added: bool) -> tuple[
         (
             number,
             rng.choice([None, 0, 1, 2, 3, 4, 5, 6]),
-            rng.choice(["", "é", f"text {number % 50}", f"{rng.getrandbits(240):060x}"]),
+            rng.choice(["", "é", f"text {number % 50}", *[f"{rng.getrandbits(320):080x}"] * 3]),
             rng.randrange(1_000),
         )
         for number in ids
