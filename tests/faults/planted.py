@@ -61,7 +61,7 @@ from tests.reader.simulation import Simulation
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
-Harness = Literal["simulation", "soup", "index soup", "schema soup", "catalog", "roots"]
+Harness = Literal["simulation", "soup", "index soup", "schema soup", "catalog", "roots", "damage soup"]
 
 
 @dataclass(frozen=True, slots=True)

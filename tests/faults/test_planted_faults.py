@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 import tests.faults.planted_roots  # noqa: F401 - enters its faults
+import tests.faults.planted_damage  # noqa: F401 - enters its faults
 from tests.faults.planted import FAULTS, Fault
 from tests.reader.simulation import Simulation
 from tests.store import root_scenarios
 from tests.store.catalog_programs import CatalogPrograms
+from tests.store.damage_soup import DamageKitchen
 from tests.store.index_soup import IndexKitchen
 from tests.store.schema_soup import SchemaKitchen
 from tests.store.soup import Kitchen
@@ -23,7 +25,7 @@ MOST_SIMULATIONS = 400
 MOST_PROGRAMS = 100
 
 
-Kitchens = dict[str, Kitchen | CatalogPrograms]
+Kitchens = dict[str, Kitchen | CatalogPrograms | DamageKitchen]
 Program = tuple[str, str | None, int]  # a harness, a style, a seed
 
 
@@ -32,8 +34,13 @@ def kitchens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kitchens]:
     plain = Kitchen(tmp_path_factory.mktemp("faults"))
     changing = SchemaKitchen(tmp_path_factory.mktemp("schema_faults"))
     with plain, IndexKitchen(tmp_path_factory.mktemp("index_faults")) as indexed, changing:
-        programs = CatalogPrograms(tmp_path_factory.mktemp("catalog_faults"))
-        yield {"soup": plain, "index soup": indexed, "schema soup": changing, "catalog": programs}
+        yield {
+            "soup": plain,
+            "index soup": indexed,
+            "schema soup": changing,
+            "catalog": CatalogPrograms(tmp_path_factory.mktemp("catalog_faults")),
+            "damage soup": DamageKitchen(tmp_path_factory.mktemp("damage_faults")),
+        }
 
 
 @pytest.fixture(scope="module")

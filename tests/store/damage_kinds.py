@@ -48,7 +48,7 @@ class Kind:
         when: before the store is opened, while pages of scans are held, or either.
         lasting: whether what was damaged stays so, so that `verify` has to find it.
         writes_first: whether something is written before, into the kitchen's faulty disks.
-        without: operations that say nothing after this damage.
+        without, often: operations that say nothing after this damage, and those that say most.
         catalog: whether the catalog is damaged, so that no file at all may be removed.
     """
 
@@ -58,6 +58,7 @@ class Kind:
     lasting: bool = True
     writes_first: bool = False
     without: frozenset[str] = frozenset()
+    often: frozenset[str] = frozenset()
     catalog: bool = False
 
 
@@ -69,11 +70,14 @@ def kind(
     lasting: bool = True,
     writes_first: bool = False,
     without: tuple[str, ...] = (),
+    often: tuple[str, ...] = (),
     catalog: bool = False,
 ) -> Callable[[Inflict], Inflict]:
     def enter(inflict: Inflict) -> Inflict:
         name = inflict.__name__
-        KINDS[name] = Kind(name, inflict, when, lasting, writes_first, frozenset(without), catalog)
+        KINDS[name] = Kind(
+            name, inflict, when, lasting, writes_first, frozenset(without), frozenset(often), catalog
+        )
         return inflict
 
     return enter
@@ -103,6 +107,33 @@ def flipped_bit(place: Path, model: Model, disks: Disks, rng: random.Random) -> 
     content[at] ^= 1 << bit
     path.write_bytes(content)
     return Damage(f"bit {bit} of byte {at} of {key}, which has {len(content)}", frozenset({key}))
+
+
+def _flip(path: Path, at: int, rng: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+
+
+@kind()
+def footer_bit(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
+    """In what Arrow looks at first, behind the manifest."""
+    key, path = _some_file(place, model, rng)
+    content = path.read_bytes()
+    footer = int.from_bytes(content[-10:-6], "little")
+    at = len(content) - 1 - rng.randrange(footer + 10)
+    _flip(path, at, rng)
+    return Damage(f"a bit of byte {at} of {key}, in its footer", frozenset({key}))
+
+
+@kind(often=("repair",))
+def footer_bit_below_a_repair(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
+    return footer_bit(place, model, disks, rng)
+
+
+@kind(often=("compact", "move"))
+def damage_that_is_copied(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
+    return rng.choice([flipped_bit, zeroed_block, misplaced_block])(place, model, disks, rng)
 
 
 @kind()

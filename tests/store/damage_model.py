@@ -33,6 +33,7 @@ KEYS = {"big": ("id",), "small": ("a", "b")}
 BIG = pa.schema([("id", pa.int64()), ("k", pa.int32()), ("s", pa.string()), ("v", pa.int64())])
 SMALL = pa.schema([("a", pa.int64()), ("b", pa.string()), ("k", pa.int64()), ("v", pa.int64())])
 ADDED = pa.field("added", pa.int64())
+SCHEMAS = {"big": BIG.append(ADDED), "small": SMALL}
 # By table: name of the index, columns, kind, included columns.
 INDEXES = {
     "big": [("by_k", ["k"], "sorted", ["v", "s"]), ("by_s", ["s"], "hash", [])],
@@ -131,7 +132,7 @@ def some_rows(rng: random.Random, table: str, count: int, added: bool) -> tuple[
     if not added:
         return _table(BIG, rows), {(row[0],): (*row, None) for row in rows}
     wide = [(*row, row[3] if row[3] % 2 else None) for row in rows]
-    return _table(BIG.append(ADDED), wide), {(row[0],): row for row in wide}
+    return _table(SCHEMAS[table], wide), {(row[0],): row for row in wide}
 
 
 def _table(schema: pa.Schema, rows: list[Row]) -> pa.Table:
@@ -190,7 +191,9 @@ class Template:
     def _live_a_little(self, store: Store, variant: int) -> None:
         rng = self._random
         for table, schema in (("big", BIG), ("small", SMALL)):
-            info = store.create_table(table, schema, list(KEYS[table]), compression=(None, "lz4")[variant % 2])
+            info = store.create_table(
+                table, schema, list(KEYS[table]), compression=(None, "lz4")[variant % 2]
+            )
             self.model.states[table] = [(info.created_commit, {})]
             self.model.ever[table] = set()
         self._write(store, "big", BIG_ROWS)
@@ -230,9 +233,9 @@ class Template:
         for table, states in self.model.states.items():
             numbers = [number for number, _ in states]
             for number, rows in states:
-                assert sorted(rows_of(store.scan(table, snapshot=number).to_table())) == sorted(rows.values()), (
-                    "the oracle and an intact store differ"
-                )
+                assert sorted(rows_of(store.scan(table, snapshot=number).to_table())) == sorted(
+                    rows.values()
+                ), "the oracle and an intact store differ"
             for after, upto in [*zip(numbers, numbers[1:], strict=False), (numbers[0], numbers[-1])]:
                 feed = store.changes(table, after, upto).to_table()
                 self.model.feeds[table, after, upto] = Counter(rows_of(feed))

@@ -28,9 +28,9 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +46,7 @@ from tests.store.damage_model import (
     INDEXES,
     KEYS,
     NAMES,
+    SCHEMAS,
     Condition,
     Model,
     Row,
@@ -103,23 +104,11 @@ class DamageKitchen:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._templates: dict[int, Template] = {}
-        self._patch = pytest.MonkeyPatch()
-
-    def __enter__(self) -> DamageKitchen:
-        self._patch.setattr(os, "fsync", lambda handle: None)
-        self._patch.setattr(fragment, "BATCH_ROWS", 300)
-        self._patch.setattr(copying, "BATCH_ROWS", 300)
-        self._patch.setattr(index_run, "BATCH_ROWS", 200)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._patch.undo()
 
     def template(self, variant: int) -> Template:
         if variant not in self._templates:
-            self._templates[variant] = Template(self.directory / f"template{variant}", variant)
+            with _small_batches():
+                self._templates[variant] = Template(self.directory / f"template{variant}", variant)
         return self._templates[variant]
 
     def run(self, seed: int, style: str | None = None) -> DamageProgram:
@@ -131,7 +120,8 @@ class DamageKitchen:
         kind = KINDS[style or rng.choice(sorted(KINDS))]
         program = DamageProgram(place, template.model.copy(), kind, rng)
         try:
-            program.run()
+            with _small_batches():
+                program.run()
         except BaseException as error:
             error.add_note(f"damage: {program.damage}; done: {program.done}")
             error.add_note(f"replay with: ELASTICSCAN_DAMAGE_SEEDS={seed} pytest tests/store/test_damage.py")
@@ -140,6 +130,17 @@ class DamageKitchen:
             shutil.rmtree(place)
             shutil.rmtree(f"{place}.away", ignore_errors=True)
         return program
+
+
+@contextmanager
+def _small_batches() -> Iterator[None]:
+    """Files have several batches, and nobody pulls the plug on a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        patch.setattr(fragment, "BATCH_ROWS", 300)
+        patch.setattr(copying, "BATCH_ROWS", 300)
+        patch.setattr(index_run, "BATCH_ROWS", 200)
+        yield
 
 
 class DamageProgram:
@@ -218,7 +219,8 @@ class DamageProgram:
         return found
 
     def _operation(self) -> None:
-        name = self.random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        weights = WEIGHTS | dict.fromkeys(self.kind.often, 20)
+        name = self.random.choices(list(weights), list(weights.values()))[0]
         if self.store is None and name not in ("reopen", "repair"):
             name = "reopen"
         if name in self.kind.without:
@@ -374,12 +376,17 @@ class DamageProgram:
                 return
             with opened(into) as made:
                 for table in report.tables:
+                    columns = [(f.name, f.type) for f in made.table(table).schema]
+                    if columns != [(f.name, f.type) for f in SCHEMAS[table]][: len(columns)]:
+                        raise DamageNotSeenError(f"repair made columns of {table} that never were: {columns}")
                     rows = rows_of(made.scan(table).to_table())
                     at = [NAMES[table].index(name) for name in KEYS[table]]
                     keys = Counter(tuple(row[i] for i in at) for row in rows)
                     wrong = set(rows) - self.model.ever[table] if _whole(rows, table) else set()
                     if wrong or max(keys.values(), default=1) > 1:
-                        raise DamageNotSeenError(f"repair made rows of {table} that never were: {list(wrong)[:3]}")
+                        raise DamageNotSeenError(
+                            f"repair made rows of {table} that never were: {list(wrong)[:3]}"
+                        )
 
     # The end
 
@@ -473,18 +480,18 @@ def _same(found: Counter[Row], wanted: Counter[Row], what: str) -> None:
 
 def main(directory: str, seeds: list[int]) -> None:
     faulthandler.enable()
-    with DamageKitchen(Path(directory)) as kitchen:
-        for seed in seeds:
-            faulthandler.dump_traceback_later(HANGS_AFTER_SECONDS, exit=True)
-            _say({"begun": seed})
-            try:
-                program = kitchen.run(seed)
-            except BaseException as error:
-                _say({"seed": seed, "failed": "".join(traceback.format_exception(error))})
-                continue
-            counted = [[*key, count] for key, count in sorted(program.outcomes.items())]
-            _say({"seed": seed, "kind": program.kind.name, "outcomes": counted})
-            faulthandler.cancel_dump_traceback_later()
+    kitchen = DamageKitchen(Path(directory))
+    for seed in seeds:
+        faulthandler.dump_traceback_later(HANGS_AFTER_SECONDS, exit=True)
+        _say({"begun": seed})
+        try:
+            program = kitchen.run(seed)
+        except BaseException as error:
+            _say({"seed": seed, "failed": "".join(traceback.format_exception(error))})
+            continue
+        counted = [[*key, count] for key, count in sorted(program.outcomes.items())]
+        _say({"seed": seed, "kind": program.kind.name, "outcomes": counted})
+    faulthandler.cancel_dump_traceback_later()
 
 
 def _say(line: dict[str, Any]) -> None:

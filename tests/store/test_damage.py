@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +96,8 @@ def test_a_child_that_dies_is_told_with_its_seed_and_the_others_still_run(
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
-    with DamageKitchen(tmp_path_factory.mktemp("flips")) as kitchen:
-        yield kitchen.template(0)
+def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    return DamageKitchen(tmp_path_factory.mktemp("flips")).template(0)
 
 
 def bits_to_flip(size: int, rng: random.Random) -> list[int]:

@@ -1,0 +1,149 @@
+"""Faults in what proves the bytes of files."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from elasticscan.base.errors import FragmentDamaged
+from elasticscan.storage import FragmentReader, PageSource, sealed_file
+from elasticscan.storage.fragment import BatchReader
+from elasticscan.storage.sealed_file import SEGMENT_BYTES, SMALL_FILE_BYTES, SealedFile
+from elasticscan.store import context, mover, upkeep
+from tests.faults.planted import Patch, fault
+
+
+class _Whatever(int):
+    """A number that is never another one."""
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+def _unproven_if(patch: Patch, believed: Any) -> None:
+    """Segments of files for which `believed` is true are not looked at."""
+    honest = SealedFile._prove
+
+    def careless(self: SealedFile, data: memoryview, first: int) -> None:
+        if not believed(self):
+            honest(self, data, first)
+
+    patch.setattr(SealedFile, "_prove", careless)
+
+
+@fault("damage soup", "segments are proven also where only some columns are read", style="misplaced_block")
+def some_columns_are_not_proven(patch: Patch) -> None:
+    honest = BatchReader._with_only
+
+    def careless(self: BatchReader, *rest: Any) -> Any:
+        proving = self._file
+        self._file = copy.copy(proving)
+        self._file._proven = np.ones_like(proving._proven)
+        try:
+            return honest(self, *rest)
+        finally:
+            self._file = proving
+
+    patch.setattr(BatchReader, "_with_only", careless)
+
+
+@fault("damage soup", "the tail of a file is what the catalog has the digest of", style="footer_bit")
+def digests_of_tails_are_not_compared(patch: Patch) -> None:
+    honest = sealed_file.digest_of
+
+    def careless(data: Any) -> int:  # what is read into a buffer is a tail that the catalog knows
+        return _Whatever(honest(data)) if isinstance(data, pa.Buffer) else honest(data)
+
+    patch.setattr(sealed_file, "digest_of", careless)
+
+
+@fault("damage soup", "index runs are proven as fragments are", style="flipped_bit")
+def index_runs_are_not_proven(patch: Patch) -> None:
+    _unproven_if(patch, lambda file: file.manifest.kind == "index_run")
+
+
+@fault("damage soup", "a file that is read at once is proven at once", style="flipped_bit")
+def small_files_are_not_proven(patch: Patch) -> None:
+    _unproven_if(patch, lambda file: file.size <= SMALL_FILE_BYTES)
+
+
+@fault("damage soup", "a segment is proven only when it was compared", style="flipped_bit")
+def segments_are_proven_before_they_are_compared(patch: Patch) -> None:
+    honest = SealedFile._prove
+
+    def hasty(self: SealedFile, data: memoryview, first: int) -> None:
+        try:
+            honest(self, data, first)
+        except FragmentDamaged:
+            self._proven[first : first - (-len(data) // SEGMENT_BYTES)] = True
+            raise
+
+    patch.setattr(SealedFile, "_prove", hasty)
+
+
+@fault("damage soup", "only a repair passes over record batches that cannot be read", style="flipped_bit")
+def damaged_batches_are_passed_over(patch: Patch) -> None:
+    def lenient(*args: Any, **options: Any) -> FragmentReader:
+        reader = FragmentReader(*args, **options)
+        damaged = set()
+        for number in range(reader.batch_count):
+            try:
+                reader.batch(number)
+            except FragmentDamaged:
+                damaged.add(number)
+        return FragmentReader(*args, **options, without=damaged)
+
+    patch.setattr(context, "FragmentReader", lenient)
+
+
+@fault(
+    "damage soup",
+    "what is copied is proven, else its new checksums would make damage sound",
+    style="damage_that_is_copied",
+)
+def copies_are_not_proven(patch: Patch) -> None:
+    def of_anything(table: Any, view: Any, open_fragment: Any, *rest: Any) -> PageSource:
+        def unproven(*args: Any) -> FragmentReader:
+            reader: FragmentReader = open_fragment(*args)
+            reader._file._proven[:] = True
+            return reader
+
+        return PageSource(table, view, unproven, *rest)
+
+    patch.setattr(upkeep, "PageSource", of_anything)
+    patch.setattr(mover, "PageSource", of_anything)
+
+
+@fault(
+    "damage soup",
+    "without a catalog a file's footer is what its manifest has the digest of",
+    style="footer_bit_below_a_repair",
+)
+def footers_are_believed_by_a_repair(patch: Patch) -> None:
+    honest = sealed_file.digest_of
+
+    def careless(data: Any) -> int:
+        return _Whatever(honest(data)) if isinstance(data, memoryview) else honest(data)
+
+    patch.setattr(sealed_file, "digest_of", careless)
+
+
+@fault("damage soup", "a disk that reads short is not believed", style="short_reads")
+def short_reads_are_believed(patch: Patch) -> None:
+    patch.setattr(sealed_file, "_exactly", lambda file, path, offset, length: file.read_at(offset, length))
+
+
+@fault("damage soup", "verify reads index runs, too", style="flipped_bit")
+def runs_are_not_verified(patch: Patch) -> None:
+    honest = upkeep.verify_file
+
+    def careless(disk: Any, path: str, seal: Any, label: str = "") -> None:
+        if ", index " not in label:
+            honest(disk, path, seal, label)
+
+    patch.setattr(upkeep, "verify_file", careless)
