@@ -36,7 +36,7 @@ def _unproven_if(patch: Patch, believed: Any) -> None:
     patch.setattr(SealedFile, "_prove", careless)
 
 
-@fault("damage soup", "segments are proven also where only some columns are read", style="misplaced_block")
+@fault("damage soup", "segments are proven also where only some columns are read", style="wrong_value")
 def some_columns_are_not_proven(patch: Patch) -> None:
     honest = BatchReader._with_only
 
@@ -72,7 +72,7 @@ def small_files_are_not_proven(patch: Patch) -> None:
     _unproven_if(patch, lambda file: file.size <= SMALL_FILE_BYTES)
 
 
-@fault("damage soup", "a segment is proven only when it was compared", style="flipped_bit")
+@fault("damage soup", "a segment is proven only when it was compared", style="wrong_value")
 def segments_are_proven_before_they_are_compared(patch: Patch) -> None:
     honest = SealedFile._prove
 

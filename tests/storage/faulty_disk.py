@@ -38,8 +38,8 @@ class FaultyDisk:
             "rename", "note" or "list".
         raise_at_operation: raises `error` at the k-th operation from now (1 is the next one), but not
             when a file is written to, read, or gets its name.
-        raise_at_call: for an operation, at which call from now it fails with EIO: any of the above, or "write",
-            "finish" (a complete file gets its name) or "read_at".
+        raise_at_call: for an operation, at which call from now it fails with EIO: any of the above, or
+            "write", "finish" (a complete file gets its name) or "read_at".
         raise_always: operations that fail with EIO each time.
         flips: by path, the bits (8 * offset + bit) that are read the wrong way round.
         flips_once: the same, each in one read only.

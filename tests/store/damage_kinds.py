@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from elasticscan.storage import read_manifest
+from elasticscan.storage.disk import LocalDisk
 from elasticscan.storage.sealed_file import SEGMENT_BYTES
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.damage_model import Model, files_below, root_of
@@ -131,9 +133,24 @@ def footer_bit_below_a_repair(place: Path, model: Model, disks: Disks, rng: rand
     return footer_bit(place, model, disks, rng)
 
 
+@kind(often=("scan",))
+def wrong_value(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
+    """Among the values of a fragment of many segments."""
+    large = []
+    for key, path in files_below(place).items():
+        if key in model.live and path.stat().st_size > 2 * SEGMENT_BYTES:
+            manifest = read_manifest(LocalDisk(root_of(place, key[0])), key[1])
+            if manifest.kind == "fragment":
+                large.append((key, path))
+    key, path = rng.choice(large)
+    at = rng.randrange(path.stat().st_size * 9 // 10)
+    _flip(path, at, rng)
+    return Damage(f"a bit of byte {at} of {key}", frozenset({key}))
+
+
 @kind(often=("compact", "move"))
 def damage_that_is_copied(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
-    return rng.choice([flipped_bit, zeroed_block, misplaced_block])(place, model, disks, rng)
+    return wrong_value(place, model, disks, rng)
 
 
 @kind()

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -150,11 +151,12 @@ def root_of(place: Path, shard: str) -> Path:
 
 def files_below(place: Path) -> dict[tuple[str, str], Path]:
     """Every file of the shards of a store, by (name of the shard's root, path)."""
+    files = [path for path in (place / "shards").rglob("*") if path.is_file()]
     found = {}
-    for path in sorted((place / "shards").rglob("*")):
-        if path.is_file():
-            parts = path.relative_to(place / "shards").parts
-            found[parts[0], "/".join(parts[1:])] = path
+    # Names are random: one seed is to choose the same file each time.
+    for path in sorted(files, key=lambda path: (path.stat().st_size, path)):
+        parts = path.relative_to(place / "shards").parts
+        found[parts[0], "/".join(parts[1:])] = path
     return found
 
 
@@ -197,8 +199,8 @@ class Template:
             self.model.states[table] = [(info.created_commit, {})]
             self.model.ever[table] = set()
         self._write(store, "big", BIG_ROWS)
-        for table in INDEXES:
-            for name, columns, kind, include in INDEXES[table]:
+        for table, indexes in INDEXES.items():
+            for name, columns, kind, include in indexes:
                 store.create_index(table, name, columns, kind, include)
         for count in (60, 20, 5):
             self._write(store, "small", count)
@@ -236,7 +238,7 @@ class Template:
                 assert sorted(rows_of(store.scan(table, snapshot=number).to_table())) == sorted(
                     rows.values()
                 ), "the oracle and an intact store differ"
-            for after, upto in [*zip(numbers, numbers[1:], strict=False), (numbers[0], numbers[-1])]:
+            for after, upto in [*pairwise(numbers), (numbers[0], numbers[-1])]:
                 feed = store.changes(table, after, upto).to_table()
                 self.model.feeds[table, after, upto] = Counter(rows_of(feed))
         self.model.live = {

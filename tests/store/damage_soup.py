@@ -4,16 +4,17 @@ One seed takes a copy of a store that lived a little (`damage_model.Template`), 
 or while pages of scans are held, and does random things with it: scans of any kind, changes, writes, moves,
 compaction, garbage collection without grace, verification, repair. What may come of each:
 
-- the rows of the oracle, or an `ElasticScanError`: no other row, no other exception, no signal, no end without end;
+- the rows of the oracle, or an `ElasticScanError`: no other row, no other exception, no signal, no hanging;
 - what is acknowledged afterwards is readable, or reading it is an `ElasticScanError`;
-- where `verify` finds nothing, everything reads as the oracle says; where a scan fails for good, `verify` tells of it;
-- no file that the intact catalog refers to is removed or changed, unless a compaction or a move took its place;
+- where `verify` finds nothing, everything reads as the oracle says; where a scan fails for good, `verify`
+  tells of it;
+- no file that the intact catalog refers to is removed or changed, unless another one took its place;
 - what vanished and comes back is there again.
 
     python -m tests.store.damage_soup DIRECTORY SEED...
 
-runs programs in this process and prints a line of JSON before and after each; `tests/store/test_damage.py` does so in
-child processes, which may die.
+runs programs in this process and prints a line of JSON before and after each; `tests/store/test_damage.py`
+does so in child processes, which may die.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import shutil
 import sys
 import tempfile
 import traceback
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -107,7 +109,7 @@ class DamageKitchen:
 
     def template(self, variant: int) -> Template:
         if variant not in self._templates:
-            with _small_batches():
+            with _small_batches(variant):
                 self._templates[variant] = Template(self.directory / f"template{variant}", variant)
         return self._templates[variant]
 
@@ -120,7 +122,7 @@ class DamageKitchen:
         kind = KINDS[style or rng.choice(sorted(KINDS))]
         program = DamageProgram(place, template.model.copy(), kind, rng)
         try:
-            with _small_batches():
+            with _small_batches(seed):
                 program.run()
         except BaseException as error:
             error.add_note(f"damage: {program.damage}; done: {program.done}")
@@ -133,9 +135,11 @@ class DamageKitchen:
 
 
 @contextmanager
-def _small_batches() -> Iterator[None]:
-    """Files have several batches, and nobody pulls the plug on a test."""
+def _small_batches(seed: int) -> Iterator[None]:
+    """Files have several batches, their names are the seed's, and nobody pulls the plug on a test."""
+    names = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128)))
         patch.setattr(os, "fsync", lambda handle: None)
         patch.setattr(fragment, "BATCH_ROWS", 300)
         patch.setattr(copying, "BATCH_ROWS", 300)
@@ -256,7 +260,8 @@ class DamageProgram:
         numbers = [number for number, _ in self.model.states[table][1:]]
         snapshot = rng.choice([None, None, rng.choice(numbers)])
         page_rows = rng.choice([100, 1_000, 65_536])
-        what = f"scan {table} {columns} at {snapshot} where {where.text}; {name} {order} {descending} {page_rows}"
+        path = f"{name} {order} {descending} {page_rows}"
+        what = f"scan {table} {columns} at {snapshot} where {where.text}; {path}"
         scan: Scan | None = self._try(
             what,
             lambda: self._opened.scan(
@@ -366,7 +371,7 @@ class DamageProgram:
             self._everything_is_right("although verify found nothing")
 
     def _status(self) -> None:
-        self._try("status", lambda: self._opened.status())
+        self._try("status", self._opened.status)
 
     def _repair(self) -> None:
         with tempfile.TemporaryDirectory(dir=self.place.parent) as directory:
@@ -460,7 +465,7 @@ class DamageProgram:
 
 
 def _whole(rows: list[Row], table: str) -> bool:
-    """Whether rows have all columns of the table: repair may have found only files from before one was added."""
+    """Whether rows have all columns: repair may have found only files from before one was added."""
     return all(len(row) == len(NAMES[table]) for row in rows)
 
 
@@ -474,7 +479,8 @@ def _same(found: Counter[Row], wanted: Counter[Row], what: str) -> None:
     if found != wanted:
         lost, more = wanted - found, found - wanted
         raise DamageNotSeenError(
-            f"{what}: {lost.total()} rows lost, {more.total()} too many, such as {list(lost)[:2]} {list(more)[:2]}"
+            f"{what}: {lost.total()} rows lost, {more.total()} too many, "
+            f"such as {list(lost)[:2]} {list(more)[:2]}"
         )
 
 

@@ -1,7 +1,7 @@
 """Random damage programs in child processes, and every bit of a file flipped: right rows or a typed error.
 
-ELASTICSCAN_DAMAGE_SEEDS is one seed or a range such as 0-999: other programs. ELASTICSCAN_FLIPS is how many bits of
-each file are flipped (100); `all` for every one.
+ELASTICSCAN_DAMAGE_SEEDS is one seed or a range such as 0-999: other programs. ELASTICSCAN_FLIPS is how
+many bits of each file are flipped (100); `all` for every one.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ def run_in_child(seeds: range, directory: Path) -> list[str]:
     failed, left = [], list(seeds)
     while left:
         lines, died = _child(left, directory)
-        for line in lines:
-            if "failed" in line:
-                failed.append(line["failed"])
+        failed += [line["failed"] for line in lines if "failed" in line]
         ended = {line["seed"] for line in lines if "seed" in line}
         begun = [line["begun"] for line in lines if "begun" in line]
         lost = [seed for seed in begun if seed not in ended]
