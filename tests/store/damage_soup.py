@@ -109,7 +109,7 @@ class DamageKitchen:
 
     def template(self, variant: int) -> Template:
         if variant not in self._templates:
-            with _small_batches(variant):
+            with _small_batches(f"template {variant}"):
                 self._templates[variant] = Template(self.directory / f"template{variant}", variant)
         return self._templates[variant]
 
@@ -122,7 +122,7 @@ class DamageKitchen:
         kind = KINDS[style or rng.choice(sorted(KINDS))]
         program = DamageProgram(place, template.model.copy(), kind, rng)
         try:
-            with _small_batches(seed):
+            with _small_batches(f"program {seed}"):
                 program.run()
         except BaseException as error:
             error.add_note(f"damage: {program.damage}; done: {program.done}")
@@ -135,7 +135,7 @@ class DamageKitchen:
 
 
 @contextmanager
-def _small_batches(seed: int) -> Iterator[None]:
+def _small_batches(seed: str) -> Iterator[None]:
     """Files have several batches, their names are the seed's, and nobody pulls the plug on a test."""
     names = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:

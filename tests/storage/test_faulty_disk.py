@@ -1,0 +1,153 @@
+"""A sealed file on a disk with faults: its rows, or a typed error, and its rows again when they are over."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import ElasticScanError, FragmentDamaged, OperatorNeeded, ShardUnavailable
+from elasticscan.storage.disk import MemoryDisk
+from elasticscan.storage.fragment import (
+    SLOT,
+    FragmentReader,
+    FragmentTarget,
+    fragment_schema,
+    write_fragment,
+)
+from elasticscan.storage.sealed_file import SMALL_FILE_BYTES, find_seal, verify_file
+from elasticscan.topology import SlotSet, StagedFragment, TableInfo
+from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.versions import ORIGIN
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+TABLE = TableInfo(1, "t", SCHEMA, ("id",), ("id",), None, 0, 0)
+SIZES = {"small": 200, "large": 20_000}
+
+
+def staged(disk: FaultyDisk, rows: int, seed: int = 0) -> StagedFragment:
+    rng = random.Random(seed)
+    schema = fragment_schema(SCHEMA, versioned=False, tombstones=False)
+    columns = {"id": range(rows), "v": [f"{rng.getrandbits(64):016x}" for _ in range(rows)], SLOT: [3] * rows}
+    arrays = [pa.array(columns[field.name], field.type) for field in schema]
+    target = FragmentTarget(disk, 1, TABLE, schema, ORIGIN)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return write_fragment(target, SlotSet.span(0, 16), [batch])
+
+
+def rows_in(disk: FaultyDisk, fragment: StagedFragment) -> list[tuple[int, str]]:
+    reader = FragmentReader(disk, fragment.path, ("id", "v"), fragment.seal)
+    found = [tuple(row.values()) for batch in reader for row in batch.select(["id", "v"]).to_pylist()]
+    return [(int(number), str(text)) for number, text in found]
+
+
+def _vanish(how: str) -> Callable[[FaultyDisk, StagedFragment], None]:
+    return lambda disk, _: setattr(disk, "vanished", how)
+
+
+def _stale(disk: FaultyDisk, fragment: StagedFragment) -> None:
+    disk.stale[fragment.path] = disk.content(staged(disk, fragment.rows, seed=1).path)
+
+
+def _zeros(disk: FaultyDisk, fragment: StagedFragment) -> None:
+    disk.stale[fragment.path] = bytes(fragment.bytes)
+
+
+def _flip_one(disk: FaultyDisk, fragment: StagedFragment) -> None:
+    disk.flips[fragment.path] = {8 * (fragment.bytes // 3)}
+
+
+# By fault: how it begins, the error that tells of it.
+FAULTS: dict[str, tuple[Callable[[FaultyDisk, StagedFragment], None], type[OperatorNeeded]]] = {
+    "a flipped bit": (_flip_one, FragmentDamaged),
+    "another file's content": (_stale, FragmentDamaged),
+    "zeros": (_zeros, FragmentDamaged),
+    "reads that are short": (lambda disk, _: setattr(disk, "short_reads", 10_000), ShardUnavailable),
+    "a root that is gone": (_vanish("gone"), ShardUnavailable),
+    "a root that is empty": (_vanish("empty"), FragmentDamaged),
+    "no file can be opened": (lambda disk, _: disk.raise_always.add("open"), ShardUnavailable),
+    "nothing can be read": (lambda disk, _: disk.raise_always.add("read_at"), ShardUnavailable),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_file_on_a_disk_with_faults_is_not_read_and_is_there_again_when_they_are_over(
+    fault: str, size: str
+) -> None:
+    disk = FaultyDisk(MemoryDisk())
+    fragment = staged(disk, SIZES[size])
+    assert (fragment.bytes > SMALL_FILE_BYTES) == (size == "large")
+    right = rows_in(disk, fragment)
+    begin, told = FAULTS[fault]
+    begin(disk, fragment)
+    with pytest.raises(told):
+        rows_in(disk, fragment)
+    with pytest.raises(told):
+        verify_file(disk, fragment.path, fragment.seal)
+    disk.flips, disk.stale, disk.raise_always, disk.short_reads, disk.vanished = {}, {}, set(), 0, None
+    assert rows_in(disk, fragment) == right
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_disk_that_reads_short_once_is_not_believed_at_any_read(size: str) -> None:
+    disk = FaultyDisk(MemoryDisk())
+    fragment = staged(disk, SIZES[size])
+    right = rows_in(disk, fragment)
+    for look in (lambda: rows_in(disk, fragment), lambda: find_seal(disk, fragment.path)):
+        disk.short_reads = 1
+        with pytest.raises(ShardUnavailable, match="read short"):
+            look()
+    assert rows_in(disk, fragment) == right
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "finish", "open", "read_at", "delete", "list"])
+def test_each_call_of_a_disk_can_fail(operation: str) -> None:
+    disk = FaultyDisk(MemoryDisk())
+    fragment = staged(disk, 10)
+
+    def use_everything() -> None:
+        rows_in(disk, fragment)
+        disk.delete(staged(disk, 20).path)
+        disk.list()
+
+    use_everything()
+    disk.raise_at_call[operation] = 1
+    with pytest.raises((ElasticScanError, OSError), match="nput/output error"):
+        use_everything()
+    use_everything()
+
+
+@pytest.mark.parametrize("after", ["gone", "zeros", "short"])
+def test_what_was_not_flushed_is_lost_when_the_power_goes(after: str) -> None:
+    disk = FaultyDisk(MemoryDisk())
+    flushed = staged(disk, 10)
+    disk.flushes = False
+    lost = staged(disk, 20)
+    assert len(rows_in(disk, lost)) == 20
+    assert disk.cut_power(after) == [lost.path]  # type: ignore[arg-type]
+    with pytest.raises(FragmentDamaged):
+        rows_in(disk, lost)
+    assert len(rows_in(disk, flushed)) == 10
+
+
+def test_a_bit_that_is_read_wrong_once_is_right_the_next_time() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    fragment = staged(disk, 10)
+    right = rows_in(disk, fragment)
+    disk.flips_once[fragment.path] = {100}
+    with pytest.raises(FragmentDamaged):
+        rows_in(disk, fragment)
+    assert rows_in(disk, fragment) == right
+
+
+def test_what_is_written_below_a_mount_is_not_on_it() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    fragment = staged(disk, 10)
+    disk.vanished = "empty"
+    below = staged(disk, 10)
+    assert [path for path, _ in disk.list()] == [below.path]
+    disk.vanished = None
+    assert [path for path, _ in disk.list()] == [fragment.path]
