@@ -36,7 +36,9 @@ def _unproven_if(patch: Patch, believed: Any) -> None:
     patch.setattr(SealedFile, "_prove", careless)
 
 
-@fault("damage soup", "segments are proven also where only some columns are read", style="wrong_value")
+@fault(
+    "damage soup", "segments are proven also where only some columns are read", style="wrong_value", seed=6
+)
 def some_columns_are_not_proven(patch: Patch) -> None:
     honest = BatchReader._with_only
 
@@ -62,17 +64,17 @@ def digests_of_tails_are_not_compared(patch: Patch) -> None:
     patch.setattr(sealed_file, "digest_of", careless)
 
 
-@fault("damage soup", "index runs are proven as fragments are", style="flipped_bit")
+@fault("damage soup", "index runs are proven as fragments are", style="flipped_bit", seed=35)
 def index_runs_are_not_proven(patch: Patch) -> None:
     _unproven_if(patch, lambda file: file.manifest.kind == "index_run")
 
 
-@fault("damage soup", "a file that is read at once is proven at once", style="flipped_bit")
+@fault("damage soup", "a file that is read at once is proven at once", style="flipped_bit", seed=15)
 def small_files_are_not_proven(patch: Patch) -> None:
     _unproven_if(patch, lambda file: file.size <= SMALL_FILE_BYTES)
 
 
-@fault("damage soup", "a segment is proven only when it was compared", style="wrong_value")
+@fault("damage soup", "a segment is proven only when it was compared", style="wrong_value", seed=6)
 def segments_are_proven_before_they_are_compared(patch: Patch) -> None:
     honest = SealedFile._prove
 
@@ -86,7 +88,9 @@ def segments_are_proven_before_they_are_compared(patch: Patch) -> None:
     patch.setattr(SealedFile, "_prove", hasty)
 
 
-@fault("damage soup", "only a repair passes over record batches that cannot be read", style="flipped_bit")
+@fault(
+    "damage soup", "only a repair passes over record batches that cannot be read", style="flipped_bit", seed=3
+)
 def damaged_batches_are_passed_over(patch: Patch) -> None:
     def lenient(*args: Any, **options: Any) -> FragmentReader:
         reader = FragmentReader(*args, **options)
@@ -122,7 +126,8 @@ def copies_are_not_proven(patch: Patch) -> None:
 @fault(
     "damage soup",
     "without a catalog a file's footer is what its manifest has the digest of",
-    style="footer_bit_below_a_repair",
+    style="column_name_below_a_repair",
+    seed=1,
 )
 def footers_are_believed_by_a_repair(patch: Patch) -> None:
     honest = sealed_file.digest_of
@@ -138,7 +143,7 @@ def short_reads_are_believed(patch: Patch) -> None:
     patch.setattr(sealed_file, "_exactly", lambda file, path, offset, length: file.read_at(offset, length))
 
 
-@fault("damage soup", "verify reads index runs, too", style="flipped_bit")
+@fault("damage soup", "verify reads index runs, too", style="flipped_bit", seed=11)
 def runs_are_not_verified(patch: Patch) -> None:
     honest = upkeep.verify_file
 

@@ -16,7 +16,7 @@ from elasticscan.storage import read_manifest
 from elasticscan.storage.disk import LocalDisk
 from elasticscan.storage.sealed_file import SEGMENT_BYTES
 from tests.storage.faulty_disk import FaultyDisk
-from tests.store.damage_model import Model, files_below, root_of
+from tests.store.damage_model import NAMES, Model, files_below, root_of
 
 Disks = dict[str, FaultyDisk]
 FileKey = tuple[str, str]  # (name of the shard's root, path)
@@ -129,19 +129,32 @@ def footer_bit(place: Path, model: Model, disks: Disks, rng: random.Random) -> D
 
 
 @kind(often=("repair",))
-def footer_bit_below_a_repair(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
-    return footer_bit(place, model, disks, rng)
+def column_name_below_a_repair(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
+    """The footer is sound for Arrow; only a column has another name."""
+    key, path = rng.choice(_fragments(place, model))
+    content = path.read_bytes()
+    table = "big" if key[1].startswith("t1/") else "small"
+    names = [name.encode() for name in NAMES[table][1:4]]
+    # A flatbuffer's string: its length, its bytes, a zero.
+    places = [content.rfind(len(name).to_bytes(4, "little") + name + b"\0") + 4 for name in names]
+    at = rng.choice([place for place in places if place > 4])
+    _flip(path, at, rng)
+    return Damage(f"the name of a column at byte {at} of {key}", frozenset({key}))
+
+
+def _fragments(place: Path, model: Model) -> list[tuple[FileKey, Path]]:
+    return [
+        (key, path)
+        for key, path in files_below(place).items()
+        if key in model.live and read_manifest(LocalDisk(root_of(place, key[0])), key[1]).kind == "fragment"
+    ]
 
 
 @kind(often=("scan",))
 def wrong_value(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
     """Among the values of a fragment of many segments."""
-    large = []
-    for key, path in files_below(place).items():
-        if key in model.live and path.stat().st_size > 2 * SEGMENT_BYTES:
-            manifest = read_manifest(LocalDisk(root_of(place, key[0])), key[1])
-            if manifest.kind == "fragment":
-                large.append((key, path))
+    found = _fragments(place, model)
+    large = [(key, path) for key, path in found if path.stat().st_size > 2 * SEGMENT_BYTES]
     key, path = rng.choice(large)
     at = rng.randrange(path.stat().st_size * 9 // 10)
     _flip(path, at, rng)
@@ -366,7 +379,7 @@ def torn_writes(place: Path, model: Model, disks: Disks, rng: random.Random) -> 
 # ------------------------------------------------------------------------------------ the catalog
 
 # Until the catalog proves its own rows, and garbage collection does not believe it alone.
-CATALOG_PROVES_ITSELF = False
+CATALOG_PROVES_ITSELF = True
 
 if CATALOG_PROVES_ITSELF:
     _NO_REPLACING = ("compact", "move")
