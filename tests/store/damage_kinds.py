@@ -378,37 +378,37 @@ def torn_writes(place: Path, model: Model, disks: Disks, rng: random.Random) -> 
 
 # ------------------------------------------------------------------------------------ the catalog
 
-# Until the catalog proves its own rows, and garbage collection does not believe it alone.
-CATALOG_PROVES_ITSELF = True
+# A connection that was open before goes on with the pages that it remembers.
+_NO_REPLACING = ("compact", "move")
 
-if CATALOG_PROVES_ITSELF:
-    _NO_REPLACING = ("compact", "move")
 
-    @kind(without=_NO_REPLACING, catalog=True)
-    def catalog_bit(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
-        path = _catalog_file(place, rng)
-        content = bytearray(path.read_bytes())
-        for _ in range(rng.choice([1, 1, 2, 10])):
-            content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        _write_in_place(path, content)
-        return Damage(f"bits of {path.name}")
+@kind(without=_NO_REPLACING, catalog=True)
+def catalog_bit(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
+    path = _catalog_file(place, rng)
+    content = bytearray(path.read_bytes())
+    for _ in range(rng.choice([1, 1, 2, 10])):
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    _write_in_place(path, content)
+    return Damage(f"bits of {path.name}")
 
-    @kind(without=_NO_REPLACING, catalog=True)
-    def catalog_page(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
-        path = _catalog_file(place, rng)
-        content = bytearray(path.read_bytes())
-        pages = range(0, len(content), 4_096)
-        at, other = rng.choice(pages), rng.choice(pages)
-        content[at : at + 4_096] = rng.choice([bytes(4_096), content[other : other + 4_096]])
-        _write_in_place(path, content)
-        return Damage(f"page at {at} of {path.name}")
 
-    @kind(when="before", without=_NO_REPLACING, catalog=True)
-    def catalog_cut(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
-        path = place / CATALOG
-        length = rng.choice([0, 100, 4_096, rng.randrange(path.stat().st_size)])
-        _write_in_place(path, bytearray(path.read_bytes()[:length]))
-        return Damage(f"{path.name} was cut to {length}")
+@kind(without=_NO_REPLACING, catalog=True)
+def catalog_page(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
+    path = _catalog_file(place, rng)
+    content = bytearray(path.read_bytes())
+    pages = range(0, len(content), 4_096)
+    at, other = rng.choice(pages), rng.choice(pages)
+    content[at : at + 4_096] = rng.choice([bytes(4_096), content[other : other + 4_096]])
+    _write_in_place(path, content)
+    return Damage(f"page at {at} of {path.name}")
+
+
+@kind(when="before", without=_NO_REPLACING, catalog=True)
+def catalog_cut(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
+    path = place / CATALOG
+    length = rng.choice([0, 100, 4_096, rng.randrange(path.stat().st_size)])
+    _write_in_place(path, bytearray(path.read_bytes()[:length]))
+    return Damage(f"{path.name} was cut to {length}")
 
 
 def _catalog_file(place: Path, rng: random.Random) -> Path:
