@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import tests.faults.planted_damage
 import tests.faults.planted_roots  # noqa: F401 - enters its faults
-import tests.faults.planted_damage  # noqa: F401 - enters its faults
 from tests.faults.planted import FAULTS, Fault
 from tests.reader.simulation import Simulation
 from tests.store import root_scenarios

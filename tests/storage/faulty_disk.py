@@ -165,11 +165,13 @@ class FaultyDisk:
 
     def rename(self, path: str, to: str) -> None:
         self._operate("rename")
-        self.disk.rename(path, to)
+        self._there().rename(path, to)
+        if path in self._unflushed:
+            self._unflushed[to] = self._unflushed.pop(path)
 
     def note(self, path: str, content: bytes) -> None:
         self._operate("note")
-        self.disk.note(path, content)
+        self._there().note(path, content)
 
     def list(self) -> list[tuple[str, float]]:
         self._operate("list")
