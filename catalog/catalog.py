@@ -208,6 +208,12 @@ class Catalog:
             yield tx
             tx.finish()
 
+    def look_afresh(self) -> None:
+        """Let go of connections that are not in use: they remember pages that may be damaged by now."""
+        if self._watch is not None:
+            self._watch.close()
+        self._engine.dispose()
+
     def check_writable(self) -> None:
         """Raises `ReadOnlyStore` when nothing can be written; to be asked before work is begun."""
         if self.read_only is not None:

@@ -189,6 +189,7 @@ class Context:
 
     def check_catalog_whole(self) -> None:
         """Raises `StoreDamaged` unless the catalog is as it was written."""
+        self.catalog.look_afresh()
         with self.catalog.reading() as tx:
             tx.check_whole()
 

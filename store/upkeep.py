@@ -129,6 +129,7 @@ def verify(context: Context) -> Iterator[OperatorNeeded]:
 
     Yields what is wrong instead of raising it. In a damaged catalog no file is looked up.
     """
+    context.catalog.look_afresh()
     try:
         with context.catalog.reading() as tx:
             tx.check_whole()

@@ -114,7 +114,11 @@ def test_a_store_for_a_group_is_not_warned_of(tmp_path: Path) -> None:
 
 
 def test_a_store_without_the_rule_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(location, "_make_directory", lambda path, *_: path.mkdir(parents=True, exist_ok=True))
+    def careless(path: Path, *_: object) -> list[Path]:
+        path.mkdir(parents=True, exist_ok=True)
+        return []
+
+    monkeypatch.setattr(location, "_make_directory", careless)
     with pytest.raises((AssertionError, StoreReadableByAll)):
         test_a_new_store_is_its_owners_alone(tmp_path, 0o022)
     monkeypatch.undo()
