@@ -50,17 +50,19 @@ class Tx(SecretTx, CheckTx):
 
     def plan_move(self, tablet: int, source: int, target: int, owner: str) -> None:
         """Enter a planned move; nobody else may move the tablet until it ended."""
-        busy = self.move(tablet)
-        if busy is not None:
+        # A row that damage hides would be refused as the second one with its key.
+        row = self._rows.one(moves, missing_is_checked=False, tablet_id=tablet)
+        if row is not None:
+            busy = _move_row(row)
             raise MoveInProgress(
                 f"tablet {tablet} is already being moved by {busy.owner}; wait for it, or run "
                 "`elasticscan move --resume` if that process is gone",
                 tablet=tablet,
                 owner=busy.owner,
             )
-        row = {"tablet_id": tablet, "source": source, "target": target, "phase": Phase.PLANNED.value}
+        new = {"tablet_id": tablet, "source": source, "target": target, "phase": Phase.PLANNED.value}
         at = self.times.stamp
-        self._rows.insert(moves, row | {"owner": owner, "started_at": at, "heartbeat_at": at})
+        self._rows.insert(moves, new | {"owner": owner, "started_at": at, "heartbeat_at": at})
 
     def move(self, tablet: int) -> MoveRow | None:
         row = self._rows.one(moves, tablet_id=tablet)

@@ -106,12 +106,13 @@ class FragmentTx(PlacementTx):
         left = {row.id: _slots(row) - slots for row in rows if _slots(row) & slots}
         self._set_slots([row for row in rows if row.id in left], left)
 
-    def set_fragment_slots(self, fragment_id: int, slots: SlotSet) -> None:
-        """What a fragment speaks for from now on; one that speaks for nothing is dropped."""
-        row = self._rows.one(fragments, missing_is_checked=False, id=fragment_id)
-        if row is None:
-            raise damaged(f"fragment {fragment_id} is not there")
-        self._set_slots([row], {fragment_id: slots})
+    def set_fragment_slots(self, slots: Mapping[int, SlotSet]) -> None:
+        """What fragments speak for from now on, by their ids; those that speak for nothing are dropped."""
+        rows = list(self._of(fragments, "id", slots.keys()))
+        missing = slots.keys() - {row.id for row in rows}
+        if missing:
+            raise damaged(f"fragment {min(missing)} is not there")
+        self._set_slots(rows, slots)
 
     def _set_slots(self, rows: Collection[Any], slots: Mapping[int, SlotSet]) -> None:
         kept = [(row, {"slots": str(slots[row.id])}) for row in rows if slots[row.id]]

@@ -51,6 +51,7 @@ Counted = tuple[int, int]  # rows, sum of their digests
 Values = tuple[Any, ...]
 
 _HALF, _WHOLE = 1 << 63, 1 << 64
+_GROUPS_AT_ONCE = 200  # in one condition; SQLite's may be nested 1,000 deep
 
 
 def signed(number: int) -> int:
@@ -251,7 +252,10 @@ class SealedRows:
         if not changed:
             return 0
         g = group_digests.c
-        kept = self._kept(or_(*(_this(group) for group in changed)))
+        wanted = list(changed)
+        kept: dict[Group, Counted] = {}
+        for at in range(0, len(wanted), _GROUPS_AT_ONCE):
+            kept |= self._kept(or_(*(_this(group) for group in wanted[at : at + _GROUPS_AT_ONCE])))
         new, other, gone, total = [], [], [], 0
         for group, counted in changed.items():
             before = kept.get(group)

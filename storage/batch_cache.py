@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from itertools import count
 
 import pyarrow as pa
 
@@ -20,20 +20,24 @@ class BatchCache:
     def __init__(self, most_bytes: int = BATCH_CACHE_BYTES) -> None:
         self._most_bytes = most_bytes
         self._lock = ChildSafeLock()
-        self._batches: OrderedDict[tuple[int, int], tuple[Any, pa.RecordBatch, int]] = OrderedDict()
+        self._batches: OrderedDict[tuple[int, int], tuple[pa.RecordBatch, int]] = OrderedDict()
         self._bytes = 0
+        self._readers = count()
 
-    def used(self, reader: object, index: int, batch: pa.RecordBatch) -> None:
+    def new_reader(self) -> int:
+        """A number for a reader. It is never used twice, so the cache need not keep the reader."""
+        return next(self._readers)
+
+    def used(self, reader: int, index: int, batch: pa.RecordBatch) -> None:
         """Keep a batch for longer than those that were used before."""
-        key = (id(reader), index)
+        key = (reader, index)
         with self._lock:
             if key in self._batches:
                 self._batches.move_to_end(key)
                 return
             size: int = batch.nbytes
-            # The reader is kept too: another one would get its id.
-            self._batches[key] = (reader, batch, size)
+            self._batches[key] = (batch, size)
             self._bytes += size
             while self._bytes > self._most_bytes and len(self._batches) > 1:
-                _, (_, _, gone) = self._batches.popitem(last=False)
+                _, (_, gone) = self._batches.popitem(last=False)
                 self._bytes -= gone

@@ -13,7 +13,20 @@ from elasticscan.base.limits import BATCH_ROWS
 
 
 def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
-    """The record batches of anything that speaks Arrow: tables, batches, readers, streams."""
+    """The record batches of anything that speaks Arrow: tables, batches, readers, streams.
+
+    Raises:
+        SchemaMismatch: it is something else, or a batch has less than its number of rows needs.
+    """
+    for batch in _batches(data):
+        try:
+            batch.validate()  # before anybody counts its nulls
+        except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
+            raise SchemaMismatch(f"the rows are no sound Arrow data: {error}") from error
+        yield batch
+
+
+def _batches(data: Any) -> Iterator[pa.RecordBatch]:
     if isinstance(data, pa.RecordBatch):
         yield data
     elif isinstance(data, pa.Table):
@@ -56,6 +69,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    _check_sound(column, field)
     if column.type != field.type:
         if not _widens(column.type, field.type):
             raise SchemaMismatch(
@@ -64,7 +78,7 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
             )
         try:
             column = pc.cast(column, field.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except (pa.ArrowInvalid, pa.ArrowIndexError, pa.ArrowNotImplementedError) as error:
             raise SchemaMismatch(
                 f"column {field.name!r} cannot be cast from {column.type} to {field.type}: {error}",
                 column=field.name,
@@ -75,26 +89,30 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
             "fill or drop them",
             column=field.name,
         )
-    _check_values(column, field)
-    return column
-
-
-def _check_values(column: pa.Array, field: pa.Field) -> None:
-    """What goes into a fragment has to be sound: whoever reads one takes unsound values for damage."""
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise SchemaMismatch(
-            f"column {field.name!r} holds values that are no {field.type}: {error}; text that is not UTF-8 "
-            "belongs into a binary column",
-            column=field.name,
-        ) from error
     if _has_required_parts(field.type) and _lacks_required_part(column):
         raise SchemaMismatch(
             f"column {field.name!r} has nulls inside its values where {field.type} allows none; "
             "fill or drop them",
             column=field.name,
         )
+    return column
+
+
+def _check_sound(column: pa.Array, field: pa.Field) -> None:
+    """Kernels trust offsets and indices: a wrong one would end the process.
+
+    And what goes into a fragment has to be sound: whoever reads one takes unsound values for damage.
+    """
+    try:
+        column.validate(full=True)
+        if pa.types.is_dictionary(column.type):
+            column.dictionary.validate(full=True)
+    except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
+        raise SchemaMismatch(
+            f"column {field.name!r} holds values that are no {column.type}: {error}; text that is not UTF-8 "
+            "belongs into a binary column",
+            column=field.name,
+        ) from error
 
 
 def _parts(kind: pa.DataType) -> list[pa.Field]:

@@ -107,12 +107,12 @@ class LocalDisk:
         unfinished = target.with_name(target.name + ".unfinished")
         self._check_root()
         try:
-            mode = self.root.stat().st_mode & 0o777
-            _make_directories(self.root, target.parent, mode)
+            root = self.root.stat()
+            _make_directories(self.root, target.parent, root)
             with open(
                 unfinished, "wb", buffering=0, opener=lambda p, flags: os.open(p, flags, 0o600)
             ) as file:
-                os.fchmod(file.fileno(), mode & 0o666)
+                _give(file.fileno(), root, 0o666)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -147,7 +147,7 @@ class LocalDisk:
     def rename(self, path: str, to: str) -> None:
         target = self.root / to
         try:
-            _make_directories(self.root, target.parent, self.root.stat().st_mode & 0o777)
+            _make_directories(self.root, target.parent, self.root.stat())
             with suppress(FileNotFoundError):
                 os.replace(self.root / path, target)
         except OSError as error:
@@ -159,7 +159,7 @@ class LocalDisk:
             handle = os.open(self.root / path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
                 if not os.fstat(handle).st_size:
-                    os.fchmod(handle, self.root.stat().st_mode & 0o666)
+                    _give(handle, self.root.stat(), 0o666)
                 os.pwrite(handle, content, 0)  # in one piece, so that a reader sees the old or the new one
                 os.ftruncate(handle, len(content))
             finally:
@@ -188,13 +188,24 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _make_directories(root: Path, directory: Path, mode: int) -> None:
+def _give(handle: int, root: os.stat_result, mask: int) -> None:
+    """Give a file the mode of its root and, where this user may, the owner: root acts for whoever that is."""
+    if os.geteuid() == 0:
+        os.fchown(handle, root.st_uid, root.st_gid)
+    os.fchmod(handle, root.st_mode & mask)
+
+
+def _make_directories(root: Path, directory: Path, like: os.stat_result) -> None:
     if directory == root or directory.is_dir():
         return
-    _make_directories(root, directory.parent, mode)
+    _make_directories(root, directory.parent, like)
     with suppress(FileExistsError):
-        directory.mkdir(mode=mode)
-        directory.chmod(mode)  # whatever the umask is
+        directory.mkdir(0o700)
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            _give(handle, like, 0o777)  # whatever the umask is
+        finally:
+            os.close(handle)
 
 
 def _flush_directory(directory: Path) -> None:

@@ -251,6 +251,8 @@ class BatchReader:
     ) -> None:
         self._file = SealedFile(disk, path, seal, label)
         self._cache = cache or BatchCache()
+        self._number = self._cache.new_reader()
+        self._compact: Callable[[pa.RecordBatch], pa.RecordBatch] = _as_it_is
         try:
             source = self._file.as_arrow_file()
             self._reader = ipc.open_file(source)
@@ -258,6 +260,7 @@ class BatchReader:
             self.columns = tuple(self._choose(schema))
             if not set(schema.names) <= set(self.columns):
                 self._reader = self._with_only(schema, self.columns)
+                self._compact = _without_the_rest
         except UNREADABLE as error:
             raise self.damaged(error) from error
         self.batch_count: int = self._reader.num_record_batches
@@ -285,15 +288,24 @@ class BatchReader:
         found = self._held.get(index)
         if found is None:
             try:
-                found = self._chosen(self._reader.get_batch(self._numbers[index]))
+                found = self._chosen(self._compact(self._reader.get_batch(self._numbers[index])))
             except UNREADABLE as error:
                 raise self.damaged(error) from error
             self._held[index] = found
-        self._cache.used(self, index, found)
+        self._cache.used(self._number, index, found)
         return found
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return (self.batch(index) for index in range(self.batch_count))
+
+
+def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def _without_the_rest(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A copy in memory of its own: of a few columns Arrow's lies amid room for all of them."""
+    return ipc.read_record_batch(batch.serialize(), batch.schema)
 
 
 class FragmentReader(BatchReader):

@@ -109,13 +109,10 @@ def _swap(
     for fragment in before:
         current = now.get(fragment.id)
         slots -= fragment.slots - (current.slots if current else SlotSet())
-    gone = 0
-    for fragment in before:
-        current = now.get(fragment.id)
-        if current is not None and slots:
-            left = current.slots - slots
-            tx.set_fragment_slots(fragment.id, left)
-            gone += not left
+    there = [now[fragment.id] for fragment in before if fragment.id in now] if slots else []
+    left = {fragment.id: fragment.slots - slots for fragment in there}
+    tx.set_fragment_slots(left)
+    gone = sum(not some for some in left.values())
     if merged is not None and slots:
         staged = replace(merged.staged, slots=slots)
         tx.add_fragments(table.id, [staged], merged.min_commit, merged.max_commit)

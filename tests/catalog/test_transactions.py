@@ -354,15 +354,15 @@ def test_a_fragment_that_speaks_for_nothing_is_dropped_and_can_be_forgotten(
     with catalog.reading() as tx:
         (fragment,) = tx.fragments()
     with catalog.writing() as tx:
-        tx.set_fragment_slots(fragment.id, SlotSet.of([(0, 2), (5, 6)]))
+        tx.set_fragment_slots({fragment.id: SlotSet.of([(0, 2), (5, 6)])})
         assert [str(f.slots) for f in tx.fragments()] == ["0-2,5-6"]
-        tx.set_fragment_slots(fragment.id, SlotSet())
+        tx.set_fragment_slots({fragment.id: SlotSet()})
         assert tx.fragments() == ()
         dropped = tx.dropped_files()
         assert dropped == (DroppedFile(fragment.shard, fragment.path, fragment.id, None, clock.now()),)
     clock.advance(5)
     with catalog.writing() as tx:
-        tx.set_fragment_slots(fragment.id, SlotSet())  # once more: the time of dropping stays
+        tx.set_fragment_slots({fragment.id: SlotSet()})  # once more: the time of dropping stays
         assert tx.dropped_files() == dropped
         tx.forget_dropped(dropped)
         assert tx.known_paths() == frozenset()

@@ -388,7 +388,7 @@ def compaction_below_a_mover(patch: Patch) -> None:
 def swap_of_slots_that_left(patch: Patch) -> None:
     def blindly(tx: Tx, table: TableInfo, before: Any, merged: Copied | None, slots: SlotSet) -> int:
         for old in before:
-            tx.set_fragment_slots(old.id, SlotSet())
+            tx.set_fragment_slots({old.id: SlotSet()})
         if merged is not None:
             staged = replace(merged.staged, slots=slots)
             tx.add_fragments(table.id, [staged], merged.min_commit, merged.max_commit)

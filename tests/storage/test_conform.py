@@ -6,6 +6,7 @@ import datetime
 import decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -356,3 +357,26 @@ def test_rows_may_come_in_any_form_of_arrow() -> None:
 def test_anything_else_is_refused_with_a_hint(data: Any) -> None:
     with pytest.raises(SchemaMismatch, match="pyarrow Table"):
         list(batches_of(data))
+
+
+def buffer_of(values: list[int], kind: type) -> pa.Buffer:
+    return pa.py_buffer(np.array(values, dtype=kind).tobytes())
+
+
+UNSOUND = {
+    "view": pa.Array.from_buffers(
+        pa.string_view(), 1, [None, buffer_of([1_000, 0, 5, 10**6], np.int32), pa.py_buffer(b"hello")]
+    ),
+    "dictionary": pa.DictionaryArray.from_arrays(
+        pa.array([99_999_999], pa.int32()), pa.array(["a"]), safe=False
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(UNSOUND))
+def test_unsound_values_are_refused_before_any_kernel_sees_them(kind: str) -> None:
+    """A kernel that casts them would end the process."""
+    schema = pa.schema([("v", pa.string())])
+    batch = pa.RecordBatch.from_arrays([UNSOUND[kind]], names=["v"])
+    with pytest.raises(SchemaMismatch, match="no"):
+        [conform(found, schema) for found in batches_of(batch)]
