@@ -131,7 +131,6 @@ def catalog_changes(store: Store) -> dict[str, Callable[[], Any]]:
         "retention": lambda: store.set_retention("t", 1.0),
         "split": lambda: store.split(tablet),
         "join": lambda: store.join(tablet, tablet + 1),
-        "drop index": lambda: store.drop_index("t", "by_id"),
     }
 
 
@@ -338,7 +337,6 @@ def an_older_catalog_is_only_read_until_it_is_adopted(place: Path) -> None:
 def an_older_catalog_does_not_catch_up_by_itself(place: Path) -> None:
     """Not by changes that touch no shard either: its numbers would then hide that it is older."""
     first = made(place / "store")
-    first.create_index("t", "by_id", ["id"])
     with older_catalog(first, lambda: [first.write("t", rows(ROWS)), first.compact()]) as store:
         before, versions = files(place), store.context.catalog.versions()
         for change in catalog_changes(store).values():
@@ -353,7 +351,6 @@ def an_older_catalog_does_not_catch_up_by_itself(place: Path) -> None:
 @scenario
 def changes_of_the_catalog_alone_leave_marks_as_well(place: Path) -> None:
     first = made(place / "store")
-    first.create_index("t", "by_id", ["id"])
     tablets = first.status()["tablets"]
     works: list[Callable[[], Any]] = [
         *(
@@ -361,7 +358,6 @@ def changes_of_the_catalog_alone_leave_marks_as_well(place: Path) -> None:
             for name, work in catalog_changes(first).items()
             if name not in ("join", "retention", "drop table")
         ),
-        lambda: first.create_index("t", "by_v", ["v"]),
     ]
     assert len(tablets) == 4
     for work in works:

@@ -14,7 +14,7 @@ from elasticscan.base.errors import CatalogOutdated, InvalidOption, ShardUnavail
 from elasticscan.store import Store
 from elasticscan.store.aliases import Place, check_apart, place_of, with_home
 from elasticscan.store.roots import MARK, MARKER, read_mark
-from tests.store.root_scenarios import SCENARIOS, Scenario, count, made, root, rows
+from tests.store.root_scenarios import SCENARIOS, Scenario, count, made, older_catalog, root, rows
 
 
 @pytest.mark.parametrize("play", SCENARIOS, ids=lambda play: play.__name__)
@@ -106,6 +106,19 @@ def test_reading_from_an_empty_root_says_that_it_is_not_mounted(tmp_path: Path) 
         root(store, "a").mkdir()
         with pytest.raises(ShardUnavailable, match="not mounted"):
             count(store)
+
+
+def test_indexes_leave_marks_and_are_not_changed_by_an_older_catalog(tmp_path: Path) -> None:
+    first = made(tmp_path / "store")
+    first.create_index("t", "by_v", ["v"])
+    mark = read_mark(first.context.disk_of(1))
+    assert mark is not None
+    assert (mark.layout, mark.commit) == first.context.catalog.versions()
+    with older_catalog(first, lambda: first.create_index("t", "by_id", ["id"])) as store:
+        with pytest.raises(CatalogOutdated):
+            store.drop_index("t", "by_v")
+        with pytest.raises(CatalogOutdated):
+            store.scan("t")
 
 
 def test_a_place_never_tells_a_password() -> None:
