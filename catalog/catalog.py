@@ -24,7 +24,7 @@ from elasticscan.catalog.engine import (
     writing,
 )
 from elasticscan.catalog.failures import damaged, decoding, told_plainly
-from elasticscan.catalog.home import Home, home_of
+from elasticscan.catalog.home import Home, check_one_name, home_of
 from elasticscan.catalog.readonly import why_not_writable
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
 from elasticscan.catalog.sealed import versions_digest
@@ -117,6 +117,10 @@ class Catalog:
 
     Attributes:
         read_only: why nothing can be written through it, or None.
+        when_copied: is called before the first transaction that writes to a copy.
+        before_writing: is called before every transaction that writes; what it returns is called with the
+            versions that the transaction sees, and raises when these cannot be the newest.
+        after_writing: is called after every such transaction that changed the versions.
     """
 
     def __init__(self, url: str | Path, clock: Clock, where: str, read_only: bool = False) -> None:
@@ -135,6 +139,8 @@ class Catalog:
         self._watch = Watch(self._engine, versions) if watched else None
         self._settled: Home | None = None
         self.when_copied: Callable[[], None] = self._refuse_copy
+        self.before_writing: Callable[[], Callable[[tuple[int, int]], None]] = lambda: lambda _: None
+        self.after_writing: Callable[[], None] = lambda: None
 
     @staticmethod
     def create(
@@ -190,20 +196,28 @@ class Catalog:
         """A transaction that may change things; one at a time over all processes.
 
         Ends in a commit, or in nothing at all when the block raises. A copy of a store becomes a store of
-        its own before the first one.
+        its own before the first one. An older copy, put back, is noticed before anything is changed.
 
         Raises:
             ReadOnlyStore: the catalog cannot be written.
+            StoreCopied: it has two names.
         """
         self.check_writable()
         self.settle()
+        check = self.before_writing()  # outside of the transaction: it reads at the shards
         with self.leasing() as tx:
+            before = tx.versions()
+            check(before)
             yield tx
+            changed = tx.versions() != before
+        if changed:
+            self.after_writing()
 
     @contextmanager
     def leasing(self) -> Iterator[Tx]:
         """As `writing`, for what leaves a copy of a store equal to the original: leases."""
         self.check_writable()
+        check_one_name(self._engine)
         with writing(self._engine) as connection:
             tx = Tx(connection, self._clock.now())
             tx.witness()
@@ -234,8 +248,9 @@ class Catalog:
         """Find out whether this catalog is a copy that was not written to yet; then `when_copied` is called.
 
         Raises:
-            StoreCopied: nobody said what is to be done then.
+            StoreCopied: nobody said what is to be done then, or the catalog's file has two names.
         """
+        check_one_name(self._engine)
         here = self.home
         if here is None or here == self._settled:
             return

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sqlalchemy import Engine
+
+from elasticscan.base.errors import StoreCopied
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +37,40 @@ class Home:
         return Home(**json.loads(text))
 
 
+def _file_of(engine: Engine) -> str | None:
+    return engine.url.database if engine.url.get_backend_name() == "sqlite" else None
+
+
+def check_one_name(engine: Engine) -> None:
+    """Raises `StoreCopied` when a catalog's file is also that of another directory, by a link.
+
+    What is written through one name would be the other's as well, and SQLite keeps a log for each name.
+    """
+    path = _file_of(engine)
+    if path is None:
+        return
+    try:
+        found = os.lstat(path)
+    except OSError:  # using it will tell what is wrong
+        return
+    if stat.S_ISLNK(found.st_mode):
+        raise StoreCopied(
+            f"{path} is a symbolic link to the catalog {os.path.realpath(path)}: it is no copy; open the "
+            "store there, or make a real copy (cp -r) and write to that. Nothing was changed",
+            original=os.path.realpath(path),
+        )
+    if found.st_nlink > 1:
+        raise StoreCopied(
+            f"{path} has {found.st_nlink} names (hard links): writing to it would change all of them. Make a "
+            "real copy (cp -r) in place of one, or remove the other names. Nothing was changed",
+            original=path,
+        )
+
+
 def home_of(engine: Engine) -> Home | None:
     """None for a database that is no file: whoever copies it makes a server of its own for it."""
-    path = engine.url.database
-    if engine.url.get_backend_name() != "sqlite" or path is None:
+    path = _file_of(engine)
+    if path is None:
         return None
     try:
         found = Path(path).stat()

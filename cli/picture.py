@@ -49,6 +49,8 @@ def picture(uri: str, status: Mapping[str, Any]) -> RenderableType:
         Text(),
         shard_lines(status),
     ]
+    if status.get("outdated"):
+        parts[1:1] = [Text(status["outdated"], style="red")]
     if status.get("read_only"):
         parts[1:1] = [Text(f"for reading alone, scans take no leases: {status['read_only']}", style="yellow")]
     for title, shown in (

@@ -142,7 +142,9 @@ class Catalog(Sequence[str]):
 
     def _shapes(self) -> tuple[dict[str, TableShape], int]:
         """The tables as they are now, and the newest snapshot, from one look at the catalog."""
-        with opened(self._uri).context.catalog.reading() as tx:
+        context = opened(self._uri).context
+        context.check_newest()
+        with context.catalog.reading() as tx:
             found = {table.name: table for table in tx.tables()}
             snapshot = tx.versions()[1]
         return {

@@ -265,6 +265,8 @@ class ChangeFeedReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         store = opened(self._options.store)
+        if self._options.changes.end is None:
+            store.context.check_newest()
         with store.context.catalog.reading() as tx:
             table = tx.table(self._options.table)
             first, last = _chosen(tx, table, self._options.changes)

@@ -179,6 +179,7 @@ def _key(store: Store, scan: Scan) -> ContinuationKey:
 def _snapshot(store: Store, options: Options) -> int | None:
     if options.timestamp is None:
         return options.version
+    store.context.check_newest()
     with store.context.catalog.reading() as tx:
         table = tx.table(options.table)
         found = tx.commit_before(options.timestamp)

@@ -128,6 +128,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """Where a new stream begins. Spark asks again when it repeats the first batch."""
         if self._initial is None:
             store = self._opened()
+            store.context.check_newest()
             with store.context.catalog.reading() as tx:
                 position = self._beginning(tx, self._table(tx))
             self._initial = _format(store).write(Offset(self._table_id, position, position))
@@ -163,11 +164,14 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Commits from now on are left to the next run."""
-        self._target = self._opened().context.catalog.versions()[1]
+        context = self._opened().context
+        context.check_newest()
+        self._target = context.catalog.versions()[1]
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the batch that begins at `start`; `start` itself when there is nothing new."""
         store = self._opened()
+        store.context.check_newest()
         looked = (store.context.catalog.versions(), limit, start)
         if looked == self._in_vain:
             self._lease.keep(store)

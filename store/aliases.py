@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from elasticscan.base.errors import InvalidOption
 
 # Parameters that say who asks, not what for.
 _WHO = frozenset({"access_key", "secret_key", "session_token", "role_arn", "session_name", "external_id"})
+# What may be meant for a URI, and has not the two slashes of one.
+_SHORT = re.compile(r"(file):(?!//)|([a-z][a-z0-9+.-]+):(?=/(?!/))", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Place:
 
 def place_of(root: str) -> Place:
     """The place that a root names, with symbolic links followed and parameters in one order."""
+    root = whole_uri(root)
     if "://" not in root:
         return Place("", os.path.realpath(root))
     parts = urlsplit(root)
@@ -69,6 +73,25 @@ def check_apart(roots: Sequence[tuple[str, str]]) -> None:
                     "each shard needs a place of its own, where its garbage can be collected",
                     option="shards",
                 )
+
+
+def whole_uri(text: str) -> str:
+    """A path or URI as it was given; `file:/a`, another way to write `file:///a`, is written out.
+
+    Raises:
+        InvalidOption: any other `scheme:` that lacks its slashes: it would become a directory of that name.
+    """
+    found = _SHORT.match(text)
+    if found is None:
+        return text
+    scheme, rest = found[1] or found[2], text[found.end() :]
+    if scheme.lower() == "file" and rest.startswith("/"):
+        return f"file://{rest}"
+    raise InvalidOption(
+        f"{text} begins like a URI, but lacks the slashes after {scheme!r}: write {scheme}://… (or ./{text} "
+        "for a directory of that name)",
+        option="uri",
+    )
 
 
 def with_home(path: str) -> str:

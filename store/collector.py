@@ -18,12 +18,13 @@ from elasticscan.base.errors import (
     OperatorNeeded,
     ShardUnavailable,
 )
+from elasticscan.base.limits import TRASH_SECONDS
 from elasticscan.catalog import DroppedFile
 from elasticscan.storage import Disk, read_manifest
 from elasticscan.store.aliases import Place, place_of
 from elasticscan.store.context import Context
 from elasticscan.store.garbage import Action, Decision, Plan, Rules, Shelf, in_question, plan
-from elasticscan.store.roots import MARK
+from elasticscan.store.roots import MARK, read_mark
 from elasticscan.topology import Manifest, Shard
 
 BATCH_FILES = 256
@@ -104,7 +105,11 @@ class _Collection:
 
     def _look(self, shard: Shard, ids: frozenset[int]) -> _Look:
         disk = self._context.check_root(shard.id)
-        self._context.note_newest([shard.id])  # a file that was just written has the time there
+        self._context.note_newest([shard.id], anew=True)  # a file that was just written has the time there
+        mark = read_mark(disk)
+        marked = mark is not None and (
+            not mark.missed or self._context.clock.now() - mark.missed >= TRASH_SECONDS
+        )
         with self._context.catalog.reading() as tx:
             known, dropped, now = tx.known_paths(), tx.dropped_files(), tx.times.expiry
         files = dict(disk.list())
@@ -114,7 +119,7 @@ class _Collection:
                 of_path.setdefault(file.path, []).append(file)
         live = frozenset(path for each, path in known if each in ids) - of_path.keys()
         seconds = {path: now - min(file.dropped_at for file in found) for path, found in of_path.items()}
-        shelf = Shelf(shard.name, ids, files.get(MARK, 0.0), files, live, seconds)
+        shelf = Shelf(shard.name, ids, files.get(MARK, 0.0), files, live, seconds, marked)
         return _Look(shard, shelf, of_path)
 
     def _manifests(self, look: _Look) -> dict[str, Manifest | None]:

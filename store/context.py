@@ -31,7 +31,7 @@ from elasticscan.storage import (
     intervals_of,
 )
 from elasticscan.store.location import Location
-from elasticscan.store.roots import Claims, Mark, Marker, check_mark, check_marker, read_mark, write_mark
+from elasticscan.store.roots import Claims, Mark, Marker, advance_mark, check_mark, check_marker, read_mark
 from elasticscan.store.sealing import StoreSealer
 from elasticscan.topology import (
     Fragment,
@@ -101,6 +101,8 @@ class Context:
         self.hashing = Hashing(self.info.slots, self.info.hash)
         self._open_disk = open_disk
         self._disks: dict[int, tuple[Shard, Disk]] = {}
+        self._local: tuple[int, tuple[int, ...]] | None = None
+        self._known_newest = False
         self._placement: tuple[int, Placement] | None = None
         self._tables: dict[int, TableState] = {}
         self._batches = BatchCache()
@@ -180,12 +182,55 @@ class Context:
         check_mark(mark, root, wanted.incarnation, self.catalog.versions())
         return disk
 
-    def note_newest(self, shards: Iterable[int]) -> None:
+    def note_newest(self, shards: Iterable[int], anew: bool = False) -> None:
         """Leave a mark at shards of how far the catalog has got: after a commit, as well as may be."""
         with suppress(ElasticScanError):
             mark = Mark(self.incarnation(), *self.catalog.versions())
             for shard in shards:
-                write_mark(self.disk_of(shard), mark)
+                with suppress(ElasticScanError):
+                    disk, root, wanted = self.disk_of(shard), self.root_of(shard), self.marker_of(shard)
+                    advance_mark(disk, root, wanted, mark, self.clock.now(), anew)
+
+    def local_shards(self) -> tuple[int, ...]:
+        """Active shards whose roots are directories: to look at these costs no network."""
+        known, layout = self._local, self.catalog.versions()[0]
+        if known is None or known[0] != layout:
+            with self.catalog.reading() as tx:
+                layout, active = tx.versions()[0], tx.shards()
+            local = (shard.id for shard in active if "://" not in self.location.root(shard.root))
+            self._local = known = (layout, tuple(local))
+        return known[1]
+
+    def look_at_marks(self) -> Callable[[tuple[int, int]], None]:
+        """Read what the shards that can be reached know; what is returned compares it with later versions.
+
+        That raises `CatalogOutdated`.
+        """
+        incarnation, marks = self.incarnation(), list[tuple[str, Mark]]()
+        for shard in self.local_shards():
+            with suppress(ElasticScanError):  # it is away; whoever writes there is told
+                mark = read_mark(self.disk_of(shard))
+                if mark is not None:
+                    marks.append((self.root_of(shard), mark))
+
+        def check(versions: tuple[int, int]) -> None:
+            for root, mark in marks:
+                check_mark(mark, root, incarnation, versions)
+
+        return check
+
+    def check_newest(self) -> None:
+        """To be asked by whoever takes the newest commit for the answer; costs nothing once it was well.
+
+        Raises:
+            CatalogOutdated: shards know a newer one.
+        """
+        if self._known_newest:
+            return
+        # A standby of a database server follows its server with a delay, which proves nothing.
+        if self.catalog.read_only is None or self.catalog.home is not None:
+            self.look_at_marks()(self.catalog.versions())
+        self._known_newest = True
 
     def check_catalog_whole(self) -> None:
         """Raises `StoreDamaged` unless the catalog is as it was written."""

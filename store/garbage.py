@@ -25,6 +25,10 @@ from elasticscan.storage import is_fragment_path
 from elasticscan.topology import Manifest
 
 TRASH = "trash"
+UNMARKED = (
+    "it stays in the trash for the usual time, because the root's mark of the newest commit was missing: "
+    "the catalog may be an older copy"
+)
 _IN_TRASH = re.compile(rf"{TRASH}/([0-9]{{1,12}})/(.+)")
 
 
@@ -66,6 +70,7 @@ class Shelf:
         files: path and time of last change of each file.
         live: paths that the catalog refers to.
         dropped: paths that it refers to no more, and for how many seconds.
+        marked: the root's mark of the newest commit was there for as long as files stay in the trash.
     """
 
     shard: str
@@ -74,6 +79,7 @@ class Shelf:
     files: Mapping[str, float]
     live: frozenset[str]
     dropped: Mapping[str, float]
+    marked: bool = True
 
     @property
     def missing(self) -> frozenset[str]:
@@ -176,7 +182,7 @@ def plan(
         if action is Action.TRASH and doubt is not None:
             action, reason = Action.KEEP, doubt
         if action is Action.TRASH and found is not None and not rules.trash_seconds:
-            action = Action.DELETE
+            action, reason = (Action.DELETE, reason) if shelf.marked else (action, f"{reason}; {UNMARKED}")
         draft.decide(shelf, path, action, reason)
     _look_into_trash(shelf, rules, draft)
     for path in sorted(shelf.files):
@@ -219,6 +225,7 @@ def _of_proven(shelf: Shelf, path: str, found: Manifest | None, store: str) -> t
 
 
 def _look_into_trash(shelf: Shelf, rules: Rules, draft: _Draft) -> None:
+    kept_seconds = rules.trash_seconds if shelf.marked else max(rules.trash_seconds, TRASH_SECONDS)
     newest_first = sorted(shelf.trashed.items(), key=lambda item: item[1][1])
     put_back = set[str]()
     for path, (original, seconds) in newest_first:
@@ -227,10 +234,11 @@ def _look_into_trash(shelf: Shelf, rules: Rules, draft: _Draft) -> None:
             draft.decide(shelf, path, Action.RESTORE, f"the catalog refers to {original}, which is missing")
         elif original in shelf.live:
             draft.decide(shelf, path, Action.KEEP, f"the catalog refers to {original}")
-        elif seconds >= rules.trash_seconds:
+        elif seconds >= kept_seconds:
             draft.decide(shelf, path, Action.EMPTY, f"in the trash for {seconds:,.0f} s")
         else:
-            draft.decide(shelf, path, Action.KEEP, f"in the trash for {seconds:,.0f} s")
+            why = f"; {UNMARKED}" if seconds >= rules.trash_seconds else ""
+            draft.decide(shelf, path, Action.KEEP, f"in the trash for {seconds:,.0f} s{why}")
 
 
 def _share_of_unknown(shelf: Shelf, decisions: Sequence[Decision]) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from elasticscan.base.errors import (
     StoreReadableByAll,
 )
 from elasticscan.base.showing import brief
-from elasticscan.store.aliases import with_home
+from elasticscan.store.aliases import whole_uri, with_home
 
 CATALOG_FILE = "catalog.db"
 FROM_ENVIRONMENT = "env:"
@@ -42,6 +42,7 @@ class Location:
         text = resolved(str(uri))
         if not text:
             raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
+        text = whole_uri(text)
         if text.startswith("file://"):
             text = text.removeprefix("file://")
         text = with_home(text)
@@ -119,6 +120,7 @@ class Location:
     def stored_root(self, shard: str, given: str | None) -> str:
         """A shard's root as the catalog keeps it."""
         if given is not None:
+            given = whole_uri(given)
             return given if "://" in given else str(Path(with_home(given)).absolute())
         if self.directory is None:
             raise InvalidOption(

@@ -13,7 +13,7 @@ import json
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from elasticscan.base.errors import (
@@ -47,11 +47,17 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a store's catalog had got, at least."""
+    """How far a store's catalog had got, at least.
+
+    Attributes:
+        missed: when somebody found that there was none; 0.0 for a mark that was kept since the root was
+            claimed. What was known before may be lost.
+    """
 
     incarnation: str
     layout: int
     commit: int
+    missed: float = 0.0
 
 
 def read_marker(disk: Disk, root: str) -> Marker | None:
@@ -89,6 +95,23 @@ def read_mark(disk: Disk) -> Mark | None:
 
 def write_mark(disk: Disk, mark: Mark) -> None:
     disk.note(MARK, _pack(asdict(mark)))
+
+
+def advance_mark(disk: Disk, root: str, wanted: Marker, mark: Mark, now: float, anew: bool = False) -> None:
+    """Write a mark, which never goes back within an incarnation; `anew` also when it says nothing new.
+
+    Raises:
+        ShardUnavailable, WrongRoot: the root is not the shard's.
+    """
+    found = read_mark(disk)
+    if found is None or found.incarnation != mark.incarnation:
+        check_marker(disk, root, wanted)  # no mark belongs below a mount point, or on another's disk
+        wanted_mark = replace(mark, missed=now if found is None else found.missed)
+    else:
+        layout, commit = max(mark.layout, found.layout), max(mark.commit, found.commit)
+        wanted_mark = replace(found, layout=layout, commit=commit)
+    if anew or wanted_mark != found:
+        write_mark(disk, wanted_mark)
 
 
 def check_marker(disk: Disk, root: str, wanted: Marker) -> None:
@@ -184,6 +207,8 @@ class Claims:
             self._taken.append(disk)
         write_marker(disk, marker)
         check_marker(disk, root, marker)  # somebody else may have claimed it at the same moment
+        if read_mark(disk) is None:
+            write_mark(disk, Mark(marker.incarnation, 0, 0))
 
     @contextmanager
     def undone_on_errors(self) -> Iterator[None]:
@@ -194,6 +219,7 @@ class Claims:
             for disk in self._taken:
                 with suppress(ElasticScanError):
                     disk.delete(MARKER)
+                    disk.delete(MARK)
             raise
 
 

@@ -289,6 +289,8 @@ def begin_scan(
 ) -> Scan:
     """A scan at its beginning: snapshot, base topology and access path are fixed here."""
     lease = secrets.token_hex(8)
+    if snapshot is None:
+        context.check_newest()
     with context.catalog.reading() as tx:
         table, indexes = context.table(tx, name)
         held = hold_snapshot(context, tx, table, snapshot)

@@ -59,6 +59,7 @@ class LocalShards:
                 # A file may have been collected between the look-up and the opening, by another
                 # process, after a compaction. Then there is a newer layout; otherwise it is damage.
                 if failed is not None and failed.layout == state.layout:
+                    self._context.check_root(request.shard)  # a disk that is not mounted is no damage
                     raise
                 failed = state
 

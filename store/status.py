@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from elasticscan.base.errors import OperatorNeeded
+from elasticscan.base.errors import CatalogOutdated, OperatorNeeded
 from elasticscan.base.redaction import shown
 from elasticscan.store import upkeep
 from elasticscan.store.context import Context
@@ -22,6 +22,15 @@ def _rows(context: Context, table: TableInfo) -> tuple[int | None, bool, str | N
         return *upkeep.rows_of(context, table, MOST_MERGED_ROWS), None
     except OperatorNeeded as error:
         return None, False, str(error)
+
+
+def _outdated(context: Context) -> str | None:
+    """Why the newest snapshot cannot be the newest; None when nothing says so."""
+    try:
+        context.check_newest()
+    except CatalogOutdated as error:
+        return str(error)
+    return None
 
 
 def _shard(shard: Shard, placement: Placement, fragments: Iterable[Fragment]) -> dict[str, Any]:
@@ -77,6 +86,7 @@ def status_of(context: Context) -> dict[str, Any]:
         "hash": context.info.hash,
         "topology": topology,
         "snapshot": snapshot,
+        "outdated": _outdated(context),
         "shards": [_shard(shard, placement, fragments) for shard in shards],
         "tablets": [
             {"id": t.id, "slots": [t.start, t.end], "shard": names[t.shard], "epoch": t.epoch}

@@ -154,6 +154,8 @@ class Store:
 
         context = Context(catalog, clock, location, open_root)
         catalog.when_copied = lambda: settle_copy(context)
+        catalog.before_writing = context.look_at_marks
+        catalog.after_writing = lambda: context.note_newest(context.local_shards())
         return cls(context, location, disks)
 
     def close(self) -> None:
@@ -247,8 +249,9 @@ class Store:
             return tx.tables()
 
     def commits(self, name: str) -> tuple[Commit, ...]:
-        """The commits of a table, oldest first."""
+        """The commits of a table, oldest first. Raises `CatalogOutdated` when the shards know newer ones."""
         name = arguments.text("name", name)
+        self._context.check_newest()
         with self._context.catalog.reading() as tx:
             return tx.commits(tx.table(name).id)
 
@@ -311,6 +314,7 @@ class Store:
             TableNotFound, ColumnNotFound, IndexNotFound, FilterError, InvalidOption: mend the call.
             IndexNotReady: the named index is still being built.
             SnapshotNotFound, SnapshotExpired: there is no such snapshot, or not any more.
+            CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
         """
         name, filter = arguments.text("name", name), arguments.text_or_none("filter", filter)  # noqa: A001
         page_rows = arguments.whole_number("page_rows", page_rows, 1, MAX_PAGE_ROWS)
@@ -351,6 +355,7 @@ class Store:
 
         Raises:
             ChangesExpired: some of the changes are no longer kept.
+            CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
             TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
         """
         name, filter = arguments.text("name", name), arguments.text_or_none("filter", filter)  # noqa: A001
@@ -361,6 +366,8 @@ class Store:
         if upto is not None:
             upto = arguments.whole_number("upto", upto, 0, MAX_NUMBER)
         listed = None if columns is None else arguments.names("columns", columns)
+        if upto is None:
+            self._context.check_newest()
         with self._context.catalog.reading() as tx:
             table, newest = tx.table(name), tx.versions()[1]
             check_kept(tx, table, after)

@@ -79,6 +79,52 @@ def marks_are_ignored(patch: Patch) -> None:
 
 @fault(
     "roots",
+    "changes of the catalog alone look at the marks, too",
+    style="an_older_catalog_does_not_catch_up_by_itself",
+)
+def marks_do_not_stop_the_catalog(patch: Patch) -> None:
+    patch.setattr(Context, "look_at_marks", lambda self: lambda _: None)
+
+
+@fault(
+    "roots",
+    "changes of the catalog alone leave marks",
+    style="changes_of_the_catalog_alone_leave_marks_as_well",
+)
+def the_catalog_alone_leaves_no_marks(patch: Patch) -> None:
+    patch.setattr(Context, "local_shards", lambda self: ())
+
+
+@fault(
+    "roots",
+    "readers do not take an older catalog for the newest",
+    style="an_older_catalog_is_only_read_until_it_is_adopted",
+)
+def readers_believe_any_catalog(patch: Patch) -> None:
+    patch.setattr(Context, "check_newest", lambda self: None)
+
+
+@fault(
+    "roots",
+    "a mark that was removed is known to have been missing",
+    style="where_a_mark_was_removed_nothing_skips_the_trash",
+)
+def marks_that_were_missing_are_forgotten(patch: Patch) -> None:
+    honest = context.advance_mark
+    patch.setattr(context, "advance_mark", lambda d, r, w, m, _now, anew: honest(d, r, w, m, 0.0, anew))
+
+
+@fault(
+    "roots",
+    "a catalog with two names is not written to",
+    style="a_catalog_with_two_names_is_not_written_to",
+)
+def catalogs_have_any_number_of_names(patch: Patch) -> None:
+    patch.setattr("elasticscan.catalog.catalog.check_one_name", lambda _: None)
+
+
+@fault(
+    "roots",
     "a file of a commit that the catalog does not know stops the collection",
     style="a_file_that_is_newer_than_the_catalog_stops_the_collection",
 )

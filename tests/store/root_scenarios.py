@@ -31,7 +31,7 @@ from elasticscan.catalog import Catalog
 from elasticscan.catalog import engine as catalog_engine
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import Action, Store, publish, stage
-from elasticscan.store.roots import MARK, MARKER
+from elasticscan.store.roots import MARK, MARKER, read_mark
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 ROWS = 400
@@ -58,8 +58,8 @@ def made(uri: Path | str, shards: Any = ("a", "b"), **options: Any) -> Store:
     return store
 
 
-def count(store: Store) -> int:
-    return int(store.scan("t").to_table().num_rows)
+def count(store: Store, snapshot: int | None = None) -> int:
+    return int(store.scan("t", snapshot=snapshot).to_table().num_rows)
 
 
 def root(store: Store, name: str) -> Path:
@@ -118,6 +118,28 @@ def changes(store: Store) -> dict[str, Callable[[], Any]]:
         "compact": store.compact,
         "index": lambda: store.create_index("t", "by_v", ["v"]),
         "contract": lambda: store.contract("a"),
+    }
+
+
+def catalog_changes(store: Store) -> dict[str, Callable[[], Any]]:
+    """What changes the catalog alone, and touches no shard."""
+    tablet = store.status()["tablets"][0]["id"]
+    return {
+        "create table": lambda: store.create_table("other", SCHEMA, ["id"]),
+        "drop table": lambda: store.drop_table("t"),
+        "add columns": lambda: store.add_columns("t", [pa.field("more", pa.int64())]),
+        "retention": lambda: store.set_retention("t", 1.0),
+        "split": lambda: store.split(tablet),
+        "join": lambda: store.join(tablet, tablet + 1),
+    }
+
+
+def newest_looks(store: Store) -> dict[str, Callable[[], Any]]:
+    """What takes the newest commit for the answer."""
+    return {
+        "scan": lambda: store.scan("t"),
+        "changes": lambda: store.changes("t", 1),
+        "commits": lambda: store.commits("t"),
     }
 
 
@@ -292,7 +314,12 @@ def an_older_catalog_is_only_read_until_it_is_adopted(place: Path) -> None:
         for change in [*changes(store).values(), lambda: store.collect_garbage(0)]:
             with pytest.raises(CatalogOutdated, match="adopt"):
                 change()
-        assert count(store) == ROWS
+        for look in newest_looks(store).values():
+            with pytest.raises(CatalogOutdated, match="adopt"):
+                look()
+        assert "ES_CATALOG_OUTDATED" in store.status()["outdated"]
+        assert count(store, snapshot=3) == ROWS
+        assert store.changes("t", 1, upto=2).to_table().num_rows == ROWS
         assert all(path.exists() for path in alive)
         assert store.adopt().commits == (3, 4)
         assert store.write("t", rows(9_000)) == 5, "the number of a lost commit is not used again"
@@ -304,6 +331,99 @@ def an_older_catalog_is_only_read_until_it_is_adopted(place: Path) -> None:
         assert found.count(Action.DELETE) == 0
         assert count(store) == 2 * ROWS
         assert store.verify() == []
+
+
+@scenario
+def an_older_catalog_does_not_catch_up_by_itself(place: Path) -> None:
+    """Not by changes that touch no shard either: its numbers would then hide that it is older."""
+    first = made(place / "store")
+    with older_catalog(first, lambda: [first.write("t", rows(ROWS)), first.compact()]) as store:
+        before, versions = files(place), store.context.catalog.versions()
+        for change in catalog_changes(store).values():
+            with pytest.raises(CatalogOutdated, match="adopt"):
+                change()
+        assert store.context.catalog.versions() == versions
+        with pytest.raises(CatalogOutdated):
+            store.collect_garbage(0, share=1.0, trash_seconds=0)
+        assert files(place) == before
+
+
+@scenario
+def changes_of_the_catalog_alone_leave_marks_as_well(place: Path) -> None:
+    first = made(place / "store")
+    tablets = first.status()["tablets"]
+    works: list[Callable[[], Any]] = [
+        *(
+            work
+            for name, work in catalog_changes(first).items()
+            if name not in ("join", "retention", "drop table")
+        ),
+    ]
+    assert len(tablets) == 4
+    for work in works:
+        work()
+        for shard in (1, 2):
+            mark = read_mark(first.context.disk_of(shard))
+            assert mark is not None
+            assert (mark.layout, mark.commit) == first.context.catalog.versions()
+            assert not mark.missed
+    late = older_catalog(first, lambda: first.create_table("late", SCHEMA, ["id"]))
+    with late as store, pytest.raises(CatalogOutdated):
+        store.write("t", rows(ROWS).append_column("more", pa.nulls(ROWS, pa.int64())))
+
+
+@scenario
+def a_shard_that_is_away_does_not_stop_the_catalog(place: Path) -> None:
+    with made(place / "store") as store:
+        with away(root(store, "a")):
+            store.create_table("other", SCHEMA, ["id"])
+            assert list(root(store, "a").iterdir()) == [], "nothing is noted below a mount point"
+        store.write("t", rows(ROWS))
+        assert count(store) == 2 * ROWS
+
+
+@scenario
+def where_a_mark_was_removed_nothing_skips_the_trash(place: Path) -> None:
+    clock = ManualClock(1_800_000_000.0)
+    with made(place / "store", clock=clock) as store:
+        prepared = staged(store)
+        for name in "ab":
+            (root(store, name) / MARK).unlink()
+        store.create_table("other", SCHEMA, ["id"])  # leaves marks again, which do not hide it
+        for _ in range(2):
+            found = store.collect_garbage(0, share=1.0, trash_seconds=0)
+            assert found.count(Action.DELETE, Action.EMPTY) == 0
+            assert all("mark of the newest commit" in decision.reason for decision in found.decisions)
+        assert len(found.decisions) == len(prepared)
+        clock.advance(8 * 86_400)
+        found = store.collect_garbage(0, share=1.0, trash_seconds=0)
+        assert found.count(Action.EMPTY) == len(prepared)
+
+
+@scenario
+def a_catalog_with_two_names_is_not_written_to(place: Path) -> None:
+    with made(place / "one") as one:
+        one.write("t", rows(ROWS))
+    (place / "linked" / "shards").mkdir(parents=True)
+    (place / "symbolic").mkdir()
+    for copy in ("linked", "symbolic"):
+        shutil.copytree(place / "one" / "shards", place / copy / "shards", dirs_exist_ok=True)
+    (place / "symbolic" / "catalog.db").symlink_to(place / "one" / "catalog.db")
+    for name in ("symbolic", "linked"):
+        if name == "linked":
+            os.link(place / "one" / "catalog.db", place / name / "catalog.db")
+        with Store.open(place / name) as store:
+            for change in [*changes(store).values(), lambda: store.collect_garbage(0)]:
+                with pytest.raises(StoreCopied, match="real copy"):
+                    change()
+            with pytest.raises(StoreCopied):
+                store.adopt()
+            assert count(store) == 2 * ROWS
+    with Store.open(place / "one") as one, pytest.raises(StoreCopied, match="2 names"):
+        one.write("t", rows())
+    (place / "linked" / "catalog.db").unlink()
+    with Store.open(place / "one") as one:
+        assert one.write("t", rows()) == 4
 
 
 @scenario

@@ -14,7 +14,7 @@ from elasticscan.base.errors import CatalogOutdated, InvalidOption, ShardUnavail
 from elasticscan.store import Store
 from elasticscan.store.aliases import Place, check_apart, place_of, with_home
 from elasticscan.store.roots import MARK, MARKER, read_mark
-from tests.store.root_scenarios import SCENARIOS, Scenario, count, made, root, rows
+from tests.store.root_scenarios import SCENARIOS, Scenario, count, made, older_catalog, root, rows
 
 
 @pytest.mark.parametrize("play", SCENARIOS, ids=lambda play: play.__name__)
@@ -82,6 +82,43 @@ def test_one_place_by_two_texts(one: str, two: str) -> None:
 )
 def test_two_places(one: str, two: str) -> None:
     check_apart([("a", one), ("b", two)])
+
+
+def test_a_file_uri_with_one_slash_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert place_of("file:/data/x") == place_of("/data/x")
+    with made(f"file:{tmp_path}/store", {"a": f"file:{tmp_path}/disk"}) as store:
+        assert store.uri == str(tmp_path / "store")
+        assert (tmp_path / "disk" / MARKER).is_file()
+        with pytest.raises(InvalidOption, match="overlaps"):
+            store.expand({"b": str(tmp_path / "disk")})
+        for wrong in ("file:disk2", "s3:/bucket/x"):
+            with pytest.raises(InvalidOption, match="slashes"):
+                store.expand({"b": wrong})
+            with pytest.raises(InvalidOption, match="slashes"):
+                Store.open(wrong)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "store"]
+
+
+def test_reading_from_an_empty_root_says_that_it_is_not_mounted(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
+        root(store, "a").rename(tmp_path / "away")
+        root(store, "a").mkdir()
+        with pytest.raises(ShardUnavailable, match="not mounted"):
+            count(store)
+
+
+def test_indexes_leave_marks_and_are_not_changed_by_an_older_catalog(tmp_path: Path) -> None:
+    first = made(tmp_path / "store")
+    first.create_index("t", "by_v", ["v"])
+    mark = read_mark(first.context.disk_of(1))
+    assert mark is not None
+    assert (mark.layout, mark.commit) == first.context.catalog.versions()
+    with older_catalog(first, lambda: first.create_index("t", "by_id", ["id"])) as store:
+        with pytest.raises(CatalogOutdated):
+            store.drop_index("t", "by_v")
+        with pytest.raises(CatalogOutdated):
+            store.scan("t")
 
 
 def test_a_place_never_tells_a_password() -> None:
@@ -154,7 +191,7 @@ def test_an_older_catalog_that_is_another_file_is_noticed_as_well(tmp_path: Path
         for change in (lambda: store.write("t", rows()), lambda: store.collect_garbage(0)):
             with pytest.raises(CatalogOutdated):
                 change()
-        assert count(store) == len(rows())
+        assert count(store, snapshot=2) == len(rows())
         store.adopt()
         assert store.write("t", rows(5_000)) == 4
 
