@@ -135,8 +135,8 @@ def _read_csv(path: Path, schema: pa.Schema, rules: CsvRules, on_read: OnRead) -
 def _open_csv(path: Path) -> tuple[Any, Any]:
     """The file, which tells how far it was read, and its text.
 
-    Arrow reads ahead in threads of its own, also when a reader was given up after an error. So both are Arrow's
-    own files, where no Python code runs, and they are closed by whoever lets go of them last.
+    Arrow reads ahead in threads of its own, also when a reader was given up after an error. So both are
+    Arrow's own files, where no Python code runs, and they are closed by whoever lets go of them last.
     """
     file = pa.OSFile(str(path))
     if path.suffix.lower() == ".csv":

@@ -92,8 +92,8 @@ def _check_keys(table: TableInfo, primary_key: list[str] | None, shard_key: list
     ):
         if given is not None and given != list(found):
             raise InvalidOption(
-                f"{option} {','.join(given)!r}, but table {table.name!r} has {','.join(found)!r}; leave the option "
-                "out, or load into another table",
+                f"{option} {','.join(given)!r}, but table {table.name!r} has {','.join(found)!r}; leave "
+                "the option out, or load into another table",
                 option=option,
             )
 

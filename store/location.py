@@ -77,8 +77,8 @@ class Location:
             next(self.directory.glob(f"shards/*/{what}"), None) for what in (MARKER, "t[0-9]*/*.arrow")
         ):
             raise StoreNotFound(
-                f"{self.directory} holds shards of a store, but not its catalog ({CATALOG_FILE}); put that back from a backup, "
-                f"or make a new store from the files with {repairing(self.directory)}",
+                f"{self.directory} holds shards of a store, but not its catalog ({CATALOG_FILE}); put that "
+                f"back from a backup, or make a new store with {repairing(self.directory)}",
                 uri=self.uri,
             )
 
@@ -86,8 +86,8 @@ class Location:
         """Raises `StoreDamaged` when the catalog's file was cut to nothing."""
         if self.directory is not None and (self.directory / CATALOG_FILE).stat().st_size == 0:
             raise StoreDamaged(
-                f"{self.directory / CATALOG_FILE} is empty; restore it from a backup, or make a new store from "
-                f"the files with {repairing(self.directory)} (or, if a store was never made here, remove it)",
+                f"{self.directory / CATALOG_FILE} is empty; restore it from a backup, or make a new store "
+                f"with {repairing(self.directory)} (or, if a store was never made here, remove it)",
                 uri=self.uri,
             )
 

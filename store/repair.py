@@ -1,7 +1,8 @@
 """A store made again from its files, into another one. The damaged store is only read.
 
 The manifests of the files take the catalog's place; `repair_plan` says by which rules, and what they cannot
-tell. A catalog that is still whole answers that, and names the files that are gone (`repair_catalog`). Where a file is damaged, the record batches that can still be read are taken, and what is lost is told.
+tell. A catalog that is still whole answers that, and names the files that are gone (`repair_catalog`).
+Where a file is damaged, the record batches that can still be read are taken, and what is lost is told.
 
 What comes back is the newest state of each table: rows, definitions, indexes. Older snapshots, commits, the
 topology history, leases and the sealing secrets do not.
@@ -98,8 +99,9 @@ def plan_from_files(
         plan = plan_repair(files, store)
         report.lost += _named(unreadable, files)
         report.doubts += [
-            f"the catalog was not used ({why}): files that are gone altogether are not noticed, tables and indexes "
-            "that were dropped shortly before may have come back, and writes count in the order in which they began"
+            f"the catalog was not used ({why}): files that are gone altogether are not noticed",
+            "tables and indexes that were dropped shortly before may have come back",
+            "writes count in the order in which they began",
         ]
     else:
         sifted = list(known.sift(files, report.doubts))

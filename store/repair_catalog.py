@@ -1,8 +1,8 @@
 """What the catalog of a store that is being repaired still knows, where all of it can be read.
 
-Files cannot tell that another one is gone. The catalog can, and it knows the commits of writes, which tables
-were dropped, and which files were never committed. It is believed only when it is whole, of the same store, and
-not older than the files.
+Files cannot tell that another one is gone. The catalog can, and it knows the commits of writes, which
+tables were dropped, and which files were never committed. It is believed only when it is whole, of the same
+store, and not older than the files.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class KnownStore:
             if path not in whole:
                 gone = f"its file {path} of shard {self.shards.get(fragment.shard)!r} is gone"
                 yield (
-                    f"table {self.tables[fragment.table]!r}: all {fragment.rows:,} rows in slots {fragment.slots}, "
-                    f"of commits {fragment.min_commit} to {fragment.max_commit} (older versions of them may "
-                    f"come back): {unreadable.get(path, gone)}"
+                    f"table {self.tables[fragment.table]!r}: all {fragment.rows:,} rows in "
+                    f"slots {fragment.slots}, of commits {fragment.min_commit} to {fragment.max_commit} "
+                    f"(older versions of them may come back): {unreadable.get(path, gone)}"
                 )
 
     def why_not_believed(self, files: Iterable[FoundFile], disks: Iterable[Disk]) -> str | None:
@@ -69,7 +69,7 @@ class KnownStore:
         return None
 
     def sift(self, files: Iterable[FoundFile], doubts: list[str]) -> Iterator[FoundFile]:
-        """The files of tables that are there, without what was never committed; with the commits of writes."""
+        """The files of tables that are there and of committed writes, with the commits of these."""
         late = 0
         for file in files:
             manifest = file.manifest
@@ -78,15 +78,14 @@ class KnownStore:
             elif manifest.table in self.tables and manifest.path in self.paths:
                 commits = self.commits.get(manifest.path)
                 if commits is not None and not manifest.max_commit:
-                    told = replace(manifest, min_commit=commits[0], max_commit=commits[1])
-                    file = replace(file, manifest=told)
-                yield file
+                    manifest = replace(manifest, min_commit=commits[0], max_commit=commits[1])
+                yield replace(file, manifest=manifest)
             else:
                 late += manifest.path not in self.paths and manifest.after_commit >= self.newest
         if late:
             doubts.append(
-                f"{late} files of writes that the catalog does not know, begun after its newest commit, were taken as never "
-                "committed; if the catalog is an older copy, repair without it (from a copy of the shards alone)"
+                f"{late} files of writes that the catalog does not know, begun after its newest commit, were "
+                "taken as never committed; if the catalog is an older copy, repair a copy of the shards alone"
             )
 
 

@@ -10,9 +10,9 @@ catalog knew. The rules by which files of one table become one state again:
   exact when writes came one after another. Copies know the commits of their rows.
 - What an overwrite hid stays hidden.
 
-What files cannot tell, `TablePlan.doubts` says: the order of writes that began after the same commit, and that
-a write whose process died before it committed looks like any other. When files were changed tells nothing: a
-copy or a backup may have given them other times.
+What files cannot tell, `TablePlan.doubts` says: the order of writes that began after the same
+commit, and that a write whose process died before it committed looks like any other. When files were
+changed tells nothing: a copy or a backup may have given them other times.
 """
 
 from __future__ import annotations
