@@ -51,6 +51,7 @@ _NO_SENSE = (
     "no such collation",
     "too big",
 )
+RESTORE = "restore it from a backup, or make a new store from the files with `elasticscan repair OLD NEW`"
 _FULL = ("is full", "no space left")
 _NOT_DONE = ("locked", "busy")  # said by a commit that was refused
 _READ_ONLY_STATES = ("42501", "25006")  # PostgreSQL: insufficient_privilege, read_only_sql_transaction
@@ -138,8 +139,7 @@ def told_of_a_commit(error: DBAPIError) -> ElasticScanError:
 
 def damaged(why: object) -> StoreDamaged:
     return StoreDamaged(
-        f"the catalog cannot be read: {why}; `elasticscan verify` looks at all of it; "
-        "restore it from a backup",
+        f"the catalog cannot be read: {why}; `elasticscan verify` looks at all of it; {RESTORE}",
         detail=str(why),
     )
 
@@ -161,5 +161,5 @@ def decoding(what: str) -> Iterator[None]:
         msgpack.UnpackException,
     ) as error:
         raise StoreDamaged(
-            f"{what} cannot be read from the catalog: {error!r}; restore the catalog from a backup", what=what
+            f"{what} cannot be read from the catalog: {error!r}; {RESTORE}", what=what
         ) from error

@@ -95,6 +95,10 @@ class FragmentTx(PlacementTx):
         """The fragments that serve slots now, oldest first."""
         return tuple(_fragment(row) for row in self._fragment_rows(table, shard))
 
+    def commits_of_files(self) -> dict[str, tuple[int, int]]:
+        """(min_commit, max_commit) of every fragment by path, dropped ones included."""
+        return {row.path: (row.min_commit, row.max_commit) for row in self._rows.all(fragments)}
+
     def _fragment_rows(self, table: int | None = None, shard: int | None = None) -> list[Any]:
         part = {"table_id": table, "shard_id": shard}
         given = {name: number for name, number in part.items() if number is not None}

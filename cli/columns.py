@@ -20,7 +20,9 @@ def add_column(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new column.")],
     kind: Annotated[
         str,
-        typer.Argument(metavar="TYPE", help="Its Arrow type: int64, double, string, bool, timestamp[us], …"),
+        typer.Argument(
+            metavar="TYPE", help=escape("Its Arrow type: int64, double, string, bool, timestamp[us], …")
+        ),
     ],
     json: Json = False,
 ) -> None:

@@ -5,7 +5,6 @@ Files are streamed both ways: memory holds some batches, however large the file.
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -73,12 +72,11 @@ def schema_of(path: Path, rules: CsvRules) -> pa.Schema:
         if kind == "arrow":
             with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
                 return reader.schema.remove_metadata()
-        with _CountedFile(path) as file:
-            guessed = pyarrow.csv.open_csv(
-                file.decompressed(),
-                read_options=pyarrow.csv.ReadOptions(block_size=GUESS_BYTES),
-                convert_options=rules.options(rules.types or {}),
-            ).schema
+        guessed = pyarrow.csv.open_csv(
+            _open_csv(path)[1],
+            read_options=pyarrow.csv.ReadOptions(block_size=GUESS_BYTES),
+            convert_options=rules.options(rules.types or {}),
+        ).schema
     return pa.schema([field.with_type(_kept(field.type)) for field in guessed])
 
 
@@ -120,43 +118,30 @@ def _counted(
 
 def _read_csv(path: Path, schema: pa.Schema, rules: CsvRules, on_read: OnRead) -> Iterator[pa.RecordBatch]:
     types = {field.name: field.type for field in schema}
-    with _CountedFile(path) as file:
-        reader = pyarrow.csv.open_csv(
-            file.decompressed(),
-            read_options=pyarrow.csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
-            convert_options=rules.options(types),
-        )
-        known = 0
-        for batch in reader:
-            on_read(file.count - known)
-            known = file.count
-            yield batch
+    file, text = _open_csv(path)
+    reader = pyarrow.csv.open_csv(
+        text,
+        read_options=pyarrow.csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
+        convert_options=rules.options(types),
+    )
+    known = 0
+    for batch in reader:
+        at = file.tell()
+        on_read(at - known)
+        known = at
+        yield batch
 
 
-class _CountedFile(io.RawIOBase):
-    """A file that knows how much of it was read: CSV does not tell its rows beforehand."""
+def _open_csv(path: Path) -> tuple[Any, Any]:
+    """The file, which tells how far it was read, and its text.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = path.open("rb")
-        self.count = 0
-
-    def decompressed(self) -> Any:
-        codec = pa.Codec.detect(str(self._path)).name if self._path.suffix.lower() != ".csv" else None
-        plain = pa.PythonFile(self, mode="r")
-        return plain if codec is None else pa.CompressedInputStream(plain, codec)
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        found = self._file.read(size)
-        self.count += len(found)
-        return found
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+    Arrow reads ahead in threads of its own, also when a reader was given up after an error. So both are
+    Arrow's own files, where no Python code runs, and they are closed by whoever lets go of them last.
+    """
+    file = pa.OSFile(str(path))
+    if path.suffix.lower() == ".csv":
+        return file, file
+    return file, pa.CompressedInputStream(file, pa.Codec.detect(str(path)).name)
 
 
 @contextmanager

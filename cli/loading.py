@@ -44,17 +44,18 @@ def load(
     for path in file:
         kind_of(path)
     with Store.open(uri) as store:
-        made = None
+        made, keys, shard_keys = None, names_of(primary_key), names_of(shard_key)
         if not _is_there(store, table):
             schema = schema_of(file[0], rules)
-            keys = names_of(primary_key)
             if not keys:
                 raise TableNotFound(
                     f"the store has no table {table!r}; pass --primary-key to make it with the columns of "
                     f"{file[0]} ({', '.join(schema.names)})",
                     table=table,
                 )
-            made = reserve_table(store.context, table, schema, keys, names_of(shard_key), compression)
+            made = reserve_table(store.context, table, schema, keys, shard_keys, compression)
+        else:
+            _check_keys(store.table(table), keys, shard_keys)
         commit, rows = _write(store, made or store.table(table), file, rules, overwrite)
     if json:
         print_json({"table": table, "rows": rows, "commit": commit, "created": made is not None})
@@ -81,6 +82,20 @@ def _write(
         kind = "overwrite" if overwrite else "write"
         commit = write(store.context, table, pa.RecordBatchReader.from_batches(schema, counted()), kind)
         return commit, rows
+
+
+def _check_keys(table: TableInfo, primary_key: list[str] | None, shard_key: list[str] | None) -> None:
+    """Raises `InvalidOption` when a table that is there already has other keys than those that were named."""
+    for option, given, found in (
+        ("--primary-key", primary_key, table.primary_key),
+        ("--shard-key", shard_key, table.shard_key),
+    ):
+        if given is not None and given != list(found):
+            raise InvalidOption(
+                f"{option} {','.join(given)!r}, but table {table.name!r} has {','.join(found)!r}; leave "
+                "the option out, or load into another table",
+                option=option,
+            )
 
 
 def _is_there(store: Store, table: str) -> bool:

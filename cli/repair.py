@@ -9,6 +9,7 @@ import typer
 
 from elasticscan.cli.options import Json, Uri
 from elasticscan.cli.output import console, print_json, say
+from elasticscan.cli.upkeep import DAMAGE_FOUND
 from elasticscan.store import repair_store
 
 
@@ -26,14 +27,16 @@ def repair(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a store anew from its files alone, without its catalog; the damaged one is only read."""
+    """Make a store anew from its files; the damaged one is only read. Exit code 5 if something is lost."""
     report = repair_store(uri, into, root or None, store_id)
     if json:
         print_json(asdict(report))
-        return
-    for name, rows in report.tables.items():
-        say(f"{name}: {rows:,} rows.")
-    for text in report.lost:
-        console(stderr=True).print(f"lost: {text}", style="red", markup=False, soft_wrap=True)
-    for text in report.doubts:
-        console(stderr=True).print(f"not known: {text}", style="yellow", markup=False, soft_wrap=True)
+    else:
+        for name, rows in report.tables.items():
+            say(f"{name}: {rows:,} rows.")
+        for text in report.lost:
+            console(stderr=True).print(f"lost: {text}", style="red", markup=False, soft_wrap=True)
+        for text in report.doubts:
+            console(stderr=True).print(f"not known: {text}", style="yellow", markup=False, soft_wrap=True)
+    if report.lost:
+        raise typer.Exit(DAMAGE_FOUND)

@@ -87,15 +87,23 @@ def adopt(uri: Uri, json: Json = False) -> None:
         found = store.adopt()
     had, reached = found.commits
     if json:
-        print_json({"incarnation": found.incarnation, "commits": [had, reached], "missing": found.missing})
+        print_json(
+            {
+                "incarnation": found.incarnation,
+                "commits": [had, reached],
+                "missing": found.missing,
+                "in_trash": found.in_trash,
+            }
+        )
         return
     say(escape(f"{uri} owns its shards now; keys and stream offsets from before are refused."))
     if reached > had:
         say(f"Commits {had + 1} to {reached} are not in this catalog, and lost.")
     for shard, path in found.missing:
-        say(
-            f"The catalog refers to {path} of shard {shard}, which is gone; `gc` puts it back from the trash."
-        )
+        back = "`gc` puts it back from the trash"
+        if (shard, path) not in found.in_trash:
+            back = "restore it from a backup, or run `elasticscan repair OLD NEW`"
+        say(escape(f"The catalog refers to {path} of shard {shard}, which is gone; {back}."))
 
 
 def verify(uri: Uri, json: Json = False) -> None:

@@ -21,6 +21,7 @@ from elasticscan.base.errors import (
 from elasticscan.storage import is_fragment_path, read_manifest
 from elasticscan.store.aliases import place_of
 from elasticscan.store.context import Context
+from elasticscan.store.garbage import trashed_paths
 from elasticscan.store.roots import read_mark, read_marker, write_marker
 from elasticscan.topology import Shard
 
@@ -33,11 +34,13 @@ class Adopted:
         incarnation: the new one.
         commits: (the catalog's newest commit, the newest that the shards knew); commits in between are lost.
         missing: (shard, path) of files that the catalog refers to and that are gone.
+        in_trash: those of them that lie in their shard's trash, from where a collection puts them back.
     """
 
     incarnation: str
     commits: tuple[int, int]
     missing: tuple[tuple[str, str], ...]
+    in_trash: tuple[tuple[str, str], ...]
 
 
 def settle_copy(context: Context) -> None:
@@ -87,20 +90,24 @@ def adopt(context: Context) -> Adopted:
         referred = tx.known_paths()
         gone = {(file.shard, file.path) for file in tx.dropped_files()}
         layout, commit, missing = known.layout, known.last_commit, []
+        in_trash: list[tuple[str, str]] = []
         for shard in active:
             live = {path for at, path in referred - gone if at == shard.id}
-            lost, reached = _inspect(context, shard, live)
+            lost, trashed, reached = _inspect(context, shard, live)
             missing += [(shard.name, path) for path in lost]
+            in_trash += [(shard.name, path) for path in lost if path in trashed]
             layout, commit = max(layout, reached[0]), max(commit, reached[1])
         incarnation = secrets.token_hex(16)
         _mark(context, every, incarnation)
         tx.take_incarnation(incarnation, context.catalog.home, (layout, commit))
     context.note_newest(shard.id for shard in active)
-    return Adopted(incarnation, (known.last_commit, commit), tuple(missing))
+    return Adopted(incarnation, (known.last_commit, commit), tuple(missing), tuple(in_trash))
 
 
-def _inspect(context: Context, shard: Shard, live: set[str]) -> tuple[list[str], tuple[int, int]]:
-    """What a root lacks, and the (layout, commit) that is known there."""
+def _inspect(
+    context: Context, shard: Shard, live: set[str]
+) -> tuple[list[str], frozenset[str], tuple[int, int]]:
+    """What a root lacks, what lies in its trash, and the (layout, commit) that is known there."""
     disk, root = context.disk_of(shard.id), context.root_of(shard.id)
     found = read_marker(disk, root)
     files = {path for path, _ in disk.list()}
@@ -128,7 +135,7 @@ def _inspect(context: Context, shard: Shard, live: set[str]) -> tuple[list[str],
                 manifest = read_manifest(disk, path)
                 if manifest.store == wanted.store:
                     commit = max(commit, manifest.after_commit, manifest.max_commit)
-    return lost, (layout, commit)
+    return lost, trashed_paths(files), (layout, commit)
 
 
 def _mark(context: Context, shards: Sequence[Shard], incarnation: str) -> None:

@@ -16,7 +16,7 @@ For the first two the file's own manifest must say that this store wrote it, at 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -30,6 +30,11 @@ UNMARKED = (
     "the catalog may be an older copy"
 )
 _IN_TRASH = re.compile(rf"{TRASH}/([0-9]{{1,12}})/(.+)")
+
+
+def trashed_paths(files: Iterable[str]) -> frozenset[str]:
+    """Where the files that lie in the trash of a root were."""
+    return frozenset(match[2] for match in map(_IN_TRASH.fullmatch, files) if match)
 
 
 class Action(StrEnum):

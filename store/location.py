@@ -20,6 +20,7 @@ from elasticscan.base.showing import brief
 from elasticscan.store.aliases import whole_uri, with_home
 
 CATALOG_FILE = "catalog.db"
+MARKER = "elasticscan-shard"  # in each shard's root
 FROM_ENVIRONMENT = "env:"
 PRIVATE = 0o700
 
@@ -71,12 +72,23 @@ class Location:
                 option="uri",
             ) from error
 
+    def check_not_bereft(self) -> None:
+        """Raises `StoreNotFound` where shards of a store lie in the directory, but no catalog."""
+        if self.directory is not None and any(
+            next(self.directory.glob(f"shards/*/{what}"), None) for what in (MARKER, "t[0-9]*/*.arrow")
+        ):
+            raise StoreNotFound(
+                f"{self.directory} holds shards of a store, but not its catalog ({CATALOG_FILE}); put that "
+                f"back from a backup, or make a new store with {repairing(self.directory)}",
+                uri=self.uri,
+            )
+
     def check_not_empty(self) -> None:
         """Raises `StoreDamaged` when the catalog's file was cut to nothing."""
         if self.directory is not None and (self.directory / CATALOG_FILE).stat().st_size == 0:
             raise StoreDamaged(
-                f"{self.directory / CATALOG_FILE} is empty; restore it from a backup (or, if a store was "
-                "never made here, remove it)",
+                f"{self.directory / CATALOG_FILE} is empty; restore it from a backup, or make a new store "
+                f"with {repairing(self.directory)} (or, if a store was never made here, remove it)",
                 uri=self.uri,
             )
 
@@ -151,6 +163,11 @@ class Location:
             raise ShardUnavailable(
                 f"the shard's storage {root} cannot be made: {error}", root=root
             ) from error
+
+
+def repairing(directory: Path) -> str:
+    """The command that makes a store without its catalog."""
+    return f"`elasticscan repair {directory} NEW`"
 
 
 def _make_directory(path: Path, mode: int, store: Path | None = None) -> list[Path]:

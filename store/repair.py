@@ -1,7 +1,8 @@
 """A store made again from its files, into another one. The damaged store is only read.
 
 The manifests of the files take the catalog's place; `repair_plan` says by which rules, and what they cannot
-tell. Where a file is damaged, the record batches that can still be read are taken, and what is lost is told.
+tell. A catalog that is still whole answers that, and names the files that are gone (`repair_catalog`).
+Where a file is damaged, the record batches that can still be read are taken, and what is lost is told.
 
 What comes back is the newest state of each table: rows, definitions, indexes. Older snapshots, commits, the
 topology history, leases and the sealing secrets do not.
@@ -9,7 +10,7 @@ topology history, leases and the sealing secrets do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,13 +19,16 @@ from pathlib import Path
 import pyarrow as pa
 
 from elasticscan.base.errors import (
+    AlreadyExists,
     ElasticScanError,
     FragmentDamaged,
     InvalidOption,
     OperatorNeeded,
+    ShardUnavailable,
     StoreDamaged,
 )
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, DEFAULT_TABLETS
+from elasticscan.base.redaction import shown
 from elasticscan.storage import (
     BatchCache,
     Bounds,
@@ -44,9 +48,10 @@ from elasticscan.store import writer
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import create_index, define_index
 from elasticscan.store.location import Location
+from elasticscan.store.repair_catalog import KnownStore, ask_catalog
 from elasticscan.store.repair_plan import FoundFile, PlannedPiece, StorePlan, TablePlan, plan_repair
 from elasticscan.store.store import Store
-from elasticscan.topology import Fragment, TableInfo
+from elasticscan.topology import FRAGMENT, Fragment, TableInfo
 
 MOST_READERS = 256
 
@@ -66,23 +71,48 @@ class RepairReport:
     doubts: list[str] = field(default_factory=list)
 
 
-def find_files(disks: Sequence[Disk], report: RepairReport) -> Iterator[FoundFile]:
-    """Every whole file of a store below some roots; the others are entered as lost."""
+def find_files(disks: Sequence[Disk], unreadable: dict[str, str]) -> Iterator[FoundFile]:
+    """Every whole file of a store below some roots; of the others, why they cannot be read."""
     for root, disk in enumerate(disks):
-        for path, changed_at in disk.list():
+        for path, _ in disk.list():
             if not is_fragment_path(path) or path.endswith(".unfinished"):
                 continue
             try:
                 manifest, seal = find_seal(disk, path)
             except OperatorNeeded as error:
-                report.lost.append(f"a file whose footer cannot be read: {error.message}")
+                unreadable[path] = error.message
             else:
-                yield FoundFile(root, manifest, seal, changed_at)
+                yield FoundFile(root, manifest, seal)
 
 
-def plan_from_files(disks: Sequence[Disk], report: RepairReport, store: str | None) -> StorePlan:
+def plan_from_files(
+    disks: Sequence[Disk], report: RepairReport, store: str | None, catalog: KnownStore | str
+) -> StorePlan:
     """Raises `StoreDamaged` when there is nothing to be taken."""
-    plan = plan_repair(find_files(disks, report), store)
+    unreadable: dict[str, str] = {}
+    files = list(find_files(disks, unreadable))
+    known, why = (None, catalog) if isinstance(catalog, str) else (catalog, None)
+    if known is not None:
+        other = store not in (None, known.store)
+        why = "it is of another store" if other else known.why_not_believed(files, disks)
+    if known is None or why is not None:
+        plan = plan_repair(files, store)
+        report.lost += _named(unreadable, files)
+        report.doubts += [
+            f"the catalog was not used ({why}): files that are gone altogether are not noticed",
+            "tables and indexes that were dropped shortly before may have come back",
+            "writes count in the order in which they began",
+        ]
+    else:
+        sifted = list(known.sift(files, report.doubts))
+        plan = plan_repair(sifted, known.store, known.indexes)
+        report.lost += known.lost({file.manifest.path for file in sifted}, unreadable)
+        made = {file.manifest.table for file in sifted if file.manifest.kind == FRAGMENT}
+        report.doubts += [
+            f"table {name!r}: no file of it is there, so it was not made"
+            for table, name in known.tables.items()
+            if table not in made
+        ]
     if plan is None:
         raise StoreDamaged(
             "there is no file of a store below these roots; name the roots of its shards"
@@ -93,6 +123,15 @@ def plan_from_files(disks: Sequence[Disk], report: RepairReport, store: str | No
     for table in plan.tables:
         report.doubts += table.doubts
     return plan
+
+
+def _named(unreadable: Mapping[str, str], files: Sequence[FoundFile]) -> Iterator[str]:
+    """What is lost with files of which nothing is known but the directory that they lie in."""
+    names = {f"t{file.manifest.table}": file.manifest.table_name for file in files}
+    for path, why in sorted(unreadable.items()):
+        directory = path.split("/")[0]
+        name = repr(names[directory]) if directory in names else f"in {directory}, which no whole file names"
+        yield f"table {name}: a file whose footer cannot be read, so its rows and slots are not known: {why}"
 
 
 class TableRows:
@@ -237,22 +276,55 @@ def repair_store(
     Raises:
         StoreDamaged: there is nothing to be taken.
         AlreadyExists: there is a store at `into`.
+        InvalidOption: `into` lies in the damaged store, or that in it.
         ShardUnavailable: a root cannot be read.
     """
-    found = list(roots) if roots is not None else _roots_in(uri)
-    opened, report = [disks(root) for root in found], RepairReport()
-    plan = plan_from_files(opened, report, store_id)
+    report, known = RepairReport(), ask_catalog(uri)
+    found = list(roots) if roots is not None else _roots_in(uri, known, disks, report)
+    _check_apart(into, [uri, *found])
+    opened = [disks(root) for root in found]
+    plan = plan_from_files(opened, report, store_id, known)
     names = [f"s{number}" for number in range(1, len(opened) + 1)]
     tablets = min(plan.slots, DEFAULT_TABLETS)
     with Store.create(into, names, tablets=tablets, slots=plan.slots, hash=plan.hash) as new:
         repair_into(new.context, plan, opened, report)
-    report.doubts.append("tables and indexes that were dropped shortly before may have come back")
     return report
 
 
-def _roots_in(uri: str | Path) -> list[str]:
+def _roots_in(
+    uri: str | Path, known: KnownStore | str, disks: Callable[[str], Disk], report: RepairReport
+) -> list[str]:
+    """The roots in a store's directory, and those elsewhere that its catalog names."""
     directory = Location.of(uri).directory
     found = sorted(str(path) for path in directory.glob("shards/*") if path.is_dir()) if directory else []
+    for name, root in {} if isinstance(known, str) else known.roots.items():
+        if root not in found:
+            try:
+                disks(root).list()
+                found.append(root)
+            except ShardUnavailable as error:
+                report.lost.append(f"shard {name!r}: all of it: {error.message}")
     if not found:
-        raise InvalidOption(f"{uri} has no shards below it; name the roots of its shards", option="roots")
+        raise InvalidOption(
+            f"{shown(uri)} has no shards below it; name the roots of its shards", option="roots"
+        )
     return found
+
+
+def _check_apart(into: str | Path, others: Sequence[str | Path]) -> None:
+    """A store that is made in a damaged one would change it, and the other way round be mixed up with it."""
+    new = Location.of(into).directory
+    for other in others:
+        old = Location.of(other).directory
+        if new is None or old is None:
+            continue
+        new, old = new.resolve(), old.resolve()
+        if new == old:
+            raise AlreadyExists(
+                f"{new} is the damaged store itself; name a directory beside it", uri=str(new)
+            )
+        if new.is_relative_to(old) or old.is_relative_to(new):
+            raise InvalidOption(
+                f"{new} and {old}, which is to be repaired, lie one in the other; name a directory beside it",
+                option="into",
+            )

@@ -10,8 +10,9 @@ catalog knew. The rules by which files of one table become one state again:
   exact when writes came one after another. Copies know the commits of their rows.
 - What an overwrite hid stays hidden.
 
-What files cannot tell, `TablePlan.doubts` says: the order of writes that ran at the same time, and that a
-write whose process died before it committed looks like any other.
+What files cannot tell, `TablePlan.doubts` says: the order of writes that began after the same
+commit, and that a write whose process died before it committed looks like any other. When files were
+changed tells nothing: a copy or a backup may have given them other times.
 """
 
 from __future__ import annotations
@@ -32,13 +33,11 @@ class FoundFile:
 
     Attributes:
         root: number of the root, in the order in which they were named.
-        changed_at: when it was complete, in seconds since the epoch.
     """
 
     root: int
     manifest: Manifest
     seal: Seal
-    changed_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +89,20 @@ class StorePlan:
     foreign: tuple[FoundFile, ...]
 
 
-def plan_repair(files: Iterable[FoundFile], store: str | None = None) -> StorePlan | None:
-    """Sort files into tables; `store` is the id of the one that is wanted, by default the one of most files.
+def plan_repair(
+    files: Iterable[FoundFile],
+    store: str | None = None,
+    indexes: Mapping[int, tuple[IndexPlan, ...]] | None = None,
+) -> StorePlan | None:
+    """Sort files into tables.
 
-    Returns None when there is no file of it.
+    Args:
+        files: all that are whole.
+        store: the id of the one that is wanted; by default that of most files.
+        indexes: by table, where they are known; by default those that files define.
+
+    Returns:
+        None when there is no file of the store.
     """
     found = list(files)
     counts = Counter(file.manifest.store for file in found)
@@ -106,7 +115,14 @@ def plan_repair(files: Iterable[FoundFile], store: str | None = None) -> StorePl
         by_table.setdefault(file.manifest.table, []).append(file)
     newest = max(own, key=lambda file: file.manifest.began_at).manifest
     names = _names(by_table)
-    plans = (_plan_table(names[table], by_table[table]) for table in sorted(by_table))
+    plans = (
+        _plan_table(
+            names[table],
+            by_table[table],
+            _indexes(by_table[table]) if indexes is None else indexes.get(table, ()),
+        )
+        for table in sorted(by_table)
+    )
     foreign = tuple(file for file in found if file.manifest.store != wanted)
     tables = tuple(plan for plan in plans if plan.pieces)
     return StorePlan(wanted, newest.store_slots, newest.store_hash, tables, foreign)
@@ -123,7 +139,7 @@ def _names(by_table: Mapping[int, Sequence[FoundFile]]) -> dict[int, str]:
     return names
 
 
-def _plan_table(name: str, files: Sequence[FoundFile]) -> TablePlan:
+def _plan_table(name: str, files: Sequence[FoundFile], indexes: tuple[IndexPlan, ...]) -> TablePlan:
     fragments = [file for file in files if file.manifest.kind == FRAGMENT]
     replaced = {(f.root, path) for f in fragments for path in f.manifest.replaces}
     left = [file for file in fragments if (file.root, file.manifest.path) not in replaced]
@@ -132,7 +148,7 @@ def _plan_table(name: str, files: Sequence[FoundFile]) -> TablePlan:
     pieces = sorted((p for p in pieces if p.slots), key=lambda p: (p.min_commit, p.file.manifest.began_at))
     floor = max((p.min_commit for p in pieces if p.file.manifest.operation == OVERWRITE), default=0)
     doubts = [*_same_name(name, files), *_unordered(name, pieces), *_last_writes(name, pieces)]
-    return TablePlan(name, tuple(pieces), floor, _indexes(files), tuple(doubts))
+    return TablePlan(name, tuple(pieces), floor, indexes, tuple(doubts))
 
 
 def _piece(file: FoundFile, slots: SlotSet) -> PlannedPiece:
@@ -181,19 +197,14 @@ def _same_name(name: str, files: Sequence[FoundFile]) -> list[str]:
 
 
 def _unordered(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
-    """Writes that ran at the same time: nothing says which of them was committed first."""
+    """Writes that began after the same commit: nothing says which of them was committed first."""
     began: dict[str, tuple[float, int]] = {}
-    ended: dict[str, float] = {}
     for piece in pieces:
         manifest = piece.file.manifest
         if not manifest.max_commit:
             began[manifest.write] = (manifest.began_at, piece.min_commit)
-            ended[manifest.write] = max(piece.file.changed_at, ended.get(manifest.write, 0.0))
     ordered = sorted(began, key=began.__getitem__)
-    beside = sum(
-        began[later][1] <= began[earlier][1] or ended[earlier] > began[later][0]
-        for earlier, later in pairwise(ordered)
-    )
+    beside = sum(began[later][1] <= began[earlier][1] for earlier, later in pairwise(ordered))
     if not beside:
         return []
     told = f"{beside} writes ran beside others, or were never committed; of rows that two of them wrote, the "

@@ -139,6 +139,7 @@ class Store:
         clock = clock or SystemClock()
         location = Location.of(arguments.place("uri", uri))
         if not location.exists():
+            location.check_not_bereft()
             raise StoreNotFound(
                 f"{shown(uri)} holds no elasticscan store; create one with Store.create or "
                 "`elasticscan create`",

@@ -145,3 +145,26 @@ def test_damage_needs_an_operator(shell: Shell, uri: str) -> None:
     code, out, _ = shell.run("verify", uri, "--json")
     assert code == 5
     assert len(json.loads(out)["damaged"]) == 1
+
+
+def test_adopt_says_where_a_missing_file_may_come_from(shell: Shell, uri: str) -> None:
+    first, second = sorted(Path(uri).glob("shards/s*/t1/*.arrow"))[:2]
+    trash = first.parents[1] / "trash" / "1" / "t1"
+    trash.mkdir(parents=True)
+    first.rename(trash / first.name)
+    second.unlink()
+    told = {line.split()[4]: line for line in shell.ok("adopt", uri).splitlines() if "which is gone" in line}
+    assert "gc` puts it back from the trash" in told[f"t1/{first.name}"]
+    assert "elasticscan repair OLD NEW" in told[f"t1/{second.name}"]
+    found = shell.json("adopt", uri)
+    assert found["in_trash"] == [[first.parts[-3], f"t1/{first.name}"]]
+    assert len(found["missing"]) == 2
+
+
+def test_a_repair_that_lost_something_ends_with_another_code(shell: Shell, uri: str, tmp_path: Path) -> None:
+    assert "t: 5,000 rows" in shell.ok("repair", uri, tmp_path / "whole")
+    next(Path(uri).glob("shards/s1/t1/*.arrow")).unlink()
+    for more in ((), ("--json",)):
+        code, out, err = shell.run("repair", uri, tmp_path / f"new{len(more)}", *more)
+        assert code == 5
+        assert "is gone" in out + err

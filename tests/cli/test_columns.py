@@ -52,3 +52,7 @@ def test_what_cannot_be_added_is_an_error_that_says_why(
     found, message = shell.fails("add-column", uri, *words)
     assert found == code
     assert told in message
+
+
+def test_help_shows_types_with_brackets(shell: Shell) -> None:
+    assert "timestamp[us]" in shell.ok("add-column", "--help")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +178,27 @@ def test_a_type_that_is_none_is_refused(shell: Shell, empty: str, tmp_path: Path
     code, told = shell.fails("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id", "--type", given)
     assert code == 2
     assert "--type" in told
+
+
+def test_a_key_that_the_table_does_not_have_is_an_error(shell: Shell, uri: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("id,name,value\n1,x,1.5\n")
+    for option in ("--primary-key", "--shard-key"):
+        code, told = shell.fails("load", uri, "t", tmp_path / "r.csv", option, "nope")
+        assert code == 2
+        assert f"{option} 'nope', but table 't' has 'id'" in told
+    shell.ok("load", uri, "t", tmp_path / "r.csv", "--primary-key", "id", "--shard-key", "id")
+
+
+@pytest.mark.parametrize(("ending", "times"), [(".csv", 12), (".csv.gz", 4)])
+def test_a_ragged_file_ends_a_process_with_an_error_and_no_signal(
+    uri: str, tmp_path: Path, ending: str, times: int
+) -> None:
+    whole = b"id,name,value\n" + b"".join(b"%d,name,0.5\n" % number for number in range(1_000_000))
+    cut = whole[: len(whole) // 3] + b"\n1,2,3,4,5\n" + whole[len(whole) // 3 :]
+    file = tmp_path / f"r{ending}"
+    file.write_bytes(gzip.compress(cut, 1) if ending.endswith("gz") else cut)
+    command = [sys.executable, "-m", "elasticscan.cli", "load", uri, "t", str(file)]
+    for _ in range(times):
+        ended = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        assert ended.returncode == 2, ended.stderr
+        assert b"ES_SCHEMA_MISMATCH" in ended.stderr

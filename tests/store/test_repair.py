@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import AlreadyExists, InvalidOption, StoreDamaged
+from elasticscan.base.errors import AlreadyExists, InvalidOption, StoreDamaged, StoreNotFound
 from elasticscan.store import Store, repair_store
 from elasticscan.store.repair_plan import FoundFile, plan_repair
 from elasticscan.topology import Manifest, Seal, SlotSet
@@ -155,6 +156,136 @@ def test_files_of_another_store_stay_out(tmp_path: Path) -> None:
         assert rows_in(store) == oracle
 
 
+# ------------------------------------------------------------------------- with what the catalog knows
+
+
+def three_writes(place: Path) -> list[Path]:
+    """A store of one shard with three writes of 100 rows each; their files, oldest first."""
+    files: list[Path] = []
+    with Store.create(place, ["a"], tablets=1, slots=8) as store:
+        store.create_table("t", SCHEMA, ["id"])
+        for number in range(3):
+            write(store, {}, list(range(100 * number, 100 * number + 100)), "x")
+            now = set((place / "shards" / "a" / "t1").glob("*.arrow"))
+            files += now - set(files)
+    return files
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_file_that_is_gone_is_named_by_what_the_catalog_knows(tmp_path: Path, cut: bool) -> None:
+    file = three_writes(tmp_path / "old")[1]
+    if cut:
+        file.write_bytes(file.read_bytes()[:-100])
+    else:
+        file.unlink()
+    report = repair_store(tmp_path / "old", tmp_path / "new")
+    (lost,) = report.lost
+    assert lost.startswith("table 't': all 100 rows in slots 0-8, of commits 3 to 3")
+    assert file.name in lost
+    assert ("is gone" in lost) == (not cut)
+    assert (report.tables, report.doubts) == ({"t": 200}, [])
+
+
+def test_a_shard_that_is_gone_is_named_wherever_it_was(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "old", {"a": str(tmp_path / "far"), "b": str(tmp_path / "off")}) as store:
+        store.create_table("t", SCHEMA, ["id"])
+        write(store, {}, list(range(100)), "x")
+    shutil.rmtree(tmp_path / "off")
+    report = repair_store(tmp_path / "old", tmp_path / "new")
+    assert any("shard 'b'" in text for text in report.lost)
+    assert any(text.startswith("table 't': all ") and "'b' is gone" in text for text in report.lost)
+    assert 0 < report.tables["t"] < 100
+
+
+def test_without_a_catalog_it_is_said_that_missing_files_are_not_noticed(tmp_path: Path) -> None:
+    first, cut, gone = three_writes(tmp_path / "old")
+    gone.unlink()
+    cut.write_bytes(cut.read_bytes()[:-100])
+    assert first.exists()
+    (tmp_path / "old" / "catalog.db").write_bytes(b"")
+    report = repair_store(tmp_path / "old", tmp_path / "new")
+    (lost,) = report.lost
+    assert lost.startswith("table 't': a file whose footer cannot be read")
+    assert any("gone altogether are not noticed" in text for text in report.doubts)
+
+
+def test_what_was_dropped_or_never_committed_stays_away(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    three_writes(old)
+    with Store.open(old) as store:
+        store.create_table("gone", SCHEMA, ["id"])
+        store.write("gone", pa.table({"id": [1], "v": ["x"], "n": [1]}, SCHEMA))
+        store.drop_table("gone")
+        store.create_table("empty", SCHEMA, ["id"])
+        store.create_index("t", "by_n", ["n"])
+        store.drop_index("t", "by_n")
+        shutil.copytree(old, tmp_path / "beside")
+    # A write to a copy, whose file is brought here: this catalog never heard of it.
+    with Store.open(tmp_path / "beside") as beside:
+        before = set((tmp_path / "beside" / "shards" / "a" / "t1").glob("*.arrow"))
+        beside.write("t", pa.table({"id": [7], "v": ["never"], "n": [7]}, SCHEMA))
+    (strange,) = set((tmp_path / "beside" / "shards" / "a" / "t1").glob("*.arrow")) - before
+    shutil.copy(strange, old / "shards" / "a" / "t1")
+    report = repair_store(old, tmp_path / "new")
+    assert (report.tables, report.lost) == ({"t": 300}, [])
+    assert ["1 files of writes" in report.doubts[0], "'empty'" in report.doubts[1]] == [True, True]
+    assert len(report.doubts) == 2
+    with Store.open(tmp_path / "new") as store:
+        assert (rows_in(store)[7], store.indexes("t")) == (("x 7", 7), ())
+
+
+def test_a_catalog_that_is_older_than_the_files_is_not_believed(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    three_writes(old)
+    shutil.copy(old / "catalog.db", tmp_path / "backup.db")
+    with Store.open(old) as store:
+        write(store, {}, list(range(300, 350)), "later")
+    shutil.copy(tmp_path / "backup.db", old / "catalog.db")
+    report = repair_store(old, tmp_path / "new")
+    assert report.tables == {"t": 350}
+    assert any("older than the files" in text for text in report.doubts)
+
+
+def test_times_of_files_do_not_count(tmp_path: Path) -> None:
+    for file in three_writes(tmp_path / "old"):
+        os.utime(file, (4e9, 4e9))
+    (tmp_path / "old" / "catalog.db").unlink()
+    report = repair_store(tmp_path / "old", tmp_path / "new")
+    assert not any("beside" in text for text in report.doubts)
+
+
+@pytest.mark.parametrize("into", ["old/x", "old/shards/a/x", ".", "link/x"])
+def test_a_store_is_not_made_in_the_damaged_one_nor_around_it(tmp_path: Path, into: str) -> None:
+    three_writes(tmp_path / "all" / "old")
+    (tmp_path / "all" / "link").symlink_to(tmp_path / "all" / "old")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InvalidOption, match="one in the other"):
+        repair_store(tmp_path / "all" / "old", tmp_path / "all" / into)
+    assert before == sorted(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("left", ["marker", "files", "both"])
+def test_whoever_lost_a_catalog_is_sent_to_repair(tmp_path: Path, left: str) -> None:
+    old = tmp_path / "old"
+    three_writes(old)
+    (old / "catalog.db").write_bytes(b"")
+    for attempt in (lambda: Store.open(old), lambda: Store.create(old, ["z"])):
+        with pytest.raises(StoreDamaged, match=r"elasticscan repair .* NEW"):
+            attempt()
+    (old / "catalog.db").write_bytes(b"no database at all" * 1_000)
+    with pytest.raises(StoreDamaged, match="elasticscan repair OLD NEW"):
+        Store.open(old)
+    (old / "catalog.db").unlink()
+    if left == "marker":
+        shutil.rmtree(old / "shards" / "a" / "t1")
+    elif left == "files":
+        (old / "shards" / "a" / "elasticscan-shard").unlink()
+    for attempt in (lambda: Store.open(old), lambda: Store.create(old, ["z"])):
+        with pytest.raises(StoreNotFound, match=r"elasticscan repair .* NEW"):
+            attempt()
+    assert not (old / "catalog.db").exists()
+
+
 # ------------------------------------------------------------------------------------ the plan alone
 
 
@@ -186,8 +317,7 @@ def found(path: str, after: int, began: float, **changes: object) -> FoundFile:
         tombstones=0,
     )
     root = int(changes.pop("root", 0))  # type: ignore[call-overload]
-    changed_at = float(changes.pop("changed_at", began))  # type: ignore[arg-type]
-    return FoundFile(root, replace(manifest, **changes), Seal(1, 1, 1), changed_at)  # type: ignore[arg-type]
+    return FoundFile(root, replace(manifest, **changes), Seal(1, 1, 1))  # type: ignore[arg-type]
 
 
 def test_writes_that_ran_at_the_same_time_are_told() -> None:
@@ -195,10 +325,9 @@ def test_writes_that_ran_at_the_same_time_are_told() -> None:
     assert plan is not None
     assert [piece.min_commit for piece in plan.tables[0].pieces] == [2, 3]
     assert not any("beside" in text for text in plan.tables[0].doubts)
-    for other in (found("b", 1, 11.0), found("b", 2, 11.0)):
-        plan = plan_repair([found("a", 1, 10.0, changed_at=12.0), other])
-        assert plan is not None
-        assert any("beside" in text for text in plan.tables[0].doubts)
+    plan = plan_repair([found("a", 1, 10.0), found("b", 1, 11.0)])
+    assert plan is not None
+    assert any("beside" in text for text in plan.tables[0].doubts)
 
 
 def test_what_a_compaction_replaced_does_not_count() -> None:
