@@ -9,9 +9,9 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
-from elasticscan.base.errors import StoreDamaged
+from elasticscan.base.errors import StoreDamaged, StoreTooNew
 from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.catalog.believed_time import Belief, Times, look
@@ -119,7 +119,11 @@ class StateTx:
 
     def _state(self, name: str) -> Any:
         if self._state_row is None:
-            rows = self._rows.select(store_state)
+            try:
+                rows = self._rows.select(store_state)
+            except StoreDamaged:
+                self._check_format()  # a newer release may keep other digests
+                raise
             if len(rows) != 1:
                 raise damaged(f"the store's state has {len(rows)} rows")
             (self._state_row,) = rows
@@ -127,6 +131,15 @@ class StateTx:
             if row.versions_digest != versions_digest(row.layout, row.last_commit):
                 raise damaged("the store's versions are not those that were written")
         return self._changed[name] if name in self._changed else getattr(self._state_row, name)
+
+    def _check_format(self) -> None:
+        found = self._sql.execute(select(store_state.c.format_version)).scalar()
+        if isinstance(found, int) and found == FORMAT_VERSION + 1:
+            raise StoreTooNew(
+                "a newer release has brought the store to a newer format since it was opened; "
+                "upgrade elasticscan",
+                known=FORMAT_VERSION,
+            )
 
     def _set(self, **new: Any) -> None:
         self._state("id")

@@ -70,9 +70,8 @@ class Mover:
         On any error the move is undone: the source goes on serving, the copy is removed. If the catalog
         stays away meanwhile, whoever resumes moves does that, once the owner has retired.
         """
-        with self._context.catalog.reading() as tx:
-            tablet = tx.tablet(plan.tablet)
-        move = _Progress(plan, tablet, Phase.PLANNED, copies=[])
+        move = _Progress(plan, self._look_up(plan), Phase.PLANNED, copies=[])
+        tablet = move.tablet
         try:
             if tablet.shard != plan.source:
                 raise InvalidTopologyChange(
@@ -86,6 +85,14 @@ class Mover:
                 raise
         except BaseException:
             self._undo(move)
+            raise
+
+    def _look_up(self, plan: MovePlan) -> Tablet:
+        try:
+            with self._context.catalog.reading() as tx:
+                return tx.tablet(plan.tablet)
+        except BaseException:
+            self._end(plan, lambda _: False)  # nothing was begun
             raise
 
     def _copy_and_switch(self, move: _Progress) -> None:
@@ -201,21 +208,27 @@ class Mover:
         """
         if move.phase is Phase.TARGET_SERVES:
             return True
+        switched = self._end(move.plan, lambda tx: _has_switched(tx, move))
+        if switched is False:
+            discard([copied.staged for _, copied in move.copies or ()], self._context.disk_of)
+        return bool(switched)
+
+    def _end(self, plan: MovePlan, has_switched: Callable[[Tx], bool]) -> bool | None:
+        """End a move that failed, as soon as the catalog can be asked.
+
+        Returns whether it went through all the same; None when nobody knows.
+        """
         for wait in (*UNDO_WAITS_SECONDS, None):
             try:
                 with self._context.catalog.writing() as tx:
-                    ended = tx.advance_move(move.plan.tablet, self.owner, Event.FAILED)
-                    switched = ended is None and _has_switched(tx, move)
+                    ended = tx.advance_move(plan.tablet, self.owner, Event.FAILED)
+                    return ended is None and has_switched(tx)
             except TryAgain:
                 if wait is not None:
                     self._context.clock.sleep(wait)
             except ElasticScanError:
-                return False
-            else:
-                if not switched:
-                    discard([copied.staged for _, copied in move.copies or ()], self._context.disk_of)
-                return switched
-        return False
+                return None
+        return None
 
 
 def _has_switched(tx: Tx, move: _Progress) -> bool:
