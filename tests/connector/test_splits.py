@@ -92,7 +92,7 @@ def test_there_are_never_more_parts_than_slots() -> None:
 
 def test_a_fragment_weighs_on_the_slots_it_speaks_for() -> None:
     slots = SlotSet.of([(0, 2), (6, 8)])
-    fragment = Fragment(1, 1, 1, "p", slots, 4, 400, True, 0, False, 0, 1, 1)
+    fragment = Fragment(1, 1, 1, "p", slots, 4, 400, True, 0, False, 0, 0, 1, 1)
     assert slot_bytes([fragment, fragment], 8).tolist() == [200, 200, 0, 0, 0, 0, 200, 200]
 
 
