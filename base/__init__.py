@@ -14,8 +14,6 @@ order keys  Values as bytes whose plain comparison is the order of the values. A
             shard means the same at any other: on this, scanning across moves rests.
 limits      Every default and bound, with its unit in its name, and the one rule for names.
 redaction   URIs without their passwords; every error's text and fields go through it.
-forks       Locks that a forked child finds open, and a gate for work that a fork waits for.
-redaction   Passwords taken out of URIs and texts before anybody sees them; `showing` cuts what is long.
 clock       Time behind a protocol of two methods, with a twin that tests turn by hand.
 forks       Locks that a forked child finds open, and a gate at which a fork waits for work that
             must not be cut in two.
