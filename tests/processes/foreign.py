@@ -165,7 +165,7 @@ def handed_on(store: Store, _number: int) -> None:
 
 def abandoned(store: Store, _number: int) -> None:
     """Scans begun here and thrown away half read in other threads, also by the garbage collector."""
-    begun = [iter(some_scan(store)) for _ in range(40)]
+    begun = [some_scan(store).batches() for _ in range(40)]
     for pages in begun:
         next(pages)
     circles: list[list[object]] = [[pages] for pages in begun[::2]]

@@ -544,6 +544,16 @@ def one_bit_of_a_path_in_the_catalog_costs_no_file(place: Path) -> None:
 
 
 @scenario
+def a_file_that_somebody_renamed_is_not_garbage(place: Path) -> None:
+    with made(place) as store:
+        original = sorted(everything_alive(store))[0]
+        renamed = original.with_name("f" * 32 + ".arrow")
+        original.rename(renamed)
+        found = store.collect_garbage(0, share=1.0, trash_seconds=0)
+        assert renamed.exists(), found.decisions
+
+
+@scenario
 def a_file_that_another_store_wrote_is_not_garbage(place: Path) -> None:
     with made(place / "one") as one, made(place / "two") as two:
         mine = files(root(one, "a"))
