@@ -9,7 +9,7 @@ SHELL := /bin/sh
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := base topology catalog storage reader store connector cli
+PACKAGES := $(shell sed -n 's/^"elasticscan[.a-z]*" = "\(.*\)"$$/\1/p' pyproject.toml)
 SOURCES := $(sort $(shell find $(PACKAGES) -name '*.py' -o -name py.typed) pyspark_elasticscan.py)
 UV := $(shell command -v uv 2>/dev/null)
 

@@ -24,7 +24,7 @@ from elasticscan.catalog.believed_time import next_commit_time
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.catalog.tables import COMMITS, OVERWRITES, commits, leases, tables
-from elasticscan.topology import StagedFragment, TableInfo
+from elasticscan.metadata import StagedFragment, TableInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,18 @@ from elasticscan.base.errors import AlreadyExists, IndexNotFound, WriteConflict
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.placement import PlacementTx
 from elasticscan.catalog.tables import condemned, fragments, histograms, index_runs, indexes, statistics
-from elasticscan.topology import (
+from elasticscan.metadata import (
     Fragment,
     FragmentStatistics,
     IndexInfo,
     IndexRun,
     KeyHistogram,
-    SlotSet,
     StagedFragment,
     StagedRun,
     unpack_histogram,
     unpack_statistics,
 )
+from elasticscan.topology import SlotSet
 
 # As many values as one statement may ask for.
 _AT_ONCE = 500

@@ -10,7 +10,6 @@ from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.cli import (
-    changes,
     columns,
     demo,
     explaining,
@@ -22,6 +21,7 @@ from elasticscan.cli import (
     stores,
     upkeep,
 )
+from elasticscan.cli import topology as changes
 from elasticscan.cli.options import wants_json
 from elasticscan.cli.output import report_error
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
-from elasticscan.reader import Cursor, Cursors, PageRequest
-from elasticscan.store import Store
-from elasticscan.store.shards import LocalShards
+from elasticscan.protocol import Cursor, Cursors, PageRequest
+from elasticscan.store import LocalShards, Store
 from elasticscan.topology import SlotSet
 
 

@@ -10,8 +10,8 @@ from rich.table import Table as Listing
 
 from elasticscan.cli.options import Json, Table, Uri, names_of
 from elasticscan.cli.output import console, print_json, progress, say, size
+from elasticscan.metadata import SORTED
 from elasticscan.store import Store
-from elasticscan.topology import SORTED
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The index's name.")]
 

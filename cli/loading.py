@@ -14,9 +14,9 @@ from elasticscan.base.errors import InvalidOption, TableNotFound
 from elasticscan.cli.files import CsvRules, kind_of, read_batches, schema_of
 from elasticscan.cli.options import Json, Table, Uri, names_of
 from elasticscan.cli.output import print_json, progress, say
+from elasticscan.metadata import TableInfo
 from elasticscan.storage import conform
 from elasticscan.store import Store, reserve_table, write
-from elasticscan.topology import TableInfo
 
 
 def load(

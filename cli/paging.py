@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from elasticscan.store import Page, Scan, Store
-from elasticscan.store.scan import end_lease as end_scan_lease
+from elasticscan.store import end_lease as end_scan_lease
 
 
 def first_pages(store: Store, scan: Scan, rows: int | None, pages: int | None) -> Iterator[Page]:

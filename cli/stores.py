@@ -15,8 +15,7 @@ from elasticscan.cli.options import Json, Uri, seconds_of, shards_of
 from elasticscan.cli.output import console, print_json, say, size
 from elasticscan.cli.picture import picture, tablet_listing
 from elasticscan.cli.streams import NO_STREAMS, stream_listing
-from elasticscan.store import Store
-from elasticscan.store.streams import streams_of
+from elasticscan.store import Store, streams_of
 
 
 def create(

@@ -65,9 +65,9 @@ take conditions and columns out of queries, `stream_log` logs micro-batches, `so
 `access` opens stores in tasks.
 """
 
-from elasticscan.connector.catalog import Catalog, TableRead
 from elasticscan.connector.source import ElasticScanSource, attach, register
-from elasticscan.connector.stream_log import StreamLog
+from elasticscan.connector.sql.attached import Catalog, TableRead
+from elasticscan.connector.streams.log import StreamLog
 
 # The name under which Spark looks for a source in modules called `pyspark_...`.
 DefaultSource = ElasticScanSource

@@ -27,9 +27,9 @@ from elasticscan.base.errors import ColumnNotFound, InvalidOption, SchemaMismatc
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.connector.conversion import FromSpark
+from elasticscan.metadata import TableInfo
 from elasticscan.storage import DELETED, check_keys_filled, conform
 from elasticscan.store import tombstones_of
-from elasticscan.topology import TableInfo
 
 CHANGE, VERSION, TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 _DELETE, _PASSED_OVER = "delete", "update_preimage"

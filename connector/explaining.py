@@ -7,9 +7,8 @@ import math
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from elasticscan.reader import Candidate
-from elasticscan.store import Scan, Store
-from elasticscan.store.scan import end_lease
+from elasticscan.optimizer import Candidate
+from elasticscan.store import Scan, Store, end_lease
 
 EXPLANATION = pa.schema(
     [

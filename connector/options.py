@@ -16,7 +16,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, MAX_PAGE_ROWS, NAME_PATTERN
 from elasticscan.base.showing import brief
 from elasticscan.catalog import Txn
-from elasticscan.store.location import FROM_ENVIRONMENT, resolved
+from elasticscan.store import FROM_ENVIRONMENT, resolved
 
 DEFAULT_SPLIT_BYTES = 512 << 20
 

@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
 from elasticscan.base.errors import UsageError
 from elasticscan.connector.options import Options
 from elasticscan.connector.reading import ElasticScanReader
-from elasticscan.reader import Predicate
+from elasticscan.filters import Predicate
 from elasticscan.store import Store
 
 _COMPARISONS: dict[type[Filter], str] = {

@@ -17,15 +17,14 @@ from elasticscan.base.errors import (
     SnapshotNotFound,
 )
 from elasticscan.base.hashing import slots_of
-from elasticscan.connector.access import opened
 from elasticscan.connector.conversion import ToSpark, match_columns, spark_schema
 from elasticscan.connector.explaining import EXPLANATION, Explained, explanation
+from elasticscan.connector.open_stores import opened
 from elasticscan.connector.options import Options
 from elasticscan.connector.splits import KINDS, Part, cut, most_index_parts, slot_bytes
-from elasticscan.reader import ContinuationKey
-from elasticscan.store import Scan, Store, restrict_key
-from elasticscan.store.changes import feed_fields
-from elasticscan.topology import TableInfo
+from elasticscan.metadata import TableInfo
+from elasticscan.protocol import ContinuationKey
+from elasticscan.store import Scan, Store, feed_fields, restrict_key
 
 SHARD_COLUMN, SLOT_COLUMN = "_shard", "_slot"
 _METADATA = pa.schema(

@@ -13,9 +13,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.connector.access import opened
-from elasticscan.connector.catalog import Catalog
-from elasticscan.connector.change_feed import ChangeFeedReader
+from elasticscan.connector.open_stores import opened
 from elasticscan.connector.options import (
     Options,
     check_for_batch,
@@ -26,10 +24,12 @@ from elasticscan.connector.options import (
 )
 from elasticscan.connector.pushdown import PushdownReader
 from elasticscan.connector.reading import ElasticScanReader, offered_schema
+from elasticscan.connector.sql.attached import Catalog
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
-from elasticscan.connector.streaming import ElasticScanStreamReader
+from elasticscan.connector.streams.changes import ChangeFeedReader
+from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.connector.writing import ElasticScanWriter
-from elasticscan.reader import Predicate
+from elasticscan.filters import Predicate
 from elasticscan.store import Store
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from elasticscan.topology import Fragment, Placement, SlotSet
+from elasticscan.metadata import Fragment
+from elasticscan.topology import Placement, SlotSet
 
 BASE, VIRTUAL, MIXED = "base-shard scan", "virtual scan", "mixed scan"
 KINDS = (BASE, VIRTUAL, MIXED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from elasticscan.connector.sql_plan import Plan, Scan
+from elasticscan.connector.sql.plan import Plan, Scan
 
 
 def explained(plan: Plan, snapshot: int, totals: Mapping[str, int]) -> str:

@@ -35,7 +35,7 @@ from elasticscan.catalog import Txn
 from elasticscan.connector.options import Options
 from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.connector.writing import StagedMessage, TableWriter, ours
-from elasticscan.topology import StagedFragment
+from elasticscan.metadata import StagedFragment
 
 _QUERY_ID = "sql.streaming.queryId"
 

@@ -21,14 +21,15 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import Txn
-from elasticscan.connector.access import opened
 from elasticscan.connector.conversion import FromSpark, arrow_schema
 from elasticscan.connector.deletions import deletions_of
+from elasticscan.connector.open_stores import opened
 from elasticscan.connector.options import Options
 from elasticscan.connector.spark_tables import check_not_for_a_spark_table
+from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage import check_keys_filled, conform, discard
 from elasticscan.store import Store, check_no_key_twice, publish, reserve_table, stage
-from elasticscan.topology import SlotSet, StagedFragment, TableInfo
+from elasticscan.topology import SlotSet
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(StagedFragment))
 

@@ -9,9 +9,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from elasticscan.protocol import (
+    ChangeSpan,
+    Cursors,
+    IndexOrder,
+    PageRequest,
+    PageRows,
+    Placements,
+    Shards,
+    slots_of,
+)
 from elasticscan.reader.coverage import Coverage
-from elasticscan.reader.cursor import Accepted, Cursors, ShardRead, accept_page, plan_read, slots_of
-from elasticscan.reader.protocol import ChangeSpan, IndexOrder, PageRequest, PageRows, Placements, Shards
+from elasticscan.reader.cursor import Accepted, ShardRead, accept_page, plan_read
 from elasticscan.topology import Placement, SlotSet
 
 

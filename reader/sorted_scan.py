@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.value_keys import encode_values, sort_codes, turned
+from elasticscan.protocol import Cursor, Cursors, Placements, Shards, merge, slots_of
 from elasticscan.reader.coverage import Coverage
-from elasticscan.reader.cursor import Cursor, Cursors, accept_page, merge, plan_lowest, slots_of
-from elasticscan.reader.protocol import Placements, Shards
+from elasticscan.reader.cursor import accept_page, plan_lowest
 from elasticscan.reader.scan import ScannedPage, ScanPlan, ScanStats, settled
 from elasticscan.topology import SlotSet
 

@@ -26,7 +26,7 @@ TESTED_WITH = ("pytest", "pytest-timeout", "hypothesis", "duckdb", "polars", "de
 SPARK = ("pyspark",)
 TESTS = (
     *("tests/base", "tests/catalog", "tests/topology"),
-    *("tests/reader/test_predicate.py", "tests/reader/test_keys.py", "tests/reader/test_access.py"),
+    *("tests/filters/test_predicate.py", "tests/protocol/test_keys.py", "tests/optimizer/test_binding.py"),
     *("tests/storage/test_conform.py", "tests/storage/test_disk.py", "tests/store/test_scenarios.py"),
     *("tests/cli/test_stores.py", "tests/cli/test_loading.py", "tests/cli/test_explain.py"),
     *("tests/processes/test_foreign_threads.py", "tests/processes/test_forks.py"),

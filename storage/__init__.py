@@ -44,7 +44,7 @@ Left out: which fragments exist and which commits they belong to (`elasticscan.c
 """
 
 from elasticscan.storage.batch_cache import BatchCache
-from elasticscan.storage.changes import (
+from elasticscan.storage.changes.pages import (
     CHANGE_TYPE,
     COMMIT_VERSION,
     DELETE,
@@ -68,8 +68,8 @@ from elasticscan.storage.fragment import (
     fragment_schema,
     is_fragment_path,
 )
-from elasticscan.storage.index_pages import IndexPage, IndexSource, read_index_page
-from elasticscan.storage.index_run import RUN_COLUMNS, RunReader, build_runs, run_columns
+from elasticscan.storage.indexes.pages import IndexPage, IndexSource, read_index_page
+from elasticscan.storage.indexes.run import RUN_COLUMNS, RunReader, build_runs, run_columns
 from elasticscan.storage.ingest import (
     Hashing,
     Ingest,

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import InvalidKey
 from elasticscan.base.limits import BATCH_ROWS
+from elasticscan.metadata import Fragment, Origin, StagedFragment
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import (
     COMMIT,
@@ -22,7 +23,7 @@ from elasticscan.storage.fragment import (
 from elasticscan.storage.merge import Array, Run, Versions, windows
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import Bounds, Interval
-from elasticscan.topology import Fragment, Origin, SlotSet, StagedFragment
+from elasticscan.topology import SlotSet
 
 
 @dataclass(frozen=True, slots=True)

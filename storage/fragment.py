@@ -26,20 +26,12 @@ from pyarrow import ipc
 from elasticscan.base.errors import FragmentDamaged, UsageError
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.base.order_keys import encode_row
+from elasticscan.metadata import FRAGMENT, Manifest, Origin, Seal, StagedFragment, TableInfo, pack_statistics
 from elasticscan.storage.batch_cache import BatchCache
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.sealed_file import SealedFile, SealingSink
 from elasticscan.storage.statistics import StatisticsCollector
-from elasticscan.topology import (
-    FRAGMENT,
-    Manifest,
-    Origin,
-    Seal,
-    SlotSet,
-    StagedFragment,
-    TableInfo,
-    pack_statistics,
-)
+from elasticscan.topology import SlotSet
 
 SLOT, COMMIT, DELETED = "_slot", "_commit", "_deleted"
 SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED)

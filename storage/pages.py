@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.order_keys import encode_row
+from elasticscan.metadata import Fragment, TableInfo
 from elasticscan.storage.fragment import SLOT, FragmentReader
 from elasticscan.storage.merge import Run, windows
 from elasticscan.storage.view import Bounds, Interval, View
-from elasticscan.topology import Fragment, SlotSet, TableInfo
+from elasticscan.topology import SlotSet
 
 OpenFragment = Callable[[Fragment, tuple[str, ...]], FragmentReader]
 MayMatch = Callable[[Fragment, int | None], bool]

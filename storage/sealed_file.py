@@ -32,8 +32,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import FragmentDamaged, ShardUnavailable
+from elasticscan.metadata import Manifest, Seal
 from elasticscan.storage.disk import Disk, OpenFile
-from elasticscan.topology import Manifest, Seal, SlotSet
+from elasticscan.topology import SlotSet
 
 SEGMENT_BYTES = 64 << 10
 SMALL_FILE_BYTES = 2 * SEGMENT_BYTES  # read at once when it is opened

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.value_keys import NULL, can_be_encoded, encode_value, sort_codes, successor
-from elasticscan.topology import KEY_BYTES, Block, ColumnStatistics, FragmentStatistics, KeyHistogram
+from elasticscan.metadata import KEY_BYTES, Block, ColumnStatistics, FragmentStatistics, KeyHistogram
 
 SAMPLE_ROWS = 4_096
 HISTOGRAM_STEPS = 64

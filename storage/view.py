@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from elasticscan.topology import Fragment
+from elasticscan.metadata import Fragment
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,21 +34,31 @@ How the parts work together, operation by operation, and what each conflicts wit
 """
 
 from elasticscan.store.adoption import Adopted
+from elasticscan.store.changes import ChangeScan, feed_fields, rows_by_slot
 from elasticscan.store.collector import Collected
+from elasticscan.store.context import Context
 from elasticscan.store.definitions import define_table, reserve_table
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import Action, Decision
-from elasticscan.store.repair import RepairReport, repair_store
-from elasticscan.store.scan import Page, Scan, restrict_key
+from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, resolved
+from elasticscan.store.repair.rebuild import RepairReport, repair_store
+from elasticscan.store.scan import Page, Scan, end_lease, keep_lease, restrict_key
+from elasticscan.store.shards import LocalShards
 from elasticscan.store.store import Store
+from elasticscan.store.streams import streams_of
 from elasticscan.store.writer import check_no_key_twice, publish, stage, tombstones_of, write
 
 __all__ = [
+    "CATALOG_FILE",
+    "FROM_ENVIRONMENT",
     "Action",
     "Adopted",
+    "ChangeScan",
     "Collected",
+    "Context",
     "Decision",
     "Elasticity",
+    "LocalShards",
     "OnProgress",
     "Page",
     "RepairReport",
@@ -56,11 +66,17 @@ __all__ = [
     "Store",
     "check_no_key_twice",
     "define_table",
+    "end_lease",
+    "feed_fields",
+    "keep_lease",
     "publish",
     "repair_store",
     "reserve_table",
+    "resolved",
     "restrict_key",
+    "rows_by_slot",
     "stage",
+    "streams_of",
     "tombstones_of",
     "write",
 ]

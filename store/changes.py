@@ -14,11 +14,14 @@ import pyarrow as pa
 
 from elasticscan.base.errors import ChangesExpired
 from elasticscan.catalog import Tx
-from elasticscan.reader import ChangeSpan, Cursor, Predicate, ScanPlan, ScanStats, drive
+from elasticscan.filters import Predicate
+from elasticscan.metadata import TableInfo
+from elasticscan.protocol import ChangeSpan, Cursor
+from elasticscan.reader import ScanPlan, ScanStats, drive
 from elasticscan.storage import CHANGE_TYPE, COMMIT_VERSION, Bounds, slot_counts
 from elasticscan.store.context import Context
 from elasticscan.store.shards import CatalogPlacements, LocalShards
-from elasticscan.topology import SlotSet, TableInfo
+from elasticscan.topology import SlotSet
 
 COMMIT_TIMESTAMP = "_commit_timestamp"
 _STAMP = pa.timestamp("us", tz="UTC")

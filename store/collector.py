@@ -20,12 +20,13 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import TRASH_SECONDS
 from elasticscan.catalog import DroppedFile
+from elasticscan.metadata import Manifest
 from elasticscan.storage import Disk, read_manifest
 from elasticscan.store.aliases import Place, place_of
 from elasticscan.store.context import Context
 from elasticscan.store.garbage import Action, Decision, Plan, Rules, Shelf, in_question, plan
 from elasticscan.store.roots import MARK, read_mark
-from elasticscan.topology import Manifest, Shard
+from elasticscan.topology import Shard
 
 BATCH_FILES = 256
 

@@ -20,6 +20,18 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.catalog import Catalog, StoreInfo, Tx
+from elasticscan.metadata import (
+    Fragment,
+    FragmentStatistics,
+    IndexInfo,
+    IndexRun,
+    KeyHistogram,
+    Origin,
+    StagedFragment,
+    Stretch,
+    TableInfo,
+    epochs_in,
+)
 from elasticscan.storage import (
     BatchCache,
     Disk,
@@ -33,21 +45,7 @@ from elasticscan.storage import (
 from elasticscan.store.location import Location
 from elasticscan.store.roots import Claims, Mark, Marker, advance_mark, check_mark, check_marker, read_mark
 from elasticscan.store.sealing import StoreSealer
-from elasticscan.topology import (
-    Fragment,
-    FragmentStatistics,
-    IndexInfo,
-    IndexRun,
-    KeyHistogram,
-    Origin,
-    Placement,
-    Shard,
-    StagedFragment,
-    Stretch,
-    TableInfo,
-    Topology,
-    epochs_in,
-)
+from elasticscan.topology import Placement, Shard, Topology
 
 OPEN_FRAGMENTS = 256
 

@@ -16,10 +16,10 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import check_name
 from elasticscan.base.showing import brief
+from elasticscan.metadata import TableInfo
 from elasticscan.storage import check_definition, check_works, stored_schema
 from elasticscan.store import arguments
 from elasticscan.store.context import Context
-from elasticscan.topology import TableInfo
 
 COMPRESSIONS = (None, "lz4", "zstd")
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from elasticscan.base.limits import GC_FEW_FILES, GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
+from elasticscan.metadata import Manifest
 from elasticscan.storage import is_fragment_path
-from elasticscan.topology import Manifest
 
 TRASH = "trash"
 UNMARKED = (

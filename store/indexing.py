@@ -27,9 +27,9 @@ from elasticscan.base.resources import starting_threads
 from elasticscan.base.showing import brief
 from elasticscan.base.value_keys import check_index_type
 from elasticscan.catalog import Tx
+from elasticscan.metadata import INDEX_KINDS, Fragment, IndexInfo, StagedFragment, StagedRun, TableInfo
 from elasticscan.storage import RUN_COLUMNS, Disk, build_runs
 from elasticscan.store.context import Context
-from elasticscan.topology import INDEX_KINDS, Fragment, IndexInfo, StagedFragment, StagedRun, TableInfo
 
 # Called with (rows of fragments that have their runs, rows of all fragments).
 OnIndexed = Callable[[int, int], None]

@@ -14,23 +14,15 @@ import pyarrow as pa
 from elasticscan.base.errors import ColumnNotFound, InvalidOption, ScanFinished, ScanInUse, TableChanged
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Tx
-from elasticscan.reader import (
-    Choice,
-    ContinuationKey,
-    Cursor,
-    Cursors,
-    Predicate,
-    ScannedPage,
-    ScanPlan,
-    ScanStats,
-    drive,
-    drive_sorted,
-    slots_of,
-)
-from elasticscan.store.access import Access, Wish, access_of, choose_access
+from elasticscan.filters import Predicate
+from elasticscan.metadata import TableInfo
+from elasticscan.optimizer import Choice
+from elasticscan.protocol import ContinuationKey, Cursor, Cursors, slots_of
+from elasticscan.reader import ScannedPage, ScanPlan, ScanStats, drive, drive_sorted
+from elasticscan.store.access_paths import Access, Wish, access_of, choose_access
 from elasticscan.store.context import Context
 from elasticscan.store.shards import CatalogPlacements, LocalShards
-from elasticscan.topology import SlotSet, TableInfo, Topology
+from elasticscan.topology import SlotSet, Topology
 
 # Pages renew a lease when half of it is over; one with more than this left needs nothing before.
 FRESH_LEASE = 0.75

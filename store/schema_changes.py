@@ -19,9 +19,9 @@ import pyarrow as pa
 from elasticscan.base.errors import AlreadyExists, InvalidOption, SchemaMismatch
 from elasticscan.base.showing import brief
 from elasticscan.catalog import Tx
+from elasticscan.metadata import TableInfo
 from elasticscan.storage import check_definition, check_works, stored_schema
 from elasticscan.store.context import Context
-from elasticscan.topology import TableInfo
 
 
 def add_columns(context: Context, name: str, fields: Any) -> TableInfo:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from elasticscan.base.clock import Clock
 from elasticscan.base.limits import SECRETS_SECONDS
 from elasticscan.catalog import Catalog
-from elasticscan.reader import ContinuationKey, Sealer
+from elasticscan.protocol import ContinuationKey, Sealer
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticscan.base.errors import FragmentDamaged
-from elasticscan.reader import ChangeSpan, Cursor, IndexOrder, PageRequest, PageRows
+from elasticscan.metadata import Fragment
+from elasticscan.protocol import ChangeSpan, Cursor, IndexOrder, PageRequest, PageRows
 from elasticscan.storage import (
     Bounds,
     ChangeRange,
@@ -21,7 +22,7 @@ from elasticscan.storage import (
     read_page,
 )
 from elasticscan.store.context import Context, TableState
-from elasticscan.topology import Fragment, Placement
+from elasticscan.topology import Placement
 
 
 class CatalogPlacements:

@@ -7,10 +7,11 @@ from typing import Any
 
 from elasticscan.base.errors import CatalogOutdated, OperatorNeeded
 from elasticscan.base.redaction import shown
+from elasticscan.metadata import Fragment, TableInfo
 from elasticscan.store import upkeep
 from elasticscan.store.context import Context
 from elasticscan.store.streams import streams_in
-from elasticscan.topology import Fragment, Placement, Shard, TableInfo
+from elasticscan.topology import Placement, Shard
 
 MOST_MERGED_ROWS = 5_000_000
 

@@ -26,10 +26,12 @@ from elasticscan.base.limits import (
 )
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import KEYS, Catalog, Commit, NewStore
-from elasticscan.reader import ContinuationKey, Predicate
+from elasticscan.filters import Predicate
+from elasticscan.metadata import SORTED, IndexInfo, TableInfo
+from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, upkeep, writer
-from elasticscan.store.access import AUTO, Wish
+from elasticscan.store.access_paths import AUTO, Wish
 from elasticscan.store.adoption import Adopted, adopt, settle_copy
 from elasticscan.store.arguments import MAX_ID, MAX_NUMBER, MAX_PAGE_BYTES, MAX_PARALLEL
 from elasticscan.store.changes import ChangeScan, check_kept
@@ -45,14 +47,13 @@ from elasticscan.store.making import make_store, new_roots
 from elasticscan.store.scan import Scan, begin_scan, columns_of, keep_lease
 from elasticscan.store.schema_changes import add_columns
 from elasticscan.store.status import status_of
-from elasticscan.topology import SORTED, IndexInfo, SlotSet, TableInfo, Topology, initial_placement
+from elasticscan.topology import SlotSet, Topology, initial_placement
 
 
 class Store:
     """A sharded, elastic table store.
 
-    Any number of processes may have one store open, reading, writing and moving at once. A Store
-    may be used from several threads.
+    Any number of processes may have one open, read, write and move at once; so may several threads.
 
     Example:
         >>> store = Store.create("flights.store", shards=["s1", "s2"])

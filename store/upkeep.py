@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.catalog import Tx
+from elasticscan.metadata import Fragment, IndexInfo, TableInfo
 from elasticscan.storage import (
     Bounds,
     Copied,
@@ -21,7 +22,7 @@ from elasticscan.storage import (
 )
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import with_runs
-from elasticscan.topology import Fragment, IndexInfo, Phase, SlotSet, TableInfo
+from elasticscan.topology import Phase, SlotSet
 
 
 def compact(context: Context, table: TableInfo) -> int:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.catalog import Tx, Txn
+from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage import (
     DELETED,
     Ingest,
@@ -24,7 +25,6 @@ from elasticscan.storage import (
 )
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import missing_runs, with_runs
-from elasticscan.topology import StagedFragment, TableInfo
 
 # After so many commits that found some tablet elsewhere, the rows that moved are staged again
 # while the catalog's write lock is held, so a write cannot starve beside endless moves.

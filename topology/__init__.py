@@ -45,9 +45,6 @@ lifetime. That limit is gone here, because a cursor never stores where its slots
 up for each page, so a tablet that moves again, returns or fails to move is no special case.
 """
 
-from elasticscan.topology.fragments import Fragment, StagedFragment, TableInfo
-from elasticscan.topology.indexes import HASH, INDEX_KINDS, SORTED, IndexInfo, IndexRun, StagedRun
-from elasticscan.topology.manifest import FRAGMENT, INDEX_RUN, Epochs, Manifest, Origin, Seal, epochs_in
 from elasticscan.topology.moves import FINAL, TRANSITIONS, Event, Phase, advance, serving_side
 from elasticscan.topology.planner import (
     MovePlan,
@@ -60,65 +57,27 @@ from elasticscan.topology.planner import (
     split_tablet,
 )
 from elasticscan.topology.slots import Range, SlotSet
-from elasticscan.topology.statistics import (
-    KEY_BYTES,
-    Block,
-    ColumnStatistics,
-    FragmentStatistics,
-    KeyHistogram,
-    Stretch,
-    pack_histogram,
-    pack_statistics,
-    unpack_histogram,
-    unpack_statistics,
-)
 from elasticscan.topology.values import Placement, Shard, Tablet, Topology
 
 __all__ = [
     "FINAL",
-    "FRAGMENT",
-    "HASH",
-    "INDEX_KINDS",
-    "INDEX_RUN",
-    "KEY_BYTES",
-    "SORTED",
     "TRANSITIONS",
-    "Block",
-    "ColumnStatistics",
-    "Epochs",
     "Event",
-    "Fragment",
-    "FragmentStatistics",
-    "IndexInfo",
-    "IndexRun",
-    "KeyHistogram",
-    "Manifest",
     "MovePlan",
-    "Origin",
     "Phase",
     "Placement",
     "Range",
-    "Seal",
     "Shard",
     "SlotSet",
-    "StagedFragment",
-    "StagedRun",
-    "Stretch",
-    "TableInfo",
     "Tablet",
     "Topology",
     "advance",
-    "epochs_in",
     "initial_placement",
     "join_tablets",
     "move_tablet",
-    "pack_histogram",
-    "pack_statistics",
     "plan_balance",
     "plan_contract",
     "plan_expand",
     "serving_side",
     "split_tablet",
-    "unpack_histogram",
-    "unpack_statistics",
 ]

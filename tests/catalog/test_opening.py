@@ -32,7 +32,8 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import Catalog, NewStore, Tx
 from elasticscan.catalog import engine as engine_module
-from elasticscan.topology import TableInfo, initial_placement
+from elasticscan.metadata import TableInfo
+from elasticscan.topology import initial_placement
 
 CLOCK = ManualClock(1_000.0)
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])

@@ -34,13 +34,12 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import Catalog, DroppedFile, NewStore, Tx, Txn
 from elasticscan.catalog.placement import _pack_topology, _unpack_topology
+from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.topology import (
     Event,
     Phase,
     Placement,
     SlotSet,
-    StagedFragment,
-    TableInfo,
     Tablet,
     Topology,
     initial_placement,

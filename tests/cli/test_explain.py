@@ -15,8 +15,8 @@ Shell = Any
 @pytest.fixture
 def indexed(uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
     # With the real weights a table this small is read directly whatever the filter.
-    monkeypatch.setattr("elasticscan.reader.choice.SEEK", 20.0)
-    monkeypatch.setattr("elasticscan.reader.choice._WEIGHTS", {"sorted": 3.0, "hash": 2.0})
+    monkeypatch.setattr("elasticscan.optimizer.choice.SEEK", 20.0)
+    monkeypatch.setattr("elasticscan.optimizer.choice._WEIGHTS", {"sorted": 3.0, "hash": 2.0})
     with Store.open(uri) as store:
         store.create_index("t", "by_value", ["value"], include=["name"])
         store.create_index("t", "by_name", ["name"], kind="hash")

@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from elasticscan.cli.output import progress
+from elasticscan.metadata import IndexInfo
 from elasticscan.store import Store
-from elasticscan.topology import IndexInfo
 
 Shell = Any
 

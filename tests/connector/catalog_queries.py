@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.connector.sql_plan import TableShape
+from elasticscan.connector.sql.plan import TableShape
 
 FLIGHTS = pa.schema([
     pa.field("id", pa.int64(), nullable=False), ("a", pa.int32()), ("b", pa.float64()), ("s", pa.string()),

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.deletions import Deletions
-from elasticscan.connector.streaming import ElasticScanStreamReader
+from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.store import Store, publish, stage
 
 Row = tuple[Any, ...]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from elasticscan.connector.sql_plan import Plan, TableShape, plan_query
-from elasticscan.connector.sql_query import Session, UnreadableError
-from elasticscan.reader import Predicate
+from elasticscan.connector.sql.plan import Plan, TableShape, plan_query
+from elasticscan.connector.sql.query import Session, UnreadableError
+from elasticscan.filters import Predicate
 
 FLIGHTS = pa.schema([
     ("id", pa.int64()), ("origin", pa.string()), ("dest", pa.string()), ("delay", pa.int32()),

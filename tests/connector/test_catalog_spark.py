@@ -24,9 +24,13 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import ColumnNotFound, FilterError, InvalidOption, TableNotFound
-from elasticscan.connector import Catalog, attach, sql_columns, sql_conditions, sql_joins, sql_query
-from elasticscan.connector.sql_plan import plan_query
-from elasticscan.connector.sql_query import Session
+from elasticscan.connector import Catalog, attach
+from elasticscan.connector.sql import columns as sql_columns
+from elasticscan.connector.sql import conditions as sql_conditions
+from elasticscan.connector.sql import joins as sql_joins
+from elasticscan.connector.sql import query as sql_query
+from elasticscan.connector.sql.plan import plan_query
+from elasticscan.connector.sql.query import Session
 from elasticscan.store import Store
 from tests.connector.catalog_queries import BY_HAND, KEYS, SHAPES, generated, tables
 

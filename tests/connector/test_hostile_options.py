@@ -13,8 +13,8 @@ from elasticscan.base.errors import ContinuationKeyError, ElasticScanError, Inva
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.options import _OWN, parse_options
-from elasticscan.connector.stream_offsets import InChanges, Offset, OffsetFormat
-from elasticscan.connector.streaming import ElasticScanStreamReader
+from elasticscan.connector.streams.offsets import InChanges, Offset, OffsetFormat
+from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.store import Store
 from tests.connector.conftest import SCHEMA
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -48,7 +49,8 @@ def test_spark_finds_the_installed_package_by_itself(store: Store, tmp_path: Pat
         if (ROOT / name).is_file():
             shutil.copy(ROOT / name, sources)
     (sources / "README.md").touch()
-    for part in ("base", "topology", "catalog", "storage", "reader", "store", "connector", "cli"):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    for part in project["tool"]["setuptools"]["package-dir"].values():
         shutil.copytree(ROOT / part, sources / part, ignore=shutil.ignore_patterns("__pycache__"))
     build = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
     _run([sys.executable, "-c", build, str(tmp_path)], sources)

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.pushdown import PushdownReader, filter_text
-from elasticscan.reader import Predicate
+from elasticscan.filters import Predicate
 from elasticscan.store import Store
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=UTC)

@@ -221,8 +221,8 @@ def test_a_reader_that_is_left_early_disturbs_no_other(store: Store) -> None:
 @pytest.fixture
 def indexed(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     # With the real weights a table this small is read directly whatever the filter.
-    monkeypatch.setattr("elasticscan.reader.choice.SEEK", 20.0)
-    monkeypatch.setattr("elasticscan.reader.choice._WEIGHTS", {"sorted": 3.0, "hash": 2.0})
+    monkeypatch.setattr("elasticscan.optimizer.choice.SEEK", 20.0)
+    monkeypatch.setattr("elasticscan.optimizer.choice._WEIGHTS", {"sorted": 3.0, "hash": 2.0})
     store.create_index("t", "by_id", ["id"], include=["name"])
     store.create_index("t", "by_name", ["name"], kind="hash")
     return store

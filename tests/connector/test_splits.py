@@ -16,7 +16,8 @@ from elasticscan.connector.splits import (
     most_index_parts,
     slot_bytes,
 )
-from elasticscan.topology import Fragment, Placement, SlotSet, Tablet, initial_placement
+from elasticscan.metadata import Fragment
+from elasticscan.topology import Placement, SlotSet, Tablet, initial_placement
 
 MB = 1 << 20
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elasticscan.base.errors import UnsupportedStatement
-from elasticscan.connector.sql_query import Session
-from elasticscan.connector.sql_statements import Drop, statement_about
+from elasticscan.connector.sql.query import Session
+from elasticscan.connector.sql.statements import Drop, statement_about
 
 VIEWS = ["trips", "odd`name", "update"]
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from elasticscan.connector import register
-from elasticscan.connector.stream_log import StreamLog, lines
+from elasticscan.connector.streams.log import StreamLog, lines
 from elasticscan.store import Store
 
 BEHIND = {"commit": 9, "behindCommits": 2, "behindRows": 1_500, "behindSeconds": 61.2}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import InvalidOffset, TableChanged
-from elasticscan.connector.stream_offsets import (
+from elasticscan.connector.streams.offsets import (
     InChanges,
     InSnapshot,
     Macs,

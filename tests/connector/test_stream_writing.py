@@ -24,7 +24,8 @@ from elasticscan.base.errors import (
     TableChanged,
     TableNotFound,
 )
-from elasticscan.connector import ElasticScanSource, access, deletions
+from elasticscan.connector import ElasticScanSource, deletions
+from elasticscan.connector import open_stores as access
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.deletions import newest_only
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter, StreamMessage

@@ -39,9 +39,10 @@ from elasticscan.base.errors import (
     SnapshotNotFound,
     TableChanged,
 )
-from elasticscan.connector import ElasticScanSource, stream_lease
-from elasticscan.connector.access import opened
-from elasticscan.connector.change_feed import ChangeFeedReader, ChangePartition
+from elasticscan.connector import ElasticScanSource
+from elasticscan.connector.open_stores import opened
+from elasticscan.connector.streams import lease as stream_lease
+from elasticscan.connector.streams.changes import ChangeFeedReader, ChangePartition
 from elasticscan.storage.disk import LocalDisk
 from elasticscan.store import Store
 from tests.connector.stream_query import History, Query, Row, carried, read_all, without_times
@@ -374,7 +375,7 @@ def test_many_rows_are_shared_by_several_tasks_within_the_users_bound(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for rows_per_task, wanted in ((200, 5), (100, 8), (25, 10)):  # more than eight are four times as large
-        monkeypatch.setattr("elasticscan.connector.change_feed.ROWS_PER_TASK", rows_per_task)
+        monkeypatch.setattr("elasticscan.connector.streams.changes.ROWS_PER_TASK", rows_per_task)
         found, bounded = query(history), query(history, numPartitions="3")
         for each, count in ((found, wanted), (bounded, 3)):
             each.step()

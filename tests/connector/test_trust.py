@@ -21,9 +21,10 @@ from elasticscan.base.errors import (
     ReadOnlyStore,
 )
 from elasticscan.base.limits import KEY_SECONDS
-from elasticscan.connector import ElasticScanSource, access
+from elasticscan.connector import ElasticScanSource
+from elasticscan.connector import open_stores as access
 from elasticscan.connector.options import parse_options
-from elasticscan.connector.streaming import ElasticScanStreamReader
+from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.store import Store
 
 SECRET = "hunter2"
@@ -100,7 +101,7 @@ def test_reads_and_streams_of_a_store_that_cannot_be_written(
 ) -> None:
     store.set_retention("t", 0)  # leases would be needed
     opened = Store.open(store.uri, read_only=True)
-    monkeypatch.setattr("elasticscan.connector.access.Store.open", lambda _: opened)
+    monkeypatch.setattr("elasticscan.connector.open_stores.Store.open", lambda _: opened)
     with access._lock:
         access._open.clear()
     assert ids(*planned(store.uri)) == list(range(120))
@@ -165,7 +166,7 @@ def test_what_was_planned_too_long_ago_is_not_read(
 ) -> None:
     clock = ManualClock(1_900_000_000.0)
     opened = Store.open(store.uri, clock=clock)
-    monkeypatch.setattr("elasticscan.connector.access.Store.open", lambda _: opened)
+    monkeypatch.setattr("elasticscan.connector.open_stores.Store.open", lambda _: opened)
     with access._lock:
         access._open.clear()
     reader, partitions = planned(store.uri, **options)

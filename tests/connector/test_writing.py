@@ -31,7 +31,8 @@ from elasticscan.base.errors import (
     UnsupportedType,
     WriteConflict,
 )
-from elasticscan.connector import ElasticScanSource, access
+from elasticscan.connector import ElasticScanSource
+from elasticscan.connector import open_stores as access
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
 from elasticscan.store import Store

@@ -19,23 +19,14 @@ from elasticscan.base.errors import IndexChanged
 from elasticscan.catalog import Tx, commits, sealed, state
 from elasticscan.catalog.believed_time import Belief
 from elasticscan.catalog.fragments import FragmentTx
-from elasticscan.reader import (
-    Accepted,
-    Cursor,
-    Cursors,
-    PageRequest,
-    PageRows,
-    ShardRead,
-    access,
-    cursor,
-    keys,
-    memory,
-    sorted_scan,
-    value_sets,
-)
+from elasticscan.filters import value_sets
+from elasticscan.filters.expression import Not
+from elasticscan.filters.key_sets import NOTHING, NULLS
+from elasticscan.metadata import TableInfo
+from elasticscan.optimizer import binding as access
+from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, keys
+from elasticscan.reader import Accepted, ShardRead, cursor, memory, sorted_scan
 from elasticscan.reader import scan as driver
-from elasticscan.reader.expression import Not
-from elasticscan.reader.key_sets import NOTHING, NULLS
 from elasticscan.reader.memory import MemoryCluster, Versions
 from elasticscan.storage import (
     Bounds,
@@ -47,16 +38,16 @@ from elasticscan.storage import (
     copy_slots,
     copying,
     fragment,
-    index_pages,
-    index_walk,
     lookup,
     pages,
     pieces_of,
 )
+from elasticscan.storage.indexes import pages as index_pages
+from elasticscan.storage.indexes import walk as index_walk
 from elasticscan.store import context, indexing, mover, owners, shards, upkeep, writer
 from elasticscan.store.context import Context
 from elasticscan.store.mover import Mover
-from elasticscan.topology import Event, Phase, Placement, SlotSet, TableInfo, move_tablet
+from elasticscan.topology import Event, Phase, Placement, SlotSet, move_tablet
 from tests.reader.simulation import Simulation
 
 Patch = pytest.MonkeyPatch

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from elasticscan.reader.cursor import Cursor, Cursors, restrict, slots_of
-from elasticscan.reader.keys import ContinuationKey, Sealer
-from elasticscan.reader.memory import DESCENDING, DIRECT, INDEX, MemoryCluster
-from elasticscan.reader.protocol import Placements, Shards
+from elasticscan.protocol import Cursor, Cursors, restrict, slots_of
+from elasticscan.protocol.keys import ContinuationKey, Sealer
+from elasticscan.protocol.requests import Placements, Shards
 from elasticscan.reader.scan import ScannedPage, ScanPlan, ScanStats, drive
 from elasticscan.reader.sorted_scan import SortKey, drive_sorted
 from elasticscan.topology import SlotSet, Tablet, initial_placement
+from tests.reader.memory import DESCENDING, DIRECT, INDEX, MemoryCluster
 
 Row = tuple[int, int]
 

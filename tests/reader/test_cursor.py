@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.reader.cursor import (
-    Cursor,
-    Cursors,
-    ShardRead,
-    accept_page,
-    merge,
-    plan_read,
-    restrict,
-    slots_of,
-)
+from elasticscan.protocol import Cursor, Cursors, merge, restrict, slots_of
+from elasticscan.reader.cursor import ShardRead, accept_page, plan_read
 from elasticscan.topology import Placement, SlotSet, Tablet
 
 SLOTS = 16

@@ -13,9 +13,10 @@ from functools import partial
 
 import pytest
 
-from elasticscan.reader import PageRequest, PageRows, plan_read
-from elasticscan.reader.memory import DIRECT, INDEX, MemoryCluster, Order
+from elasticscan.protocol import PageRequest, PageRows
+from elasticscan.reader import plan_read
 from elasticscan.topology import SlotSet, initial_placement
+from tests.reader.memory import DIRECT, INDEX, MemoryCluster, Order
 from tests.reader.simulation import Row, SimulatedScan
 
 ROWS = {key: key * 5 % 7 for key in range(40)}  # seven values only: ties in the index

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from elasticscan.reader.memory import DIRECT, INDEX, MemoryCluster, Order
 from elasticscan.topology import initial_placement
+from tests.reader.memory import DIRECT, INDEX, MemoryCluster, Order
 from tests.reader.simulation import SimulatedScan, run_simulations
 
 CHUNKS, SEEDS_OF_A_CHUNK = 8, 250

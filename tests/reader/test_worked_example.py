@@ -18,19 +18,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.reader import (
-    Accepted,
-    Cursor,
-    Cursors,
-    PageRequest,
-    PageRows,
-    ShardRead,
-    accept_page,
-    scan,
-    slots_of,
-)
-from elasticscan.reader.memory import INDEX, MemoryCluster
+from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, slots_of
+from elasticscan.reader import Accepted, ShardRead, accept_page, scan
 from elasticscan.topology import Placement, SlotSet, initial_placement
+from tests.reader.memory import INDEX, MemoryCluster
 from tests.reader.simulation import SimulatedScan
 
 GOLDEN = Path(__file__).with_name("worked_example.txt")

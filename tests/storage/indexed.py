@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.value_keys import END, encode_value, encode_values, index_hash, successor, turned
+from elasticscan.metadata import HASH, SORTED, Fragment, IndexInfo, StagedFragment, TableInfo
 from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.disk import Disk, MemoryDisk
 from elasticscan.storage.fragment import (
@@ -29,11 +30,11 @@ from elasticscan.storage.fragment import (
     fragment_schema,
     write_fragment,
 )
-from elasticscan.storage.index_pages import IndexSource
-from elasticscan.storage.index_run import RunReader, build_runs
+from elasticscan.storage.indexes.pages import IndexSource
+from elasticscan.storage.indexes.run import RunReader, build_runs
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import Bounds, View
-from elasticscan.topology import HASH, SORTED, Fragment, IndexInfo, SlotSet, StagedFragment, TableInfo
+from elasticscan.topology import SlotSet
 from tests.storage.versions import ORIGIN
 
 Key = tuple[Any, ...]

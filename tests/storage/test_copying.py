@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import InvalidKey
+from elasticscan.metadata import Fragment
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.copying import Copied, Destination, Keep, check_keys_differ, copy_slots
@@ -19,7 +20,7 @@ from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.pages import PageLimits, PageSource, Piece, read_page
 from elasticscan.storage.sealed_file import find_seal, verify_file
 from elasticscan.storage.view import Bounds, View
-from elasticscan.topology import Fragment, SlotSet
+from elasticscan.topology import SlotSet
 from tests.storage.versions import (
     KEY_KINDS,
     ORIGIN,

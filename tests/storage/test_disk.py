@@ -29,6 +29,7 @@ from elasticscan.base.errors import (
     OutOfResources,
     ShardUnavailable,
 )
+from elasticscan.metadata import Seal, StagedFragment, TableInfo
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.disk import OPEN_FILES, ArrowDisk, Disk, LocalDisk, MemoryDisk, open_disk
 from elasticscan.storage.fragment import (
@@ -41,7 +42,7 @@ from elasticscan.storage.fragment import (
 )
 from elasticscan.storage.sealed_file import digest_of, read_manifest, verify_file
 from elasticscan.store import Store
-from elasticscan.topology import Seal, SlotSet, StagedFragment, TableInfo
+from elasticscan.topology import SlotSet
 from tests.storage.faulty_disk import Crashed, FaultyDisk
 from tests.storage.versions import ORIGIN
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import ElasticScanError, FragmentDamaged, OperatorNeeded, ShardUnavailable
+from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage.disk import MemoryDisk
 from elasticscan.storage.fragment import (
     SLOT,
@@ -18,7 +19,7 @@ from elasticscan.storage.fragment import (
     write_fragment,
 )
 from elasticscan.storage.sealed_file import SMALL_FILE_BYTES, find_seal, verify_file
-from elasticscan.topology import SlotSet, StagedFragment, TableInfo
+from elasticscan.topology import SlotSet
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.versions import ORIGIN
 

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import DiskFull, InvalidKey
+from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.disk import Disk, MemoryDisk
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.ingest import Hashing, Ingest, discard, reroute, sort_rows
-from elasticscan.topology import Placement, SlotSet, StagedFragment, TableInfo, Tablet
+from elasticscan.topology import Placement, SlotSet, Tablet
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.versions import KEY_KINDS, ORIGIN, KeyKind, keys_of, table_of
 

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from elasticscan.base.order_keys import encode_row
 from elasticscan.base.value_keys import NULL, encode_value, encode_values
+from elasticscan.metadata import Block, Fragment, FragmentStatistics
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.fragment import SYSTEM_COLUMNS, FragmentReader
 from elasticscan.storage.pages import Page, PageLimits, Piece, cursors_of, pieces_of, read_page
 from elasticscan.storage.statistics import StatisticsCollector
 from elasticscan.storage.view import Bounds
-from elasticscan.topology import Block, Fragment, FragmentStatistics, SlotSet
+from elasticscan.topology import SlotSet
 from tests.storage.versions import KEY_KINDS, Key, Scenario, Shelf, Version, keys_of, table_of
 
 SEEDS = st.integers(0, 1 << 32)

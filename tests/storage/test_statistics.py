@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base import value_keys
 from elasticscan.base.value_keys import NULL, encode_value, successor
+from elasticscan.metadata import KEY_BYTES, FragmentStatistics, StagedFragment, TableInfo, unpack_statistics
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage import statistics as statistics_module
 from elasticscan.storage.copying import Destination, Keep, copy_slots
@@ -32,14 +33,7 @@ from elasticscan.storage.fragment import (
 )
 from elasticscan.storage.statistics import StatisticsCollector, extremes
 from elasticscan.storage.view import Bounds
-from elasticscan.topology import (
-    KEY_BYTES,
-    FragmentStatistics,
-    SlotSet,
-    StagedFragment,
-    TableInfo,
-    unpack_statistics,
-)
+from elasticscan.topology import SlotSet
 from tests.storage.versions import KEY_KINDS, ORIGIN, Shelf, Version, table_of
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elasticscan.metadata import Fragment
 from elasticscan.storage.view import Bounds, View, intervals_of
-from elasticscan.topology import Fragment, SlotSet
+from elasticscan.topology import SlotSet
 
 SLOTS = 24
 MAX_SLOTS = 1 << 16

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.hashing import slots_of
+from elasticscan.metadata import Fragment, Origin, TableInfo
 from elasticscan.storage.disk import Disk, MemoryDisk
 from elasticscan.storage.fragment import (
     COMMIT,
@@ -29,7 +30,7 @@ from elasticscan.storage.fragment import (
 )
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import View
-from elasticscan.topology import Fragment, Origin, SlotSet, TableInfo
+from elasticscan.topology import SlotSet
 
 Key = tuple[Any, ...]
 

@@ -39,7 +39,8 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.storage import copying, fragment, index_run, open_disk
+from elasticscan.storage import copying, fragment, open_disk
+from elasticscan.storage.indexes import run as index_run
 from elasticscan.store import Page, Scan, Store, repair_store
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.damage_kinds import KINDS, Damage, Kind

@@ -21,10 +21,12 @@ import pyarrow as pa
 from elasticscan import storage
 from elasticscan.base.errors import IndexChanged, IndexNotReady, InvalidOption, SnapshotExpired
 from elasticscan.base.limits import LEASE_SECONDS
-from elasticscan.reader import access
-from elasticscan.storage import index_pages, index_run, index_walk
+from elasticscan.metadata import IndexInfo
+from elasticscan.optimizer import binding as access
+from elasticscan.storage.indexes import pages as index_pages
+from elasticscan.storage.indexes import run as index_run
+from elasticscan.storage.indexes import walk as index_walk
 from elasticscan.store import Page, Scan, Store, indexing, shards
-from elasticscan.topology import IndexInfo
 from tests.store.conditions import INFINITY, NAN, always, literal, order_of, some_condition
 from tests.store.soup import WEIGHTS, Key, Kitchen, Row, Soup, SoupScan, Tables, comparable, rows_of
 

@@ -32,7 +32,7 @@ from sqlalchemy import event
 from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import InvalidTopologyChange, ScanInUse, SnapshotExpired, TryAgain
 from elasticscan.base.limits import LEASE_SECONDS
-from elasticscan.reader import PageRequest, PageRows
+from elasticscan.protocol import PageRequest, PageRows
 from elasticscan.storage import copying, fragment
 from elasticscan.store import Page, Scan, Store, mover, shards, upkeep, writer
 from elasticscan.store.mover import Mover

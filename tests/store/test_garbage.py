@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elasticscan.metadata import Manifest
 from elasticscan.store.garbage import Action, Plan, Rules, Shelf, in_question, plan
-from elasticscan.topology import Manifest, SlotSet
+from elasticscan.topology import SlotSet
 
 NOW = 1_000_000.0
 STORE = "5" * 32

@@ -16,7 +16,7 @@ import pytest
 
 from elasticscan.base import resources
 from elasticscan.base.errors import ElasticScanError, FilterError, OutOfResources, ScanFinished, WriteConflict
-from elasticscan.reader import Predicate
+from elasticscan.filters import Predicate
 from elasticscan.store import Scan, Store, writer
 from elasticscan.store import indexing as indexing_module
 

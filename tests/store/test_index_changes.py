@@ -26,9 +26,9 @@ from elasticscan.base.errors import (
     IndexNotReady,
     TableChanged,
 )
+from elasticscan.metadata import IndexInfo
 from elasticscan.storage import build_runs, open_disk
 from elasticscan.store import Scan, Store, indexing, shards, writer
-from elasticscan.topology import IndexInfo
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.soup import START
 from tests.store.test_scenarios import while_reading

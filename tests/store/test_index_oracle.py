@@ -20,8 +20,9 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.reader import access
-from elasticscan.storage import fragment, index_run
+from elasticscan.optimizer import binding as access
+from elasticscan.storage import fragment
+from elasticscan.storage.indexes import run as index_run
 from elasticscan.store import Scan, Store
 from tests.store.conditions import INFINITY, NAN, order_of
 from tests.store.soup import comparable, fast_store

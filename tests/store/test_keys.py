@@ -12,7 +12,7 @@ from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import ContinuationKeyError, ContinuationKeyExpired, KeyTooLong
 from elasticscan.base.limits import CLAIM_SECONDS, KEY_SECONDS, MAX_KEY_BYTES, SECRETS_SECONDS
 from elasticscan.catalog import SecretTx
-from elasticscan.reader import keys
+from elasticscan.protocol import keys
 from elasticscan.store import Store
 from elasticscan.store.sealing import StoreSealer
 

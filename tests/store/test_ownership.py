@@ -20,7 +20,7 @@ import pytest
 from elasticscan.base.clock import ManualClock
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.value_keys import END
-from elasticscan.reader import Cursor, IndexOrder, PageRequest
+from elasticscan.protocol import Cursor, IndexOrder, PageRequest
 from elasticscan.store import Scan, Store
 from elasticscan.store.shards import LocalShards
 from elasticscan.topology import SlotSet

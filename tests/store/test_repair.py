@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import AlreadyExists, InvalidOption, StoreDamaged, StoreNotFound
+from elasticscan.metadata import Manifest, Seal
 from elasticscan.store import Store, repair_store
-from elasticscan.store.repair_plan import FoundFile, plan_repair
-from elasticscan.topology import Manifest, Seal, SlotSet
+from elasticscan.store.repair.plan import FoundFile, plan_repair
+from elasticscan.topology import SlotSet
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string()), pa.field("n", pa.int64())]

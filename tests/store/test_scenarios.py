@@ -23,7 +23,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Tx
-from elasticscan.reader import PageRequest, PageRows
+from elasticscan.protocol import PageRequest, PageRows
 from elasticscan.storage import copy_slots
 from elasticscan.store import Page, Scan, Store, restrict_key, upkeep, writer
 from elasticscan.store.mover import Mover

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import elasticscan.connector.streaming as streaming
-from elasticscan.connector.stream_lease import StreamLease
-from elasticscan.connector.stream_offsets import InChanges, SnapshotPart
+import elasticscan.connector.streams.reader as streaming
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
+from elasticscan.connector.streams.lease import StreamLease
+from elasticscan.connector.streams.offsets import InChanges, SnapshotPart
 
 
 def _patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:

@@ -1,0 +1,52 @@
+"""Opening the store where a task runs, once for each process."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+from elasticscan.base.errors import TableChanged
+from elasticscan.base.forks import ChildSafeLock
+from elasticscan.base.redaction import shown
+from elasticscan.store import CATALOG_FILE, Store, resolved
+
+_MOST_OPEN = 8
+_open: OrderedDict[tuple[int, str, object], Store] = OrderedDict()
+_lock = ChildSafeLock()
+
+
+def opened(uri: str, store_id: str | None = None) -> Store:
+    """The store at `uri`, kept open for the next plan or task of this process.
+
+    Spark forks workers and uses them again, so the process is part of the key; and another store
+    may have been made at the same place since, so the catalog's file is part of it too, and the
+    store's id is compared where it is known.
+
+    Raises:
+        TableChanged: the store at `uri` is not the one that the plan was made for.
+    """
+    uri = resolved(uri)
+    key = (os.getpid(), uri, _identity(uri))
+    with _lock:
+        found = _open.get(key)
+        if found is None:
+            _open[key] = found = Store.open(uri)
+            while len(_open) > _MOST_OPEN:
+                _open.popitem(last=False)
+        _open.move_to_end(key)
+    if store_id is not None and found.context.info.store_id != store_id:
+        raise TableChanged(
+            f"the store at {shown(uri)} is another one than when this was planned; load the DataFrame again",
+            uri=shown(uri),
+        )
+    return found
+
+
+def _identity(uri: str) -> object:
+    """Which file the catalog is, where it is one: another one at the same path is another store."""
+    try:
+        found = (Path(uri) / CATALOG_FILE).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,289 @@
+"""The tables of a store inside a Spark session: views, queries that read little, and a builder.
+
+    shop = attach(spark, "/data/shop.store")
+    shop.sql("SELECT origin, count(*) FROM flights WHERE dep_delay > 60 GROUP BY origin")
+    shop.table("flights").where("dep_delay > 60").select("origin", "dest").load()
+
+Spark hands a Python source no columns and, safely, no filters. `sql` finds both in the query's
+text, before Spark does, and gives each reference of a table a relation of its own with the options
+`columns` and `filter`. The conditions stay in the query, so the rows are those of the plain views.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, overload
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from elasticscan.base.errors import ColumnNotFound, InvalidOption, TableNotFound
+from elasticscan.connector.open_stores import opened
+from elasticscan.connector.options import parse_options
+from elasticscan.connector.sql.plan import Plan, TableShape, plan_query
+from elasticscan.connector.sql.query import Session, UnreadableError
+from elasticscan.connector.sql.statements import Drop, statement_about
+from elasticscan.connector.sql_explain import explained, left_alone
+from elasticscan.filters import Predicate
+
+FORMAT = "elasticscan"
+# Settings under which Spark reads a text otherwise, each with the value that is followed here.
+_USUAL = {
+    "spark.sql.parser.quotedRegexColumnNames": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.legacy.setopsPrecedence.enabled": "false",
+}
+_UTC = ("UTC", "Etc/UTC")
+
+
+class Catalog(Sequence[str]):
+    """The views that `attach` made, in a session; as a sequence, their names.
+
+    Made by `attach`. Every query reads the newest snapshot, the same for all of its tables.
+    """
+
+    def __init__(self, spark: SparkSession, uri: str, tables: Mapping[str, str]) -> None:
+        """`tables` maps each view to its table."""
+        # Absolute, since a session's directory may change.
+        uri = parse_options({"store": uri, "table": "any"}).store
+        self._spark, self._uri, self._tables = spark, uri, dict(tables)
+        self._make_views(self._tables)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        return list(self._tables)[at]
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, list | tuple | Catalog) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The store's tables, without a prefix."""
+        return tuple(self._tables.values())
+
+    def table(self, name: str) -> TableRead:
+        """Begin a read of a table: `catalog.table("t").where("x > 1").select("id").load()`.
+
+        Raises:
+            TableNotFound: the store has no such table; the nearest is named.
+        """
+        found = opened(self._uri).table(name)
+        return TableRead(self._spark, self._uri, found.name, found.schema)
+
+    def sql(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
+        """Run a query whose tables send up only the columns and rows that it may need.
+
+        The result is always that of `spark.sql(text, args)` over views of the newest snapshot. Text
+        that is no query, or that cannot be taken apart for certain, goes to Spark as it is, after
+        the views it mentions were made anew; so does any with values for parameters (`args`).
+
+        `INSERT INTO` upserts, `INSERT OVERWRITE` replaces all rows, and `DROP TABLE` drops a table of the
+        store with its view. `DROP VIEW` drops the view alone.
+
+        Raises:
+            UnsupportedStatement: another statement would change a table of the store; nothing was done.
+            TableNotFound: a table to be dropped is gone already.
+        """
+        dropped = statement_about(text, self._tables, _session(self._spark))
+        if dropped is not None:
+            return self._drop(dropped)
+        if args:
+            return self._plain(text, args)
+        try:
+            plan, snapshot = self._planned(text)
+        except UnreadableError:
+            return self._plain(text)
+        if not plan.scans:
+            return self._plain(text)
+        try:
+            return self._run(plan, *self._relations(plan, snapshot))
+        except AnalysisException:
+            # Spark's message is about the text that it was given, so it is given the user's.
+            return self._plain(text)
+
+    def _drop(self, drop: Drop) -> DataFrame:
+        table = self._tables[drop.view]
+        try:
+            opened(self._uri).drop_table(table)
+        except TableNotFound:
+            if not drop.if_exists:
+                raise
+        del self._tables[drop.view]
+        name = drop.view.replace("`", "``")
+        return self._spark.sql(f"DROP VIEW IF EXISTS `{name}`")
+
+    def explain(self, text: str) -> str:
+        """What `sql` would read for a query, and what it leaves to Spark and why."""
+        try:
+            plan, snapshot = self._planned(text)
+        except UnreadableError as why:
+            return left_alone(text, str(why))
+        totals = {view: len(shape.schema) for view, shape in self._shapes()[0].items()}
+        return explained(plan, snapshot, totals)
+
+    def _planned(self, text: str) -> tuple[Plan, int]:
+        shapes, snapshot = self._shapes()
+        return plan_query(text, shapes, _session(self._spark)), snapshot
+
+    def _shapes(self) -> tuple[dict[str, TableShape], int]:
+        """The tables as they are now, and the newest snapshot, from one look at the catalog."""
+        context = opened(self._uri).context
+        context.check_newest()
+        with context.catalog.reading() as tx:
+            found = {table.name: table for table in tx.tables()}
+            snapshot = tx.versions()[1]
+        return {
+            view: TableShape(found[name].schema, found[name].primary_key[0])
+            for view, name in self._tables.items()
+            if name in found
+        }, snapshot
+
+    def _relations(self, plan: Plan, snapshot: int) -> tuple[list[str], dict[str, DataFrame]]:
+        """A name for each scan, and the relation of each name; equal scans share one."""
+        unique = f"elasticscan_{uuid.uuid4().hex}"
+        names: dict[tuple[object, ...], str] = {}
+        made: dict[str, DataFrame] = {}
+        for scan in plan.scans:
+            key = (scan.view, scan.columns, scan.filter)
+            if key not in names:
+                names[key] = f"{unique}_{len(names)}"
+                made[names[key]] = self._loaded(self._tables[scan.view], scan.columns, scan.filter, snapshot)
+        return [names[scan.view, scan.columns, scan.filter] for scan in plan.scans], made
+
+    def _run(self, plan: Plan, names: Sequence[str], relations: Mapping[str, DataFrame]) -> DataFrame:
+        """The query over these relations.
+
+        They are handed to Spark beside the text, under names for this query alone: a Connect session
+        analyses a query again with each action, when temporary views would be gone.
+        """
+        text = plan.rewritten(names).replace("{", "{{").replace("}", "}}")  # Spark formats the text
+        for name in relations:
+            text = text.replace(f"`{name}`", f"`{{{name}}}`")
+        frames: dict[str, Any] = dict(relations)
+        return self._spark.sql(text, **frames)
+
+    def _loaded(
+        self, table: str, columns: Sequence[str] | None, condition: str | None, snapshot: int | None
+    ) -> DataFrame:
+        given = {
+            "columns": None if columns is None else ",".join(columns),
+            "filter": condition,
+            "versionAsOf": None if snapshot is None else str(snapshot),
+        }
+        options = {name: value for name, value in given.items() if value is not None}
+        return self._spark.read.format(FORMAT).options(store=self._uri, table=table, **options).load()
+
+    def _plain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
+        words, (live, _) = text.lower(), self._shapes()
+        self._make_views({view: self._tables[view] for view in live if view.lower() in words})
+        return self._spark.sql(text, args)
+
+    def _make_views(self, tables: Mapping[str, str]) -> None:
+        for view, table in tables.items():
+            # Through the reader and not as SQL text: so no uri has to be quoted.
+            self._loaded(table, None, None, None).createOrReplaceTempView(f"`{view}`")
+
+
+@dataclass(frozen=True, slots=True)
+class TableRead:
+    """A read of one table, put together step by step. Every step returns a new one.
+
+    Attributes:
+        options: those of the source that were set.
+    """
+
+    _spark: SparkSession = field(repr=False)
+    _uri: str
+    _table: str
+    _schema: pa.Schema = field(repr=False)
+    _conditions: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def where(self, condition: str) -> TableRead:
+        """Keep rows that meet a condition (and all that were given before).
+
+        It means what it means in a Spark session in ANSI mode with the time zone UTC.
+
+        Raises:
+            FilterError: it is not supported, or does not go with the columns' types.
+            ColumnNotFound: it names a column that the table does not have.
+        """
+        found = str(Predicate.parse(condition, self._schema))
+        together = (*self._conditions, found)
+        text = found if len(together) == 1 else " AND ".join(f"({each})" for each in together)
+        Predicate.parse(text, self._schema)
+        return replace(self._with("filter", text), _conditions=together)
+
+    def select(self, *names: str) -> TableRead:
+        """Read these columns alone. Raises `ColumnNotFound` for one that the table does not have."""
+        known = {name.lower() for name in self._schema.names}
+        for name in names:
+            if name.lower() not in known:
+                raise ColumnNotFound(
+                    f"table {self._table!r} has no column {name!r}; it has {', '.join(self._schema.names)}",
+                    column=name,
+                )
+        return self.option("columns", ",".join(names))
+
+    def index(self, name: str) -> TableRead:
+        """Choose how rows are found: as the option `index`."""
+        return self.option("index", name)
+
+    def as_of(self, snapshot: int) -> TableRead:
+        """Read a snapshot, by its commit number."""
+        return self.option("versionAsOf", str(snapshot))
+
+    def option(self, name: str, value: Any) -> TableRead:
+        """Set an option of the source; `filter` is the same as `where`.
+
+        Raises:
+            InvalidOption: there is no such option, or it cannot have this value.
+        """
+        if name.lower() == "filter":
+            return self.where(str(value))
+        if name.lower() in ("store", "table", "path"):
+            raise InvalidOption(
+                f"option {name!r} is set already, by the table that the read began with", option=name
+            )
+        return self._with(name, str(value).lower() if isinstance(value, bool) else str(value))
+
+    def _with(self, name: str, text: str) -> TableRead:
+        same = [given for given in self.options if given.lower() == name.lower()]
+        options = {given: other for given, other in self.options.items() if given not in same} | {name: text}
+        parse_options({"store": self._uri, "table": self._table, **options})
+        return replace(self, options=options)
+
+    def load(self) -> DataFrame:
+        """The DataFrame; a snapshot, fixed by its first action unless `as_of` chose one."""
+        reader = self._spark.read.format(FORMAT).options(store=self._uri, table=self._table)
+        return reader.options(**self.options).load()
+
+
+def _session(spark: SparkSession) -> Session:
+    def setting(name: str, usual: str) -> str:
+        return str(spark.conf.get(name, usual)).strip()
+
+    unusual = [name for name, usual in _USUAL.items() if setting(name, usual).lower() != usual]
+    zoned = setting("spark.sql.timestampType", "TIMESTAMP_LTZ").upper() == "TIMESTAMP_LTZ"
+    return Session(
+        # Always set, if only by Spark itself; it would refuse an empty default.
+        utc=zoned and str(spark.conf.get("spark.sql.session.timeZone")).strip() in _UTC,
+        ansi=setting("spark.sql.ansi.enabled", "true").lower() == "true",
+        case_sensitive=setting("spark.sql.caseSensitive", "false").lower() == "true",
+        unusual=unusual[0] if unusual else None,
+    )

@@ -1,0 +1,69 @@
+"""Which columns of a table a query may need.
+
+Spark looks a name up in what surrounds it, and this does not try to be as clever: a column is
+needed if its name is mentioned anywhere in the SELECT that reads the table (sub-queries included),
+bare or behind the table's alias. So a name that two tables have is read from both, and Spark still
+finds it ambiguous where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from sqlglot import exp
+
+from elasticscan.connector.sql.joins import Block
+from elasticscan.connector.sql.query import Query, Reference
+
+
+def needed(query: Query, block: Block, reference: Reference, columns: Sequence[str]) -> set[str] | None:
+    """The columns of a reference that the query mentions; None when it may need every one."""
+    if reference in block.whole or block.natural:
+        return None
+    region: exp.Expr = block.select
+    # ORDER BY behind parentheses still sees what is inside them.
+    while isinstance(region.parent, exp.Subquery):
+        region = region.parent
+    alias = reference.alias.lower()
+    names = set(query.words)
+    for node in region.walk():
+        if isinstance(node, exp.Star):
+            if _takes_all(node, block.select, alias):
+                return None
+        elif isinstance(node, exp.Column):
+            parts = [part.name.lower() for part in node.parts]
+            names.add(parts[0])
+            names.update(after for part, after in pairwise(parts) if part == alias)
+        elif isinstance(node, exp.Identifier) and not _defines(node):
+            names.add(node.name.lower())
+    return {column for column in columns if column.lower() in names}
+
+
+def why_all(block: Block, reference: Reference) -> str:
+    return block.whole.get(reference) or ("NATURAL JOIN" if block.natural else "*")
+
+
+def _defines(name: exp.Identifier) -> bool:
+    """Whether a name is given here, or was seen as part of something larger."""
+    if isinstance(name.parent, exp.Alias):
+        return name.arg_key == "alias"
+    return isinstance(name.parent, exp.Column | exp.Table | exp.TableAlias)
+
+
+def _takes_all(star: exp.Star, select: exp.Select, alias: str) -> bool:
+    parent = star.parent
+    if isinstance(parent, exp.Column):
+        # `f.*`, but not `f.struct.*`: that is a column like any other.
+        return parent.parts[-2].name.lower() == alias
+    if isinstance(parent, exp.Count) and not any(star.args.values()):
+        return False
+    if isinstance(parent, exp.Dot):
+        return alias in {part.name.lower() for part in parent.find_all(exp.Identifier)}
+    owner = star.find_ancestor(exp.Select)
+    if owner is not None and star.parent is owner and isinstance(owner.parent, exp.Exists):
+        return False
+    # Without a FROM of its own a SELECT can only mean what is around it.
+    while owner is not None and owner is not select and owner.args.get("from_") is None:
+        owner = owner.find_ancestor(exp.Select)
+    return owner is None or owner is select

@@ -1,0 +1,284 @@
+"""Conditions that may be tested while a table is read.
+
+What goes to the table stays in the query as well, so it only has to hold for every row that the
+query needs. It must not fail where Spark would not have: Spark may have dropped a row by another
+condition before it came to this one. So only comparisons and tests of columns with constants pass,
+with conversions that lose nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.types as pt
+from sqlglot import exp, parse_one
+from sqlglot.errors import SqlglotError
+
+from elasticscan.base.errors import ColumnNotFound, FilterError
+from elasticscan.connector.sql.joins import Block, Condition
+from elasticscan.connector.sql.query import Query, Reference, Session
+from elasticscan.filters import (
+    STUMBLES,
+    TIMESTAMP,
+    And,
+    Cast,
+    Column,
+    Compare,
+    Expression,
+    FilterSql,
+    In,
+    Is,
+    Literal,
+    Match,
+    Not,
+    Or,
+    Predicate,
+    children,
+    integer_as_decimal,
+    is_integer,
+    is_number,
+    may_fail,
+    to_sql,
+    type_name,
+)
+
+_SHOWN_CHARACTERS = 120
+_NOT_ANSI = "it converts values, and this session does not follow the ANSI rules"
+
+
+class _StaysError(Exception):
+    """A condition is left to Spark; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """Conditions of one reference.
+
+    Attributes:
+        filter: what its rows must meet, as SQL text; None when that is nothing.
+        stayed: (condition, why) of those that mention it and are tested by Spark alone.
+    """
+
+    filter: str | None
+    stayed: tuple[tuple[str, str], ...]
+
+
+def pushed(
+    query: Query, block: Block, schemas: Mapping[str, pa.Schema], session: Session
+) -> dict[Reference, Pushed]:
+    """For each reference of a SELECT the conditions that go to it."""
+    found: dict[Reference, list[Predicate]] = {each: [] for each in block.references}
+    stayed: dict[Reference, list[tuple[str, str]]] = {each: [] for each in block.references}
+    for condition in block.conditions:
+        rules = _Rules(query, block, condition, schemas, session)
+        mentioned = rules.mentioned()
+        try:
+            reference, predicate = rules.judge()
+        except _StaysError as why:
+            for each in mentioned:
+                stayed[each].append((_shown(condition.node), str(why)))
+        else:
+            if predicate not in found[reference]:
+                found[reference].append(predicate)
+    return {
+        each: Pushed(_together(found[each], schemas[each.table]), tuple(stayed[each]))
+        for each in block.references
+    }
+
+
+def _together(parts: Sequence[Predicate], schema: pa.Schema) -> str | None:
+    """One filter of all of them, or of as many as a filter can hold."""
+    kept = list(parts)
+    while kept:
+        whole = kept[0] if len(kept) == 1 else Predicate(And(tuple(each.condition for each in kept)))
+        text = str(whole)
+        try:
+            Predicate.parse(text, schema)
+        except FilterError:
+            kept.pop(max(range(len(kept)), key=lambda at: len(str(kept[at]))))
+        else:
+            return text
+    return None
+
+
+def _shown(node: exp.Expr) -> str:
+    text = node.sql(dialect=FilterSql, comments=False)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+class _Rules:
+    """Decides over one condition."""
+
+    def __init__(
+        self,
+        query: Query,
+        block: Block,
+        condition: Condition,
+        schemas: Mapping[str, pa.Schema],
+        session: Session,
+    ) -> None:
+        self.query, self.block, self.condition = query, block, condition
+        self.schemas, self.session = schemas, session
+
+    def mentioned(self) -> list[Reference]:
+        """References that it seems to mention; only shown to people."""
+        owners = [self._owners(column) for column in self.condition.node.find_all(exp.Column)]
+        return [each for each in self.condition.visible if any(each in found for found in owners)]
+
+    def judge(self) -> tuple[Reference, Predicate]:
+        """The reference that the condition can be handed to, and in which form."""
+        node = self.condition.node
+        if node.find(exp.Query) is not None:
+            raise _StaysError("it holds a sub-query")
+        reference = self._only_reference(list(node.find_all(exp.Column)))
+        if reference in self.block.unfiltered:
+            raise _StaysError(self.block.unfiltered[reference])
+        predicate = self._predicate(node, self.schemas[reference.table])
+        self._check(predicate.condition)
+        if reference in self.condition.free:
+            return reference, predicate
+        if reference not in self.condition.filled:
+            raise _StaysError("an outer join keeps rows for which it is not true")
+        if not _fails_for_nulls(predicate, self.schemas[reference.table]):
+            raise _StaysError("it may be true for rows that an outer join fills with nulls")
+        return reference, predicate
+
+    # ------------------------------------------------------------------ whose columns these are
+
+    def _only_reference(self, columns: Sequence[exp.Column]) -> Reference:
+        if not columns:
+            raise _StaysError("it names no column")
+        owners = set()
+        for column in columns:
+            found = self._owners(column)
+            if len(found) != 1:
+                where = "more than one table" if found else "no single table that it could be handed to"
+                raise _StaysError(f"{_shown(column)} is a column of {where}")
+            owners.add(found[0])
+        if len(owners) > 1:
+            raise _StaysError("it compares tables with each other")
+        return owners.pop()
+
+    def _owners(self, column: exp.Column) -> list[Reference]:
+        """Whose column a name is. Where Spark could find another one too, it fails as ambiguous."""
+        parts = [part.name for part in column.parts]
+        if len(parts) > 1:
+            qualified = [
+                each
+                for each in self.condition.visible
+                if self._same(parts[0], each.alias) and self._has(each, parts[1])
+            ]
+            if qualified:
+                return qualified
+            # Else it is a field of a struct, unless that is somebody's name.
+            if parts[0].lower() in self.query.qualifiers:
+                return []
+        if self.block.natural:
+            return []
+        found = [each for each in self.condition.visible if self._has(each, parts[0])]
+        merged = [right for name, right in self.block.merged if name == parts[0].lower()]
+        if merged:
+            # USING leaves the left one; where an outer join turns that round, it is not `free`.
+            found = [
+                each
+                for each in found
+                if each in self.condition.free and not any(each in right for right in merged)
+            ]
+        return found
+
+    def _has(self, reference: Reference, name: str) -> bool:
+        return any(self._same(name, each) for each in self.schemas[reference.table].names)
+
+    def _same(self, left: str, right: str) -> bool:
+        return self.session.folded(left) == self.session.folded(right)
+
+    def _is_qualified(self, column: exp.Column) -> bool:
+        parts = [part.name for part in column.parts]
+        return len(parts) > 1 and any(
+            self._same(parts[0], each.alias) and self._has(each, parts[1]) for each in self.condition.visible
+        )
+
+    # ------------------------------------------------------------------------ what it says
+
+    def _predicate(self, node: exp.Expr, schema: pa.Schema) -> Predicate:
+        bare = node.copy()
+        for column in list(bare.find_all(exp.Column)):
+            if self._is_qualified(column):
+                column.set(next(key for key in ("catalog", "db", "table") if column.args.get(key)), None)
+            if self.session.case_sensitive and (len(column.parts) > 1 or isinstance(column.parent, exp.Dot)):
+                raise _StaysError("fields of structs are looked up by case in this session")
+        if not self.session.ansi and bare.find(exp.Cast) is not None:
+            raise _StaysError(_NOT_ANSI)
+        text = bare.sql(dialect=FilterSql, comments=False)
+        try:
+            if _plain(parse_one(text, dialect=FilterSql, into=exp.Condition)) != _plain(bare):
+                raise _StaysError("its text cannot be repeated exactly")
+            return Predicate.parse(text, schema)
+        except (FilterError, ColumnNotFound) as error:
+            raise _StaysError(error.message) from None
+        except (SqlglotError, RecursionError, *STUMBLES):
+            raise _StaysError("its text cannot be repeated exactly") from None
+
+    def _check(self, node: Expression) -> None:
+        """Let through what cannot fail on any row and means the same in this session."""
+        if isinstance(node, Is) and node.state is None and isinstance(node.child, Column):
+            return
+        match node:
+            case Cast():
+                self._check_cast(node)
+            case Literal(implicit=True) if not self.session.ansi and not self._counts(node):
+                raise _StaysError(_NOT_ANSI)
+            case Column() | Literal() | Compare() | Not() | And() | Or() | Is() | In() | Match():
+                pass
+            case _:
+                raise _StaysError(f"{to_sql(node)} is computed, not compared")
+        if node.type == TIMESTAMP and not self.session.utc:
+            raise _StaysError("it depends on the session's time zone, which is not UTC")
+        for child in children(node):
+            self._check(child)
+        if isinstance(node, In):
+            for value in node.values:
+                self._check(value)
+
+    def _counts(self, node: Literal) -> bool:
+        """Whether it is a number that was written as one: the wider type has the same number."""
+        return is_number(node.type) and not any(
+            each.is_string for each in self.condition.node.find_all(exp.Literal)
+        )
+
+    def _check_cast(self, node: Cast) -> None:
+        source, target = node.child.type, node.type
+        if not self.session.ansi:
+            raise _StaysError(_NOT_ANSI)
+        if not node.implicit or not (is_number(source) and is_number(target)) or _loses(source, target):
+            raise _StaysError(f"it converts {to_sql(node.child)} to {type_name(target)}")
+
+
+def _loses(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a number may not fit, or turns into one that depends on how it is rounded."""
+    if not pt.is_decimal128(target):
+        return bool(pt.is_decimal128(source)) or may_fail(source, target)
+    if not is_integer(source) and not pt.is_decimal128(source):
+        return True
+    exact = integer_as_decimal(source) if is_integer(source) else source
+    return bool(exact.scale > target.scale or exact.precision - exact.scale > target.precision - target.scale)
+
+
+def _plain(node: exp.Expr) -> exp.Expr:
+    """Without what sqlglot notes aside: `DATE '...'` and CAST are the same to the reader."""
+    return node.copy().transform(
+        lambda each: exp.Cast(this=each.this, to=each.args["to"]) if isinstance(each, exp.Cast) else each
+    )
+
+
+def _fails_for_nulls(predicate: Predicate, schema: pa.Schema) -> bool:
+    """Whether a condition is false or unknown for the row that an outer join fills in."""
+    fields = [each.with_nullable(True) for each in schema if each.name in predicate.columns]
+    arrays = [pa.nulls(1, each.type) for each in fields]
+    try:
+        (true,) = predicate.mask(pa.record_batch(arrays, schema=pa.schema(fields))).to_pylist()
+    except FilterError:
+        return False
+    return true is not True

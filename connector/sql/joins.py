@@ -1,0 +1,222 @@
+"""Which conditions of a SELECT hold for which of its tables, by the rules of its joins.
+
+A condition that is tested after a table was read may be tested while it is read as well, if rows
+that fail it cannot change the result. That depends on the joins between the two places:
+
+- Inner and cross joins lose rows that fail, so both of their sides may be reduced.
+- An outer join keeps the rows of one side and fills the other with nulls. Conditions after it may
+  reduce the kept side. They may reduce the filled side only if they are not true for a row of
+  nulls: then a row that is filled because its partner is missing fails as the partner would have.
+- A condition in the ON of an outer join chooses partners: it may reduce the filled side, never
+  the kept one, whose rows stay even where it is false.
+- ON of a semi join may reduce both sides, of an anti join the right one alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from elasticscan.connector.sql.query import Query, Reference
+
+_SELECT_PARTS = frozenset(
+    """
+    with_ kind expressions hint distinct from_ joins laterals where group having windows qualify order
+    sort distribute cluster limit offset
+    """.split()  # noqa: SIM905
+)
+_JOIN_PARTS = frozenset("this side kind method on using hint".split())  # noqa: SIM905
+_TABLE_PARTS = frozenset("this alias joins sample pivots".split())  # noqa: SIM905
+_INNER, _LEFT, _RIGHT, _FULL, _SEMI, _ANTI, _CROSS = "inner", "left", "right", "full", "semi", "anti", "cross"
+_KINDS = {
+    ("", ""): _INNER, ("", "INNER"): _INNER, ("", "CROSS"): _CROSS, ("LEFT", ""): _LEFT,
+    ("LEFT", "OUTER"): _LEFT, ("RIGHT", ""): _RIGHT, ("RIGHT", "OUTER"): _RIGHT, ("FULL", ""): _FULL,
+    ("FULL", "OUTER"): _FULL, ("", "SEMI"): _SEMI, ("LEFT", "SEMI"): _SEMI, ("", "ANTI"): _ANTI,
+    ("LEFT", "ANTI"): _ANTI,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One conjunct of a WHERE or an ON.
+
+    Attributes:
+        node: the conjunct.
+        visible: references whose columns it can name.
+        free: those that it may reduce.
+        filled: those that it may reduce if it is not true for a row of nulls.
+    """
+
+    node: exp.Expr
+    visible: tuple[Reference, ...]
+    free: frozenset[Reference]
+    filled: frozenset[Reference]
+
+
+@dataclass(slots=True)
+class Block:
+    """A SELECT with the references in its FROM.
+
+    Attributes:
+        select: the SELECT.
+        references: those in its FROM, and their conditions.
+        conditions: the conjuncts of its WHERE and its ONs.
+        natural: a NATURAL join compares all columns of the same name.
+        merged: (name, references): columns that USING makes one, and the right-hand sides that
+            have lost theirs to it.
+        whole: references of which every column is read, and why.
+        unfiltered: references that no condition reduces, and why.
+    """
+
+    select: exp.Select
+    references: list[Reference] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
+    natural: bool = False
+    merged: list[tuple[str, frozenset[Reference]]] = field(default_factory=list)
+    whole: dict[Reference, str] = field(default_factory=dict)
+    unfiltered: dict[Reference, str] = field(default_factory=dict)
+
+    def doubt(self, references: Iterable[Reference], why: str) -> None:
+        for each in references:
+            self.whole.setdefault(each, why)
+            self.unfiltered.setdefault(each, why)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Part of a FROM. `near` are the references that the next ON can name for certain, `kept` those
+    whose rows no join so far has filled with nulls."""
+
+    visible: tuple[Reference, ...] = ()
+    kept: frozenset[Reference] = frozenset()
+    near: tuple[Reference, ...] = ()
+
+
+def blocks_of(query: Query) -> list[Block]:
+    """Every SELECT that reads a table of the store; each reference is in at most one of them."""
+    by_node = {id(each.node): each for each in query.references}
+    blocks = [_Walk(node, by_node).block for node in query.tree.find_all(exp.Select)]
+    return [block for block in blocks if block.references]
+
+
+def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        bare = each.unnest() if isinstance(each, exp.Paren) else each
+        if isinstance(bare, exp.And):
+            waiting += [bare.expression, bare.this]
+        else:
+            yield bare
+
+
+class _Walk:
+    """Goes through the FROM of one SELECT, from left to right."""
+
+    def __init__(self, select: exp.Select, references: Mapping[int, Reference]) -> None:
+        self._references = references
+        self._odd: list[str] = []
+        self.block = Block(select)
+        source = select.args.get("from_")
+        if source is None:
+            return
+        group = self._joins(self._source(source.this), select)
+        where = select.args.get("where")
+        if where is not None:
+            self._conditions(where.this, group.visible, group.kept, frozenset(group.visible))
+        self._note(select, _SELECT_PARTS, "SELECT")
+        for why in self._odd:
+            self.block.doubt(self.block.references, why)
+
+    def _note(self, node: exp.Expr, known: frozenset[str], what: str) -> None:
+        for name, value in node.args.items():
+            if value and name not in known:
+                self._odd.append(f"{what} with {name.strip('_').upper()}")
+
+    def _source(self, node: exp.Expr) -> _Group:
+        """What stands at one place of a FROM, with what is joined to it inside parentheses."""
+        group = _Group()
+        if node.args.get("pivots"):
+            self._odd.append("PIVOT")
+        if isinstance(node, exp.Table):
+            group = self._table(node)
+        elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery):
+            # Parentheses around tables, not a query.
+            before = len(self.block.references)
+            group = self._source(node.this)
+            if node.alias or node.args.get("sample"):
+                self.block.doubt(self.block.references[before:], "it is in parentheses with their own name")
+                group = _Group()
+        return self._joins(group, node)
+
+    def _table(self, node: exp.Table) -> _Group:
+        found = self._references.get(id(node))
+        if found is None:
+            return _Group()
+        self.block.references.append(found)
+        alias = node.args.get("alias")
+        if alias is not None and alias.args.get("columns"):
+            self.block.doubt([found], "its columns are renamed here")
+        self._note(node, _TABLE_PARTS, "a table")
+        if node.args.get("sample"):
+            self.block.unfiltered.setdefault(found, "a sample is taken of all rows")
+        return _Group((found,), frozenset({found}), (found,))
+
+    def _joins(self, left: _Group, owner: exp.Expr) -> _Group:
+        for join in owner.args.get("joins") or []:
+            left = self._joined(left, join)
+        return left
+
+    def _joined(self, left: _Group, join: exp.Join) -> _Group:
+        self._note(join, _JOIN_PARTS, "JOIN")
+        kind = _KINDS.get((join.side.upper(), join.kind.upper()))
+        method = join.method.upper()
+        if kind is None or method not in ("", "NATURAL"):
+            self._odd.append(f"{method} {join.side} {join.kind} JOIN".strip())
+            kind = _FULL
+        right = self._source(join.this)
+        self.block.natural |= method == "NATURAL"
+        using = join.args.get("using") or []
+        self.block.merged += [(each.name.lower(), frozenset(right.visible)) for each in using]
+        on = join.args.get("on")
+        if on is not None:
+            self._on(on, kind, left, right)
+        visible = (*left.visible, *right.visible)
+        if kind in (_SEMI, _ANTI):
+            return left
+        if kind == _CROSS:
+            # Whether an ON behind a comma can name what stands before it depends on a setting.
+            return _Group(visible, left.kept | right.kept, right.near)
+        kept = {
+            _INNER: left.kept | right.kept,
+            _LEFT: left.kept,
+            _RIGHT: right.kept,
+            _FULL: frozenset[Reference](),
+        }[kind]
+        return _Group(visible, kept, (*left.near, *right.visible))
+
+    def _on(self, on: exp.Expr, kind: str, left: _Group, right: _Group) -> None:
+        sides = {
+            _INNER: (left, right),
+            _CROSS: (left, right),
+            _SEMI: (left, right),
+            _LEFT: (right,),
+            _ANTI: (right,),
+            _RIGHT: (left,),
+            _FULL: (),
+        }[kind]
+        near = (*left.near, *right.visible)
+        free = frozenset(each for side in sides for each in side.kept)
+        filled = frozenset(each for side in sides for each in side.visible)
+        self._conditions(on, near, free, filled)
+
+    def _conditions(
+        self,
+        node: exp.Expr,
+        visible: tuple[Reference, ...],
+        free: frozenset[Reference],
+        filled: frozenset[Reference],
+    ) -> None:
+        self.block.conditions += [Condition(each, visible, free, filled) for each in conjuncts(node)]

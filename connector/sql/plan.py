@@ -1,0 +1,132 @@
+"""What a query needs of each table, decided before Spark sees it.
+
+    plan = plan_query("SELECT f.origin FROM flights f WHERE f.dep_delay > 60", tables, Session())
+    plan.scans[0].columns, plan.scans[0].filter      # ('origin', 'dep_delay'), 'dep_delay > 60'
+    plan.rewritten(["v1"])                           # "SELECT f.origin FROM `v1` f WHERE ..."
+
+The text changes in one way alone: each reference of a table is given the name of a relation of its
+own. Every condition stays where it was, so what a relation leaves out can only be rows and columns
+that the query had not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from sqlglot.errors import SqlglotError
+
+from elasticscan.connector.sql.columns import needed, why_all
+from elasticscan.connector.sql.conditions import pushed
+from elasticscan.connector.sql.joins import Block, blocks_of
+from elasticscan.connector.sql.query import Query, Reference, Session, UnreadableError, read_query
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What a plan has to know of a table."""
+
+    schema: pa.Schema
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What one reference of a table reads.
+
+    Attributes:
+        view: the table's view, as it was attached.
+        alias: its name in the query.
+        columns: the columns to read, in the table's order; None for all.
+        filter: a condition that every row needed meets; None when there is none.
+        why_all: why every column is read, where it is.
+        stayed: (condition, why) of conditions that Spark alone tests.
+    """
+
+    view: str
+    alias: str
+    columns: tuple[str, ...] | None
+    filter: str | None
+    why_all: str | None
+    stayed: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A query with what each of its references reads, in the order of the text."""
+
+    text: str
+    scans: tuple[Scan, ...]
+    _references: tuple[Reference, ...]
+
+    def rewritten(self, names: Sequence[str]) -> str:
+        """The query over relations of these names, one for each scan."""
+        pieces, at = [], 0
+        for reference, name in zip(self._references, names, strict=True):
+            pieces += [self.text[at : reference.start], _quoted(name)]
+            at = reference.end
+            if reference.alias_at is not None:
+                pieces += [self.text[at : reference.alias_at], f" AS {_quoted(reference.alias)}"]
+                at = reference.alias_at
+        return "".join([*pieces, self.text[at:]])
+
+
+def plan_query(text: str, tables: Mapping[str, TableShape], session: Session) -> Plan:
+    """Decide what each reference of a table reads.
+
+    Raises:
+        UnreadableError: the text is no query, or not one that can be taken apart for certain.
+    """
+    try:
+        query = read_query(text, tables, session)
+        blocks = blocks_of(query)
+        if sorted(each.start for block in blocks for each in block.references) != [
+            each.start for each in query.references
+        ]:
+            raise UnreadableError("a table stands where none was expected")
+        scans = {}
+        for block in blocks:
+            scans.update(_scans(query, block, tables, session))
+    except (SqlglotError, RecursionError):
+        raise UnreadableError("it is nested too deeply") from None
+    return Plan(text, tuple(scans[each] for each in query.references), query.references)
+
+
+def _scans(
+    query: Query, block: Block, tables: Mapping[str, TableShape], session: Session
+) -> dict[Reference, Scan]:
+    schemas = {each.table: tables[each.table].schema for each in block.references}
+    conditions = pushed(query, block, schemas, session)
+    scans = {}
+    for each in block.references:
+        columns, why = _columns(query, block, each, tables[each.table])
+        found = conditions[each]
+        scans[each] = Scan(each.table, each.alias, columns, found.filter, why, found.stayed)
+    return scans
+
+
+def _columns(
+    query: Query, block: Block, reference: Reference, table: TableShape
+) -> tuple[tuple[str, ...] | None, str | None]:
+    """The columns to read, and why that is all of them."""
+    names = table.schema.names
+    if not _can_be_chosen(names):
+        return None, "names that a list cannot hold"
+    found = needed(query, block, reference, names)
+    if found is None:
+        return None, why_all(block, reference)
+    if len(found) == len(names):
+        return None, "all are used"
+    # Rows are counted by some column.
+    return tuple(name for name in names if name in found) or (table.key,), None
+
+
+def _can_be_chosen(names: Sequence[str]) -> bool:
+    """Whether the option `columns` can name each of them."""
+    plain = all(name and name == name.strip() and "," not in name for name in names)
+    return plain and len({name.lower() for name in names}) == len(names)
+
+
+def _quoted(name: str) -> str:
+    return "`{}`".format(name.replace("`", "``"))

@@ -1,0 +1,222 @@
+"""Reads a query: which tables of the store it mentions, where, and under which names.
+
+Nothing here decides what may be left unread. It answers one question for certain, or says that it
+cannot: which words of the text are references of the store's tables. Words that look like one but
+are not (a CTE of the same name, a hint) are told apart as Spark does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlglot import TokenType, exp, parse_one
+from sqlglot.errors import SqlglotError
+
+from elasticscan.filters import STUMBLES, FilterSql
+
+if TYPE_CHECKING:
+    from sqlglot.tokenizer_core import Token
+
+_BEGINNINGS = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN)
+# Words that name tables or columns in ways that a syntax tree does not show.
+_DYNAMIC_WORDS = frozenset({"TABLE", "STREAM", "IDENTIFIER"})
+_VALUES = (TokenType.STRING, TokenType.NUMBER, TokenType.RAW_STRING, TokenType.HEX_STRING)
+# Qualifiers under which Spark may find a temporary view, too.
+_VIEW_SCHEMAS = frozenset({"session", "system"})
+
+
+class UnreadableError(Exception):
+    """The text is no query, or not one that can be taken apart for certain; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The settings of a Spark session that change what a query means.
+
+    Attributes:
+        utc: the time zone is UTC, and TIMESTAMP means with a zone.
+        ansi: casts and comparisons follow the ANSI rules.
+        case_sensitive: names are told apart by case.
+        unusual: a setting under which Spark reads text in a way that is not followed here.
+    """
+
+    utc: bool = True
+    ansi: bool = True
+    case_sensitive: bool = False
+    unusual: str | None = None
+
+    def folded(self, name: str) -> str:
+        return name if self.case_sensitive else name.lower()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """One place in a query where a table of the store is read.
+
+    Attributes:
+        table: the view's name, as it was attached.
+        alias: the name by which the query's columns are qualified.
+        node: the place in the syntax tree.
+        start, end: the place of the table's name in the text.
+        alias_at: where an alias has to be written; None where the query has one.
+    """
+
+    table: str
+    alias: str
+    node: exp.Table
+    start: int
+    end: int
+    alias_at: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Query:
+    """A query that was taken apart.
+
+    Attributes:
+        text: as given.
+        tree: its syntax tree.
+        references: every reference of a table of the store, in the order of the text.
+        words: words of the text, in lower case, that the tree does not know as names. A column may
+            hide behind one, as behind `current_date`.
+        qualifiers: what may stand before a column's name somewhere in the query, in lower case.
+    """
+
+    text: str
+    tree: exp.Expr
+    references: tuple[Reference, ...]
+    words: frozenset[str]
+    qualifiers: frozenset[str]
+
+
+def read_query(text: str, views: Iterable[str], session: Session) -> Query:
+    """Take a query apart. Raises `UnreadableError` where anything about it is doubtful."""
+    tokens = _tokens(text, session)
+    try:
+        tree = parse_one(text, dialect=FilterSql)
+    except (SqlglotError, RecursionError, *STUMBLES) as error:
+        raise UnreadableError(f"it is not understood: {_first_line(error)}") from None
+    if not isinstance(tree, exp.Query):
+        raise UnreadableError("it is no query")
+    nodes = list(tree.walk())
+    references = _references(text, nodes, tokens, tuple(views), session)
+    names = {node.name.lower() for node in nodes if isinstance(node, exp.Identifier)}
+    return Query(text, tree, references, _words(tokens) - names, _qualifiers(nodes))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _tokens(text: str, session: Session) -> list[Token]:
+    if session.unusual is not None:
+        raise UnreadableError(f"{session.unusual} changes how it reads")
+    if "${" in text:
+        raise UnreadableError("it holds a ${variable}")
+    try:
+        tokens = list(FilterSql().tokenize(text))
+    except (SqlglotError, *STUMBLES) as error:
+        raise UnreadableError(f"it is not understood: {_first_line(error)}") from None
+    if not tokens or tokens[0].token_type not in _BEGINNINGS:
+        raise UnreadableError("it is no query")
+    for token in tokens:
+        if token.text == "|>":
+            raise UnreadableError("it is written with pipes")
+        if token.text.upper() in _DYNAMIC_WORDS and token.token_type not in (
+            *_VALUES,
+            TokenType.IDENTIFIER,
+        ):
+            raise UnreadableError(f"it uses {token.text.upper()}")
+    return tokens
+
+
+def _words(tokens: Sequence[Token]) -> frozenset[str]:
+    """Words that are not called as functions."""
+    following = [*tokens[1:], None]
+    return frozenset(
+        token.text.lower()
+        for token, after in zip(tokens, following, strict=True)
+        if token.token_type not in _VALUES and (after is None or after.token_type != TokenType.L_PAREN)
+    )
+
+
+def _qualifiers(nodes: Sequence[exp.Expr]) -> frozenset[str]:
+    return frozenset(
+        node.name.lower() for node in nodes if isinstance(node, exp.Table | exp.TableAlias) and node.name
+    )
+
+
+def _references(
+    text: str, nodes: Sequence[exp.Expr], tokens: Sequence[Token], views: Sequence[str], session: Session
+) -> tuple[Reference, ...]:
+    by_name: dict[str, list[str]] = {}
+    for view in views:
+        by_name.setdefault(session.folded(view), []).append(view)
+    after = {token.start: place for place, token in enumerate(tokens)}
+    found = []
+    for node in nodes:
+        if not isinstance(node, exp.Table) or node.find_ancestor(exp.Hint):
+            continue
+        meant = by_name.get(session.folded(node.name))
+        if meant is None or (node.db and node.db.lower() not in _VIEW_SCHEMAS):
+            continue
+        if not node.db and _is_cte(node, session):
+            continue
+        if node.db or len(meant) > 1 or not isinstance(node.this, exp.Identifier):
+            raise UnreadableError(f"{node.name} is named in a way that may mean something else")
+        start, end = _place(text, node.this)
+        alias_at = None if node.alias else _alias_place(tokens, after[start])
+        found.append(Reference(meant[0], node.alias_or_name, node, start, end, alias_at))
+    return tuple(sorted(found, key=lambda each: each.start))
+
+
+def _place(text: str, name: exp.Identifier) -> tuple[int, int]:
+    """Where a name stands; checked, since the text is cut there."""
+    start, end = name.meta.get("start"), name.meta.get("end")
+    if isinstance(start, int) and isinstance(end, int):
+        written = text[start : end + 1]
+        plain = written[1:-1].replace("``", "`") if written.startswith("`") else written
+        if plain == name.name:
+            return start, end + 1
+    raise UnreadableError(f"it cannot be told where {name.name} stands")
+
+
+def _alias_place(tokens: Sequence[Token], at: int) -> int:
+    """Where an alias goes: behind the name, and behind a sample of the table."""
+    at += 1
+    for word in ("TABLESAMPLE", "REPEATABLE"):
+        if at < len(tokens) and tokens[at].text.upper() == word:
+            at = _behind_parentheses(tokens, at + 1)
+    return tokens[at - 1].end + 1
+
+
+def _behind_parentheses(tokens: Sequence[Token], at: int) -> int:
+    depth = 0
+    for place in range(at, len(tokens)):
+        kind = tokens[place].token_type
+        depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
+        if depth == 0:
+            return place + 1
+    raise UnreadableError("a parenthesis is missing")
+
+
+def _is_cte(node: exp.Table, session: Session) -> bool:
+    """Whether a name means a common table expression, which hides a table of that name."""
+    wanted = session.folded(node.name)
+    inner: exp.Expr = node
+    outer = node.parent
+    while outer is not None:
+        visible: list[exp.Expr] = []
+        if isinstance(outer, exp.With):
+            place = next(i for i, each in enumerate(outer.expressions) if each is inner)
+            visible = outer.expressions[:place]
+            if outer.recursive and session.folded(inner.alias) == wanted:
+                raise UnreadableError(f"{node.name} may mean the table or the recursion")
+        elif (known := outer.args.get("with_")) is not None and known is not inner:
+            visible = known.expressions
+        if any(session.folded(each.alias) == wanted for each in visible):
+            return True
+        inner, outer = outer, outer.parent
+    return False

@@ -1,0 +1,135 @@
+"""Statements that would change a table of the store: carried out, or refused by name before anything happens.
+
+To Spark the tables of a store are temporary views. So `DROP TABLE t` would drop the view and leave the table,
+`CREATE TEMPORARY VIEW t` would hide it, and what Spark refuses it refuses with words about views. Here the
+statement and the name that it is about are read from the text; all else is Spark's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from elasticscan.base.errors import UnsupportedStatement
+from elasticscan.connector.sql.query import Session
+
+# Strings, quoted names, words, and single other characters; comments and spaces are passed over.
+_TOKEN = re.compile(
+    r"""--[^\n]*|/\*.*?\*/|\s+
+    |(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
+    |(?P<quoted>`(?:[^`]|``)*`)|(?P<word>\w+)|(?P<other>.)""",
+    re.DOTALL | re.VERBOSE,
+)
+_IF = r"(?:IF (?:NOT )?EXISTS )?"
+# What a statement begins with, up to the name that it is about; the first that fits counts.
+_STATEMENTS = (
+    ("DROP TABLE", rf"DROP TABLE {_IF}"),
+    ("TRUNCATE TABLE", r"TRUNCATE TABLE "),
+    ("ALTER TABLE", rf"ALTER (?:TABLE|VIEW) {_IF}"),
+    ("DELETE", r"DELETE FROM "),
+    ("UPDATE", r"UPDATE "),
+    ("MERGE", r"MERGE (?:WITH SCHEMA EVOLUTION )?INTO "),
+    (
+        "CREATE",
+        rf"CREATE (?:OR REPLACE )?(?:GLOBAL )?(?:TEMPORARY |TEMP )?(?:EXTERNAL )?(?:TABLE|VIEW) {_IF}",
+    ),
+    ("REPLACE TABLE", r"REPLACE TABLE "),
+    ("COMMENT", r"COMMENT ON (?:TABLE|COLUMN) "),
+    ("ANALYZE", r"ANALYZE TABLE "),
+    ("REPAIR", r"(?:MSCK )?REPAIR TABLE "),
+    ("LOAD DATA", r"LOAD DATA .* INTO TABLE "),
+)
+_INSTEAD = {
+    "TRUNCATE TABLE": "empty it with INSERT OVERWRITE {name} SELECT * FROM {name} WHERE false",
+    "ALTER TABLE": "columns are added by writes with the option 'mergeSchema', or by Store.add_columns",
+    "DELETE": "write the rows' keys with the option 'deleteColumn', or use Store.delete",
+    "UPDATE": "INSERT INTO {name} replaces rows of the same primary key: select them as they shall be",
+    "MERGE": "INSERT INTO {name} replaces rows of the same primary key; the option 'deleteColumn' deletes",
+    "CREATE": "the store has a table of this name: choose another name",
+    "REPLACE TABLE": "replace its rows with INSERT OVERWRITE {name}, or drop it and make it anew",
+}
+# Schemas under which Spark finds a temporary view, too.
+_VIEW_SCHEMAS = ({"session"}, {"system", "session"})
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """`DROP TABLE` of a table of the store: `view` is its name here."""
+
+    view: str
+    if_exists: bool
+
+
+def statement_about(text: str, views: Iterable[str], session: Session) -> Drop | None:
+    """The drop of one of the views' tables, or None for a statement that Spark carries out.
+
+    Raises:
+        UnsupportedStatement: it would change one of the tables, in a way that there is not.
+    """
+    by_name = {session.folded(view): view for view in views}
+    tokens = _tokens(text)
+    line = " ".join(word if kind == "word" else "" for kind, word in tokens).upper() + " "
+    for what, beginning in _STATEMENTS:
+        found = re.match(beginning, line)
+        if found is None:
+            continue
+        at = found.group().count(" ")
+        name, rest = _name(tokens[at:])
+        view = by_name.get(session.folded(name[-1])) if name else None
+        if view is None or (name[:-1] and {part.lower() for part in name[:-1]} not in _VIEW_SCHEMAS):
+            break
+        if what == "DROP TABLE" and rest in ([], ["PURGE"]):
+            return Drop(view, "IF EXISTS" in found.group())
+        instead = _INSTEAD.get(what, "leave it out").format(name=view)
+        raise UnsupportedStatement(
+            f"{what} does not work on {view!r}, a table of an elasticscan store; nothing was done: {instead}",
+            statement=what,
+            table=view,
+        )
+    _check_no_drop_inside(text, line, tokens, by_name, session)
+    return None
+
+
+def _check_no_drop_inside(
+    text: str,
+    line: str,
+    tokens: Sequence[tuple[str, str]],
+    by_name: dict[str, str],
+    session: Session,
+) -> None:
+    """Scripts and EXECUTE IMMEDIATE: a drop inside them would drop the view alone."""
+    words = {session.folded(word) for _, word in tokens} | set(re.findall(r"\w+", session.folded(text)))
+    mentioned = sorted(by_name[name] for name in words & set(by_name))
+    hidden = line.startswith(("BEGIN ", "EXECUTE ", "DROP TABLE IDENTIFIER"))
+    if hidden and mentioned and re.search(r"\bDROP\s+TABLE\b", text, re.IGNORECASE):
+        raise UnsupportedStatement(
+            f"DROP TABLE inside a script, EXECUTE IMMEDIATE or IDENTIFIER would leave {mentioned[0]!r} in "
+            "the store as it is; nothing was done: give DROP TABLE by itself",
+            statement="DROP TABLE",
+            table=mentioned[0],
+        )
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    found = []
+    for match in _TOKEN.finditer(text):
+        if match.lastgroup:
+            word = match.group()
+            found.append((match.lastgroup, word[1:-1].replace("``", "`") if word.startswith("`") else word))
+    while found and found[-1] == ("other", ";"):
+        found.pop()
+    return found
+
+
+def _name(tokens: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    """A name's parts at the beginning of tokens, and what follows it in upper case."""
+    parts: list[str] = []
+    at = 0
+    while at < len(tokens) and tokens[at][0] in ("word", "quoted"):
+        parts.append(tokens[at][1])
+        at += 1
+        if at >= len(tokens) or tokens[at] != ("other", "."):
+            break
+        at += 1
+    return parts, [word.upper() for _, word in tokens[at:]]

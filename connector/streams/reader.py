@@ -1,0 +1,440 @@
+"""Structured Streaming: a snapshot in bounded micro-batches, then every commit after it.
+
+    spark.readStream.format("elasticscan").load("/data/my.store/flights")
+
+Spark asks beside the driver where a micro-batch ends and for its tasks; the tasks read as in a
+batch. All that is kept of a stream is in its offsets (`stream_offsets`), in Spark's checkpoint:
+whoever has these can go on, and a micro-batch that is repeated has the same rows, wherever tablets
+are by then. The attributes of the reader are only there to save work; tasks get a copy of it.
+
+Spark 4.3 asks for the newest offset dozens of times a second while nothing happens: then one look at
+the catalog's version is all that is done. It never says that a stream has ended, and does not
+confirm the last micro-batch, so nothing depends on `commit` and `stop`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from elasticscan.base.errors import (
+    InvalidOffset,
+    InvalidOption,
+    SnapshotExpired,
+    SnapshotNotFound,
+    TableChanged,
+)
+from elasticscan.base.forks import ChildSafeLock
+from elasticscan.catalog import Commit, Tx
+from elasticscan.connector.conversion import match_columns
+from elasticscan.connector.open_stores import opened
+from elasticscan.connector.options import EARLIEST, LATEST, Options
+from elasticscan.connector.reading import ScanPartition, offered_schema
+from elasticscan.connector.streams.changes import (
+    ChangePartition,
+    ChangeReading,
+    check_nothing,
+    commit_before_start,
+    is_change,
+    kept,
+    plan_changes,
+    told_rows,
+)
+from elasticscan.connector.streams.lease import StreamLease
+from elasticscan.connector.streams.offsets import (
+    Counts,
+    InChanges,
+    InSnapshot,
+    Macs,
+    Offset,
+    OffsetFormat,
+    Position,
+    SnapshotPart,
+    between,
+    check_table,
+    cut_slots,
+)
+from elasticscan.connector.streams.snapshot import (
+    SnapshotReading,
+    end_after_tablets,
+    hold_snapshot,
+    plan_snapshot,
+    rows_left,
+)
+from elasticscan.filters import Predicate
+from elasticscan.metadata import TableInfo
+from elasticscan.storage import Bounds
+from elasticscan.store import Store, rows_by_slot
+
+_FEWEST_COMMITS, _MOST_COMMITS = 64, 8_192  # looked up at a time
+_MOST_COUNTED = 8
+
+_log = logging.getLogger(__name__)
+_counted: OrderedDict[tuple[str, int, Bounds], Counts] = OrderedDict()
+_lock = ChildSafeLock()
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """What a micro-batch may hold; None for no bound. `least` rows must be there, or it waits."""
+
+    rows: int | None = None
+    commits: int | None = None
+    least: int = 0
+
+
+class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans the micro-batches of a stream and reads them in tasks."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """`schema` is what Spark expects: all that is offered, or what the user asked for."""
+        self._options = options
+        store = opened(options.store)
+        table = store.table(options.table)
+        if options.filter is not None:
+            Predicate.parse(options.filter, table.schema)
+        self._columns = match_columns(schema, offered_schema(table, options))
+        self._read_changes = ChangeReading(options, self._columns, schema)
+        self._read_snapshot = SnapshotReading(options, self._columns, schema)
+        self._store_id, self._table_id = store.context.info.store_id, table.id
+        self._lease = StreamLease(options.changes.stream_name, self._store_id, table.id)
+        self._initial: dict[str, Any] | None = None
+        self._target: int | None = None  # the newest commit, of a stream that ends with it
+        self._position: Position | None = None  # the end of the newest batch
+        # What was looked for in vain, and what was reported: true while the catalog is the same.
+        self._in_vain: tuple[tuple[int, int], ReadLimit, dict[str, Any]] | None = None
+        self._behind: tuple[tuple[int, int], Position, dict[str, Any], float | None] | None = None
+
+    # Offsets
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new stream begins. Spark asks again when it repeats the first batch."""
+        if self._initial is None:
+            store = self._opened()
+            store.context.check_newest()
+            with store.context.catalog.reading() as tx:
+                position = self._beginning(tx, self._table(tx))
+            self._initial = _format(store).write(Offset(self._table_id, position, position))
+        return dict(self._initial)
+
+    def _beginning(self, tx: Tx, table: TableInfo) -> Position:
+        options, newest = self._options.changes, self._newest(tx)
+        if isinstance(options.start, int) and options.start > newest + 1:
+            raise SnapshotNotFound(
+                f"option 'startingVersion'={options.start} names a commit that there is not yet; the newest "
+                f"is {newest}, and 'latest' waits for those after it",
+                table=table.name,
+                snapshot=options.start,
+            )
+        if options.start_time is not None and options.start_time > tx.now:
+            raise InvalidOption(
+                f"option 'startingTimestamp'={options.start_time:f} (seconds since 1970) is still to come, "
+                "but a stream begins with what is there; give a time until now, or 'startingVersion' = "
+                "'latest' for the commits from now on",
+                option="startingTimestamp",
+            )
+        if options.start_time is not None or isinstance(options.start, int):
+            return InChanges(min(commit_before_start(tx, table, options), newest))
+        if options.start == LATEST:
+            return InChanges(newest)
+        return InSnapshot(table.oldest_snapshot if options.start == EARLIEST else newest)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        options = self._options.changes
+        if options.max_rows is not None:
+            return ReadMaxRows(options.max_rows)
+        return ReadAllAvailable() if options.max_bytes is None else ReadMaxBytes(options.max_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Commits from now on are left to the next run."""
+        context = self._opened().context
+        context.check_newest()
+        self._target = context.catalog.versions()[1]
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the batch that begins at `start`; `start` itself when there is nothing new."""
+        store = self._opened()
+        store.context.check_newest()
+        looked = (store.context.catalog.versions(), limit, start)
+        if looked == self._in_vain:
+            self._lease.keep(store)
+            return start
+        offset = self._read_offset(store, start)
+        self._lease.reach(_held(offset.position))  # Spark asks when all up to here is done
+        self._lease.keep(store)
+        with store.context.catalog.reading() as tx:
+            table = self._table(tx)
+            budget = self._budget(tx, limit)
+            newest = self._newest(tx)
+        _check_reached(offset.position, table, newest)
+        if isinstance(offset.position, InSnapshot):
+            found = self._next_in_snapshot(store, table, offset.position, budget)
+        else:
+            found = self._next_in_changes(store, table, offset.position, budget, newest)
+        self._position = found
+        if found == offset.position:
+            self._in_vain = looked
+            # A stream that ends does not confirm its last batch, and is not asked again.
+            self._lease.keep(store, at_once=self._target is not None)
+            return start
+        return _format(store).write(Offset(offset.table, found, offset.since if offset.is_initial else None))
+
+    def _budget(self, tx: Tx, limit: ReadLimit) -> _Budget:
+        if isinstance(limit, ReadAllAvailable):  # Spark wants everything, whatever the options say
+            return _Budget()
+        options = self._options.changes
+        sizes = [options.max_bytes, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None]
+        rows = [options.max_rows, limit.max_rows if isinstance(limit, ReadMaxRows) else None]
+        if any(sizes):
+            fragments = tx.fragments(table=self._table_id)
+            each = sum(f.bytes for f in fragments) / max(sum(f.rows for f in fragments), 1)
+            rows += [int(size / max(each, 1e-9)) for size in sizes if size]
+        given = [max(number, 1) for number in rows if number is not None]
+        return _Budget(
+            rows=min(given, default=None),
+            commits=max(limit.max_files, 1) if isinstance(limit, ReadMaxFiles) else None,
+            # A stream that ends must not wait for rows that will not come.
+            least=limit.min_rows if isinstance(limit, ReadMinRows) and self._target is None else 0,
+        )
+
+    def _next_in_snapshot(
+        self, store: Store, table: TableInfo, start: InSnapshot, budget: _Budget
+    ) -> Position:
+        at, slots = start.at, store.context.info.slots
+        if at < table.oldest_snapshot and not self._options.changes.fail_on_data_loss:
+            at = table.oldest_snapshot
+            _log.warning(
+                "snapshot %d of table %r is no longer kept; going on in snapshot %d", start.at, table.name, at
+            )
+        try:
+            hold_snapshot(store, table, at)
+        except SnapshotExpired as error:
+            raise _snapshot_gone(table, at) from error
+        end = slots
+        if budget.commits is not None:
+            end = end_after_tablets(store, start.slot, budget.commits)
+        if budget.rows is not None:
+            floor = store.context.table_state(table.id, at).floor(at)
+            counts = _counts(store, table, Bounds(floor, at))
+            end = min(end, cut_slots(counts, start.slot, budget.rows))
+        return InChanges(at) if end >= slots else InSnapshot(at, end)
+
+    def _next_in_changes(
+        self, store: Store, table: TableInfo, start: InChanges, budget: _Budget, newest: int
+    ) -> Position:
+        if budget.least:
+            with store.context.catalog.reading() as tx:
+                if tx.behind(table.id, start.commit)[1] < budget.least:
+                    return start
+        position, left, taken = start, budget.rows, 0
+        for commit in self._commits(store, table, start.commit, newest):
+            if left is not None:
+                slot = start.slot if commit.number == start.commit + 1 else 0
+                rows = self._rows_told(store, table, commit, slot)
+                if rows > left:
+                    if position == start:
+                        position = self._cut(store, table, commit, slot, left)
+                    break
+                left -= rows
+            position, taken = InChanges(commit.number), taken + 1
+            if taken == budget.commits:
+                break
+        return position
+
+    def _commits(self, store: Store, table: TableInfo, after: int, newest: int) -> Iterator[Commit]:
+        """The table's commits after one, a few at first; those that made the table have no changes.
+
+        Raises:
+            ChangesExpired: changes of some are no longer kept, and that is not allowed.
+        """
+        options, most = self._options.changes, _FEWEST_COMMITS
+        while after < newest:
+            with store.context.catalog.reading() as tx:
+                some = tx.commits_after(table.id, after, most)
+            known = [commit for commit in some if commit.number <= newest and commit.kind != "create"]
+            kept(table, [commit for commit in known if is_change(commit, options)], options)
+            yield from known
+            if len(some) < most:
+                return
+            after, most = some[-1].number, min(8 * most, _MOST_COMMITS)
+
+    def _rows_told(self, store: Store, table: TableInfo, commit: Commit, slot: int) -> int:
+        """About how many rows a commit is told in, from a slot on; never less than it is."""
+        options = self._options.changes
+        if not is_change(commit, options) or commit.number <= table.oldest_snapshot:
+            return 0
+        if not slot and not (options.feed and commit.kind == "overwrite"):
+            return told_rows(commit, options)
+        return int(self._counts_told(store, table, commit)[slot:].sum())
+
+    def _counts_told(self, store: Store, table: TableInfo, commit: Commit) -> Counts:
+        number, feed = commit.number, self._options.changes.feed
+        floor = number
+        if feed and commit.kind == "overwrite":  # tells of all that it deletes, too
+            floor = store.context.table_state(table.id, number).floor(number - 1)
+        counts = _counts(store, table, Bounds(floor, number))
+        return counts * 2 if feed and commit.kind in ("write", "merge") else counts
+
+    def _cut(self, store: Store, table: TableInfo, commit: Commit, slot: int, most: int) -> InChanges:
+        """A part of a commit that alone is too large."""
+        counts = self._counts_told(store, table, commit)
+        end = cut_slots(counts, slot, most)
+        return InChanges(commit.number) if end >= len(counts) else InChanges(commit.number - 1, end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """How far the stream is behind the table: for people, in the query's progress."""
+        position = self._position
+        if position is None:
+            return None
+        store = self._opened()
+        versions = store.context.catalog.versions()
+        known = self._behind
+        if known is None or known[:2] != (versions, position):
+            with store.context.catalog.reading() as tx:
+                table = self._table(tx)
+                after = max(_held(position), table.created_commit)
+                commits, rows, oldest = tx.behind(table.id, after)
+                if isinstance(position, InChanges) and position.slot:
+                    part = tx.commits_after(table.id, after, 1)[0].rows  # of which some were read
+                    rows -= round(part * position.slot / store.context.info.slots)
+                if isinstance(position, InSnapshot):
+                    rows += rows_left(tx, table.id, position.slot)
+                newest = tx.last_commit_of(table.id)
+            found = {"commit": newest, "behindCommits": commits, "behindRows": rows}
+            self._behind = known = (versions, position, found, oldest)
+        since = known[3]
+        seconds = 0.0 if since is None else max(store.context.clock.now() - since, 0.0)
+        return known[2] | {"behindSeconds": round(seconds, 3)}
+
+    # Batches
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of the batch between two offsets."""
+        store = self._opened()
+        first, last = self._read_offset(store, start), self._read_offset(store, end)
+        careless = not self._options.changes.fail_on_data_loss
+        found = between(first, last, store.context.info.slots, may_jump=careless)
+        if not self._lease.begun:
+            self._lease.reach(found.at if isinstance(found, SnapshotPart) else found[0].commit)
+        self._lease.keep(store)
+        self._position = last.position
+        with store.context.catalog.reading() as tx:
+            table, newest = self._table(tx), tx.versions()[1]
+        _check_reached(last.position, table, newest)
+        if not isinstance(found, SnapshotPart):
+            return plan_changes(store, table, *found, self._options)
+        if found.start == found.end:
+            return []
+        try:
+            return plan_snapshot(store, table, found, self._columns, self._options)
+        except SnapshotExpired as error:
+            if not careless:
+                raise _snapshot_gone(table, found.at) from error
+            _log.warning("a batch cannot be repeated and is left out: %s", error)
+            return []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """A task's rows, each once, wherever its slots are by now; every time the same."""
+        if isinstance(partition, ScanPartition):
+            yield from self._read_snapshot(partition)
+        elif isinstance(partition, ChangePartition):
+            yield from self._read_changes(partition)
+        else:
+            check_nothing(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Batches up to `end` will not be asked for again."""
+        store = self._opened()
+        self._lease.reach(_held(self._read_offset(store, end).position))
+        self._lease.keep(store)
+
+    def stop(self) -> None:
+        """Nothing: what a stream needs to go on later stays held for it."""
+
+    # The store
+
+    def _opened(self) -> Store:
+        return opened(self._options.store, self._store_id)
+
+    def _read_offset(self, store: Store, given: Any) -> Offset:
+        offset = _format(store).read(given)
+        check_table(offset, self._table_id, self._options.table)
+        return offset
+
+    def _table(self, tx: Tx) -> TableInfo:
+        table = tx.table_by_id(self._table_id)
+        if table is None:
+            raise TableChanged(
+                f"table {self._options.table!r} was dropped, or dropped and made again, since this stream "
+                "began; start a new stream with a new checkpoint",
+                table=self._options.table,
+            )
+        return table
+
+    def _newest(self, tx: Tx) -> int:
+        newest = tx.versions()[1]
+        return newest if self._target is None else min(self._target, newest)
+
+
+def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
+    return SnapshotExpired(
+        f"snapshot {snapshot} of table {table.name!r}, with which the stream began and which it has not read "
+        f"to the end, is no longer kept; the oldest is {table.oldest_snapshot}. Start again with a new "
+        "checkpoint, or go on in the oldest snapshot with the option 'failOnDataLoss' = 'false'; "
+        "Store.set_retention or the option 'streamName' keep a snapshot for longer",
+        table=table.name,
+        snapshot=snapshot,
+        oldest=table.oldest_snapshot,
+    )
+
+
+def _format(store: Store) -> OffsetFormat:
+    """Made anew each time: secrets are not for readers to keep, which travel to tasks."""
+    with store.context.catalog.reading() as tx:
+        macs = Macs(tx.offset_keys(), "stream offset")
+    return OffsetFormat(store.context.info.store_id, store.context.info.slots, macs)
+
+
+def _held(position: Position) -> int:
+    """What has to be kept for a stream that stands here: everything after this commit."""
+    return position.at if isinstance(position, InSnapshot) else position.commit
+
+
+def _check_reached(position: Position, table: TableInfo, newest: int) -> None:
+    """A stream cannot have read what the store does not have yet."""
+    if _held(position) > newest:
+        raise InvalidOffset(
+            f"the stream has read table {table.name!r} up to commit {_held(position)}, but the newest is "
+            f"{newest}; if the store was restored from a backup, start a new stream with a new checkpoint",
+            table=table.name,
+        )
+
+
+def _counts(store: Store, table: TableInfo, bounds: Bounds) -> Counts:
+    """Rows by slot; counted once for all micro-batches of a snapshot or a large commit."""
+    key = (store.context.info.store_id, table.id, bounds)
+    with _lock:
+        found = _counted.get(key)
+    if found is None:
+        found = rows_by_slot(store.context, table, bounds)
+        with _lock:
+            _counted[key] = found
+            while len(_counted) > _MOST_COUNTED:
+                _counted.popitem(last=False)
+    return found

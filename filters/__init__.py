@@ -1,0 +1,80 @@
+"""The language of conditions: SQL text as a typed tree, its meaning, and what it tells about columns.
+
+`Predicate` is a filter: text that sqlglot reads (`parser`), a small typed tree (`expression`, `typed`,
+`coercion`), evaluated by Arrow kernels (`kernels`, `casts`, `patterns`) in three-valued logic. What cannot
+be evaluated exactly as Spark would is refused.
+
+`value_set` says which values of one column a condition leaves possible, as sets of key intervals (`key_sets`,
+`key_bounds`). Whoever skips rows by them may be sure: a set may be too wide, which costs time, and never too
+narrow, which would cost rows; tests hold sets against the evaluator.
+
+Everything here is pure, and knows nothing of files, indexes or scans.
+"""
+
+from elasticscan.filters.bounds import axis_of, decode_key, normalised
+from elasticscan.filters.casts import may_fail
+from elasticscan.filters.coercion import (
+    TIMESTAMP,
+    computed_type,
+    integer_as_decimal,
+    is_integer,
+    is_number,
+    type_name,
+)
+from elasticscan.filters.expression import (
+    And,
+    Cast,
+    Column,
+    Compare,
+    Expression,
+    In,
+    Is,
+    Literal,
+    Match,
+    Not,
+    Or,
+    children,
+    column_names,
+    quote_name,
+    to_sql,
+)
+from elasticscan.filters.key_sets import EVERYTHING, NULLS, KeySet
+from elasticscan.filters.parser import STUMBLES, FilterSql
+from elasticscan.filters.predicate import Predicate
+from elasticscan.filters.value_sets import Found, value_set
+
+__all__ = [
+    "EVERYTHING",
+    "NULLS",
+    "STUMBLES",
+    "TIMESTAMP",
+    "And",
+    "Cast",
+    "Column",
+    "Compare",
+    "Expression",
+    "FilterSql",
+    "Found",
+    "In",
+    "Is",
+    "KeySet",
+    "Literal",
+    "Match",
+    "Not",
+    "Or",
+    "Predicate",
+    "axis_of",
+    "children",
+    "column_names",
+    "computed_type",
+    "decode_key",
+    "integer_as_decimal",
+    "is_integer",
+    "is_number",
+    "may_fail",
+    "normalised",
+    "quote_name",
+    "to_sql",
+    "type_name",
+    "value_set",
+]

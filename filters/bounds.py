@@ -1,0 +1,281 @@
+"""Bounds of value keys: which stored values are below, equal to and above a constant.
+
+A filter computes with a column's values after conversions, explicit ones and those that Spark
+inserts; an index holds keys of the values as they are stored. As long as a conversion keeps the
+order, even if it joins neighbours (a timestamp cut to its day), what compares true with a
+constant is one interval of stored values, and its ends are found by bisection, with the very
+code that converts columns. So `n < 2.5` over whole numbers ends at 3, and no table of roundings
+has to agree with the evaluator.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from elasticscan.base.errors import FilterError
+from elasticscan.base.order_keys import decode
+from elasticscan.base.value_keys import END, NULL, VALUES, can_be_encoded, encode_value, successor
+from elasticscan.filters.casts import can_cast, cast_array, may_fail
+from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, is_integer, is_number
+from elasticscan.filters.key_sets import Interval, KeySet
+
+_TEXT_END = b"\0\0"  # of strings and binaries of any length
+_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+_DIGITS = {pa.bool_(): 1, pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
+_FLOAT_FORMS = {pa.float32(): ">f", pa.float64(): ">d"}
+_FAR = (pa.ArrowInvalid, FilterError, OverflowError)
+_KEEP_ORDER = {
+    (pa.bool_(), pa.string()), (pa.string(), pa.binary()), (pa.date32(), TIMESTAMP),
+    (pa.date32(), TIMESTAMP_NTZ), (TIMESTAMP, pa.date32()), (TIMESTAMP_NTZ, pa.date32()),
+    (TIMESTAMP, TIMESTAMP_NTZ), (TIMESTAMP_NTZ, TIMESTAMP),
+}  # fmt: skip
+
+
+def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a conversion fails for no value, and never turns two values round."""
+    if source == target:
+        return True
+    if pt.is_boolean(source) or is_number(source):
+        if pt.is_decimal128(target):
+            return _fits_decimal(source, target)
+        if is_number(target):
+            return not may_fail(source, target)
+    return (source, target) in _KEEP_ORDER
+
+
+def _fits_decimal(source: pa.DataType, target: pa.DataType) -> bool:
+    if pt.is_decimal128(source):
+        # Rounding may carry into one more digit.
+        digits = source.precision - source.scale + (target.scale < source.scale)
+    elif source in _DIGITS:
+        digits = _DIGITS[source]
+    else:
+        return False
+    return bool(digits <= target.precision - target.scale)
+
+
+class Axis(Protocol):
+    """The stored values of a column in their order."""
+
+    def cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
+        """Bounds (low, high): converted to `types`, one after another, stored values below low are
+        less than the constant, those from high on are greater, and those between equal it."""
+
+    def quick_cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes] | None:
+        """The same, or None if it takes a bisection."""
+
+    def prefixed(self, prefix: bytes) -> tuple[bytes, bytes] | None:
+        """Bounds of the values that begin with these bytes, where that means anything."""
+
+    def normal(self, interval: Interval) -> Interval | None:
+        """The same values, marked if it is a single one; None if there are none."""
+
+
+@lru_cache(maxsize=64)
+def axis_of(stored: pa.DataType) -> Axis | None:
+    """None for types without an order, and those that filters do not compute with."""
+    if not can_be_encoded(stored):
+        return None
+    kind = _VIEWS.get(stored, stored)
+    if kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+        return TextAxis()
+    if stored in _FLOAT_FORMS:
+        return FloatAxis(stored)
+    if pt.is_fixed_size_binary(stored):
+        return BytesAxis(stored.byte_width) if stored.byte_width else None
+    if pt.is_decimal128(stored):
+        most = 10**stored.precision - 1
+        return FixedAxis(stored, 16, (1 << 127) - most, (1 << 127) + most) if stored.scale >= 0 else None
+    if pt.is_boolean(stored):
+        return FixedAxis(stored, 1, 0, 1)
+    if is_integer(stored) or pt.is_date32(stored) or pt.is_timestamp(stored):
+        width = stored.bit_width // 8
+        return FixedAxis(stored, width, 0, (1 << 8 * width) - 1)
+    return None
+
+
+def normalised(keys: KeySet, axis: Axis) -> KeySet:
+    """The same set with its single values marked, and without intervals that hold no value."""
+    pieces: list[Interval] = []
+    for low, high, single in keys.intervals:
+        if not low:
+            pieces.append(Interval(low, VALUES, True))
+        if high > VALUES:
+            found = axis.normal(Interval(max(low, VALUES), high, single))
+            pieces += [found] if found else []
+    return KeySet.of(pieces)
+
+
+def decode_key(key: bytes, stored: pa.DataType) -> pa.Scalar:
+    """The value of a key; text of a view type comes as plain text."""
+    kind = _VIEWS.get(stored, stored)
+    if key == NULL:
+        return pa.scalar(None, kind)
+    if stored in _FLOAT_FORMS:
+        return pa.scalar(_decode_float(int.from_bytes(key[1:], "big"), stored), stored)
+    return decode(key[1:], [kind])[0]
+
+
+def _decode_float(ordinal: int, stored: pa.DataType) -> float:
+    top = 1 << (stored.bit_width - 1)
+    bits = ordinal ^ (top if ordinal & top else 2 * top - 1)
+    value: float = struct.unpack(_FLOAT_FORMS[stored], bits.to_bytes(stored.bit_width // 8, "big"))[0]
+    return value
+
+
+class FixedAxis:
+    """Values whose keys are all numbers of one width, from `first` to `last`; steps count from `first`."""
+
+    def __init__(self, stored: pa.DataType, width: int, first: int, last: int) -> None:
+        self.stored, self.width, self.first = stored, width, first
+        self.steps = last - first + 1
+
+    def cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
+        quick = self.quick_cuts(types, constant)
+        if quick is not None:
+            return quick
+        sought = encode_value(constant)
+        low = self.bisect(0, types, lambda key: key >= sought)
+        return self.cut(low), self.cut(self.bisect(low, types, lambda key: key > sought))
+
+    def quick_cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes] | None:
+        sought = encode_value(constant)
+        if len(types) == 1 and self.stored == types[0]:
+            step = self.step(sought)
+            return self.cut(step), self.cut(step + 1)
+        guess = self.guess(types, constant)
+        if guess is not None:
+            below, near, above = (self.converted(guess + aside, types) for aside in (-1, 0, 1))
+            if below < sought < above:
+                return self.cut(guess + (near < sought)), self.cut(guess + (near <= sought))
+        return None
+
+    def guess(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> int | None:
+        """The constant, converted all the way back."""
+        value = pa.repeat(constant, 1)
+        try:
+            for kind in reversed(types[:-1]):
+                if not can_cast(value.type, kind):
+                    return None
+                value = cast_array(value, kind)
+            return self.step(encode_value(value.cast(self.stored)[0]))
+        except _FAR:
+            return None
+
+    def bisect(self, low: int, types: Sequence[pa.DataType], beyond: Callable[[bytes], bool]) -> int:
+        """The first step from `low` on whose value, converted, is beyond."""
+        high = self.steps
+        while low < high:
+            middle = (low + high) // 2
+            if beyond(self.converted(middle, types)):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def converted(self, step: int, types: Sequence[pa.DataType]) -> bytes:
+        if not 0 <= step < self.steps:
+            return b"" if step < 0 else END
+        value = pa.repeat(decode_key(self.key(step), self.stored), 1)
+        try:
+            # As the evaluator takes a column: nanoseconds are cut off.
+            value = value.cast(types[0], safe=not _is_nanoseconds(self.stored))
+            for kind in types[1:]:
+                value = cast_array(value, kind)
+            return encode_value(value[0])
+        except _FAR:
+            # A moment too far away to be counted in microseconds.
+            return b"" if step < self.steps // 2 else END
+
+    def cut(self, step: int) -> bytes:
+        """Bounds at the ends do not depend on the type, so that "no null" looks the same everywhere."""
+        return VALUES if step <= 0 else self.key(step) if step < self.steps else END
+
+    def key(self, step: int) -> bytes:
+        return VALUES + (self.first + step).to_bytes(self.width, "big")
+
+    def step(self, key: bytes) -> int:
+        return int.from_bytes(key[1:], "big") - self.first
+
+    def step_at(self, bound: bytes) -> int:
+        return 0 if bound <= VALUES else self.steps if bound >= END else self.step(bound)
+
+    def normal(self, interval: Interval) -> Interval | None:
+        low, high = self.step_at(interval.low), self.step_at(interval.high)
+        if low >= high:
+            return None
+        if low + 1 == high:
+            return Interval(self.key(low), self.cut(high), True)
+        return Interval(self.cut(low), self.cut(high))
+
+    def prefixed(self, prefix: bytes) -> tuple[bytes, bytes] | None:
+        return None
+
+
+class FloatAxis(FixedAxis):
+    """Minus infinity to infinity, then one NaN; minus zero is left out, being zero."""
+
+    def __init__(self, stored: pa.DataType) -> None:
+        top: int = 1 << (stored.bit_width - 1)
+        infinite = int.from_bytes(encode_value(pa.scalar(float("inf"), stored))[1:], "big")
+        super().__init__(stored, stored.bit_width // 8, 2 * top - 1 - infinite, infinite)
+        self.minus_zero = top - 1 - self.first
+        # One for NaN more, one for minus zero less.
+        self.not_a_number = self.steps - 1
+
+    def key(self, step: int) -> bytes:
+        if step == self.not_a_number:
+            return encode_value(pa.scalar(float("nan"), self.stored))
+        return super().key(step + (step >= self.minus_zero))
+
+    def step(self, key: bytes) -> int:
+        step = super().step(key)
+        return min(step - int(step > self.minus_zero), self.not_a_number)
+
+
+class BytesAxis(FixedAxis):
+    """Binaries of one length, compared with constants of any length."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(pa.binary(width), width, 0, (1 << 8 * width) - 1)
+
+    def quick_cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
+        sought: bytes = constant.as_py()
+        step = int.from_bytes(sought[: self.width].ljust(self.width, b"\0"), "big")
+        # What is longer lies above its beginning, what is shorter below all that begin with it.
+        low, high = step + (len(sought) > self.width), step + (len(sought) >= self.width)
+        return self.cut(low), self.cut(high)
+
+
+class TextAxis:
+    """Strings and binaries of any length; conversions between them leave the bytes as they are."""
+
+    def cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
+        low = encode_value(constant)
+        return low, successor(low)
+
+    quick_cuts = cuts
+
+    def prefixed(self, prefix: bytes) -> tuple[bytes, bytes] | None:
+        low = encode_value(pa.scalar(prefix, pa.binary())).removesuffix(_TEXT_END)
+        return low, successor(low)
+
+    def normal(self, interval: Interval) -> Interval | None:
+        low, high, single = interval
+        if not single and low == VALUES:
+            # No key lies between VALUES and the empty text's.
+            if high <= VALUES + _TEXT_END:
+                return None
+            single = high == successor(VALUES + _TEXT_END)
+            return Interval(VALUES + _TEXT_END, high, True) if single else interval
+        return Interval(low, high, single or (low.endswith(_TEXT_END) and high == successor(low)))
+
+
+def _is_nanoseconds(kind: pa.DataType) -> bool:
+    return bool(pt.is_timestamp(kind) and kind.unit == "ns")

@@ -1,0 +1,257 @@
+"""Conversions between types on whole Arrow arrays, as Spark's CAST does them in ANSI mode.
+
+What cannot be converted (text that is no number, a number that does not fit) is a `FilterError`,
+never a null. Conversions whose result Spark formats or rounds in ways Arrow cannot follow are
+left out, and refused when a filter is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from elasticscan.base.errors import FilterError
+from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, is_float, is_integer, type_name
+
+_Caster = Callable[[pa.Array, pa.DataType], pa.Array]
+
+# What Spark trims from text before reading a number or a date from it.
+_BLANKS = "".join(map(chr, range(0x21))) + "\x7f"
+_WHOLE = r"\A[+-]?[0-9]+\z"
+_FLOAT = r"\A[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[dDfF]?\z"
+_FLOAT_WORD = r"(?i)\A[+-]?(?:inf|infinity|nan)\z"
+_DAY = r"(?P<year>[0-9]{4})(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})"
+_DATE = rf"(?s)\A{_DAY}(?:[ T].*)?)?)?\z"
+# A zone may only follow the seconds. Names of regions are left out: they need a time zone database.
+_ZONE = r"(?: *(?:Z|UTC|GMT|(?P<sign>[+-])(?P<zone_hour>[0-9]{1,2})(?::(?P<zone_minute>[0-9]{1,2}))?))?"
+_SECOND = rf":(?P<second>[0-9]{{1,2}})(?:\.(?P<fraction>[0-9]*))?{_ZONE}"
+_MOMENT = rf"\A{_DAY}(?:[ T](?P<hour>[0-9]{{1,2}})(?::(?P<minute>[0-9]{{1,2}})(?:{_SECOND})?)?)?)?)?\z"
+_MINUTE_MICROS = 60_000_000
+_SECOND_MICROS = 1_000_000
+_MAX_ZONE_MINUTES = 18 * 60
+
+
+def cast_array(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Convert every value; nulls stay null. Raises `FilterError` for a value that has no counterpart."""
+    if values.type == target:
+        return values
+    if pt.is_null(values.type):
+        return pa.nulls(len(values), target)
+    return _CASTS[_family(values.type), _family(target)](values, target)
+
+
+def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
+    if source == target or pt.is_null(source):
+        return True
+    if pt.is_decimal128(source) and pt.is_string(target):
+        # Arrow turns to exponents beyond that, Spark does not.
+        return bool(source.scale <= 6)
+    return (_family(source), _family(target)) in _CASTS
+
+
+def may_fail(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether there are values that the conversion refuses."""
+    if is_integer(source) and is_integer(target):
+        return bool(target.bit_width < source.bit_width)
+    pair = (_family(source), _family(target))
+    return (
+        pair[0] in ("string", "binary")
+        or pair[1] == "decimal"
+        or (pair[1] == "integer" and pair[0] != "boolean")
+    )
+
+
+def _family(kind: pa.DataType) -> str:
+    if is_integer(kind):
+        return "integer"
+    if is_float(kind):
+        return "float"
+    if pt.is_decimal128(kind):
+        return "decimal"
+    if kind in (TIMESTAMP, TIMESTAMP_NTZ):
+        return "timestamp" if kind == TIMESTAMP else "local"
+    names = {pa.bool_(): "boolean", pa.string(): "string", pa.binary(): "binary", pa.date32(): "date"}
+    return names.get(kind, "other")
+
+
+def _plain(values: pa.Array, target: pa.DataType) -> pa.Array:
+    return values.cast(target)
+
+
+def _lossy(values: pa.Array, target: pa.DataType) -> pa.Array:
+    return values.cast(target, safe=False)
+
+
+def _by_way_of(middle: pa.DataType) -> _Caster:
+    return lambda values, target: cast_array(cast_array(values, middle), target)
+
+
+def _not_zero(values: pa.Array, target: pa.DataType) -> pa.Array:
+    return pc.not_equal(pc.sign(values), 0)
+
+
+def _integer_to_decimal(values: pa.Array, target: pa.DataType) -> pa.Array:
+    if target.precision - target.scale >= 19:
+        return values.cast(target)
+    return values.cast(pa.decimal256(76, target.scale)).cast(target)
+
+
+def _decimal_to_decimal(values: pa.Array, target: pa.DataType) -> pa.Array:
+    if target.scale < values.type.scale:
+        wide = values.cast(pa.decimal256(76, values.type.scale))
+        values = pc.round(wide, target.scale, round_mode="half_towards_infinity")
+    return values.cast(target)
+
+
+def _decimal_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
+    return pc.cast(values, options=pc.CastOptions(target_type=target, allow_decimal_truncate=True))
+
+
+def _decimal_to_float(values: pa.Array, target: pa.DataType) -> pa.Array:
+    # Up to 15 digits one division rounds once, so it is exact; beyond, reading the digits is.
+    if values.type.precision <= 15 and target == pa.float64():
+        return values.cast(target)
+    return values.cast(pa.string()).cast(target)
+
+
+def _float_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Towards zero; Spark lets through what reaches the largest value only by rounding."""
+    bounds = np.iinfo(target.to_pandas_dtype())
+    numbers = np.asarray(values.cast(pa.float64()).fill_null(0.0))
+    fits = (np.floor(numbers) <= bounds.max) & (np.ceil(numbers) >= bounds.min)
+    if not fits.all():
+        raise _unfit(repr(float(numbers[~fits][0])), target)
+    too_large = numbers >= 2.0 ** (target.bit_width - 1)
+    whole = np.where(too_large, bounds.max, np.where(too_large, 0, numbers).astype(np.int64))
+    return pa.array(whole, pa.int64(), mask=_null_mask(values)).cast(target)
+
+
+def _null_mask(values: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.asarray(values.is_null())
+
+
+def _unfit(value: str, target: pa.DataType) -> FilterError:
+    return FilterError(f"cannot convert {value} to {type_name(target)}: it is malformed or out of range")
+
+
+def _require(values: pa.Array, good: pa.BooleanArray, target: pa.DataType) -> None:
+    bad = values.filter(pc.invert(good))
+    if len(bad):
+        raise _unfit(repr(bad[0].as_py()), target)
+
+
+def _trimmed(values: pa.Array) -> pa.Array:
+    return pc.utf8_trim(values, characters=_BLANKS)
+
+
+def _string_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
+    text = _trimmed(values)
+    _require(values, pc.match_substring_regex(text, _WHOLE), target)
+    return pc.replace_substring_regex(text, r"\A(?:\+|(-))?0*([0-9])", r"\1\2").cast(target)
+
+
+def _string_to_float(values: pa.Array, target: pa.DataType) -> pa.Array:
+    text = _trimmed(values)
+    word = pc.match_substring_regex(text, _FLOAT_WORD)
+    _require(values, pc.or_(word, pc.match_substring_regex(text, _FLOAT)), target)
+    digits = pc.replace_substring_regex(text, r"[dDfF]\z", "")
+    return pc.if_else(word, pc.ascii_lower(text), digits).cast(target)
+
+
+def _string_to_boolean(values: pa.Array, target: pa.DataType) -> pa.Array:
+    text = pc.ascii_lower(_trimmed(values))
+    true = pc.is_in(text, pa.array(["t", "true", "y", "yes", "1"]))
+    false = pc.is_in(text, pa.array(["f", "false", "n", "no", "0"]))
+    _require(values, pc.or_(pc.or_(true, false), values.is_null()), target)
+    return pc.if_else(values.is_valid(), true, None)
+
+
+def _string_to_date(values: pa.Array, target: pa.DataType) -> pa.Array:
+    text = _trimmed(values)
+    _require(values, pc.match_substring_regex(text, _DATE), target)
+    return _day_text(pc.extract_regex(text, _DATE)).cast(target)
+
+
+def _day_text(parts: pa.StructArray) -> pa.Array:
+    month, day = (_or_default(parts, name, "1") for name in ("month", "day"))
+    return pc.binary_join_element_wise(pc.struct_field(parts, ["year"]), _two(month), _two(day), "-")
+
+
+def _or_default(parts: pa.StructArray, name: str, default: str) -> pa.Array:
+    found = pc.struct_field(parts, [name])
+    return pc.if_else(pc.equal(found, ""), default, found)
+
+
+def _two(digits: pa.Array) -> pa.Array:
+    return pc.utf8_lpad(digits, 2, "0")
+
+
+def _string_to_moment(values: pa.Array, target: pa.DataType) -> pa.Array:
+    text = _trimmed(values)
+    _require(values, pc.match_substring_regex(text, _MOMENT), target)
+    parts = pc.extract_regex(text, _MOMENT)
+    clock = [_two(_or_default(parts, name, "0")) for name in ("hour", "minute", "second")]
+    fraction = pc.utf8_slice_codeunits(pc.utf8_rpad(pc.struct_field(parts, ["fraction"]), 6, "0"), 0, 6)
+    time = pc.binary_join_element_wise(pc.binary_join_element_wise(*clock, ":"), fraction, ".")
+    local = pc.binary_join_element_wise(_day_text(parts), time, " ").cast(TIMESTAMP_NTZ)
+    hours, minutes = (_or_default(parts, f"zone_{name}", "0").cast(pa.int64()) for name in ("hour", "minute"))
+    offset = pc.add(pc.multiply(hours, 60), minutes)
+    fits = pc.and_(pc.less_equal(offset, _MAX_ZONE_MINUTES), pc.less(minutes, 60))
+    _require(values, fits, target)
+    if target == TIMESTAMP_NTZ:
+        return local
+    signed = pc.if_else(pc.equal(pc.struct_field(parts, ["sign"]), "-"), pc.negate(offset), offset)
+    return pc.subtract_checked(local.cast(pa.int64()), pc.multiply(signed, _MINUTE_MICROS)).cast(target)
+
+
+def _moment_to_string(values: pa.Array, target: pa.DataType) -> pa.Array:
+    return pc.replace_substring_regex(_lossy(values, TIMESTAMP_NTZ).cast(target), r"\.?0+\z", "")
+
+
+def _moment_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
+    micros = values.cast(pa.int64())
+    seconds = np.floor_divide(np.asarray(micros.fill_null(0)), _SECOND_MICROS)
+    return pa.array(seconds, pa.int64(), mask=_null_mask(values)).cast(target)
+
+
+_CASTS: dict[tuple[str, str], _Caster] = {
+    ("boolean", "integer"): _plain,
+    ("boolean", "float"): _by_way_of(pa.int32()),
+    ("boolean", "decimal"): _by_way_of(pa.int32()),
+    ("boolean", "string"): _plain,
+    ("integer", "boolean"): _not_zero,
+    ("integer", "integer"): _plain,
+    ("integer", "float"): _lossy,
+    ("integer", "decimal"): _integer_to_decimal,
+    ("integer", "string"): _plain,
+    ("float", "boolean"): _not_zero,
+    ("float", "integer"): _float_to_integer,
+    ("float", "float"): _lossy,
+    ("decimal", "boolean"): _not_zero,
+    ("decimal", "integer"): _decimal_to_integer,
+    ("decimal", "float"): _decimal_to_float,
+    ("decimal", "decimal"): _decimal_to_decimal,
+    ("decimal", "string"): _plain,
+    ("string", "boolean"): _string_to_boolean,
+    ("string", "integer"): _string_to_integer,
+    ("string", "float"): _string_to_float,
+    ("string", "binary"): _plain,
+    ("string", "date"): _string_to_date,
+    ("string", "timestamp"): _string_to_moment,
+    ("string", "local"): _string_to_moment,
+    ("binary", "string"): _plain,
+    ("date", "string"): _plain,
+    ("date", "timestamp"): _plain,
+    ("date", "local"): _plain,
+    ("timestamp", "date"): _plain,
+    ("timestamp", "local"): _plain,
+    ("timestamp", "integer"): _moment_to_integer,
+    ("timestamp", "string"): _moment_to_string,
+    ("local", "date"): _plain,
+    ("local", "timestamp"): _plain,
+    ("local", "string"): _moment_to_string,
+}

@@ -1,0 +1,417 @@
+"""Evaluates a typed expression on record batches with Arrow kernels.
+
+`compiled` turns a tree into nested functions once; each call then works on whole columns. Spark
+looks at the right side of AND, OR, CASE and COALESCE only where the left side leaves it open, so
+what can fail there (a division, a narrowing CAST) is computed only on those rows:
+`n <> 0 AND 10 / n > 2` must not fail on the rows where n is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from elasticscan.base.errors import ColumnNotFound, FilterError
+from elasticscan.filters.casts import cast_array, may_fail
+from elasticscan.filters.coercion import computed_type, is_float, is_integer, type_name
+from elasticscan.filters.expression import (
+    And,
+    Call,
+    Case,
+    Cast,
+    Column,
+    Compare,
+    Expression,
+    In,
+    Is,
+    Literal,
+    Match,
+    Not,
+    Or,
+    children,
+)
+from elasticscan.filters.patterns import FINAL_LINE_END, Pattern, like_pattern, regex_pattern
+
+Datum: TypeAlias = pa.Array | pa.Scalar
+Evaluator = Callable[["Rows"], Datum]
+
+
+class Rows:
+    """The columns of a batch, or of some of its rows, in the types they are computed with."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self.length: int = batch.num_rows
+        self._columns: dict[tuple[str, ...], pa.Array] = {}
+
+    def column(self, path: tuple[str, ...], kind: pa.DataType) -> pa.Array:
+        found = self._columns.get(path)
+        if found is None:
+            at = self.batch.schema.get_field_index(path[0])
+            if at < 0:
+                raise ColumnNotFound(
+                    f"the rows have no column {path[0]!r}, which the filter needs", column=path[0]
+                )
+            values = self.batch.column(at)
+            if path[1:]:
+                values = pc.struct_field(values, list(path[1:]))
+            found = self._columns[path] = _as_computed(values, kind, path)
+        return found
+
+    def where(self, mask: pa.BooleanArray) -> Rows:
+        return Rows(self.batch.filter(mask))
+
+    def array(self, datum: Datum) -> pa.Array:
+        return pa.repeat(datum, self.length) if isinstance(datum, pa.Scalar) else datum
+
+
+def _as_computed(values: pa.Array, kind: pa.DataType, path: tuple[str, ...]) -> pa.Array:
+    if values.type == kind:
+        return values
+    if computed_type(values.type) != kind:
+        raise FilterError(
+            f"column {'.'.join(path)} is {values.type}, but the filter was made for {type_name(kind)}",
+            column=path[0],
+        )
+    # Spark has no nanoseconds: they are cut off, not an error.
+    cut_off = pt.is_timestamp(values.type) and values.type.unit == "ns"
+    return values.cast(kind, safe=not cut_off)
+
+
+def compiled(node: Expression) -> Evaluator:
+    """A function from rows to the expression's values: an array, or a scalar if it reads no column."""
+    match node:
+        case Column():
+            return lambda rows: rows.column(node.path, node.type)
+        case Literal():
+            scalar = pa.scalar(node.value, node.type)
+            return lambda rows: scalar
+        case Cast():
+            child, kind = compiled(node.child), node.type
+            return lambda rows: cast_array(rows.array(child(rows)), kind)
+        case Compare():
+            return _compare(node)
+        case Not():
+            negated = compiled(node.child)
+            return lambda rows: pc.invert(negated(rows))
+        case And():
+            return _connective(node.parts, pc.and_kleene, decided_by=False)
+        case Or():
+            return _connective(node.parts, pc.or_kleene, decided_by=True)
+        case Is():
+            return _is(compiled(node.child), node.state)
+        case In():
+            return _in(node)
+        case Match():
+            return _match(node)
+        case Case():
+            return _case(node)
+        case Call(name="COALESCE"):
+            return _coalesce(node)
+        case Call():
+            return _call(node)
+
+
+def can_fail(node: Expression) -> bool:
+    """Whether some value could make the evaluation raise."""
+    match node:
+        case Cast() if may_fail(node.child.type, node.type):
+            return True
+        case Call(name="/" | "DIV"):
+            return True
+        case Call(name="+" | "-" | "*" | "%" | "NEGATE" | "ABS") if (
+            not is_float(node.type) or node.name == "%"
+        ):
+            return True
+    return any(map(can_fail, children(node)))
+
+
+# ------------------------------------------------------------------ rows that are left to look at
+
+
+def _lazily(node: Expression) -> Callable[[Rows, pa.BooleanArray | None], Datum]:
+    """Evaluate where a mask (without nulls) is true; elsewhere the result is null, or unspecified.
+
+    What cannot fail is evaluated everywhere, which is faster, and needs no mask.
+    """
+    evaluate, kind = compiled(node), node.type
+    if not can_fail(node):
+        return lambda rows, mask: evaluate(rows)
+
+    def evaluate_some(rows: Rows, mask: pa.BooleanArray) -> Datum:
+        if mask.true_count == rows.length:
+            return evaluate(rows)
+        if mask.true_count == 0:
+            return pa.scalar(None, kind)
+        some = rows.where(mask)
+        chosen = np.asarray(mask)
+        return some.array(evaluate(some)).take(pa.array(np.cumsum(chosen) - 1, mask=~chosen))
+
+    return evaluate_some
+
+
+def _connective(
+    parts: Sequence[Expression], combine: Callable[[Datum, Datum], Datum], *, decided_by: bool
+) -> Evaluator:
+    first, rest = compiled(parts[0]), [_lazily(part) for part in parts[1:]]
+    risky = [can_fail(part) for part in parts[1:]]
+
+    def evaluate(rows: Rows) -> Datum:
+        result = first(rows)
+        for part, is_risky in zip(rest, risky, strict=True):
+            open_rows = rows.array(pc.fill_null(pc.not_equal(result, decided_by), True)) if is_risky else None
+            # Where the part was not computed it is null, and the decided result absorbs it.
+            result = combine(result, part(rows, open_rows))
+        return result
+
+    return evaluate
+
+
+def _case(node: Case) -> Evaluator:
+    branches = [(_lazily(when), _lazily(then)) for when, then in node.branches]
+    default = _lazily(node.default)
+
+    def evaluate(rows: Rows) -> Datum:
+        left = pa.repeat(True, rows.length)
+        result: Datum = pa.nulls(rows.length, node.type)
+        for when, then in branches:
+            taken = pc.and_(left, pc.fill_null(rows.array(when(rows, left)), False))
+            result = pc.if_else(taken, then(rows, taken), result)
+            left = pc.and_not(left, taken)
+        return pc.if_else(left, default(rows, left), result)
+
+    return evaluate
+
+
+def _coalesce(node: Call) -> Evaluator:
+    choices = [_lazily(choice) for choice in node.args]
+
+    def evaluate(rows: Rows) -> Datum:
+        result: Datum = pa.nulls(rows.length, node.type)
+        for choice in choices:
+            missing = result.is_null()
+            result = pc.if_else(missing, choice(rows, missing), result)
+        return result
+
+    return evaluate
+
+
+# ----------------------------------------------------------------------------------- comparisons
+
+
+def _compare(node: Compare) -> Evaluator:
+    left, right = compiled(node.left), compiled(node.right)
+    compare = _COMPARISONS[node.op]
+    if is_float(node.left.type):
+        compare = _FLOAT_COMPARISONS[node.op]
+    if pt.is_null(node.left.type):
+        # Arrow does not compare nothing with nothing.
+        unknown = pa.scalar(True if node.op == "<=>" else None, pa.bool_())
+        return lambda rows: unknown
+    return lambda rows: compare(left(rows), right(rows))
+
+
+def _null_safe(equal: Callable[[Datum, Datum], Datum], left: Datum, right: Datum) -> Datum:
+    both_null = pc.and_(pc.is_null(left), pc.is_null(right))
+    return pc.or_(both_null, pc.fill_null(equal(left, right), False))
+
+
+# Spark orders NaN after every other number, and lets it equal itself.
+
+
+def _float_equal(left: Datum, right: Datum) -> Datum:
+    return pc.or_kleene(pc.equal(left, right), pc.and_kleene(pc.is_nan(left), pc.is_nan(right)))
+
+
+def _float_less(left: Datum, right: Datum) -> Datum:
+    return pc.or_kleene(pc.less(left, right), pc.and_not_kleene(pc.is_nan(right), pc.is_nan(left)))
+
+
+_COMPARISONS: dict[str, Callable[[Datum, Datum], Datum]] = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+    "<=>": partial(_null_safe, pc.equal),
+}
+_FLOAT_COMPARISONS: dict[str, Callable[[Datum, Datum], Datum]] = {
+    "=": _float_equal,
+    "<>": lambda left, right: pc.invert(_float_equal(left, right)),
+    "<": _float_less,
+    "<=": lambda left, right: pc.invert(_float_less(right, left)),
+    ">": lambda left, right: _float_less(right, left),
+    ">=": lambda left, right: pc.invert(_float_less(left, right)),
+    "<=>": partial(_null_safe, _float_equal),
+}
+
+
+def _is(child: Evaluator, state: bool | None) -> Evaluator:
+    if state is None:
+        return lambda rows: pc.is_null(child(rows))
+    return lambda rows: pc.fill_null(pc.equal(child(rows), state), False)
+
+
+def _in(node: In) -> Evaluator:
+    child, kind = compiled(node.child), node.child.type
+    values = pa.array([each.value for each in node.values if each.value is not None], kind)
+    has_null = len(values) < len(node.values)
+    if is_float(kind):
+        # Adding zero turns -0.0, which hashes differently, into 0.0.
+        values = pc.add(values, pa.scalar(0.0, kind))
+
+    def evaluate(rows: Rows) -> Datum:
+        found = child(rows)
+        sought = pc.add(found, pa.scalar(0.0, kind)) if is_float(kind) else found
+        hit = pc.is_in(sought, value_set=values)
+        unknown = pc.and_not(pc.is_valid(found), hit) if has_null else pa.scalar(False)
+        return pc.if_else(pc.or_(pc.is_null(found), unknown), pa.scalar(None, pa.bool_()), hit)
+
+    return evaluate
+
+
+# -------------------------------------------------------------------------------------- patterns
+
+
+def _match(node: Match) -> Evaluator:
+    child = compiled(node.child)
+    if node.kind == "ILIKE":
+        pattern = like_pattern(node.pattern.lower(), node.escape)
+        return lambda rows: _find(_change_case(rows.array(child(rows)), "lower"), pattern)
+    if node.kind == "LIKE":
+        pattern = like_pattern(node.pattern, node.escape)
+    elif node.kind == "RLIKE":
+        pattern = regex_pattern(node.pattern)
+    else:
+        pattern = Pattern(
+            {"STARTSWITH": "starts", "ENDSWITH": "ends"}.get(node.kind, "contains"), node.pattern
+        )
+    # A malformed pattern shows only when there is something to match, so let it show now.
+    _find(pa.array(["x"]), pattern)
+    return lambda rows: _find(child(rows), pattern)
+
+
+def _find(text: Datum, pattern: Pattern) -> Datum:
+    match pattern.kind:
+        case "equal":
+            return pc.equal(text, pattern.text)
+        case "starts":
+            return pc.starts_with(text, pattern.text)
+        case "ends":
+            return pc.ends_with(text, pattern.text)
+        case "contains":
+            return pc.match_substring(text, pattern.text)
+    found = pc.match_substring_regex(text, pattern.text)
+    if pattern.before_line_end:
+        shorter = pc.replace_substring_regex(text, FINAL_LINE_END, "", max_replacements=1)
+        found = pc.or_(found, pc.match_substring_regex(shorter, pattern.text))
+    return found
+
+
+def _change_case(text: pa.Array, case: str) -> pa.Array:
+    """Beyond ASCII, Arrow maps letter by letter; Spark follows Unicode ('ß' becomes 'SS'), as `str` does."""
+    if pc.all(pc.string_is_ascii(text)).as_py() is not False:
+        return pc.ascii_upper(text) if case == "upper" else pc.ascii_lower(text)
+    encoded = text.dictionary_encode()
+    change = str.upper if case == "upper" else str.lower
+    return pa.array(map(change, encoded.dictionary.to_pylist()), pa.string()).take(encoded.indices)
+
+
+# ------------------------------------------------------------------------ arithmetic and functions
+
+
+def _call(node: Call) -> Evaluator:
+    args = [compiled(arg) for arg in node.args]
+    function = _function(node)
+
+    def evaluate(rows: Rows) -> Datum:
+        values = [arg(rows) for arg in args]
+        if not any(isinstance(value, pa.Array) for value in values):
+            values = [rows.array(value) for value in values]
+        return function(*values)
+
+    return evaluate
+
+
+def _function(node: Call) -> Callable[..., Datum]:
+    if node.name == "SUBSTRING":
+        return _substring(*node.options)
+    if node.name == "LENGTH" and pt.is_binary(node.args[0].type):
+        return _FUNCTIONS["LENGTH OF BYTES"]
+    functions = _FUNCTIONS if is_float(node.type) else _FUNCTIONS | _CHECKED
+    return functions[node.name]
+
+
+def _refuse_zero(left: Datum, right: Datum, what: str) -> None:
+    zero = pc.and_(pc.equal(right, pa.scalar(0, right.type)), pc.is_valid(left))
+    if pc.any(zero).as_py() if isinstance(zero, pa.Array) else zero.as_py():
+        raise FilterError(f"{what} by zero; guard it with a condition, as in NULLIF(divisor, 0)")
+
+
+def _divide(left: Datum, right: Datum) -> Datum:
+    _refuse_zero(left, right, "division")
+    return pc.divide(left, right)
+
+
+def _divide_whole(left: Datum, right: Datum) -> Datum:
+    _refuse_zero(left, right, "division")
+    return pc.divide_checked(left, right)
+
+
+def _remainder(left: Datum, right: Datum) -> Datum:
+    _refuse_zero(left, right, "remainder")
+    if is_integer(left.type):
+        # The smallest number divided by -1 overflows although the remainder is 0.
+        harmless = pc.if_else(pc.equal(right, pa.scalar(-1, right.type)), pa.scalar(1, right.type), right)
+        return pc.remainder(left, harmless)
+    return pc.remainder(left, right)
+
+
+def _substring(start: int, length: int | None = None) -> Callable[[pa.Array], pa.Array]:
+    """Positions count from 1, or from the end when negative; 0 means 1."""
+    begin = start - 1 if start > 0 else start
+    stop = None if length is None else begin + length
+    if begin < 0 and stop is not None and stop >= 0:
+        stop = None
+    if length is not None and length <= 0:
+        begin = stop = 0
+    return lambda text: pc.utf8_slice_codeunits(text, begin, stop)
+
+
+_CHECKED: dict[str, Callable[..., Datum]] = {
+    "+": pc.add_checked,
+    "-": pc.subtract_checked,
+    "*": pc.multiply_checked,
+    "NEGATE": pc.negate_checked,
+    "ABS": pc.abs_checked,
+}
+_FUNCTIONS: dict[str, Callable[..., Datum]] = {
+    "+": pc.add,
+    "-": pc.subtract,
+    "*": pc.multiply,
+    "NEGATE": pc.negate,
+    "ABS": pc.abs,
+    "/": _divide,
+    "DIV": _divide_whole,
+    "%": _remainder,
+    "CONCAT": lambda *parts: pc.binary_join_element_wise(*parts, ""),
+    "UPPER": lambda text: _change_case(text, "upper"),
+    "LOWER": lambda text: _change_case(text, "lower"),
+    # Spark trims nothing but the space.
+    "TRIM": partial(pc.utf8_trim, characters=" "),
+    "LTRIM": partial(pc.utf8_ltrim, characters=" "),
+    "RTRIM": partial(pc.utf8_rtrim, characters=" "),
+    "LENGTH": pc.utf8_length,
+    "LENGTH OF BYTES": pc.binary_length,
+    "ISNAN": lambda number: pc.fill_null(pc.is_nan(number), False),
+    "YEAR": lambda date: pc.year(date).cast(pa.int32()),
+    "MONTH": lambda date: pc.month(date).cast(pa.int32()),
+    "DAY": lambda date: pc.day(date).cast(pa.int32()),
+}

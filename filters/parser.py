@@ -1,0 +1,462 @@
+"""Reads the SQL text of a filter into a typed expression.
+
+The grammar is sqlglot's Spark dialect; what it yields is let in node by node, and only with the
+parts that are known here, so that nothing it understands and this module does not can slip
+through. Where its precedence differs from Spark's, parentheses are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+
+import pyarrow as pa
+import pyarrow.types as pt
+from sqlglot import exp, parse_one
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ParseError, SqlglotError
+
+from elasticscan.base.errors import ColumnNotFound, FilterError
+from elasticscan.filters import typed
+from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, decimal_type, type_name
+from elasticscan.filters.expression import (
+    And,
+    Call,
+    Column,
+    Expression,
+    Is,
+    Literal,
+    Not,
+    Or,
+    quote_name,
+)
+
+MAX_TEXT_BYTES = 64 << 10
+MAX_DEPTH = 100
+MAX_NODES = 20_000
+# What sqlglot raises, beside errors of its own, for some texts that it does not expect.
+STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_PIECE_CHARACTERS = 80
+_LISTED_COLUMNS = 20
+
+_Names = dict[type[exp.Expr], str]
+_COMPARISONS: _Names = {
+    exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=", exp.NullSafeEQ: "<=>",
+}  # fmt: skip
+_ARITHMETIC: _Names = {
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.IntDiv: "DIV",
+}
+_TESTS = (exp.Is, exp.Between, exp.In, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape, exp.Not)
+_TEXT_FUNCTIONS: _Names = {exp.Upper: "UPPER", exp.Lower: "LOWER"}
+_DATE_PARTS: _Names = {exp.Year: "YEAR", exp.Month: "MONTH", exp.Day: "DAY", exp.DayOfMonth: "DAY"}
+_AFFIXES: _Names = {exp.StartsWith: "STARTSWITH", exp.EndsWith: "ENDSWITH", exp.Contains: "CONTAINS"}
+_PATTERNS: _Names = {exp.Like: "LIKE", exp.ILike: "ILIKE", exp.RegexpLike: "RLIKE"}
+_TYPES = {
+    "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(),
+    "BIGINT": pa.int64(), "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "TEXT": pa.string(),
+    "BINARY": pa.binary(), "DATE": pa.date32(), "TIMESTAMP": TIMESTAMP, "TIMESTAMPTZ": TIMESTAMP,
+    "TIMESTAMPLTZ": TIMESTAMP, "TIMESTAMPNTZ": TIMESTAMP_NTZ,
+}  # fmt: skip
+_SUPPORTED = (
+    "columns, literals, = <> < <= > >= <=>, AND OR NOT, IS [NOT] NULL/TRUE/FALSE, IN, BETWEEN, LIKE, ILIKE, "
+    "RLIKE, + - * / % DIV ||, CASE, IF, CAST, and the functions abs, coalesce, concat, contains, day, "
+    "endswith, isnan, isnotnull, isnull, length, lower, ltrim, month, nullif, nvl, rtrim, startswith, "
+    "substring, trim, upper, year"
+)
+
+
+class FilterSql(Spark):
+    """Spark's SQL as Spark 4 reads it: a doubled quote inside a text is a quote."""
+
+    class Tokenizer(Spark.Tokenizer):
+        STRING_ESCAPES = ["\\", "'", '"']  # noqa: RUF012 -- the base class declares it so
+
+
+def parse_condition(text: str, schema: pa.Schema) -> Expression:
+    """The typed tree of a condition over the columns of a schema.
+
+    Raises `FilterError` for text that is no supported condition, `ColumnNotFound` for a column
+    that the schema does not have, or has more than once.
+    """
+    if not isinstance(text, str):
+        raise FilterError(f"a filter is SQL text, not {type(text).__name__}")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise FilterError("the filter holds half a character (a lone surrogate), which is no text")
+    size = len(text.encode())
+    if size > MAX_TEXT_BYTES:
+        raise FilterError(
+            f"the filter is {size} bytes long; at most {MAX_TEXT_BYTES} are allowed", bytes=size
+        )
+    try:
+        return _Reader(schema).condition(_parsed(text))
+    except RecursionError:
+        raise FilterError(
+            "the filter is nested too deeply; split it into AND or OR of simpler parts"
+        ) from None
+
+
+def _parsed(text: str) -> exp.Expr:
+    try:
+        return parse_one(text, dialect=FilterSql, into=exp.Condition)
+    except ParseError as error:
+        found = error.errors[0] if error.errors else {}
+        near = f" near {found['highlight']!r} (line {found['line']}, column {found['col']})" if found else ""
+        why = found.get("description") or "not a SQL condition"
+        if why.startswith("Required keyword"):  # the parser's own classes follow
+            why = "something is missing here"
+        raise FilterError(f"cannot read the filter{near}: {why}", filter=text) from None
+    except SqlglotError as error:
+        raise FilterError(f"cannot read the filter: {error}", filter=text) from None
+    except STUMBLES:
+        raise FilterError("cannot read the filter: not a SQL condition", filter=text) from None
+
+
+def _piece(node: exp.Expr) -> str:
+    try:
+        text = node.sql(dialect=FilterSql, comments=False)
+    except (SqlglotError, ValueError):
+        text = node.key
+    return text if len(text) <= _PIECE_CHARACTERS else f"{text[:_PIECE_CHARACTERS]}..."
+
+
+def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError:
+    piece = _piece(node)
+    match node:
+        case _ if only_this_form:
+            what = f"this form of {node.key.upper()}"
+        case exp.Block():
+            what = "more than one expression"
+        case exp.Query() | exp.Exists():
+            what = "subqueries"
+        case exp.AggFunc():
+            what = "aggregates"
+        case exp.Window():
+            what = "window functions"
+        case exp.Placeholder() | exp.Parameter():
+            what = "parameters"
+        case exp.Anonymous():
+            what = f"the function {node.name}"
+        case exp.Func():
+            what = f"the function {node.sql_name().lower()}"
+        case _:
+            what = node.key.upper()
+    return FilterError(
+        f"filters do not support {what}, as in {piece!r}; they support {_SUPPORTED}", piece=piece
+    )
+
+
+class _Reader:
+    """Walks the tree that sqlglot made, and builds the typed one."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.nodes = 0
+        self.depth = 0
+
+    def condition(self, node: exp.Expr) -> Expression:
+        found = self.read(node)
+        if found.type not in (pa.bool_(), pa.null()):
+            kind = type_name(found.type)
+            raise FilterError(
+                f"{_piece(node)!r} is {kind}; a filter must be a condition, true or false for each row"
+            )
+        return typed.convert(found, pa.bool_())
+
+    def read(self, node: exp.Expr) -> Expression:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise FilterError(f"the filter has more than {MAX_NODES} parts", nodes=self.nodes)
+        if self.depth >= MAX_DEPTH:
+            raise FilterError(f"the filter is nested more than {MAX_DEPTH} levels deep", depth=self.depth)
+        handler, known = _HANDLERS.get(type(node), (None, frozenset()))
+        if handler is None or any(value for key, value in node.args.items() if key not in known):
+            subquery = node.args.get("query")
+            if isinstance(subquery, exp.Expr):
+                raise _unsupported(subquery.unnest())
+            raise _unsupported(node, only_this_form=handler is not None and not isinstance(node, exp.TryCast))
+        self.depth += 1
+        try:
+            return handler(self, node)
+        except FilterError as error:
+            if error.fields:
+                raise
+            piece = _piece(node)
+            raise FilterError(f"{error.message} (in {piece!r})", piece=piece) from None
+        finally:
+            self.depth -= 1
+
+    def operands(self, node: exp.Expr) -> tuple[Expression, Expression]:
+        return self.read(node.this), self.read(node.args["expression"])
+
+    # ------------------------------------------------------------------------------- leaves
+
+    def paren(self, node: exp.Expr) -> Expression:
+        return self.read(node.this)
+
+    def column(self, node: exp.Expr) -> Expression:
+        path: list[str] = []
+        kind: pa.DataType | None = None
+        for name in _name_parts(node):
+            fields = list(self.schema) if kind is None else list(kind.fields) if pt.is_struct(kind) else []
+            field = _named(name, fields, path)
+            path.append(field.name)
+            kind = field.type
+        return Column(tuple(path), computed_type(kind))
+
+    def literal(self, node: exp.Expr) -> Expression:
+        return Literal(node.this, pa.string()) if node.args.get("is_string") else typed.number(node.this)
+
+    def constant(self, node: exp.Expr) -> Expression:
+        if isinstance(node, exp.Null):
+            return typed.NULL
+        return Literal(bool(node.this), pa.bool_())
+
+    def binary(self, node: exp.Expr) -> Expression:
+        digits = str(node.this)
+        return Literal(bytes.fromhex(digits if len(digits) % 2 == 0 else f"0{digits}"), pa.binary())
+
+    def raw_text(self, node: exp.Expr) -> Expression:
+        return Literal(str(node.this), pa.string())
+
+    # ----------------------------------------------------------------------------- conditions
+
+    def connective(self, node: exp.Expr) -> Expression:
+        make = And if isinstance(node, exp.And) else Or
+        parts: list[Expression] = []
+        for each in _flattened(node):
+            part = typed.boolean(self.read(each))
+            parts.extend(part.parts if isinstance(part, make) else [part])
+        return make(tuple(parts))
+
+    def negation(self, node: exp.Expr) -> Expression:
+        return Not(typed.boolean(self.read(node.this)))
+
+    def comparison(self, node: exp.Expr) -> Expression:
+        right = node.args["expression"]
+        bare = right.unnest() if isinstance(node, exp.NullSafeEQ) else right
+        # sqlglot adds parentheses of its own around what stands right of <=>.
+        if isinstance(node.this, _TESTS) or isinstance(right, _TESTS) or type(bare) in _COMPARISONS:
+            raise FilterError(
+                "put what is compared in parentheses, on the left side; Spark reads this differently"
+            )
+        return typed.compare(_COMPARISONS[type(node)], *self.operands(node))
+
+    def test(self, node: exp.Expr) -> Expression:
+        child, state = self.read(node.this), node.args["expression"]
+        if isinstance(state, exp.Null):
+            return Is(child, None)
+        if not isinstance(state, exp.Boolean):
+            raise _unsupported(node)
+        return Is(typed.boolean(child), bool(state.this))
+
+    def between(self, node: exp.Expr) -> Expression:
+        child, low, high = (self.read(node.args[key]) for key in ("this", "low", "high"))
+        return And((typed.compare(">=", child, low), typed.compare("<=", child, high)))
+
+    def membership(self, node: exp.Expr) -> Expression:
+        values = [self.read(each) for each in node.expressions]
+        if not values:
+            raise FilterError("IN needs at least one value")
+        return typed.member(self.read(node.this), values)
+
+    def pattern(self, node: exp.Expr) -> Expression:
+        found = typed.match(_PATTERNS[type(node)], *self.operands(node))
+        return Not(found) if node.args.get("negate") else found
+
+    def escaped_pattern(self, node: exp.Expr) -> Expression:
+        inner, escape = node.this, self.read(node.args["expression"])
+        if type(inner) not in (exp.Like, exp.ILike) or not isinstance(escape, Literal):
+            raise _unsupported(node)
+        found = typed.match(_PATTERNS[type(inner)], *self.operands(inner), escape=str(escape.value))
+        return Not(found) if inner.args.get("negate") else found
+
+    def affix(self, node: exp.Expr) -> Expression:
+        return typed.match(_AFFIXES[type(node)], *self.operands(node))
+
+    # --------------------------------------------------------------------- values and functions
+
+    def arithmetic(self, node: exp.Expr) -> Expression:
+        return typed.arithmetic(_ARITHMETIC[type(node)], *self.operands(node))
+
+    def negative(self, node: exp.Expr) -> Expression:
+        # The sign belongs to the number: 9223372036854775808 alone would be no BIGINT.
+        inner = node.this
+        if isinstance(inner, exp.Literal) and not inner.is_string:
+            return typed.number(f"-{inner.this}")
+        if (
+            isinstance(inner, exp.TryCast)
+            and isinstance(inner.this, exp.Literal)
+            and not inner.this.is_string
+        ):
+            return typed.explicit_cast(typed.number(f"-{inner.this.this}"), self.target(inner))
+        return typed.sign("NEGATE", self.read(inner))
+
+    def absolute(self, node: exp.Expr) -> Expression:
+        return typed.sign("ABS", self.read(node.this))
+
+    def cast(self, node: exp.Expr) -> Expression:
+        return typed.explicit_cast(self.read(node.this), self.target(node))
+
+    def target(self, node: exp.Expr) -> pa.DataType:
+        to = node.args["to"]
+        given = [each.name for each in to.expressions]
+        sizes = [int(name) for name in given if name.isascii() and name.isdigit() and len(name) < 10]
+        if to.this == exp.DataType.Type.DECIMAL and len(sizes) == len(to.expressions):
+            precision, scale = [*sizes, 0][:2] if sizes else [10, 0]
+            if precision < 1 or scale > precision:
+                raise FilterError(f"DECIMAL({precision}, {scale}) is no type")
+            return decimal_type(precision, scale)
+        found = _TYPES.get(to.this.name if isinstance(to.this, exp.DataType.Type) else "")
+        if found is None or to.expressions:
+            raise FilterError(f"filters cannot CAST to {_piece(to)}", piece=_piece(node))
+        return found
+
+    def conditional(self, node: exp.Expr) -> Expression:
+        if isinstance(node, exp.If):
+            branches = [(self.read(node.this), self.read(node.args["true"]))]
+            default = node.args.get("false")
+        else:
+            subject = self.read(node.this) if node.this else None
+            branches = []
+            for each in node.args["ifs"]:
+                when = self.read(each.this)
+                when = when if subject is None else typed.compare("=", subject, when)
+                branches.append((when, self.read(each.args["true"])))
+            default = node.args.get("default")
+        return typed.case(branches, self.read(default) if default else typed.NULL)
+
+    def coalesce(self, node: exp.Expr) -> Expression:
+        return typed.coalesce([self.read(each) for each in (node.this, *node.expressions)])
+
+    def null_if(self, node: exp.Expr) -> Expression:
+        left, right = self.operands(node)
+        return typed.case([(typed.compare("=", left, right), Literal(None, left.type, implicit=True))], left)
+
+    def concat(self, node: exp.Expr) -> Expression:
+        if isinstance(node, exp.DPipe) and isinstance(node.args["expression"], exp.Add | exp.Sub):
+            raise FilterError("put the + or - in parentheses; Spark gives it the same precedence as ||")
+        parts = self.operands(node) if isinstance(node, exp.DPipe) else map(self.read, node.expressions)
+        return typed.concat(list(parts))
+
+    def text_function(self, node: exp.Expr) -> Expression:
+        return Call(_TEXT_FUNCTIONS[type(node)], (typed.text(self.read(node.this)),), pa.string())
+
+    def trim(self, node: exp.Expr) -> Expression:
+        side = {"": "TRIM", "BOTH": "TRIM", "LEADING": "LTRIM", "TRAILING": "RTRIM"}[node.text("position")]
+        return Call(side, (typed.text(self.read(node.this)),), pa.string())
+
+    def length(self, node: exp.Expr) -> Expression:
+        value = self.read(node.this)
+        return Call("LENGTH", (value if pt.is_binary(value.type) else typed.text(value),), pa.int32())
+
+    def substring(self, node: exp.Expr) -> Expression:
+        bounds = [self.read(node.args[key]) for key in ("start", "length") if node.args.get(key)]
+        return typed.substring(self.read(node.this), bounds)
+
+    def is_nan(self, node: exp.Expr) -> Expression:
+        return Call("ISNAN", (typed.floating(self.read(node.this)),), pa.bool_())
+
+    def date_part(self, node: exp.Expr) -> Expression:
+        inner = node.this.this if isinstance(node.this, exp.TsOrDsToDate) else node.this
+        return Call(_DATE_PARTS[type(node)], (typed.convert(self.read(inner), pa.date32()),), pa.int32())
+
+    def by_name(self, node: exp.Expr) -> Expression:
+        name = str(node.this).lower()
+        if name not in ("isnull", "isnotnull") or len(node.expressions) != 1:
+            raise _unsupported(node)
+        found = Is(self.read(node.expressions[0]), None)
+        return found if name == "isnull" else Not(found)
+
+
+def _flattened(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The parts of a chain of the same connective, in order; chains may be longer than the stack is deep."""
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        if type(each) is type(node):
+            waiting += [each.args["expression"], each.this]
+        else:
+            yield each
+
+
+def _name_parts(node: exp.Expr) -> list[str]:
+    parts: list[exp.Expr] = []
+    while isinstance(node, exp.Dot):
+        parts.insert(0, node.args["expression"])
+        node = node.this
+    if isinstance(node, exp.Column):
+        parts = [node.args[key] for key in ("catalog", "db", "table", "this") if node.args.get(key)] + parts
+    else:
+        parts.insert(0, node)
+    if not all(isinstance(part, exp.Identifier) for part in parts):
+        raise _unsupported(next(part for part in parts if not isinstance(part, exp.Identifier)))
+    return [str(part.this) for part in parts]
+
+
+def _named(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Field:
+    """The field of that name, whatever its case, as Spark looks it up."""
+    found = [field for field in fields if field.name.lower() == name.lower()]
+    if len(found) == 1:
+        return found[0]
+    full = ".".join(map(quote_name, [*parents, name]))
+    if found:
+        names = " and ".join(field.name for field in found)
+        raise ColumnNotFound(f"the filter's column {full} is ambiguous: there are {names}", column=full)
+    by_lower = {field.name.lower(): field.name for field in fields}
+    near = [by_lower[each] for each in get_close_matches(name.lower(), by_lower, n=1)]
+    known = ", ".join(field.name for field in fields[:_LISTED_COLUMNS]) or "none"
+    owner = f"{'.'.join(map(quote_name, parents))} has no field" if parents else "there is no column"
+    hint = f"did you mean {near[0]}?" if near else f"there are: {known}"
+    raise ColumnNotFound(f"the filter names {full}, but {owner} {name}; {hint}", column=full, nearest=near)
+
+
+_Handler = Callable[[_Reader, exp.Expr], Expression]
+
+
+def _handlers() -> dict[type[exp.Expr], tuple[_Handler, frozenset[str]]]:
+    """For each kind of node: who reads it, and which of its arguments are understood."""
+    two = "this expression"
+    table: list[tuple[tuple[type[exp.Expr], ...], _Handler, str]] = [
+        ((exp.Paren,), _Reader.paren, "this"),
+        ((exp.Column,), _Reader.column, "this table db catalog"),
+        ((exp.Dot,), _Reader.column, two),
+        ((exp.Literal,), _Reader.literal, "this is_string"),
+        ((exp.Null, exp.Boolean), _Reader.constant, "this"),
+        ((exp.HexString,), _Reader.binary, "this"),
+        ((exp.RawString,), _Reader.raw_text, "this"),
+        ((exp.And, exp.Or), _Reader.connective, two),
+        ((exp.Not,), _Reader.negation, "this"),
+        (tuple(_COMPARISONS), _Reader.comparison, two),
+        ((exp.Is,), _Reader.test, two),
+        ((exp.Between,), _Reader.between, "this low high"),
+        ((exp.In,), _Reader.membership, "this expressions"),
+        ((exp.Like, exp.ILike, exp.RegexpLike), _Reader.pattern, f"{two} negate"),
+        ((exp.Escape,), _Reader.escaped_pattern, two),
+        (tuple(_AFFIXES), _Reader.affix, two),
+        (tuple(_ARITHMETIC), _Reader.arithmetic, f"{two} typed safe"),
+        ((exp.Neg,), _Reader.negative, "this"),
+        ((exp.Abs,), _Reader.absolute, "this"),
+        ((exp.Cast, exp.TryCast), _Reader.cast, "this to"),
+        ((exp.If,), _Reader.conditional, "this true false"),
+        ((exp.Case,), _Reader.conditional, "this ifs default"),
+        ((exp.Coalesce,), _Reader.coalesce, "this expressions is_nvl"),
+        ((exp.Nullif,), _Reader.null_if, two),
+        ((exp.Concat,), _Reader.concat, "expressions safe"),
+        ((exp.DPipe,), _Reader.concat, f"{two} safe"),
+        (tuple(_TEXT_FUNCTIONS), _Reader.text_function, "this"),
+        ((exp.Trim,), _Reader.trim, "this position"),
+        ((exp.Length,), _Reader.length, "this"),
+        ((exp.Substring,), _Reader.substring, "this start length"),
+        ((exp.IsNan,), _Reader.is_nan, "this"),
+        (tuple(_DATE_PARTS), _Reader.date_part, "this"),
+        ((exp.Anonymous,), _Reader.by_name, "this expressions"),
+    ]
+    return {kind: (handler, frozenset(known.split())) for kinds, handler, known in table for kind in kinds}
+
+
+_HANDLERS = _handlers()

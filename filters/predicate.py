@@ -1,0 +1,95 @@
+"""A filter: SQL text that is checked once, then evaluated on record batches.
+
+    predicate = Predicate.parse("distance > 500 AND origin IN ('JFK', 'LGA')", schema)
+    kept = batch.filter(predicate.mask(batch))
+
+The text is a boolean expression as Spark writes it, with the meaning it has in Spark 4 in ANSI
+mode in a session whose time zone is UTC: three-valued logic, NaN equal to itself and above all
+other numbers, text compared by its bytes, overflow and division by zero as errors. What could not
+be given exactly that meaning is refused when the text is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from elasticscan.base.errors import FilterError
+from elasticscan.filters.expression import Expression, column_names, to_sql
+from elasticscan.filters.kernels import Evaluator, Rows, compiled
+from elasticscan.filters.parser import parse_condition
+
+_ARROW_REFUSALS = (
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,
+    pa.ArrowTypeError,
+    pa.ArrowIndexError,
+    pa.ArrowKeyError,
+)
+_SHOWN_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """A condition on rows. A value: equal when the conditions are, picklable, safe to share.
+
+    `columns` are the top-level columns that it reads; a batch given to `mask` must have these and
+    may have others. `str` gives SQL text that means the same, with columns spelt as in the schema.
+    """
+
+    condition: Expression
+    columns: frozenset[str] = field(init=False, compare=False)
+    _evaluate: Evaluator = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", column_names(self.condition))
+        object.__setattr__(self, "_evaluate", compiled(self.condition))
+
+    @classmethod
+    def parse(cls, text: str, schema: pa.Schema) -> Predicate:
+        """Read a filter for rows of a schema.
+
+        Raises `FilterError` (naming the piece that stands in the way) for text that is no
+        supported condition, of more than 64 KB or nested too deeply, or whose types do not go
+        together; `ColumnNotFound` for a column that the schema lacks or has twice.
+        """
+        condition = parse_condition(text, schema)
+        try:
+            predicate = cls(condition)
+            # Whatever Arrow cannot do with these types shows on no rows at all.
+            needed = [each for each in schema if each.name in predicate.columns]
+            predicate.mask(
+                pa.record_batch([pa.array([], each.type) for each in needed], schema=pa.schema(needed))
+            )
+        except _ARROW_REFUSALS as error:
+            raise FilterError(f"the filter cannot be evaluated: {error}", filter=text) from error
+        except RecursionError:
+            raise FilterError("the filter is nested too deeply") from None
+        return predicate
+
+    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """For each row true, false or null (unknown); `batch.filter` keeps what is true.
+
+        Raises `FilterError` where Spark would fail too, as in a division by zero or an overflow.
+        """
+        # Parts that are evaluated for some rows only pick these from all columns that are here.
+        needed = [name for name in batch.schema.names if name in self.columns]
+        rows = Rows(batch.select(needed)) if needed else Rows(batch)
+        try:
+            return rows.array(self._evaluate(rows))
+        except FilterError as error:
+            raise FilterError(f"{error.message} (in the filter {self._shown()})", filter=str(self)) from None
+        except _ARROW_REFUSALS as error:
+            raise FilterError(f"the filter {self._shown()} fails: {error}", filter=str(self)) from error
+
+    def __str__(self) -> str:
+        return to_sql(self.condition)
+
+    def _shown(self) -> str:
+        text = str(self)
+        return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Predicate, (self.condition,)

@@ -1,0 +1,259 @@
+"""Builds typed expressions: the conversions that Spark adds, and the checks that it makes.
+
+Constants are converted right here, so `day = '2024-02-30'` fails when the filter is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from elasticscan.base.errors import FilterError
+from elasticscan.filters.casts import can_cast, cast_array
+from elasticscan.filters.coercion import (
+    common_type,
+    decimal_type,
+    integer_as_decimal,
+    is_computable,
+    is_float,
+    is_integer,
+    is_number,
+    type_name,
+)
+from elasticscan.filters.expression import (
+    Call,
+    Case,
+    Cast,
+    Compare,
+    Expression,
+    In,
+    Literal,
+    Match,
+    Or,
+    decimal_literal_type,
+    to_sql,
+)
+
+NULL = Literal(None, pa.null())
+_INT32_BOUND = 1 << 31
+_INT64_BOUND = 1 << 63
+_INT64_DIGITS = 19
+
+
+def number(text: str) -> Literal:
+    """A number as Spark types it: INT, BIGINT or DECIMAL by size, DOUBLE with an exponent."""
+    digits = text.lstrip("-")
+    # Longer ones fit no integer; Python refuses to read very long ones at all.
+    if digits.isascii() and digits.isdigit() and len(digits) <= _INT64_DIGITS:
+        whole = int(text)
+        if -_INT32_BOUND <= whole < _INT32_BOUND:
+            return Literal(whole, pa.int32())
+        if -_INT64_BOUND <= whole < _INT64_BOUND:
+            return Literal(whole, pa.int64())
+    elif "e" in text.lower():
+        try:
+            value = float(text)
+        except ValueError:
+            raise FilterError(f"{text} is no number") from None
+        if math.isinf(value):
+            raise FilterError(f"{text} is out of the range of DOUBLE")
+        return Literal(value, pa.float64())
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        raise FilterError(f"{text[:40]} is no number") from None
+    return Literal(exact, decimal_literal_type(exact))
+
+
+def convert(value: Expression, kind: pa.DataType, *, implicit: bool = True) -> Expression:
+    if value.type == kind:
+        return value
+    if not can_cast(value.type, kind):
+        raise FilterError(
+            f"{to_sql(value)} is {type_name(value.type)}, which does not convert to {type_name(kind)}"
+        )
+    if not isinstance(value, Literal):
+        return Cast(value, kind, implicit)
+    try:
+        converted = cast_array(pa.array([value.value], value.type), kind)[0].as_py()
+    except (pa.ArrowInvalid, ValueError, OverflowError) as error:
+        raise FilterError(f"{to_sql(value)} does not convert to {type_name(kind)}: {error}") from None
+    if isinstance(converted, float) and math.isnan(converted):
+        converted = math.nan  # one object, so that equal conditions are equal
+    return Literal(converted, kind, implicit)
+
+
+def explicit_cast(value: Expression, kind: pa.DataType) -> Expression:
+    if isinstance(value, Literal) and isinstance(value.value, str) and pt.is_decimal128(kind):
+        value = _decimal_text(value.value.strip())
+    found = convert(value, kind, implicit=False)
+    # A conversion that was implicit before is written out now.
+    return Literal(found.value, kind) if isinstance(found, Literal) else found
+
+
+def _decimal_text(text: str) -> Literal:
+    exact = Decimal(text) if text.lstrip("+-").replace(".", "", 1).isdecimal() and text.isascii() else None
+    if exact is None:
+        raise FilterError(f"{text!r} is no DECIMAL")
+    return Literal(exact, decimal_literal_type(exact))
+
+
+def boolean(value: Expression) -> Expression:
+    if value.type == pa.bool_() or pt.is_null(value.type) or pt.is_string(value.type):
+        return convert(value, pa.bool_())
+    raise FilterError(f"{to_sql(value)} is {type_name(value.type)}, where a condition is needed")
+
+
+def text(value: Expression) -> Expression:
+    if pt.is_binary(value.type):
+        raise FilterError(f"{to_sql(value)} is BINARY, where text is needed; CAST it to STRING")
+    return convert(value, pa.string())
+
+
+def floating(value: Expression) -> Expression:
+    if is_float(value.type):
+        return value
+    if is_number(value.type) or pt.is_string(value.type) or pt.is_null(value.type):
+        return convert(value, pa.float64())
+    raise FilterError(f"{to_sql(value)} is {type_name(value.type)}, where a number is needed")
+
+
+def _shared_type(values: Sequence[Expression]) -> pa.DataType:
+    kind = common_type(value.type for value in values)
+    if kind is None or not is_computable(kind):
+        kinds = ", ".join(dict.fromkeys(type_name(value.type) for value in values))
+        raise FilterError(f"values of types {kinds} do not go together; CAST one to the type of the other")
+    return kind
+
+
+def _with_digits(left: Expression, right: Expression) -> tuple[Expression, Expression]:
+    """Beside a decimal, Spark gives a whole number no more digits than it has."""
+    if pt.is_decimal128(left.type) and isinstance(right, Literal) and is_integer(right.type):
+        exact = Decimal(str(right.value)) if right.value is not None else None
+        if exact is not None:
+            right = Literal(exact, decimal_literal_type(exact), implicit=True)
+    return left, right
+
+
+def _pair(left: Expression, right: Expression) -> tuple[Expression, Expression]:
+    left, right = _with_digits(left, right)
+    right, left = _with_digits(right, left)
+    return left, right
+
+
+def compare(op: str, left: Expression, right: Expression) -> Expression:
+    left, right = _pair(left, right)
+    kind = _shared_type([left, right])
+    return Compare(op, convert(left, kind), convert(right, kind))
+
+
+def member(child: Expression, values: Sequence[Expression]) -> Expression:
+    kind = _shared_type([child, *values])
+    # Beside a column the list becomes separate comparisons, which have to say what they convert to.
+    implicit = all(isinstance(value, Literal) for value in values)
+    child, values = (
+        convert(child, kind, implicit=implicit),
+        [convert(value, kind, implicit=implicit) for value in values],
+    )
+    constants = tuple(value for value in values if isinstance(value, Literal))
+    others = [Compare("=", child, value) for value in values if not isinstance(value, Literal)]
+    if pt.is_null(kind):
+        return Literal(None, pa.bool_())
+    parts: list[Expression] = [In(child, constants)] if constants else []
+    parts += others
+    return parts[0] if len(parts) == 1 else Or(tuple(parts))
+
+
+def match(kind: str, child: Expression, pattern: Expression, escape: str = "\\") -> Expression:
+    child, pattern = text(child), text(pattern)
+    if not isinstance(pattern, Literal):
+        raise FilterError(f"the pattern of {kind} must be a constant, not {to_sql(pattern)}")
+    if len(escape) != 1 or (kind == "ILIKE" and escape.lower() != escape):
+        raise FilterError("ESCAPE takes one character, and in ILIKE no capital letter")
+    if pattern.value is None:
+        return Literal(None, pa.bool_())
+    return Match(kind, child, str(pattern.value), escape)
+
+
+def arithmetic(op: str, left: Expression, right: Expression) -> Expression:
+    left, right = _pair(left, right)
+    kind = common_type([left.type, right.type])
+    if kind is None or not (is_number(kind) or pt.is_string(kind) or pt.is_null(kind)):
+        raise FilterError(
+            f"{type_name(left.type)} {op} {type_name(right.type)} is not supported; numbers are"
+        )
+    if op == "DIV":
+        if not is_integer(kind):
+            raise FilterError("DIV is supported between whole numbers only")
+        kind = pa.int64()
+    elif not is_number(kind) or (op == "/" and is_integer(kind)):
+        kind = pa.float64()
+    if pt.is_decimal128(kind):
+        return _decimal_arithmetic(op, _as_decimal(left, kind), _as_decimal(right, kind))
+    if op == "/":
+        kind = pa.float64()
+    return Call(op, (convert(left, kind), convert(right, kind)), kind)
+
+
+def _as_decimal(value: Expression, kind: pa.DataType) -> Expression:
+    if pt.is_null(value.type):
+        return convert(value, kind)
+    return convert(value, integer_as_decimal(value.type)) if is_integer(value.type) else value
+
+
+def _decimal_arithmetic(op: str, left: Expression, right: Expression) -> Expression:
+    one, two = left.type, right.type
+    if op == "*":
+        kind = decimal_type(one.precision + two.precision + 1, one.scale + two.scale)
+    elif op in ("+", "-"):
+        scale = max(one.scale, two.scale)
+        whole = max(one.precision - one.scale, two.precision - two.scale)
+        kind = decimal_type(whole + scale + 1, scale)
+    else:
+        raise FilterError(f"{op} is not supported between decimals; CAST one side to DOUBLE")
+    return Call(op, (left, right), kind)
+
+
+def sign(name: str, value: Expression) -> Expression:
+    if pt.is_string(value.type) or pt.is_null(value.type):
+        value = convert(value, pa.float64())
+    if not is_number(value.type):
+        raise FilterError(f"{to_sql(value)} is {type_name(value.type)}, where a number is needed")
+    return Call(name, (value,), value.type)
+
+
+def case(branches: Sequence[tuple[Expression, Expression]], default: Expression) -> Expression:
+    if any(pt.is_null(when.type) for when, _ in branches):
+        raise FilterError("a condition of CASE or IF cannot be a bare NULL; CAST it to BOOLEAN")
+    kind = _shared_type([default, *(then for _, then in branches)])
+    converted = tuple((boolean(when), convert(then, kind)) for when, then in branches)
+    return Case(converted, convert(default, kind), kind)
+
+
+def coalesce(values: Sequence[Expression]) -> Expression:
+    kind = _shared_type(values)
+    return Call("COALESCE", tuple(convert(value, kind) for value in values), kind)
+
+
+def concat(parts: Sequence[Expression]) -> Expression:
+    if not parts:
+        raise FilterError("concat needs at least one value")
+    flat: list[Expression] = []
+    for part in map(text, parts):
+        flat.extend(part.args if isinstance(part, Call) and part.name == "CONCAT" else [part])
+    return Call("CONCAT", tuple(flat), pa.string())
+
+
+def substring(value: Expression, bounds: Sequence[Expression]) -> Expression:
+    options: list[int] = []
+    for bound in bounds:
+        if not (isinstance(bound, Literal) and isinstance(bound.value, int) and bound.type == pa.int32()):
+            raise FilterError(
+                f"the position and length of substring must be whole constants, not {to_sql(bound)}"
+            )
+        options.append(bound.value)
+    return Call("SUBSTRING", (text(value),), pa.string(), tuple(options))

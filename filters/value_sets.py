@@ -1,0 +1,231 @@
+"""Which values of one column a condition leaves possible.
+
+For every node of the condition, three sets of the column's values: those for which the node can be
+true, false, and null, whatever the other columns hold. NOT swaps the first two; AND and OR take
+intersections and unions of them, as three-valued logic has it. What is not understood can be
+anything. So `(a = 1 AND b = 2) OR (a = 3 AND c > 4)` gives {1, 3} for a, without being brought
+into a normal form, which may take exponential time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from elasticscan.base.errors import FilterError
+from elasticscan.base.value_keys import END, VALUES
+from elasticscan.filters.bounds import Axis, axis_of, keeps_order, normalised
+from elasticscan.filters.coercion import computed_type
+from elasticscan.filters.expression import (
+    And,
+    Cast,
+    Column,
+    Compare,
+    Expression,
+    In,
+    Is,
+    Literal,
+    Match,
+    Not,
+    Or,
+    column_names,
+)
+from elasticscan.filters.kernels import Rows, compiled
+from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NOTHING, NULLS, Interval, KeySet
+from elasticscan.filters.patterns import like_pattern
+
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_MOST_BISECTIONS = 200  # for one list; each takes milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The values for which a condition can be true; no other value makes it so.
+
+    `exact` says that it is true for all of them: then it depends on this column alone.
+    """
+
+    keys: KeySet
+    exact: bool
+
+
+def value_set(condition: Expression, field: pa.Field) -> Found:
+    """The value keys of the column `field` for which `condition` can be true.
+
+    >>> from elasticscan.filters.parser import parse_condition
+    >>> schema = pa.schema([("a", pa.int32()), ("b", pa.int32())])
+    >>> found = value_set(parse_condition("a IN (1, 3) AND b > 2", schema), schema.field("a"))
+    >>> [each.single for each in found.keys.intervals], found.exact
+    ([True, True], False)
+    """
+    axis = axis_of(field.type)
+    found = _Column(field, axis).truth(condition)
+    keys = found.true if axis is None else normalised(found.true, axis)
+    return Found(keys, found.exact or keys.is_empty)
+
+
+@dataclass(frozen=True, slots=True)
+class _Truth:
+    """Supersets of the values with which a condition is true, false, null; `exact`: just those."""
+
+    true: KeySet
+    false: KeySet
+    null: KeySet
+    exact: bool = True
+
+
+_UNKNOWN = _Truth(EVERYTHING, EVERYTHING, EVERYTHING, exact=False)
+_CONSTANTS = {
+    True: _Truth(EVERYTHING, NOTHING, NOTHING),
+    False: _Truth(NOTHING, EVERYTHING, NOTHING),
+    None: _Truth(NOTHING, NOTHING, EVERYTHING),
+}
+
+
+class _Column:
+    def __init__(self, field: pa.Field, axis: Axis | None) -> None:
+        self.field, self.axis = field, axis
+
+    def truth(self, node: Expression) -> _Truth:
+        names = column_names(node) if not isinstance(node, And | Or) else None
+        if names is not None and self.field.name not in names:
+            return _UNKNOWN if names else _constant(node)
+        match node:
+            case Not():
+                child = self.truth(node.child)
+                return _Truth(child.false, child.true, child.null, child.exact)
+            case And():
+                return _all_of([self.truth(part) for part in node.parts])
+            case Or():
+                turned = [self.truth(part) for part in node.parts]
+                found = _all_of([_Truth(each.false, each.true, each.null, each.exact) for each in turned])
+                return _Truth(found.false, found.true, found.null, found.exact)
+            case Is():
+                return self.test(node)
+            case Column():
+                return self.comparison("=", node, Literal(True, pa.bool_()))
+            case Compare():
+                return self.compare(node)
+            case In():
+                return self.membership(node)
+            case Match():
+                return self.match(node)
+        return _UNKNOWN
+
+    def chain(self, node: Expression) -> list[pa.DataType] | None:
+        """The types that the column goes through, its own computed one first; None if order is lost."""
+        match node:
+            case Column(path=path) if path == (self.field.name,):
+                return [node.type] if node.type == computed_type(self.field.type) else None
+            case Cast():
+                types = self.chain(node.child)
+                return [*types, node.type] if types and keeps_order(types[-1], node.type) else None
+        return None
+
+    def test(self, node: Is) -> _Truth:
+        if node.state is None and self.chain(node.child) is not None:
+            return _Truth(NULLS, NOT_NULL, NOTHING)
+        if node.child.type != pa.bool_():
+            return _UNKNOWN
+        child = self.truth(node.child)
+        asked = {None: child.null, True: child.true, False: child.false}
+        hit = asked.pop(node.state)
+        return _Truth(hit, KeySet.union_of(asked.values()), NOTHING, child.exact)
+
+    def compare(self, node: Compare) -> _Truth:
+        if isinstance(node.right, Literal):
+            return self.comparison(node.op, node.left, node.right)
+        if isinstance(node.left, Literal):
+            return self.comparison(_MIRRORED.get(node.op, node.op), node.right, node.left)
+        return _UNKNOWN
+
+    def comparison(self, op: str, side: Expression, constant: Literal) -> _Truth:
+        types = self.chain(side)
+        if types is None or self.axis is None:
+            return _UNKNOWN
+        if constant.value is None:
+            return _Truth(NULLS, NOT_NULL, NOTHING) if op == "<=>" else _CONSTANTS[None]
+        low, high = self.axis.cuts(types, pa.scalar(constant.value, constant.type))
+        below, equal, above = (
+            normalised(KeySet.of([Interval(*ends)]), self.axis)
+            for ends in ((VALUES, low), (low, high), (high, END))
+        )
+        match op:
+            case "<=>":
+                return _Truth(equal, below | above | NULLS, NOTHING)
+            case "=":
+                return _Truth(equal, below | above, NULLS)
+            case "<>":
+                return _Truth(below | above, equal, NULLS)
+            case "<":
+                return _Truth(below, equal | above, NULLS)
+            case "<=":
+                return _Truth(below | equal, above, NULLS)
+            case ">":
+                return _Truth(above, below | equal, NULLS)
+            case _:
+                return _Truth(equal | above, below, NULLS)
+
+    def membership(self, node: In) -> _Truth:
+        types = self.chain(node.child)
+        if types is None or self.axis is None:
+            return _UNKNOWN
+        constants = [pa.scalar(each.value, each.type) for each in node.values if each.value is not None]
+        quick = [self.axis.quick_cuts(types, each) for each in constants]
+        if quick.count(None) > _MOST_BISECTIONS:
+            return _UNKNOWN
+        cuts = [ends or self.axis.cuts(types, each) for ends, each in zip(quick, constants, strict=True)]
+        hit = KeySet.of(filter(None, (self.axis.normal(Interval(*ends)) for ends in cuts)))
+        missed = (hit | NULLS).complement()
+        if len(constants) < len(node.values):
+            return _Truth(hit, NOTHING, missed | NULLS)
+        return _Truth(hit, missed, NULLS)
+
+    def match(self, node: Match) -> _Truth:
+        if self.axis is None or not isinstance(node.child, Column) or not self.chain(node.child):
+            return _UNKNOWN
+        kind, prefix = _beginning(node)
+        if kind == "equal":
+            return self.comparison("=", node.child, Literal(prefix, pa.string()))
+        ends = self.axis.prefixed(prefix.encode())
+        if ends is None:
+            return _UNKNOWN
+        hit = KeySet.of([Interval(*ends)])
+        if kind == "starts":
+            return _Truth(hit, (hit | NULLS).complement(), NULLS)
+        return _Truth(hit, NOT_NULL, NULLS, exact=False)
+
+
+def _beginning(node: Match) -> tuple[str, str]:
+    """How the text must begin, and whether that is all (`starts`, or `equal`), or there is more to it."""
+    if node.kind == "STARTSWITH":
+        return "starts", node.pattern
+    if node.kind != "LIKE":
+        return "more", ""
+    found = like_pattern(node.pattern, node.escape)
+    if found.kind in ("starts", "equal"):
+        return found.kind, found.text
+    at = 0
+    while node.pattern[at] not in "%_" or node.pattern[at] == node.escape:
+        at += 2 if node.pattern[at] == node.escape else 1
+    return "more", like_pattern(node.pattern[:at], node.escape).text
+
+
+def _all_of(parts: list[_Truth]) -> _Truth:
+    """AND; by turning true and false round, OR."""
+    true = KeySet.intersection_of([part.true for part in parts])
+    false = KeySet.union_of(part.false for part in parts)
+    # Null where some part is, and no part is false.
+    null = KeySet.union_of(part.null for part in parts)
+    null &= KeySet.intersection_of([part.true | part.null for part in parts])
+    return _Truth(true, false, null, all(part.exact for part in parts))
+
+
+def _constant(node: Expression) -> _Truth:
+    """What a condition without columns always is."""
+    try:
+        rows = Rows(pa.record_batch([pa.nulls(1)], names=["none"]))
+        return _CONSTANTS[rows.array(compiled(node)(rows))[0].as_py()]
+    except (FilterError, pa.ArrowException):
+        return _UNKNOWN

@@ -1,0 +1,56 @@
+"""Facts about tables: what the catalog keeps and files carry, as frozen values.
+
+table       its schema, keys and life (`TableInfo`)
+fragment    an immutable file of sorted rows, with the slots it serves (`Fragment`); staged before its commit
+index       columns that runs of entries are sorted or hashed by (`IndexInfo`, `IndexRun`)
+manifest    what a file says of itself, so that a catalog can be made again from files (`Manifest`, `Seal`)
+statistics  bounds of columns by record batch, histograms of keys (`FragmentStatistics`, `KeyHistogram`)
+
+Everything here is pure. `storage` writes and reads the files, `catalog` keeps the rows, `optimizer`
+decides by the statistics; none of them knows the others.
+"""
+
+from elasticscan.metadata.fragments import Fragment, StagedFragment, TableInfo
+from elasticscan.metadata.indexes import HASH, INDEX_KINDS, SORTED, IndexInfo, IndexRun, StagedRun
+from elasticscan.metadata.manifest import FRAGMENT, INDEX_RUN, Epochs, Manifest, Origin, Seal, epochs_in
+from elasticscan.metadata.statistics import (
+    KEY_BYTES,
+    Block,
+    ColumnStatistics,
+    FragmentStatistics,
+    KeyHistogram,
+    Stretch,
+    pack_histogram,
+    pack_statistics,
+    unpack_histogram,
+    unpack_statistics,
+)
+
+__all__ = [
+    "FRAGMENT",
+    "HASH",
+    "INDEX_KINDS",
+    "INDEX_RUN",
+    "KEY_BYTES",
+    "SORTED",
+    "Block",
+    "ColumnStatistics",
+    "Epochs",
+    "Fragment",
+    "FragmentStatistics",
+    "IndexInfo",
+    "IndexRun",
+    "KeyHistogram",
+    "Manifest",
+    "Origin",
+    "Seal",
+    "StagedFragment",
+    "StagedRun",
+    "Stretch",
+    "TableInfo",
+    "epochs_in",
+    "pack_histogram",
+    "pack_statistics",
+    "unpack_histogram",
+    "unpack_statistics",
+]

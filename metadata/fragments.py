@@ -1,0 +1,99 @@
+"""What is known of a fragment without opening it, and of the table it belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from elasticscan.metadata.indexes import StagedRun
+from elasticscan.metadata.manifest import Seal
+from elasticscan.metadata.statistics import Packed
+from elasticscan.topology import SlotSet
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFragment:
+    """A fragment that is written and flushed but that no commit refers to yet.
+
+    Attributes:
+        shard: id of the shard whose disk holds it.
+        path: its path below the shard's root.
+        slots: the slots that it speaks for.
+        unique: no key occurs in it twice (false once it holds several versions of a row).
+        tombstones: how many of its rows say that a key was deleted.
+        versioned: it has a `_commit` column; otherwise all its rows are of one commit.
+        tail, digest: see `Seal`.
+        statistics: packed `FragmentStatistics`; empty when there are none.
+        runs: its entries in the table's secondary indexes.
+    """
+
+    shard: int
+    path: str
+    slots: SlotSet
+    rows: int
+    bytes: int
+    unique: bool
+    tombstones: int
+    versioned: bool
+    tail: int
+    digest: int
+    statistics: Packed = b""
+    runs: tuple[StagedRun, ...] = ()
+
+    @property
+    def seal(self) -> Seal:
+        return Seal(self.bytes, self.tail, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A fragment that the catalog knows: where it is and which commits its rows belong to.
+
+    `slots` are those it speaks for now, `slots_written` how many it was written for: slots that
+    moved away leave their rows behind until the next compaction.
+    """
+
+    id: int
+    table: int
+    shard: int
+    path: str
+    slots: SlotSet
+    rows: int
+    bytes: int
+    unique: bool
+    tombstones: int
+    versioned: bool
+    tail: int
+    digest: int
+    min_commit: int
+    max_commit: int
+    slots_written: int = 0
+
+    @property
+    def seal(self) -> Seal:
+        return Seal(self.bytes, self.tail, self.digest)
+
+    @property
+    def serving_bytes(self) -> int:
+        """About how many of its bytes belong to slots that it still speaks for."""
+        return self.bytes * len(self.slots) // max(self.slots_written, len(self.slots), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """A table's definition.
+
+    `shard_key` is a prefix of `primary_key`. Snapshots before `oldest_snapshot` cannot be read.
+    `retention_seconds` is the table's own, if it has one.
+    """
+
+    id: int
+    name: str
+    schema: pa.Schema
+    primary_key: tuple[str, ...]
+    shard_key: tuple[str, ...]
+    compression: str | None
+    created_commit: int
+    oldest_snapshot: int
+    retention_seconds: float | None = None

@@ -1,0 +1,112 @@
+"""A file's own account of itself: who staged it, for which table, and what was known then.
+
+A fragment or an index run that lost its catalog can still be told from somebody else's file, from
+one of another shard, and from one that a newer catalog knows; and its rows can be brought back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elasticscan.topology import Placement, SlotSet
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What proves a file: its length, the length of its tail, and the tail's digest (xxh3-64, signed)."""
+
+    bytes: int
+    tail: int
+    digest: int
+
+
+Epochs = tuple[tuple[int, int, int], ...]  # (start, end, epoch) of slots [start, end), ascending
+
+FRAGMENT, INDEX_RUN = "fragment", "index_run"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who stages files, and what is known while they are staged.
+
+    Attributes:
+        store: the store's id.
+        slots, hash: how the store maps rows to slots.
+        operation: write, overwrite, delete, copy (of a move), compact or index.
+        write: 32 hexadecimal digits, the same in all files of one operation.
+        after_commit: the newest commit when it began.
+        began_at: when it began, in seconds since the epoch.
+        epochs: of all slots, by the placement then.
+        replaces: paths, below the same root, of the files whose place the new one takes.
+    """
+
+    store: str
+    slots: int
+    hash: str
+    operation: str
+    write: str
+    after_commit: int
+    began_at: float
+    epochs: Epochs
+    replaces: tuple[str, ...] = ()
+
+    def epochs_of(self, slots: SlotSet) -> Epochs:
+        """The epochs of some slots."""
+        return tuple(
+            (first, last, epoch)
+            for start, end, epoch in self.epochs
+            for first, last in slots & SlotSet.span(start, end)
+        )
+
+
+def epochs_in(placement: Placement) -> Epochs:
+    """The epochs of all slots; neighbours of one epoch are told together."""
+    found: list[tuple[int, int, int]] = []
+    for tablet in placement.tablets:
+        if found and found[-1][2] == tablet.epoch:
+            found[-1] = (found[-1][0], tablet.end, tablet.epoch)
+        else:
+            found.append((tablet.start, tablet.end, tablet.epoch))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a sealed file says of itself.
+
+    Attributes:
+        kind: "fragment" or "index_run".
+        path: below the shard's root; a file under another name is not where it was written.
+        min_commit, max_commit: bounds of its rows' commits; 0 for what a write staged, whose commit
+            was not made yet.
+        epochs: of its slots, when it was staged.
+        not_null: the table's columns that allow no nulls.
+        index: of an index run its definition (name, kind, columns, include) and its fragment's path.
+    """
+
+    kind: str
+    store: str
+    store_slots: int
+    store_hash: str
+    shard: int
+    table: int
+    table_name: str
+    primary_key: tuple[str, ...]
+    shard_key: tuple[str, ...]
+    compression: str | None
+    not_null: tuple[str, ...]
+    path: str
+    operation: str
+    write: str
+    after_commit: int
+    began_at: float
+    min_commit: int
+    max_commit: int
+    slots: SlotSet
+    epochs: Epochs
+    replaces: tuple[str, ...]
+    rows: int
+    unique: bool
+    tombstones: int
+    index: tuple[str, str, Sequence[str], Sequence[str], str] | None = None

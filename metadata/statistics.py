@@ -1,0 +1,196 @@
+"""What is known about the values in a fragment without reading it.
+
+Values are written as value keys (`elasticscan.base.value_keys`): bytes in the order of the values,
+nulls first. Long ones are cut: a lower bound to a prefix, an upper bound to the successor of one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import msgpack
+
+from elasticscan.base.value_keys import NULL, VALUES, successor
+
+KEY_BYTES = 32  # bounds longer than this are cut
+_SHARE_BYTES = 12  # more of them would not make an estimate better
+
+Packed = bytes  # statistics as files and the catalog keep them; unpacked when they are asked for
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHistogram:
+    """Equal-depth histogram of value keys, of one column or of the columns of an index.
+
+    Attributes:
+        rows: how many rows it describes, nulls included.
+        distinct: how many different keys there are: of the first column, of the first two, …
+            (about, where it comes from a sample).
+        bounds: keys that cut the sorted rows into equally many each: the lowest, then one at every
+            step, at last the highest. Fewer than two only if there are no rows.
+    """
+
+    rows: int
+    distinct: tuple[int, ...]
+    bounds: tuple[bytes, ...]
+
+    @property
+    def step(self) -> float:
+        """The rows between two bounds."""
+        return self.rows / max(1, len(self.bounds) - 1)
+
+    def rows_between(self, low: bytes, high: bytes) -> float:
+        """About how many rows have low <= key < high.
+
+        Wrong by up to two steps where the keys between two bounds are not spread evenly.
+        """
+        low, high = _cut(low, high)
+        return max(0.0, self._rank(high) - self._rank(low))
+
+    def rows_in(self, low: bytes, high: bytes, narrow: float) -> float:
+        """The same where `narrow` is a better guess than an even spread, as it is for equal keys.
+
+        Only as far as the bounds allow: a value that is the bound of ten steps fills nine at least.
+        """
+        low, high = _cut(low, high)
+        if not self.bounds or low >= high or high <= self.bounds[0] or low > self.bounds[-1]:
+            return 0.0
+        inside = bisect_left(self.bounds, high) - bisect_left(self.bounds, low)
+        return min(float(self.rows), max(min(narrow, (inside + 1) * self.step), (inside - 1) * self.step))
+
+    def rows_equal(self, low: bytes, high: bytes, columns: int = 1) -> float:
+        """About how many rows have one value in each of the first columns; [low, high) are its keys."""
+        different = self.distinct[min(columns, len(self.distinct)) - 1] if self.distinct else 1
+        return self.rows_in(low, high, self.rows / max(1, different))
+
+    def _rank(self, key: bytes) -> float:
+        """About how many rows have a lower key."""
+        after = bisect_left(self.bounds, key)
+        if after == 0:
+            return 0.0
+        if after == len(self.bounds):
+            return float(self.rows)
+        return (after - 1 + _share(self.bounds[after - 1], key, self.bounds[after])) * self.step
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some consecutive rows of a column: every value that is not null has low <= key < high."""
+
+    low: bytes
+    high: bytes
+    nulls: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStatistics:
+    """One column of a fragment: a block for each of its record batches, and a histogram."""
+
+    histogram: KeyHistogram
+    blocks: tuple[Block, ...]
+
+    def rows_between(self, low: bytes, high: bytes, single: bool = False) -> float:
+        """About how many rows have low <= key < high, which is one value if `single`.
+
+        How many are null is known exactly.
+        """
+        nulls = sum(block.nulls for block in self.blocks)
+        found = float(nulls) if low <= NULL < high else 0.0
+        if high <= VALUES:
+            return found
+        if low <= VALUES:
+            values = self.histogram.rows_between(b"", high) - nulls
+        elif single:
+            values = self.histogram.rows_equal(low, high)
+        else:
+            values = self.histogram.rows_between(low, high)
+        return found + min(max(0.0, values), max(0.0, self.histogram.rows - nulls))
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentStatistics:
+    """A fragment's columns; those of types without an order are missing.
+
+    `block_rows` are the rows of each record batch.
+    """
+
+    block_rows: tuple[int, ...]
+    columns: dict[str, ColumnStatistics]
+
+    @property
+    def rows(self) -> int:
+        return sum(self.block_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Slots that the same fragments speak for.
+
+    Attributes:
+        fragments: their statistics.
+        shares: about how much of the rows of each is in these slots, 0 to 1.
+        by_block: whether blocks of it can be skipped one by one. Where several versions of a row may
+            meet, all are read as soon as one of them may match.
+    """
+
+    fragments: tuple[FragmentStatistics, ...]
+    shares: tuple[float, ...]
+    by_block: bool
+
+
+def _cut(low: bytes, high: bytes) -> tuple[bytes, bytes]:
+    """A range as long as bounds are, which holds all bounds that were cut from keys within it."""
+    return low[:KEY_BYTES], high if len(high) <= KEY_BYTES else successor(high[:KEY_BYTES])
+
+
+def _share(low: bytes, key: bytes, high: bytes) -> float:
+    """How far from low to high a key is, from 0 to 1, reading them as numbers; low < key <= high."""
+    same = 0
+    while same < len(low) and low[same] == high[same]:
+        same += 1
+    bottom, place, top = (
+        int.from_bytes(each[same : same + _SHARE_BYTES].ljust(_SHARE_BYTES, b"\0"), "big")
+        for each in (low, key, high)
+    )
+    return (place - bottom) / (top - bottom) if top > bottom else 1.0
+
+
+def pack_histogram(histogram: KeyHistogram) -> bytes:
+    packed = msgpack.packb(_flat(histogram))
+    assert isinstance(packed, bytes)
+    return packed
+
+
+def unpack_histogram(packed: bytes) -> KeyHistogram:
+    return _histogram(msgpack.unpackb(packed))
+
+
+def pack_statistics(statistics: FragmentStatistics) -> bytes:
+    columns = {
+        name: [_flat(column.histogram), [[block.low, block.high, block.nulls] for block in column.blocks]]
+        for name, column in statistics.columns.items()
+    }
+    packed = msgpack.packb([list(statistics.block_rows), columns])
+    assert isinstance(packed, bytes)
+    return packed
+
+
+def unpack_statistics(packed: bytes) -> FragmentStatistics:
+    block_rows, columns = msgpack.unpackb(packed)
+    return FragmentStatistics(
+        tuple(block_rows),
+        {
+            name: ColumnStatistics(_histogram(flat), tuple(Block(*block) for block in blocks))
+            for name, (flat, blocks) in columns.items()
+        },
+    )
+
+
+def _flat(histogram: KeyHistogram) -> list[object]:
+    return [histogram.rows, list(histogram.distinct), list(histogram.bounds)]
+
+
+def _histogram(flat: list[list[bytes]]) -> KeyHistogram:
+    rows, distinct, bounds = flat
+    return KeyHistogram(rows, tuple(distinct), tuple(bounds))  # type: ignore[arg-type]

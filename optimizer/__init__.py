@@ -1,0 +1,24 @@
+"""The choice of an access path: all rows, or the entries of one index.
+
+`bind` turns a condition into key ranges of an index and the residual that is left to check; `estimates` says
+about how many entries and rows that are, from statistics; `choose` takes the cheapest. A wrong estimate costs
+time, never rows.
+
+Source: binding of indexes and the cost formula follow Hazelcast's distributed scan; changed here: value
+sets take the place of the normal form, and estimates come from histograms.
+"""
+
+from elasticscan.optimizer.binding import IndexCondition, bind, covered
+from elasticscan.optimizer.choice import Candidate, Choice, choose
+from elasticscan.optimizer.estimates import key_sets, may_match
+
+__all__ = [
+    "Candidate",
+    "Choice",
+    "IndexCondition",
+    "bind",
+    "choose",
+    "covered",
+    "key_sets",
+    "may_match",
+]

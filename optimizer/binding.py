@@ -1,0 +1,219 @@
+"""What a condition means for an index: the key ranges to read, and what is left to check.
+
+A sorted index is bound column by column. Single values (`= 5`, `IN (1, 2)`, `IS NULL`) leave the next
+column to be bound too, anything else is the last: with `a = 1 AND b > 2 AND b < 4`, an index on
+(a, b) is read from (1, 2) to (1, 4), one on (a, c) where a is 1, one on (b) from 2 to 4. A hash index
+needs single values for all of its columns.
+
+Parts of the condition that hold for every key in the ranges are not checked again; what remains is
+the remainder. A hash tells no two values apart for certain, so there everything remains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+
+import pyarrow as pa
+
+from elasticscan.base.value_keys import END, can_be_encoded, encode_value, index_hash, successor
+from elasticscan.filters import (
+    EVERYTHING,
+    And,
+    Expression,
+    Found,
+    KeySet,
+    Literal,
+    Or,
+    axis_of,
+    column_names,
+    computed_type,
+    decode_key,
+    normalised,
+    quote_name,
+    to_sql,
+    value_set,
+)
+from elasticscan.metadata import HASH, IndexInfo
+
+MAX_RANGES = 1_000
+_SHOWN_VALUES = 5
+_SHOWN_CHARACTERS = 200
+
+Ranges = tuple[tuple[bytes, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCondition:
+    """How an index is read for a condition.
+
+    Attributes:
+        ranges: [low, high) over the index key, disjoint and ascending; none if nothing can match.
+        bound: how many columns the ranges fix or limit; 0 reads the whole index.
+        fixed: how many of those are fixed to single values: all of them, or all but the last.
+        text: the ranges, for people; empty for the whole index.
+        remainder: SQL text of what must be checked of each entry still, if anything.
+        remainder_columns: the columns that it reads.
+    """
+
+    index: IndexInfo
+    ranges: Ranges
+    bound: int
+    fixed: int
+    text: str
+    remainder: str | None
+    remainder_columns: frozenset[str]
+
+
+def covered(index: IndexInfo, primary_key: Iterable[str], needed_columns: Iterable[str]) -> bool:
+    """Whether the entries of the index alone hold all columns that are needed."""
+    return {*needed_columns} <= {*index.columns, *index.include, *primary_key}
+
+
+def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> IndexCondition | None:
+    """The part of the index that has every row for which the condition is true.
+
+    None if the index is of no use for it: a hash index without a value for each of its columns.
+    """
+    conjuncts = _Conjuncts(condition, schema)
+    if conjuncts.impossible():
+        return IndexCondition(index, (), len(index.columns), len(index.columns), "FALSE", None, frozenset())
+    columns = [conjuncts.keys(name) for name in index.columns]
+    if index.kind == HASH:
+        ranges = _hash_ranges(columns, [schema.field(name).type for name in index.columns])
+        if ranges is None:
+            return None
+        bound = fixed = len(columns)
+        used, remaining = columns, conjuncts.parts
+    else:
+        used = _bound(columns)
+        ranges = _ranges(used)
+        bound, fixed = len(used), sum(keys.singles for keys in used)
+        kept = [name for name, *two in zip(index.columns, used, columns, strict=False) if two[0] == two[1]]
+        remaining = conjuncts.not_implied_by(kept)
+    text = " AND ".join(
+        conjuncts.text_of(name, keys) for name, keys in zip(index.columns, used, strict=False)
+    )
+    rest = remaining[0] if len(remaining) == 1 else And(remaining) if remaining else None
+    return IndexCondition(
+        index,
+        ranges,
+        bound,
+        fixed,
+        text,
+        None if rest is None else to_sql(rest),
+        frozenset() if rest is None else column_names(rest),
+    )
+
+
+class _Conjuncts:
+    """The parts of a condition that all have to be true."""
+
+    def __init__(self, condition: Expression | None, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.parts: tuple[Expression, ...] = ()
+        if condition is not None:
+            self.parts = condition.parts if isinstance(condition, And) else (condition,)
+        self.names = [column_names(part) for part in self.parts]
+        self._found: dict[str, list[Found]] = {}
+        self._keys: dict[str, KeySet] = {}
+
+    def impossible(self) -> bool:
+        names = set().union(*self.names) or {*self.schema.names[:1]}
+        return any(self.keys(name).is_empty for name in sorted(names))
+
+    def keys(self, name: str) -> KeySet:
+        """The values with which all parts can be true."""
+        if name not in self._keys:
+            axis = axis_of(self.schema.field(name).type)
+            keys = KeySet.intersection_of([found.keys for found in self.found(name)])
+            self._keys[name] = normalised(keys, axis) if axis else keys
+        return self._keys[name]
+
+    def found(self, name: str) -> list[Found]:
+        if name not in self._found:
+            field = self.schema.field(name)
+            self._found[name] = [value_set(part, field) for part in self.parts]
+        return self._found[name]
+
+    def not_implied_by(self, columns: list[str]) -> tuple[Expression, ...]:
+        """The parts that are not true just because these columns have possible values."""
+        return tuple(
+            part
+            for at, part in enumerate(self.parts)
+            if not any(self.found(name)[at].exact for name in columns)
+        )
+
+    def text_of(self, name: str, keys: KeySet) -> str:
+        """The limits of one column: in the words of the condition, where it has words for just that."""
+        parts = [
+            (part, found)
+            for part, found in zip(self.parts, self.found(name), strict=True)
+            if found.keys != EVERYTHING
+        ]
+        if keys == self.keys(name) and all(found.exact for _, found in parts):
+            among = len(self.parts) > 1
+            texts = [
+                f"({to_sql(part)})" if among and isinstance(part, Or) else to_sql(part) for part, _ in parts
+            ]
+            text = " AND ".join(texts)
+            if len(text) <= _SHOWN_CHARACTERS:
+                return text
+        return f"{quote_name(name)} {_described(keys, self.schema.field(name).type)}"
+
+
+def _described(keys: KeySet, stored: pa.DataType) -> str:
+    count = len(keys.intervals)
+    if not keys.singles:
+        return f"IN ({count} range{'s' if count > 1 else ''})"
+    if count > _SHOWN_VALUES:
+        return f"IN ({count} values)"
+    kind = computed_type(stored)
+    try:
+        values = [decode_key(each.key, stored).cast(kind, safe=False).as_py() for each in keys.intervals]
+    except (OverflowError, ValueError):  # Python's years end at 9999.
+        return f"IN ({count} values)"
+    return f"IN ({', '.join(to_sql(Literal(value, kind, implicit=True)) for value in values)})"
+
+
+def _bound(columns: list[KeySet]) -> list[KeySet]:
+    """The sets of the first columns, coarser where they would make too many ranges."""
+    used: list[KeySet] = []
+    room = MAX_RANGES
+    for keys in columns:
+        if keys == EVERYTHING:
+            break
+        used.append(keys.coarsened(room))
+        if used[-1] != keys or not keys.singles:
+            break
+        room //= len(keys.intervals)
+    return used
+
+
+def _ranges(columns: list[KeySet]) -> Ranges:
+    if not columns:
+        return ((b"", END),)
+    fixed = [[each.key for each in keys.intervals] for keys in columns[:-1]]
+    return tuple(
+        (prefix + low, prefix + high)
+        for prefix in map(b"".join, product(*fixed))
+        for low, high, _ in columns[-1].intervals
+    )
+
+
+def _hash_ranges(columns: list[KeySet], types: list[pa.DataType]) -> Ranges | None:
+    count = 1
+    for keys, kind in zip(columns, types, strict=True):
+        count *= len(keys.intervals)
+        if not keys.singles or count > MAX_RANGES or not can_be_encoded(kind):
+            return None
+    values = [
+        pa.concat_arrays([pa.repeat(decode_key(each.key, kind), 1) for each in keys.intervals])
+        for keys, kind in zip(columns, types, strict=True)
+    ]
+    rows = list(product(*(range(len(column)) for column in values)))
+    picked = [column.take(pa.array(at)) for column, at in zip(values, zip(*rows, strict=True), strict=True)]
+    hashes = sorted({int(each) for each in index_hash(picked)})
+    keys_of_hashes = [encode_value(pa.scalar(each, pa.int32())) for each in hashes]
+    return tuple((key, successor(key)) for key in keys_of_hashes)

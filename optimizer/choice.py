@@ -1,0 +1,252 @@
+"""Choosing how to read: every row directly, or the entries of one index.
+
+    cost = rows scanned x weight of the path + rows returned x cost of a projected column
+
+A direct scan skips blocks whose minimum and maximum rule them out, and reads the rest in order. An
+index scan reads fewer rows at a higher price each, because entries are looked up one range after
+another, and rows that the entries do not hold are fetched from all over their fragments. So the
+direct scan wins with filters that let much through, an index with those that do not, and among
+equally selective indexes the hash index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import MappingProxyType
+
+import pyarrow as pa
+
+from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
+from elasticscan.filters import EVERYTHING, Expression, column_names, to_sql
+from elasticscan.metadata import HASH, SORTED, FragmentStatistics, IndexInfo, KeyHistogram, Stretch
+from elasticscan.optimizer.binding import IndexCondition, Ranges, bind, covered
+from elasticscan.optimizer.estimates import index_rows, key_sets, rows_to_read, selectivity
+
+AUTO, NONE, DIRECT = "auto", "none", "direct"
+
+# Weights, in units of reading one row of a direct scan, about 7 ns where they were calibrated: forced
+# scans (index="none", index=<name>) of ten million rows, filters of several selectivities, some columns
+# and all. Each weight is the slope of the time over its count. Only their ratios matter.
+DIRECT_ROW = 1.0
+DIRECT_FILTER = 0.5  # evaluating the filter, for each row
+DIRECT_COLUMN = 0.2  # picking the rows that met it, for each row and each column read
+SORTED_ENTRY = 50.0  # an entry is found, merged with those of other runs, and its row looked up
+HASH_ENTRY = 45.0  # comparing numbers costs less; with ENTRY_FILTER, which it always needs, too
+ENTRY_FILTER = 1.0  # evaluating the remainder, for each entry
+SEEK = 8_000.0  # finding the ends of a range in a run
+FETCH_ROW = 43.0  # for each row and each needed column that the entries lack
+MOST_COUNTED = 64  # ranges times runs: up to so many, entries are counted instead of estimated
+RETURNED_ROW = 1.0  # for each returned row and column
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to read.
+
+    Attributes:
+        access: "direct" or the index's name.
+        kind: "direct", "sorted" or "hash".
+        rows_scanned: about how many rows or entries are looked at.
+        rows_returned: about how many of them meet the whole condition.
+        condition: what decides which rows or entries are looked at; None means all.
+        remainder: what is checked of each of them.
+        covered: whether no rows have to be fetched beside the entries.
+        usable, reason: whether it could be chosen, and why not.
+    """
+
+    access: str
+    kind: str
+    rows_scanned: float
+    rows_returned: float
+    cost: float
+    condition: str | None
+    remainder: str | None
+    covered: bool
+    usable: bool
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The way that was chosen, and all that there were, the direct one first.
+
+    `index` and `ranges` are None for a direct scan.
+    """
+
+    candidate: Candidate
+    index: IndexInfo | None
+    ranges: tuple[tuple[bytes, bytes], ...] | None
+    candidates: tuple[Candidate, ...]
+
+
+def choose(
+    condition: Expression | None,
+    schema: pa.Schema,
+    primary_key: Sequence[str],
+    needed_columns: Iterable[str],
+    statistics: Sequence[FragmentStatistics],
+    stretches: Sequence[Stretch],
+    indexes: Sequence[tuple[IndexInfo, Sequence[KeyHistogram]]],
+    index: str = AUTO,
+    count: CountEntries | None = None,
+) -> Choice:
+    """The cheapest way to read the rows that meet a condition.
+
+    Args:
+        needed_columns: the columns to return.
+        statistics: of every fragment that the scan will read.
+        stretches: the slots of these fragments, by which of them speak for a slot.
+        indexes: each with the histograms of its runs.
+        index: "auto", "none" for a direct scan, or the name of the index to take whatever it costs.
+        count: counts the entries in some ranges of an index; asked where that costs little. Without
+            it, or where it gives None, histograms have to do, which know little of what is rare.
+
+    Raises `IndexNotFound` for another name, `IndexNotReady` for an index that is still being built, and
+    `InvalidOption` for one that is of no use for the condition.
+    """
+    key, needed = frozenset(primary_key), frozenset(needed_columns)
+    estimate = _Estimate(condition, schema, key, needed, statistics, stretches)
+    bounds = [bind(info, condition, schema) for info, _ in indexes]
+    counted = [
+        _counted(info, bound, len(histograms), count)
+        for (info, histograms), bound in zip(indexes, bounds, strict=True)
+    ]
+    estimate.correct_returned(zip(bounds, counted, strict=True))
+    ways: list[_Way] = [(estimate.direct(), None, None)]
+    for (info, histograms), bound, entries in zip(indexes, bounds, counted, strict=True):
+        ways.append((estimate.of_index(info, bound, histograms, entries), info, bound))
+    candidates = tuple(way[0] for way in ways)
+    if index == NONE:
+        taken = ways[0]
+    elif index == AUTO:
+        taken = min((way for way in ways if way[0].usable), key=lambda way: way[0].cost)
+    else:
+        taken = _forced(index, ways[1:])
+    candidate, info_taken, bound_taken = taken
+    return Choice(candidate, info_taken, bound_taken.ranges if bound_taken else None, candidates)
+
+
+def _counted(
+    info: IndexInfo, bound: IndexCondition | None, runs: int, count: CountEntries | None
+) -> float | None:
+    """The entries that a scan would look at, counted; None where only an estimate is cheap enough."""
+    if count is None or bound is None or not bound.bound or len(bound.ranges) * runs > MOST_COUNTED:
+        return None
+    return count(info, bound.ranges)
+
+
+_Way = tuple[Candidate, IndexInfo | None, IndexCondition | None]
+CountEntries = Callable[[IndexInfo, Ranges], float | None]
+_WEIGHTS = MappingProxyType({SORTED: SORTED_ENTRY, HASH: HASH_ENTRY})
+
+
+def _forced(name: str, ways: Sequence[_Way]) -> _Way:
+    by_name = {way[0].access: way for way in ways}
+    if name not in by_name:
+        near = get_close_matches(name, by_name, n=1)
+        known = ", ".join(sorted(by_name)) or "none"
+        hint = f"did you mean {near[0]!r}?" if near else f"the table's indexes: {known}."
+        raise IndexNotFound(
+            f"there is no index {name!r}; {hint} index='auto' chooses by cost, index='none' takes none",
+            index=name,
+            nearest=near,
+        )
+    candidate, info, _ = by_name[name]
+    if info is not None and not info.ready:
+        raise IndexNotReady(
+            f"the index {name!r} is still being built; try again later, or take index='auto'", index=name
+        )
+    if not candidate.usable:
+        raise InvalidOption(f"the index {name!r} cannot be taken: {candidate.reason}", index=name)
+    return by_name[name]
+
+
+class _Estimate:
+    def __init__(
+        self,
+        condition: Expression | None,
+        schema: pa.Schema,
+        primary_key: frozenset[str],
+        needed: frozenset[str],
+        statistics: Sequence[FragmentStatistics],
+        stretches: Sequence[Stretch],
+    ) -> None:
+        self.primary_key, self.needed, self.statistics = primary_key, needed, statistics
+        self.filter = None if condition is None else to_sql(condition)
+        self.read = needed | (column_names(condition) if condition is not None else frozenset())
+        self.keys = key_sets(condition, schema)
+        # No block that is skipped has a matching row, so there are at most as many as in the others.
+        self.scanned = rows_to_read(stretches, self.keys)
+        rows = sum(fragment.rows for fragment in statistics)
+        self.returned = min(self.scanned, rows * selectivity(condition, schema, statistics))
+
+    def correct_returned(self, counted: Iterable[tuple[IndexCondition | None, float | None]]) -> None:
+        """Every row that is returned has an entry among those that any index would look at.
+
+        If nothing is left to check of these, they are the rows that are returned, but for entries of
+        versions that were replaced.
+        """
+        found = [(bound, entries) for bound, entries in counted if bound is not None and entries is not None]
+        exact = [entries for bound, entries in found if bound.remainder is None]
+        self.returned = min(exact or [self.returned, *(entries for _, entries in found)])
+
+    @property
+    def projection(self) -> float:
+        return self.returned * RETURNED_ROW * len(self.needed)
+
+    def direct(self) -> Candidate:
+        weight = DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if self.filter else 0.0)
+        return Candidate(
+            access=DIRECT,
+            kind=DIRECT,
+            rows_scanned=self.scanned,
+            rows_returned=self.returned,
+            cost=self.scanned * weight + self.projection,
+            condition=None,
+            remainder=self.filter,
+            covered=True,
+            usable=True,
+            reason=None,
+        )
+
+    def of_index(
+        self,
+        index: IndexInfo,
+        bound: IndexCondition | None,
+        histograms: Sequence[KeyHistogram],
+        counted: float | None,
+    ) -> Candidate:
+        if bound is None:
+            return Candidate(
+                access=index.name,
+                kind=index.kind,
+                rows_scanned=0.0,
+                rows_returned=self.returned,
+                cost=float("inf"),
+                condition=None,
+                remainder=self.filter,
+                covered=covered(index, self.primary_key, self.read),
+                usable=False,
+                reason=f"a hash index needs the values of all its columns ({', '.join(index.columns)})",
+            )
+        last = self.keys.get(index.columns[bound.bound - 1], EVERYTHING) if bound.bound else EVERYTHING
+        scanned = index_rows(bound, last, histograms, self.statistics) if counted is None else counted
+        needed = self.needed | bound.remainder_columns
+        missing = needed - {*index.columns, *index.include} - self.primary_key
+        weight = _WEIGHTS[index.kind] + FETCH_ROW * len(missing) + (ENTRY_FILTER if bound.remainder else 0.0)
+        seeks = SEEK * len(bound.ranges) * len(histograms) if bound.bound else 0.0
+        reason = None if bound.bound else "the condition limits none of its first columns"
+        return Candidate(
+            access=index.name,
+            kind=index.kind,
+            rows_scanned=scanned,
+            rows_returned=min(self.returned, scanned),
+            cost=scanned * weight + seeks + self.projection,
+            condition=bound.text or None,
+            remainder=bound.remainder,
+            covered=not missing,
+            usable=index.ready,
+            reason=reason if index.ready else "it is still being built",
+        )

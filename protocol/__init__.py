@@ -1,0 +1,29 @@
+"""What a scan asks of a shard and gets back, as values; and who answers, as protocols.
+
+`PageRequest` and `PageRows` cross between the one who scans and the one who holds files. `Shards` answers
+requests, `Placements` says where slots are now: in one process both are thin shells around a store, and a
+network node would serialize exactly these values.
+
+The continuation key (`ContinuationKey`, `Sealer`) carries cursors, snapshot and the number of the base
+topology, sealed with AES-GCM: it holds row values, and nobody may forge one.
+"""
+
+from elasticscan.protocol.cursors import Cursor, Cursors, merge, restrict, slots_of
+from elasticscan.protocol.keys import ContinuationKey, Sealer
+from elasticscan.protocol.requests import ChangeSpan, IndexOrder, PageRequest, PageRows, Placements, Shards
+
+__all__ = [
+    "ChangeSpan",
+    "ContinuationKey",
+    "Cursor",
+    "Cursors",
+    "IndexOrder",
+    "PageRequest",
+    "PageRows",
+    "Placements",
+    "Sealer",
+    "Shards",
+    "merge",
+    "restrict",
+    "slots_of",
+]

@@ -1,0 +1,44 @@
+"""Where a scan stands: positions, each with the slots that it holds for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from elasticscan.topology import SlotSet
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """All rows of `slots` with an order key up to `position` were returned, none beyond.
+
+    `position` is the order key of a row, or None at the beginning. Where the slots live is not
+    part of a cursor: it is looked up for every page, so moves that repeat, return or fail need
+    no rule of their own.
+    """
+
+    slots: SlotSet
+    position: bytes | None = None
+
+
+Cursors = tuple[Cursor, ...]
+
+
+def slots_of(cursors: Iterable[Cursor]) -> SlotSet:
+    return SlotSet.of(r for cursor in cursors for r in cursor.slots)
+
+
+def merge(cursors: Iterable[Cursor]) -> Cursors:
+    """The same cursors with equal positions joined and empty ones gone: keeps the key small."""
+    by_position: dict[bytes | None, SlotSet] = {}
+    for cursor in cursors:
+        if cursor.slots:
+            known = by_position.get(cursor.position)
+            by_position[cursor.position] = known | cursor.slots if known else cursor.slots
+    ordered = sorted(by_position.items(), key=lambda item: (item[0] is None, item[0] or b"", item[1].ranges))
+    return tuple(Cursor(slots, position) for position, slots in ordered)
+
+
+def restrict(cursors: Iterable[Cursor], slots: SlotSet) -> Cursors:
+    """The parts of the cursors that cover `slots`, positions kept."""
+    return merge(Cursor(cursor.slots & slots, cursor.position) for cursor in cursors)

@@ -1,0 +1,234 @@
+"""The continuation key: everything a scan needs to go on elsewhere, as one sealed text.
+
+Sealed, because a key holds row values (its positions) and says what may be read: nobody but the
+store can look into one or make one. AES-256-GCM; the header and the store's id are bound as
+associated data, so a key of another store, a cut key and an altered key all fail the same way.
+A key says itself when its time is up. The format is described byte for byte in `docs/formats.md`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from elasticscan.base.errors import ContinuationKeyError, ContinuationKeyExpired, KeyTooLong
+from elasticscan.base.limits import MAX_KEY_CHARS
+from elasticscan.protocol.cursors import Cursor, Cursors
+from elasticscan.topology import SlotSet
+
+KEY_VERSION = 3
+_HEADER_BYTES = 3
+_NONCE_BYTES, _TAG_BYTES = 12, 16
+_BODY = _HEADER_BYTES + _NONCE_BYTES
+_NEVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuationKey:
+    """Where a scan stands.
+
+    Attributes:
+        table: the table's id; a table that was dropped and made again has another.
+        snapshot: the commit number the scan reads at.
+        base_topology: number of the topology that the scan started from.
+        slots: all slots of the scan, done or not.
+        cursors: the slots that are not done, and how far they were read.
+        columns, filter: what the scan returns; the filter as SQL text.
+        page_rows, page_bytes: limits of a page.
+        lease: the lease that keeps the snapshot readable.
+        index: id of the index that it reads through; None for a direct scan.
+        descending: from the index's highest key to the lowest.
+        merged: all shards in one order, instead of one shard after another.
+    """
+
+    table: int
+    snapshot: int
+    base_topology: int
+    slots: SlotSet
+    cursors: Cursors
+    columns: tuple[str, ...]
+    filter: str | None
+    page_rows: int
+    page_bytes: int
+    lease: str
+    index: int | None = None
+    descending: bool = False
+    merged: bool = False
+
+
+def pack(key: ContinuationKey, expires_at: int) -> bytes:
+    """msgpack of a flat list; slot sets as flat lists of bounds, positions as binaries."""
+    fields = [
+        expires_at,
+        key.table,
+        key.snapshot,
+        key.base_topology,
+        _flat(key.slots),
+        [[_flat(cursor.slots), cursor.position] for cursor in key.cursors],
+        list(key.columns),
+        key.filter,
+        key.page_rows,
+        key.page_bytes,
+        bytes.fromhex(key.lease),
+        key.index,
+        key.descending,
+        key.merged,
+    ]
+    packed = msgpack.packb(fields)
+    assert isinstance(packed, bytes)
+    return packed
+
+
+def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
+    """The inverse of `pack`; trusts nothing, although only we can have sealed it."""
+    try:
+        fields = msgpack.unpackb(packed, strict_map_key=True, max_ext_len=0, max_map_len=0)
+        expires_at, table, snapshot, base, slots, cursors, columns, *rest = fields
+        text, rows, size, lease, index, descending, merged = rest
+        key = ContinuationKey(
+            table=_whole(table),
+            snapshot=_whole(snapshot),
+            base_topology=_whole(base),
+            slots=_slots(slots),
+            cursors=tuple(Cursor(_slots(s), None if p is None else _bytes(p)) for s, p in cursors),
+            columns=tuple(_text(name) for name in columns),
+            filter=None if text is None else _text(text),
+            page_rows=_whole(rows),
+            page_bytes=_whole(size),
+            lease=_bytes(lease).hex(),
+            index=None if index is None else _whole(index),
+            descending=_flag(descending),
+            merged=_flag(merged),
+        )
+        return key, _whole(expires_at)
+    except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:
+        raise _refused("its content has another form than this release writes") from error
+
+
+def _flat(slots: SlotSet) -> list[int]:
+    return [bound for start_end in slots for bound in start_end]
+
+
+def _slots(flat: list[int]) -> SlotSet:
+    bounds = [_whole(bound) for bound in flat]
+    return SlotSet.of(zip(bounds[::2], bounds[1::2], strict=True))
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("not a whole number")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("not a flag")
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    # `bytes(n)` of a number would allocate n zeros.
+    if not isinstance(value, bytes):
+        raise ValueError("not bytes")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not text")
+    return value
+
+
+class Sealer:
+    """Seals and opens keys of one store.
+
+    Args:
+        store_id: the store's id, bound into every key.
+        secrets: 32-byte keys by their number. The highest seals, all open, so that a secret can
+            be replaced while scans are under way.
+    """
+
+    def __init__(self, store_id: str, secrets: Mapping[int, bytes]) -> None:
+        self._store_id = store_id.encode()
+        self._ciphers = {number: AESGCM(secret) for number, secret in secrets.items()}
+        self._newest = max(secrets)
+
+    def seal(self, key: ContinuationKey, expires_at: float) -> str:
+        """Raises `KeyTooLong` for one that `open` would refuse."""
+        header = bytes([KEY_VERSION]) + self._newest.to_bytes(2, "big")
+        nonce = os.urandom(_NONCE_BYTES)
+        packed = pack(key, min(math.ceil(expires_at), _NEVER))
+        sealed = self._ciphers[self._newest].encrypt(nonce, packed, header + self._store_id)
+        text = base64.urlsafe_b64encode(header + nonce + sealed).decode().rstrip("=")
+        if len(text) > MAX_KEY_CHARS:
+            raise KeyTooLong(
+                f"the continuation key would have {len(text):,} characters, more than the {MAX_KEY_CHARS:,} "
+                "that are accepted: name fewer columns or use a shorter filter, or read with Scan.batches(), "
+                "which gives rows without keys",
+                chars=len(text),
+                most=MAX_KEY_CHARS,
+            )
+        return text
+
+    def knows(self, text: object) -> bool:
+        """Whether the secret is here that a key names; True for what is no key at all."""
+        try:
+            number = int.from_bytes(_raw(text)[1:_HEADER_BYTES], "big")
+        except ContinuationKeyError:
+            return True
+        return number in self._ciphers
+
+    def open(self, text: object, now: float) -> ContinuationKey:
+        """The key that was sealed.
+
+        Raises:
+            ContinuationKeyError: it is none; the reason tells no more than the sender may know.
+            ContinuationKeyExpired: its time is up.
+        """
+        raw = _raw(text)
+        header, nonce, sealed = raw[:_HEADER_BYTES], raw[_HEADER_BYTES:_BODY], raw[_BODY:]
+        cipher = self._ciphers.get(int.from_bytes(header[1:], "big"))
+        try:
+            if cipher is None:
+                raise InvalidTag
+            packed = cipher.decrypt(nonce, sealed, header + self._store_id)
+        except InvalidTag as error:
+            raise _refused(
+                "it was altered, belongs to another store, or its secret was replaced and is gone"
+            ) from error
+        key, expires_at = unpack(packed)
+        if now >= expires_at:
+            raise ContinuationKeyExpired(
+                f"the time of this continuation key is up since {now - expires_at:,.0f} s; pages renew it, "
+                "so it belongs to a page that was read long ago: start a new scan",
+                expired_at=expires_at,
+            )
+        return key
+
+
+def _raw(text: object) -> bytes:
+    """A key's bytes, as long as a key's are and of this version."""
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_KEY_CHARS:
+        raise _refused("it is empty, too long or no text")
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _refused("it is not URL-safe base64") from error
+    if len(raw) < _BODY + _TAG_BYTES:
+        raise _refused("it is too short; was it cut?")
+    if raw[0] != KEY_VERSION:
+        raise _refused(f"it is of version {raw[0]}, this release reads version {KEY_VERSION}")
+    return raw
+
+
+def _refused(why: str) -> ContinuationKeyError:
+    return ContinuationKeyError(f"this continuation key cannot be used: {why}; start a new scan", why=why)

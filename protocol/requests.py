@@ -1,0 +1,101 @@
+"""What a scan needs from the outside, as narrow protocols: where slots live, and rows at a shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from elasticscan.protocol.cursors import Cursors
+from elasticscan.topology import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOrder:
+    """Read through a secondary index: which entries, and which way.
+
+    Attributes:
+        index: the index's id.
+        ranges: the index keys to read, `[low, high)` each, disjoint and ascending.
+        descending: from the highest key to the lowest.
+    """
+
+    index: int
+    ranges: tuple[tuple[bytes, bytes], ...]
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSpan:
+    """Read what commits changed instead of what a snapshot holds.
+
+    Attributes:
+        after, upto: commits in (after, upto].
+        floor: as seen from `after`, everything before this commit had been overwritten.
+        overwrite: `upto` is the only commit, and it replaced the whole table.
+        feed: all changes with their type, instead of new rows alone.
+    """
+
+    after: int
+    upto: int
+    floor: int
+    overwrite: bool
+    feed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """One page from one shard.
+
+    Attributes:
+        table: the table's id.
+        shard: the shard's id.
+        cursors: which slots to read, each beyond its position; all are read in one pass.
+        snapshot: a commit number; rows come as they were at it.
+        columns: the columns wanted, in order.
+        page_rows, page_bytes: the page ends at whichever limit is reached first, but holds at
+            least one row if there is one.
+        order: read through an index; None for a direct scan, ordered by (slot, primary key).
+        changes: read changes, in the order of a direct scan; None for rows.
+    """
+
+    table: int
+    shard: int
+    cursors: Cursors
+    snapshot: int
+    columns: tuple[str, ...]
+    page_rows: int
+    page_bytes: int
+    order: IndexOrder | None = None
+    changes: ChangeSpan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PageRows:
+    """The answer: rows, the slot of each, and the cursors that remain for the slots asked for.
+
+    A shard answers with what is readable at it *while it reads*: rows of a slot that left are
+    silently absent. The scan finds that out by looking at the placement again.
+
+    `scanned` counts what was looked at: rows of a direct scan, entries of an index; `skipped` the
+    rows that statistics ruled out.
+    """
+
+    rows: pa.RecordBatch
+    slots: pa.Array  # uint16, one per row
+    after: Cursors
+    scanned: int = 0
+    skipped: int = 0
+
+
+class Shards(Protocol):
+    """The shards' read interface."""
+
+    def read_page(self, request: PageRequest) -> PageRows: ...
+
+
+class Placements(Protocol):
+    """Where tablets are now."""
+
+    def current(self) -> Placement: ...

@@ -1,0 +1,128 @@
+"""What changes of rows were: inserts, updates and deletes, told from the versions of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from elasticscan.storage.changes.histories import Histories, Opened, Places, versions_at
+from elasticscan.storage.lookup import Mask, find
+from elasticscan.storage.view import Bounds
+
+INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
+KINDS = pa.array([INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE])
+_INSERT, _PREIMAGE, _POSTIMAGE, _DELETE = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Rows to be told of, in order.
+
+    Attributes:
+        versions: for each one a version of its key, by its number in the histories.
+        places: where its values are.
+        commits: what did it.
+        kinds: what it was, as an index of `KINDS`; None when nobody asked.
+    """
+
+    versions: NDArray[np.int64]
+    places: Places
+    commits: NDArray[np.int64]
+    kinds: NDArray[np.int8] | None
+
+
+def new_rows(found: Histories) -> Events:
+    """The rows that inserts and updates wrote."""
+    chosen = np.flatnonzero(~found.deleted)
+    return Events(chosen, found.places.at(chosen), found.commits[chosen], None)
+
+
+def changes_of(opened: Opened, found: Histories, before: Bounds) -> Events:
+    """What each version did to the one before it, which for a key's first is looked up in `before`."""
+    versions = np.arange(len(found))
+    first = np.flatnonzero(found.first)
+    keys = found.keys.take(pa.array(first)).columns
+    places, existed = _newest_of(opened, found.slots[first], keys, before)
+    old, was_alive = found.places.at(np.maximum(versions - 1, 0)), np.roll(~found.deleted, 1)
+    old.owners[first], old.rows[first], was_alive[first] = places.owners, places.rows, existed
+    return _told(_Changes(versions, found.commits, found.places, ~found.deleted, old, was_alive))
+
+
+def replacements_of(found: Histories, commit: int) -> Events:
+    """What an overwrite did: of each key the last version is its own, or one that it did away with."""
+    last = np.flatnonzero(found.last)
+    written = found.commits[last] == commit
+    existed = ~(written & found.first[last])
+    before = np.maximum(np.where(written, last - 1, last), 0)
+    return _told(
+        _Changes(
+            last,
+            np.full(len(last), commit, dtype=np.int64),
+            found.places.at(last),
+            written & ~found.deleted[last],
+            found.places.at(before),
+            existed & ~found.deleted[before],
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """What became of keys, in order: where the row is after each change and where before it.
+
+    A place has no meaning where the row is not `alive` then.
+    """
+
+    versions: NDArray[np.int64]
+    commits: NDArray[np.int64]
+    new: Places
+    alive: Mask
+    old: Places
+    was_alive: Mask
+
+
+def _told(changes: _Changes) -> Events:
+    """One event for an insert or a delete, two for an update, none for what never was."""
+    counts = changes.alive.astype(np.int64) + changes.was_alive
+    which = np.repeat(np.arange(len(counts)), counts)
+    updated = counts[which] == 2
+    second = np.zeros(len(which), dtype=bool)
+    second[1:] = which[1:] == which[:-1]
+    after = np.where(updated, second, changes.alive[which])  # it tells the row after the change
+    kinds = np.where(
+        updated, np.where(after, _POSTIMAGE, _PREIMAGE), np.where(after, _INSERT, _DELETE)
+    ).astype(np.int8)
+    new, old = changes.new.at(which), changes.old.at(which)
+    places = Places(np.where(after, new.owners, old.owners), np.where(after, new.rows, old.rows))
+    return Events(changes.versions[which], places, changes.commits[which], kinds)
+
+
+def _newest_of(
+    opened: Opened, slots: NDArray[np.uint16], keys: Sequence[pa.Array], bounds: Bounds
+) -> tuple[Places, Mask]:
+    """The newest version of each key in `bounds`, and whether there is one that is no tombstone."""
+    names = opened.table.primary_key
+    commits = np.full(len(slots), -1, dtype=np.int64)
+    places = Places(np.zeros(len(slots), dtype=np.intp), np.zeros(len(slots), dtype=np.int64))
+    alive = np.zeros(len(slots), dtype=bool)
+    fragments = [(n, f) for n, f in enumerate(opened.interval.fragments) if bounds.touch(f)]
+    for owner, fragment in sorted(fragments, key=lambda item: item[1].max_commit, reverse=True):
+        asked = np.flatnonzero(commits < fragment.max_commit)
+        if not len(asked):
+            break
+        run = opened.run(owner)
+        asked_keys = [key.take(pa.array(asked)) for key in keys]
+        rows = find(run.reader, slots[asked], asked_keys, names, bounds.snapshot)
+        asked, rows = asked[rows >= 0], rows[rows >= 0]
+        if not len(asked):
+            continue
+        _, theirs, deleted = versions_at(run, rows, ())
+        newer = (theirs >= bounds.floor) & (theirs > commits[asked])
+        at = asked[newer]
+        commits[at], alive[at] = theirs[newer], ~deleted[newer]
+        places.owners[at], places.rows[at] = owner, rows[newer]
+    return places, alive

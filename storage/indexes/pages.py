@@ -1,0 +1,378 @@
+"""Reading a page of an index at a shard: rows in the order of the index, at a snapshot.
+
+An index is one run or several for each fragment, each sorted. A page is made in rounds. In a round
+every run shows some entries; all of them up to the lowest of their last keys are taken, so nothing
+can be missing in between, and only those are sorted together. An entry counts if its row is the
+newest version of its key at the snapshot. That has to be asked only where several fragments speak
+for its slot, or where a fragment holds several versions or newer ones; elsewhere an index that
+carries the wanted columns is read without a look at the rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from elasticscan.base.errors import FragmentDamaged
+from elasticscan.base.value_keys import sort_codes
+from elasticscan.metadata import Fragment, IndexInfo, TableInfo
+from elasticscan.storage.fragment import SLOT, FragmentReader
+from elasticscan.storage.indexes.run import ROW, RunReader, key_columns, run_columns
+from elasticscan.storage.indexes.walk import Walk
+from elasticscan.storage.lookup import Candidates, newest, rows_at, stretches
+from elasticscan.storage.pages import OpenFragment, PageLimits
+from elasticscan.storage.view import Bounds, View
+from elasticscan.topology import SlotSet
+
+Cursors = Sequence[tuple[SlotSet, bytes | None]]
+
+LEAST_ENTRIES = 65_536  # a page of few rows may examine so many entries all the same
+_EMPTY_PAGE_FACTOR = 16  # a page that has no row yet goes on so many times longer
+_FIRST_ROUND = 4_096
+_LEAST_SHARE = 16
+_LARGEST_ROUND = 1 << 18
+_RANGE_EFFORT = 64  # looking for a range counts as much as so many entries
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSource:
+    """What a page of an index is read from.
+
+    Attributes:
+        table, index: what is read.
+        view: the table's fragments at the shard.
+        runs: the runs of this index that belong to a fragment.
+        open: opens a fragment.
+    """
+
+    table: TableInfo
+    index: IndexInfo
+    view: View
+    runs: Callable[[Fragment], Sequence[RunReader]]
+    open: OpenFragment
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPage:
+    """Rows in the order of the index.
+
+    Attributes:
+        rows, slots: the wanted columns, and the slot of each row.
+        left: cursors of what is still to be read; empty when the shard has no more.
+        scanned: how many entries were examined.
+    """
+
+    rows: pa.RecordBatch
+    slots: pa.Array
+    left: tuple[tuple[SlotSet, bytes | None], ...]
+    scanned: int
+
+
+def read_index_page(
+    source: IndexSource,
+    cursors: Cursors,
+    ranges: Sequence[tuple[bytes, bytes]],
+    descending: bool,
+    bounds: Bounds,
+    columns: Sequence[str],
+    limits: PageLimits,
+) -> IndexPage:
+    """The next rows, in the order of their order keys, until the page is full or there are no more.
+
+    Args:
+        source: the index at a shard.
+        cursors: slots, disjoint, and the position beyond which each is to be read.
+        ranges: of index keys, half-open, ascending and disjoint; only these are read.
+        descending: the exact mirror; positions are then turned order keys.
+        bounds: which commits count.
+        columns: the table's columns wanted.
+        limits: when the page ends; it may end between two rows of one index key.
+
+    Returns:
+        A page. One without rows may leave cursors, which are always further on.
+
+    Raises:
+        FragmentDamaged: a fragment or a run cannot be read.
+    """
+    cursors = [(slots, position) for slots, position in cursors if slots]
+    return _Reading(source, cursors, ranges, descending, bounds, columns, limits).page()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """Entries of one walk or of several, in some order: whose each is, its number there, and its row."""
+
+    walks: NDArray[np.intp]
+    numbers: NDArray[np.int64]
+    slots: NDArray[np.uint16]
+    rows: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def at(self, places: NDArray[np.int64] | slice) -> _Entries:
+        return _Entries(self.walks[places], self.numbers[places], self.slots[places], self.rows[places])
+
+    @classmethod
+    def together(cls, parts: Sequence[_Entries]) -> _Entries:
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([part.walks for part in parts]),
+            np.concatenate([part.numbers for part in parts]),
+            np.concatenate([part.slots for part in parts]),
+            np.concatenate([part.rows for part in parts]),
+        )
+
+
+_NO_ENTRIES = _Entries(
+    np.empty(0, dtype=np.intp),
+    np.empty(0, dtype=np.int64),
+    np.empty(0, dtype=np.uint16),
+    np.empty(0, dtype=np.int64),
+)
+
+
+class _Reading:
+    """One page while it is read."""
+
+    def __init__(
+        self,
+        source: IndexSource,
+        cursors: Cursors,
+        ranges: Sequence[tuple[bytes, bytes]],
+        descending: bool,
+        bounds: Bounds,
+        columns: Sequence[str],
+        limits: PageLimits,
+    ) -> None:
+        table = source.table
+        self.source, self.cursors, self.descending = source, cursors, descending
+        self.bounds, self.limits = bounds, limits
+        self.schema = pa.schema([table.schema.field(name) for name in columns])
+        covered = run_columns(table, source.index)
+        self.covered = tuple(dict.fromkeys(name for name in columns if name in covered))
+        self.missing = tuple(dict.fromkeys(name for name in columns if name not in covered))
+        self.opened = tuple(dict.fromkeys((*self.missing, *table.primary_key)))
+        self.fragments = [fragment for fragment in source.view.fragments if bounds.touch(fragment)]
+        self.scanned = 0
+        arrays = [pa.array([], field.type) for field in self.schema]
+        self.rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        self.entries = _NO_ENTRIES  # those of the rows
+        wanted = SlotSet.of(slot_range for slots, _ in cursors for slot_range in slots)
+        self.end = wanted.ranges[-1][1] if wanted else 0
+        self.speakers = self._count_speakers()
+        self.walks = self._begin(ranges, wanted) if wanted else []
+
+    def _count_speakers(self) -> NDArray[np.intp]:
+        """How many fragments speak for each slot; the last one stands for all slots beyond."""
+        speakers = np.zeros(self.end + 1, dtype=np.intp)
+        for fragment in self.fragments:
+            for start, end in fragment.slots:
+                speakers[start:end] += 1
+        return speakers
+
+    def _begin(self, ranges: Sequence[tuple[bytes, bytes]], wanted: SlotSet) -> list[Walk]:
+        positions = list(dict.fromkeys(position for _, position in self.cursors))
+        pieces = np.zeros(self.end + 1, dtype=np.intp)
+        for slots, position in self.cursors:
+            for start, end in slots:
+                pieces[start:end] = 1 + positions.index(position)
+        return [
+            Walk(fragment, run, ranges, self.descending, positions, pieces)
+            for fragment in self.fragments
+            if fragment.slots & wanted
+            for run in self.source.runs(fragment)
+        ]
+
+    def page(self) -> IndexPage:
+        most = max(4 * self.limits.rows, LEAST_ENTRIES)
+        target, effort = self._first_target(), self._effort
+        while walks := [number for number, walk in enumerate(self.walks) if not walk.finished]:
+            share = target // len(walks) + _LEAST_SHARE
+            known = [at for n in walks if (at := self.walks[n].look_ahead(share)) is not None]
+            cut = min(known, default=None)
+            stop = self._round(walks, cut)
+            if stop is not None:
+                return self._finish(self._left(stop))
+            if cut is None or all(walk.finished for walk in self.walks):
+                break
+            before, effort = effort, self._effort
+            if effort == before:
+                raise self._disordered(walks)
+            if self._is_full or effort >= (most if self.rows.num_rows else _EMPTY_PAGE_FACTOR * most):
+                return self._finish(self._left(cut))
+            target = self._next_target(target)
+        return self._finish(())
+
+    def _finish(self, left: Sequence[tuple[SlotSet, bytes | None]]) -> IndexPage:
+        return IndexPage(self.rows, pa.array(self.entries.slots), tuple(left), self.scanned)
+
+    @property
+    def _effort(self) -> int:
+        return self.scanned + _RANGE_EFFORT * sum(walk.ranges_found for walk in self.walks)
+
+    def _disordered(self, walks: Iterable[int]) -> FragmentDamaged:
+        run = self.walks[next(iter(walks))].run
+        return run.damaged("its entries, or those of another run of the index, are not in order")
+
+    def _left(self, position: bytes) -> list[tuple[SlotSet, bytes | None]]:
+        """The cursors, moved on to a position; those that are further on stay."""
+        if all(before is not None and position <= before for _, before in self.cursors):
+            raise self._disordered(range(len(self.walks)))  # the scan would never end
+        moved: dict[bytes, SlotSet] = {}
+        for slots, before in self.cursors:
+            at = position if before is None else max(before, position)
+            moved[at] = moved.get(at, SlotSet()) | slots
+        return [(moved[at], at) for at in sorted(moved)]
+
+    @property
+    def _is_full(self) -> bool:
+        return bool(self.rows.num_rows >= self.limits.rows or self.rows.nbytes >= self.limits.bytes)
+
+    def _first_target(self) -> int:
+        """How many entries to begin with: not too many, for their rows may be large."""
+        size = sum(fragment.bytes for fragment in self.fragments)
+        per_row = size // max(1, sum(fragment.rows for fragment in self.fragments))
+        return min(self.limits.rows, _FIRST_ROUND, self.limits.bytes // max(1, per_row) + 16)
+
+    def _next_target(self, last: int) -> int:
+        """How many more entries fill the page, going by those so far; growing step by step."""
+        most = min(4 * last, _LARGEST_ROUND)
+        rows: int = self.rows.num_rows
+        size: int = max(1, self.rows.nbytes)
+        if not rows:
+            return most
+        room = min(self.limits.rows - rows, (self.limits.bytes - size) * rows // size)
+        return max(16, min(most, room * self.scanned // rows))
+
+    # ------------------------------------------------------------------------------- one round
+
+    def _round(self, walks: Sequence[int], cut: bytes | None) -> bytes | None:
+        """Add the rows up to `cut`; the position of the page's last one if not all of them fit."""
+        counting = self._counting([self._next_entries(number, cut) for number in walks])
+        if not counting:
+            return None
+        entries = self._merged(counting)
+        rows = self._fetch(entries.at(slice(0, self.limits.rows - self.rows.num_rows)))
+        if self.rows.num_rows:
+            rows = pa.concat_batches([self.rows, rows])
+            entries = _Entries.together([self.entries, entries])
+        count = self._fitting(rows)
+        self.rows, self.entries = rows.slice(0, count), entries.at(slice(0, count))
+        if count == len(entries):
+            return None
+        return self.walks[int(entries.walks[count - 1])].position(int(entries.numbers[count - 1]))
+
+    def _next_entries(self, number: int, cut: bytes | None) -> _Entries:
+        """The next entries of a walk, of slots that are wanted there."""
+        walk = self.walks[number]
+        numbers = walk.take(cut)
+        self.scanned += len(numbers)
+        if not len(numbers):
+            return _NO_ENTRIES
+        places = walk.run.take(numbers, (SLOT, ROW))
+        slots = places.column(SLOT).to_numpy()
+        rows = places.column(ROW).to_numpy().astype(np.int64)
+        entries = _Entries(np.full(len(numbers), number, dtype=np.intp), numbers, slots, rows)
+        return entries.at(np.flatnonzero(walk.wanted(numbers, slots)))
+
+    def _counting(self, parts: Sequence[_Entries]) -> list[_Entries]:
+        """Those that count, of each walk that has any; walks of one fragment are asked together."""
+        by_fragment: dict[int, list[_Entries]] = {}
+        for part in parts:
+            if len(part):
+                fragment = self.walks[int(part.walks[0])].fragment
+                by_fragment.setdefault(fragment.id, []).append(part)
+        counting = []
+        for found in by_fragment.values():
+            counts = self._counts(found)
+            ends = np.cumsum([len(part) for part in found])
+            for part, mask in zip(found, np.split(counts, ends[:-1]), strict=True):
+                kept = part if mask.all() else part.at(np.flatnonzero(mask))
+                if len(kept):
+                    counting.append(kept)
+        return counting
+
+    def _counts(self, parts: Sequence[_Entries]) -> NDArray[np.bool_]:
+        """Which entries of one fragment count."""
+        fragment = self.walks[int(parts[0].walks[0])].fragment
+        slots = np.concatenate([part.slots for part in parts])
+        asked = np.ones(len(slots), dtype=bool)
+        if fragment.unique and self.bounds.wholly_hold(fragment):
+            # Where no other fragment speaks for the slot, there is no other version.
+            asked = self.speakers[slots] > 1
+        if not asked.any():
+            return ~asked
+        primary_key = self.source.table.primary_key
+        keys = pa.concat_batches(
+            [self.walks[int(part.walks[0])].run.take(part.numbers, primary_key) for part in parts]
+        )
+        rows = np.concatenate([part.rows for part in parts])
+        candidates = Candidates(fragment, rows, slots, keys.columns).only(asked)
+        counts = ~asked
+        counts[asked] = newest(candidates, self.fragments, primary_key, self.bounds, self._open)
+        return counts
+
+    def _open(self, fragment: Fragment) -> FragmentReader:
+        return self.source.open(fragment, self.opened)
+
+    def _merged(self, parts: Sequence[_Entries]) -> _Entries:
+        """Entries of several walks in the order of their keys."""
+        entries = _Entries.together(parts)
+        if len(parts) == 1:
+            return entries
+        names = key_columns(self.source.table, self.source.index)
+        columns = tuple(dict.fromkeys(names))
+        keys = pa.concat_batches(
+            [self.walks[int(part.walks[0])].run.take(part.numbers, columns) for part in parts]
+        )
+        codes = [code for name in names for code in sort_codes(keys.column(name))]
+        order = np.lexsort(codes[::-1])
+        return entries.at(order[::-1] if self.descending else order)
+
+    def _fetch(self, entries: _Entries) -> pa.RecordBatch:
+        """The wanted columns: from the index where it has them, else from the rows."""
+
+        def covered(walk: int, places: NDArray[np.int64]) -> pa.RecordBatch:
+            return self.walks[walk].run.take(entries.numbers[places], self.covered)
+
+        def missing(fragment: int, places: NDArray[np.int64]) -> pa.RecordBatch:
+            return rows_at(self._open(self.fragments[fragment]), entries.rows[places], self.missing)
+
+        columns: dict[str, pa.Array] = {}
+        if self.covered:
+            found = _grouped(entries.walks, covered)
+            columns.update(zip(self.covered, found.columns, strict=True))
+        if self.missing:
+            numbers = {fragment.id: number for number, fragment in enumerate(self.fragments)}
+            owners = np.array([numbers[walk.fragment.id] for walk in self.walks])
+            found = _grouped(owners[entries.walks], missing)
+            columns.update(zip(self.missing, found.columns, strict=True))
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+
+    def _fitting(self, rows: pa.RecordBatch) -> int:
+        """How many of the rows the page may hold; at least one."""
+        count: int = min(rows.num_rows, self.limits.rows)
+        if rows.slice(0, count).nbytes <= self.limits.bytes:
+            return count
+        sizes = range(1, count + 1)
+        return max(1, bisect_right(sizes, self.limits.bytes, key=lambda n: rows.slice(0, n).nbytes))
+
+
+def _grouped(
+    groups: NDArray[np.intp], fetch: Callable[[int, NDArray[np.int64]], pa.RecordBatch]
+) -> pa.RecordBatch:
+    """What `fetch` gives for each group and the places of its members, put back in their places."""
+    if (groups == groups[0]).all():
+        return fetch(int(groups[0]), np.arange(len(groups)))
+    order = np.argsort(groups, kind="stable")
+    parts = [fetch(int(groups[order[begin]]), order[begin:end]) for begin, end in stretches(groups[order])]
+    back = np.empty(len(order), dtype=np.int64)
+    back[order] = np.arange(len(order))
+    return pa.concat_batches(parts).take(pa.array(back))

@@ -1,0 +1,369 @@
+"""The index run file: entries of some rows of one fragment, sorted. Written and read here alone.
+
+It is a sealed Arrow IPC file, never compressed. An entry is the index's columns, the included ones and
+the primary key (each once), then `_slot` (uint16) and `_row` (uint32), the number of the row in its
+fragment. A hash index has `_hash` (int32) before all of them. Entries are sorted by (index key, primary
+key), where the index key is that of the index's columns or of the hash, and every row that is not a
+tombstone has one, older versions too.
+
+Its seal also says how many entries each record batch has, and with which key it begins (cut to
+`KEY_BYTES`): most steps of a search look at no entry.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import ipc
+
+from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS, RUN_BYTES, RUN_ROWS
+from elasticscan.base.value_keys import encode_value, encode_values, index_hash, sort_codes
+from elasticscan.metadata import (
+    HASH,
+    INDEX_RUN,
+    KEY_BYTES,
+    Fragment,
+    IndexInfo,
+    IndexRun,
+    KeyHistogram,
+    Origin,
+    StagedFragment,
+    StagedRun,
+    TableInfo,
+    pack_histogram,
+)
+from elasticscan.storage.batch_cache import BatchCache
+from elasticscan.storage.disk import Disk
+from elasticscan.storage.fragment import (
+    DELETED,
+    SLOT,
+    BatchReader,
+    FragmentReader,
+    manifest_of,
+    new_path,
+)
+from elasticscan.storage.lookup import pick
+from elasticscan.storage.row_limits import check_index_key_bytes
+from elasticscan.storage.sealed_file import SealingSink
+
+HASH_VALUE, ROW = "_hash", "_row"
+# Names that an indexed or an included column cannot have; nor can it have `_slot`, as no column can.
+RUN_COLUMNS = frozenset({HASH_VALUE, ROW})
+HISTOGRAM_STEPS = 128
+
+_FORMAT = {b"elasticscan.index_run": b"1"}
+_NEAR = (0, 1, 3, 7, 15)  # how far a search looks on before it begins anew
+
+
+def run_columns(table: TableInfo, index: IndexInfo) -> tuple[str, ...]:
+    """The table's columns that entries carry, in the order in which they do."""
+    return tuple(dict.fromkeys((*index.columns, *index.include, *table.primary_key)))
+
+
+def key_columns(table: TableInfo, index: IndexInfo) -> tuple[str, ...]:
+    """The columns of a run that its order keys are made of; one may be there twice."""
+    return (*_index_key(index), *table.primary_key)
+
+
+def _index_key(index: IndexInfo) -> tuple[str, ...]:
+    return (HASH_VALUE,) if index.kind == HASH else index.columns
+
+
+def run_schema(table: TableInfo, index: IndexInfo) -> pa.Schema:
+    fields = [table.schema.field(name) for name in run_columns(table, index)]
+    if index.kind == HASH:
+        fields.insert(0, pa.field(HASH_VALUE, pa.int32(), nullable=False))
+    fields.append(pa.field(SLOT, pa.uint16(), nullable=False))
+    fields.append(pa.field(ROW, pa.uint32(), nullable=False))
+    return pa.schema(fields, metadata=_FORMAT)
+
+
+# ------------------------------------------------------------------------------------- building
+
+
+def build_runs(
+    disk: Disk, table: TableInfo, index: IndexInfo, fragment: Fragment | StagedFragment, origin: Origin
+) -> tuple[StagedRun, ...]:
+    """Write the entries of all rows of a fragment: at least one run, even if it has no entry.
+
+    Memory: what `RUN_ROWS` entries, or `RUN_BYTES`, take three times over.
+
+    Args:
+        disk: of the fragment's shard, where its runs go too.
+        table, index: what the fragment is of, and what is indexed.
+        fragment: a file that is complete.
+        origin: who builds.
+
+    Raises:
+        InvalidKey: an entry's key is too long for a continuation key.
+        FragmentDamaged, DiskFull, ShardUnavailable: a file or a disk.
+        Nothing of what was written so far remains.
+    """
+    columns = run_columns(table, index)
+    reader = FragmentReader(disk, fragment.path, columns, fragment.seal, table.schema)
+    write = partial(_write_run, disk, table, index, fragment, origin)
+    staged: list[StagedRun] = []
+    try:
+        # One after another, so that those before one that fails are known.
+        staged.extend(write(entries) for entries in _parts(reader, table, index))
+    except BaseException:
+        for run in staged:
+            with suppress(OSError, ElasticScanError):
+                disk.delete(run.path)
+        raise
+    return tuple(staged)
+
+
+def _parts(reader: FragmentReader, table: TableInfo, index: IndexInfo) -> Iterator[pa.RecordBatch]:
+    """The entries of consecutive rows, unsorted, as many as one run may have."""
+    schema = run_schema(table, index)
+    pending: list[pa.RecordBatch] = []
+    covered = size = first_row = 0
+    yielded = False
+    for batch in reader:
+        at = 0
+        while at < batch.num_rows:
+            part = batch.slice(at, RUN_ROWS - covered)
+            pending.append(_entries(part, first_row + at, index, schema))
+            covered, size, at = covered + part.num_rows, size + pending[-1].nbytes, at + part.num_rows
+            if covered >= RUN_ROWS or size >= RUN_BYTES:
+                yield pa.concat_batches(pending)
+                pending, covered, size, yielded = [], 0, 0, True
+        first_row += batch.num_rows
+    if pending or not yielded:
+        yield pa.concat_batches(pending or [pa.RecordBatch.from_pylist([], schema=schema)])
+
+
+def _entries(rows: pa.RecordBatch, first_row: int, index: IndexInfo, schema: pa.Schema) -> pa.RecordBatch:
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    columns[ROW] = pa.array(np.arange(first_row, first_row + rows.num_rows, dtype=np.uint32))
+    if DELETED in columns:
+        living = pc.invert(columns[DELETED])
+        columns = {name: column.filter(living) for name, column in columns.items()}
+    if index.kind == HASH:
+        columns[HASH_VALUE] = pa.array(index_hash([columns[name] for name in index.columns]))
+    entries = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    check_index_key_bytes(entries, index.name, _index_key(index))
+    return entries
+
+
+def _write_run(
+    disk: Disk,
+    table: TableInfo,
+    index: IndexInfo,
+    fragment: Fragment | StagedFragment,
+    origin: Origin,
+    entries: pa.RecordBatch,
+) -> StagedRun:
+    codes = {name: sort_codes(entries.column(name)) for name in key_columns(table, index)}
+    order = _order([code for name in key_columns(table, index) for code in codes[name]])
+    histogram = _histogram(entries, [(name, codes[name]) for name in _index_key(index)], order)
+    del codes
+    count = entries.num_rows
+    step = max(1, min(BATCH_ROWS, BATCH_BYTES * count // max(entries.nbytes, 1)))
+    starts = range(0, max(count, 1), step)  # an Arrow writer writes no schema before the first batch
+    keys = [entries.column(name) for name in key_columns(table, index)]
+    batches = [
+        (min(step, count - start), encode_values(keys, int(order[start]))[:KEY_BYTES] if count else b"")
+        for start in starts
+    ]
+    path = new_path(table.id)
+    manifest = manifest_of(
+        table,
+        origin,
+        kind=INDEX_RUN,
+        shard=fragment.shard,
+        path=path,
+        slots=fragment.slots,
+        min_commit=0,
+        max_commit=0,
+        rows=count,
+        unique=True,
+        tombstones=0,
+        index=(index.name, index.kind, index.columns, index.include, fragment.path),
+    )
+    with disk.create(path) as file:
+        sink = SealingSink(file)
+        writer = ipc.new_file(sink, entries.schema)
+        for start in starts:
+            writer.write_batch(entries.take(pa.array(order[start : start + step])))
+        sink.hold()
+        writer.close()
+        seal = sink.seal(manifest, batches=batches)
+    return StagedRun(index.id, path, count, seal.bytes, seal.tail, seal.digest, pack_histogram(histogram))
+
+
+def _order(codes: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    """What `numpy.lexsort` gives for codes the most significant first, but for the order of equals.
+
+    All codes in one integer sort several times as fast; those that do not fit become ranks.
+    """
+    if not len(codes[0]):
+        return np.empty(0, dtype=np.int64)
+    codes = list(codes)
+    widths = [_bits(code) for code in codes]
+    most = len(codes[0]).bit_length()
+    while sum(widths) > 63 and max(widths) > most:
+        widest = int(np.argmax(widths))
+        codes[widest] = _ranks(codes[widest])
+        widths[widest] = _bits(codes[widest])
+    if sum(widths) > 63:
+        return np.lexsort(codes[::-1])
+    packed = np.zeros(len(codes[0]), dtype=np.int64)
+    for code, width in zip(codes, widths, strict=True):
+        narrow = code.dtype.itemsize < 8 or code.dtype.kind == "b"
+        above_lowest = (code.astype(np.int64) if narrow else code) - code.min()
+        packed = (packed << width) | above_lowest.astype(np.int64, copy=False)
+    order: NDArray[np.int64] = np.argsort(packed)
+    return order
+
+
+def _bits(code: NDArray[Any]) -> int:
+    return (int(code.max()) - int(code.min())).bit_length()
+
+
+def _ranks(code: NDArray[Any]) -> NDArray[np.int64]:
+    order = np.argsort(code)
+    ordered = code[order]
+    ranks = np.empty(len(code), dtype=np.int64)
+    ranks[order] = np.cumsum(np.concatenate(([False], ordered[1:] != ordered[:-1])))
+    return ranks
+
+
+def _histogram(
+    entries: pa.RecordBatch,
+    codes: Sequence[tuple[str, Sequence[NDArray[Any]]]],
+    order: NDArray[np.int64],
+) -> KeyHistogram:
+    """Of the index keys, exact."""
+    count = len(order)
+    if not count:
+        return KeyHistogram(0, (0,) * len(codes), ())
+    differ = np.zeros(count - 1, dtype=bool)
+    distinct = []
+    for _, parts in codes:
+        for part in parts:
+            ordered = part[order]
+            differ |= ordered[1:] != ordered[:-1]
+        distinct.append(1 + int(np.count_nonzero(differ)))
+    columns = [entries.column(name) for name, _ in codes]
+    steps = np.linspace(0, count - 1, min(HISTOGRAM_STEPS + 1, max(count, 2))).astype(np.int64)
+    bounds = (encode_values(columns, row)[:KEY_BYTES] for row in order[steps].tolist())
+    return KeyHistogram(count, tuple(distinct), tuple(bounds))
+
+
+# -------------------------------------------------------------------------------------- reading
+
+
+class RunReader(BatchReader):
+    """Search in an index run, by order key, and entries by number. Threads may share one.
+
+    Numbers of entries ascend with their order keys: `encode_values` of the index's columns (or of
+    the hash) and of the primary key.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        table: TableInfo,
+        index: IndexInfo,
+        run: IndexRun | StagedRun,
+        cache: BatchCache | None = None,
+        label: str = "",
+    ) -> None:
+        self._schema = run_schema(table, index)
+        self._key_columns = key_columns(table, index)
+        self.entries = run.rows
+        super().__init__(disk, run.path, run.seal, cache, label)
+
+    def _choose(self, schema: pa.Schema) -> list[str]:
+        if schema.names != self._schema.names or schema.types != self._schema.types:
+            raise ValueError("its columns are not those of the index")
+        batches = self._file.more["batches"]
+        self.starts: NDArray[np.int64] = np.cumsum([0, *(rows for rows, _ in batches)])
+        self._starts: list[int] = self.starts.tolist()  # a single look-up is faster there
+        self._keys = [key for _, key in batches]
+        if len(batches) != self._reader.num_record_batches or self._starts[-1] != self.entries:
+            raise ValueError(f"it has {self._starts[-1]} entries instead of {self.entries}")
+        return list(schema.names)
+
+    def lower_bound(self, key: bytes, start: int = 0) -> int:
+        """The first entry from `start` on whose order key is not below `key`; `entries` for none."""
+        return self._search(key, False, start)
+
+    def upper_bound(self, key: bytes, start: int = 0) -> int:
+        """The first entry from `start` on whose order key is above `key`; `entries` for none."""
+        return self._search(key, True, start)
+
+    def key(self, entry: int) -> bytes:
+        columns, row = self._place(entry)
+        return encode_values(columns, row)
+
+    def take(self, entries: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
+        """Entries by number, in the order asked; slices of the file where that is one range of it."""
+        schema = pa.schema([self._schema.field(name) for name in columns])
+
+        def part(index: int, rows: NDArray[np.int64]) -> pa.RecordBatch:
+            chosen = self.batch(index).select(list(columns))
+            if int(rows[-1]) - int(rows[0]) == len(rows) - 1 and (np.diff(rows) == 1).all():
+                return chosen.slice(int(rows[0]), len(rows))
+            return chosen.take(pa.array(rows))
+
+        return pick(self.starts, entries, part, schema)
+
+    def _place(self, entry: int) -> tuple[list[pa.Array], int]:
+        """The key columns of the batch where an entry is, and its row there."""
+        index = bisect_right(self._starts, entry) - 1
+        batch = self.batch(index)
+        return [batch.column(name) for name in self._key_columns], entry - self._starts[index]
+
+    def _search(self, key: bytes, or_equal: bool, start: int) -> int:
+        if start:
+            for ahead in _NEAR:
+                at = start + ahead
+                if at >= self.entries:
+                    break
+                if not is_below(*self._place(at), key, or_equal):
+                    return self._between(start + ahead // 2 + (ahead > 0), at, key, or_equal)
+        begun = bisect_right if or_equal else bisect_left
+        index = begun(self._keys, key) - 1
+        while index >= 0:
+            # Keys that were cut, and equal ones, may have led beyond the place; then it is before.
+            low, high = self._starts[index], self._starts[index + 1]
+            found = self._between(low, high, key, or_equal)
+            if found > low:
+                return max(found, start)
+            index -= 1
+        return start
+
+    def _between(self, low: int, high: int, key: bytes, or_equal: bool) -> int:
+        """The first of these entries, all in reach of one batch, that is not below; `high` for none."""
+        columns, row = self._place(low) if low < high else ([], 0)
+        first = low - row
+        if columns and high - first > len(columns[0]):  # a short step over the end of a batch
+            return bisect_left(
+                range(high), True, low, key=lambda at: not is_below(*self._place(at), key, or_equal)
+            )
+        rows = range(high - first)
+        return first + bisect_left(rows, True, row, key=lambda at: not is_below(columns, at, key, or_equal))
+
+
+def is_below(columns: Sequence[pa.Array], row: int, bound: bytes, or_equal: bool) -> bool:
+    """Whether a row's key is below `bound` (or equal to it); encodes no more than that takes."""
+    at = 0
+    for column in columns:
+        part = encode_value(column[row])
+        end = at + len(part)
+        if bound[at:end] != part:
+            return part < bound[at:end]
+        at = end
+    return or_equal or at < len(bound)

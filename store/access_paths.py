@@ -1,0 +1,155 @@
+"""The access path of a scan: chosen when it begins, found again from its key when it goes on.
+
+Nothing of the choice but the index's id and the direction is in the continuation key. The ranges
+to read follow from the scan's filter and the index's definition, which never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elasticscan.base.errors import ElasticScanError, IndexChanged, IndexNotReady, InvalidOption
+from elasticscan.filters import Predicate
+from elasticscan.metadata import SORTED, Fragment, IndexInfo, TableInfo
+from elasticscan.optimizer import Choice, bind, choose, key_sets, may_match
+from elasticscan.protocol import ContinuationKey, IndexOrder
+from elasticscan.reader import SortKey
+from elasticscan.storage import MayMatch
+from elasticscan.store.context import Context
+
+AUTO, NONE = "auto", "none"
+ORDERS = (None, "index")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How the rows of a scan are found.
+
+    Attributes:
+        order: through an index; None for a direct scan.
+        predicate: what is still to be tested on each row, if anything.
+        sort: for a scan whose rows leave in one order over all shards.
+        index: the index's definition.
+        may_match: for a direct scan, what statistics rule out.
+    """
+
+    order: IndexOrder | None
+    predicate: Predicate | None
+    sort: SortKey | None = None
+    index: IndexInfo | None = None
+    may_match: MayMatch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user asked for."""
+
+    index: str = AUTO
+    order: str | None = None
+    descending: bool = False
+
+    def check(self) -> None:
+        if self.order not in ORDERS:
+            raise InvalidOption(f"order={self.order!r} must be None or 'index'", option="order")
+        if self.index in (AUTO, NONE) and (self.order or self.descending):
+            what = "order='index'" if self.order else "descending=True"
+            raise InvalidOption(
+                f"{what} needs index=<name of a sorted index>, not index={self.index!r}", option="index"
+            )
+
+
+def choose_access(
+    context: Context,
+    table: TableInfo,
+    indexes: Sequence[IndexInfo],
+    columns: Sequence[str],
+    predicate: Predicate | None,
+    wish: Wish,
+) -> tuple[Choice, IndexInfo | None]:
+    """The cheapest path, or the one that was asked for.
+
+    Raises:
+        IndexNotFound, IndexNotReady, InvalidOption: what was asked for cannot be done.
+    """
+    named = next((index for index in indexes if index.name == wish.index), None)
+    if named is not None:
+        if not named.ready:
+            raise IndexNotReady(
+                f"index {named.name!r} of table {table.name!r} is still being built; wait for it, or call "
+                "create_index again if its build was killed",
+                index=named.name,
+            )
+        if named.kind != SORTED and (wish.order or wish.descending):
+            raise InvalidOption(
+                f"index {named.name!r} is a hash index and has no order; name a sorted index", option="index"
+            )
+    known = context.statistics(table.id)
+    choice = choose(
+        None if predicate is None else predicate.condition,
+        table.schema,
+        table.primary_key,
+        columns,
+        list(known.fragments.values()),
+        known.stretches,
+        [(index, known.runs.get(index.id, [])) for index in indexes if index.ready],
+        wish.index,
+        lambda index, ranges: _count_entries(context, table, index, ranges),
+    )
+    return choice, next((i for i in indexes if i.name == choice.candidate.access), None)
+
+
+def _count_entries(
+    context: Context, table: TableInfo, index: IndexInfo, ranges: Sequence[tuple[bytes, bytes]]
+) -> float | None:
+    """The entries in some ranges of an index, at all shards, as it is now."""
+    state = context.table_state(table.id, context.catalog.versions()[1])
+    found = 0
+    try:
+        for fragment in state.fragments:
+            for run in state.runs(fragment, index):
+                reader = context.open_run(state.table, index, fragment.shard, run)
+                found += sum(reader.lower_bound(high) - reader.lower_bound(low) for low, high in ranges)
+    except ElasticScanError:
+        return None  # whoever reads the index will tell what is wrong with it
+    return float(found)
+
+
+def access_of(
+    context: Context, table: TableInfo, key: ContinuationKey, predicate: Predicate | None
+) -> Access:
+    """How a scan goes on that stands at `key`; `predicate` is its filter.
+
+    Raises:
+        IndexChanged: the index that it reads is not there any more.
+    """
+    if key.index is None:
+        return Access(None, predicate, may_match=_skipping(context, table, predicate))
+    index = context.table_state(table.id, key.snapshot).index(key.index)
+    bound = bind(index, predicate.condition if predicate else None, table.schema)
+    if bound is None:  # only another release can have chosen it
+        raise IndexChanged(
+            "this release cannot use the index that the scan reads; start a new scan", index=index.id
+        )
+    remainder = Predicate.parse(bound.remainder, table.schema) if bound.remainder else None
+    order = IndexOrder(index.id, bound.ranges, key.descending)
+    sort = SortKey((*index.columns, *table.primary_key), key.descending) if key.merged else None
+    return Access(order, remainder, sort, index)
+
+
+def _skipping(context: Context, table: TableInfo, predicate: Predicate | None) -> MayMatch | None:
+    """What statistics rule out for a condition; None when they can rule out nothing."""
+    if predicate is None:
+        return None
+    sets = key_sets(predicate.condition, table.schema)
+    if not sets:
+        return None
+
+    def matches(fragment: Fragment, block: int | None) -> bool:
+        known = context.statistics(table.id).fragments.get(fragment.id)
+        if known is None:
+            return True
+        blocks = range(len(known.block_rows)) if block is None else (block,)
+        return any(may_match(known, number, sets) for number in blocks)
+
+    return matches

@@ -1,0 +1,221 @@
+"""What a store held, told from its files alone. Pure: values in, values out.
+
+A file's manifest says whose it is and what was known when it was staged, and that is less than the
+catalog knew. The rules by which files of one table become one state again:
+
+- A file that a compaction replaced (it lists them) counts no more, if what replaced it is whole.
+- Where a tablet left a shard, its rows stay in files there. They count no more for slots of which a
+  compaction at another shard, of a later epoch, has all rows: it may have dropped what was deleted since.
+- A write does not know its own commit. It is taken for the one after the newest commit that it knew, which is
+  exact when writes came one after another. Copies know the commits of their rows.
+- What an overwrite hid stays hidden.
+
+What files cannot tell, `TablePlan.doubts` says: the order of writes that began after the same
+commit, and that a write whose process died before it committed looks like any other. When files were
+changed tells nothing: a copy or a backup may have given them other times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from elasticscan.metadata import FRAGMENT, INDEX_RUN, Manifest, Seal
+from elasticscan.topology import SlotSet
+
+COMPACT, OVERWRITE = "compact", "overwrite"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A whole file below one of the roots.
+
+    Attributes:
+        root: number of the root, in the order in which they were named.
+    """
+
+    root: int
+    manifest: Manifest
+    seal: Seal
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPiece:
+    """A fragment, the slots that it counts for, and the commits of its rows."""
+
+    file: FoundFile
+    slots: SlotSet
+    min_commit: int
+    max_commit: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlan:
+    """An index as its runs define it."""
+
+    name: str
+    kind: str
+    columns: tuple[str, ...]
+    include: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """One table to be made again.
+
+    Attributes:
+        name: under which it is made; not its own where another table took that.
+        pieces: what its rows are in, oldest first.
+        floor: commits before this one were overwritten.
+        doubts: what the files could not tell, as sentences.
+    """
+
+    name: str
+    pieces: tuple[PlannedPiece, ...]
+    floor: int
+    indexes: tuple[IndexPlan, ...]
+    doubts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlan:
+    """A whole store to be made again, and the files of other stores, which stay out."""
+
+    store: str
+    slots: int
+    hash: str
+    tables: tuple[TablePlan, ...]
+    foreign: tuple[FoundFile, ...]
+
+
+def plan_repair(
+    files: Iterable[FoundFile],
+    store: str | None = None,
+    indexes: Mapping[int, tuple[IndexPlan, ...]] | None = None,
+) -> StorePlan | None:
+    """Sort files into tables.
+
+    Args:
+        files: all that are whole.
+        store: the id of the one that is wanted; by default that of most files.
+        indexes: by table, where they are known; by default those that files define.
+
+    Returns:
+        None when there is no file of the store.
+    """
+    found = list(files)
+    counts = Counter(file.manifest.store for file in found)
+    wanted = store or (counts.most_common(1)[0][0] if counts else None)
+    own = [file for file in found if file.manifest.store == wanted]
+    if not own or wanted is None:
+        return None
+    by_table: dict[int, list[FoundFile]] = {}
+    for file in own:
+        by_table.setdefault(file.manifest.table, []).append(file)
+    newest = max(own, key=lambda file: file.manifest.began_at).manifest
+    names = _names(by_table)
+    plans = (
+        _plan_table(
+            names[table],
+            by_table[table],
+            _indexes(by_table[table]) if indexes is None else indexes.get(table, ()),
+        )
+        for table in sorted(by_table)
+    )
+    foreign = tuple(file for file in found if file.manifest.store != wanted)
+    tables = tuple(plan for plan in plans if plan.pieces)
+    return StorePlan(wanted, newest.store_slots, newest.store_hash, tables, foreign)
+
+
+def _names(by_table: Mapping[int, Sequence[FoundFile]]) -> dict[int, str]:
+    """A name for each table. Of several that had one name, the newest keeps it."""
+    names: dict[int, str] = {}
+    taken: set[str] = set()
+    for table in sorted(by_table, reverse=True):
+        name = by_table[table][0].manifest.table_name
+        names[table] = name if name not in taken else f"{name[:50]}_{table}"
+        taken.add(names[table])
+    return names
+
+
+def _plan_table(name: str, files: Sequence[FoundFile], indexes: tuple[IndexPlan, ...]) -> TablePlan:
+    fragments = [file for file in files if file.manifest.kind == FRAGMENT]
+    replaced = {(f.root, path) for f in fragments for path in f.manifest.replaces}
+    left = [file for file in fragments if (file.root, file.manifest.path) not in replaced]
+    compacted = [file for file in left if file.manifest.operation == COMPACT]
+    pieces = [_piece(file, _living_slots(file, compacted)) for file in left]
+    pieces = sorted((p for p in pieces if p.slots), key=lambda p: (p.min_commit, p.file.manifest.began_at))
+    floor = max((p.min_commit for p in pieces if p.file.manifest.operation == OVERWRITE), default=0)
+    doubts = [*_same_name(name, files), *_unordered(name, pieces), *_last_writes(name, pieces)]
+    return TablePlan(name, tuple(pieces), floor, indexes, tuple(doubts))
+
+
+def _piece(file: FoundFile, slots: SlotSet) -> PlannedPiece:
+    manifest = file.manifest
+    if manifest.max_commit:
+        return PlannedPiece(file, slots, manifest.min_commit, manifest.max_commit)
+    commit = manifest.after_commit + 1
+    return PlannedPiece(file, slots, commit, commit)
+
+
+def _living_slots(file: FoundFile, compacted: Iterable[FoundFile]) -> SlotSet:
+    """The slots of a file, without those that moved on to a shard where a compaction took all rows."""
+    slots = file.manifest.slots
+    for other in compacted:
+        if other.root != file.root:
+            slots -= _later(other.manifest, file.manifest) & other.manifest.slots
+    return slots
+
+
+def _later(manifest: Manifest, than: Manifest) -> SlotSet:
+    """The slots that one file saw in a later epoch than another did."""
+    return SlotSet.of(
+        (max(start, first), min(end, last))
+        for start, end, epoch in manifest.epochs
+        for first, last, before in than.epochs
+        if epoch > before
+    )
+
+
+def _indexes(files: Iterable[FoundFile]) -> tuple[IndexPlan, ...]:
+    """The definitions that runs carry; of several under one name, the one that was built last."""
+    found: dict[str, IndexPlan] = {}
+    runs = [file.manifest for file in files if file.manifest.kind == INDEX_RUN]
+    for manifest in sorted(runs, key=lambda m: m.began_at):
+        if manifest.index is not None:
+            name, kind, columns, include, _ = manifest.index
+            found[name] = IndexPlan(name, kind, tuple(columns), tuple(include))
+    return tuple(found[name] for name in sorted(found))
+
+
+def _same_name(name: str, files: Sequence[FoundFile]) -> list[str]:
+    own = files[0].manifest.table_name
+    if own == name:
+        return []
+    return [f"table {own!r} was dropped and made again; the older one comes back as {name!r}"]
+
+
+def _unordered(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
+    """Writes that began after the same commit: nothing says which of them was committed first."""
+    began: dict[str, tuple[float, int]] = {}
+    for piece in pieces:
+        manifest = piece.file.manifest
+        if not manifest.max_commit:
+            began[manifest.write] = (manifest.began_at, piece.min_commit)
+    ordered = sorted(began, key=began.__getitem__)
+    beside = sum(began[later][1] <= began[earlier][1] for earlier, later in pairwise(ordered))
+    if not beside:
+        return []
+    told = f"{beside} writes ran beside others, or were never committed; of rows that two of them wrote, the "
+    return [f"table {name!r}: {told}one that began later was taken"]
+
+
+def _last_writes(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
+    """Nothing was staged after them, so nobody ever saw their commit."""
+    known = max((piece.file.manifest.after_commit for piece in pieces), default=0)
+    last = {p.file.manifest.write for p in pieces if not p.file.manifest.max_commit and p.min_commit > known}
+    if not last:
+        return []
+    return [f"table {name!r}: its last write was taken as committed; if its process died before, it was not"]

@@ -1,0 +1,330 @@
+"""A store made again from its files, into another one. The damaged store is only read.
+
+The manifests of the files take the catalog's place; `repair_plan` says by which rules, and what they cannot
+tell. A catalog that is still whole answers that, and names the files that are gone (`repair_catalog`).
+Where a file is damaged, the record batches that can still be read are taken, and what is lost is told.
+
+What comes back is the newest state of each table: rows, definitions, indexes. Older snapshots, commits, the
+topology history, leases and the sealing secrets do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import pyarrow as pa
+
+from elasticscan.base.errors import (
+    AlreadyExists,
+    ElasticScanError,
+    FragmentDamaged,
+    InvalidOption,
+    OperatorNeeded,
+    ShardUnavailable,
+    StoreDamaged,
+)
+from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, DEFAULT_TABLETS
+from elasticscan.base.redaction import shown
+from elasticscan.metadata import FRAGMENT, Fragment, TableInfo
+from elasticscan.storage import (
+    BatchCache,
+    Bounds,
+    Disk,
+    FragmentReader,
+    PageLimits,
+    PageSource,
+    Piece,
+    View,
+    described_schema,
+    find_seal,
+    is_fragment_path,
+    open_disk,
+    read_page,
+)
+from elasticscan.store import writer
+from elasticscan.store.context import Context
+from elasticscan.store.indexing import create_index, define_index
+from elasticscan.store.location import Location
+from elasticscan.store.repair.catalog import KnownStore, ask_catalog
+from elasticscan.store.repair.plan import FoundFile, PlannedPiece, StorePlan, TablePlan, plan_repair
+from elasticscan.store.store import Store
+
+MOST_READERS = 256
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What a repair found, as plain values.
+
+    Attributes:
+        tables: name and rows of each table that was made again.
+        lost: what could not be read: file, table, slots, rows.
+        doubts: what the files could not tell, as sentences.
+    """
+
+    tables: dict[str, int] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+
+def find_files(disks: Sequence[Disk], unreadable: dict[str, str]) -> Iterator[FoundFile]:
+    """Every whole file of a store below some roots; of the others, why they cannot be read."""
+    for root, disk in enumerate(disks):
+        for path, _ in disk.list():
+            if not is_fragment_path(path) or path.endswith(".unfinished"):
+                continue
+            try:
+                manifest, seal = find_seal(disk, path)
+            except OperatorNeeded as error:
+                unreadable[path] = error.message
+            else:
+                yield FoundFile(root, manifest, seal)
+
+
+def plan_from_files(
+    disks: Sequence[Disk], report: RepairReport, store: str | None, catalog: KnownStore | str
+) -> StorePlan:
+    """Raises `StoreDamaged` when there is nothing to be taken."""
+    unreadable: dict[str, str] = {}
+    files = list(find_files(disks, unreadable))
+    known, why = (None, catalog) if isinstance(catalog, str) else (catalog, None)
+    if known is not None:
+        other = store not in (None, known.store)
+        why = "it is of another store" if other else known.why_not_believed(files, disks)
+    if known is None or why is not None:
+        plan = plan_repair(files, store)
+        report.lost += _named(unreadable, files)
+        report.doubts += [
+            f"the catalog was not used ({why}): files that are gone altogether are not noticed",
+            "tables and indexes that were dropped shortly before may have come back",
+            "writes count in the order in which they began",
+        ]
+    else:
+        sifted = list(known.sift(files, report.doubts))
+        plan = plan_repair(sifted, known.store, known.indexes)
+        report.lost += known.lost({file.manifest.path for file in sifted}, unreadable)
+        made = {file.manifest.table for file in sifted if file.manifest.kind == FRAGMENT}
+        report.doubts += [
+            f"table {name!r}: no file of it is there, so it was not made"
+            for table, name in known.tables.items()
+            if table not in made
+        ]
+    if plan is None:
+        raise StoreDamaged(
+            "there is no file of a store below these roots; name the roots of its shards"
+            + (f" (looked for store {store})" if store else "")
+        )
+    if plan.foreign:
+        report.doubts.append(f"{len(plan.foreign)} files are of another store and were left out")
+    for table in plan.tables:
+        report.doubts += table.doubts
+    return plan
+
+
+def _named(unreadable: Mapping[str, str], files: Sequence[FoundFile]) -> Iterator[str]:
+    """What is lost with files of which nothing is known but the directory that they lie in."""
+    names = {f"t{file.manifest.table}": file.manifest.table_name for file in files}
+    for path, why in sorted(unreadable.items()):
+        directory = path.split("/")[0]
+        name = repr(names[directory]) if directory in names else f"in {directory}, which no whole file names"
+        yield f"table {name}: a file whose footer cannot be read, so its rows and slots are not known: {why}"
+
+
+class TableRows:
+    """The rows of one planned table at its newest state, in pages, as far as its files can be read."""
+
+    def __init__(self, plan: TablePlan, disks: Sequence[Disk], slots: int, report: RepairReport) -> None:
+        self._plan, self._disks, self._slots, self._report = plan, disks, slots, report
+        self._cache = BatchCache()
+        self._damaged: dict[int, frozenset[int]] = {}  # by number of the piece, its unreadable batches
+        self.info = self._definition()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        fragments = [_fragment(number, piece) for number, piece in enumerate(self._plan.pieces)]
+        fragments = [fragment for fragment in fragments if self._is_readable(fragment)]
+        source = PageSource(self.info, View(fragments), lru_cache(maxsize=MOST_READERS)(self._open))
+        bounds = Bounds(self._plan.floor, max((f.max_commit for f in fragments), default=0))
+        pieces: Sequence[Piece] = [Piece(0, self._slots)]
+        limits = PageLimits(DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
+        while pieces:
+            page = read_page(source, pieces, bounds, self.info.schema.names, limits)
+            pieces = page.left
+            if page.rows.num_rows:
+                yield page.rows
+
+    def _open(self, fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
+        without = self._damaged.get(fragment.id, frozenset())
+        disk, schema = self._disks[fragment.shard], self.info.schema
+        return FragmentReader(
+            disk, fragment.path, columns, fragment.seal, schema, self._cache, without=without
+        )
+
+    def _is_readable(self, fragment: Fragment) -> bool:
+        """Notes which of its batches cannot be read; false when none can."""
+        try:
+            reader = self._open(fragment, tuple(self.info.schema.names))
+        except OperatorNeeded as error:
+            self._lose(fragment, f"all {fragment.rows:,} rows in slots {fragment.slots}", error)
+            return False
+        damaged = set()
+        for number in range(reader.batch_count):
+            try:
+                reader.batch(number)
+            except OperatorNeeded as error:
+                damaged.add(number)
+                rows = int(reader.starts[number + 1] - reader.starts[number])
+                first, last = reader.slot_range(number)
+                self._lose(fragment, f"{rows:,} rows in slots {first}-{last + 1}", error)
+        self._damaged[fragment.id] = frozenset(damaged)
+        return len(damaged) < reader.batch_count
+
+    def _lose(self, fragment: Fragment, what: str, error: OperatorNeeded) -> None:
+        self._report.lost.append(
+            f"table {self._plan.name!r}: {what}, of commits {fragment.min_commit} to {fragment.max_commit} "
+            f"(older versions of them may come back): {error.message}"
+        )
+
+    def _definition(self) -> TableInfo:
+        """The table as the file with the most columns knows it: columns are only ever appended."""
+        schemas = []
+        for piece in self._plan.pieces:
+            with suppress(OperatorNeeded):
+                disk, path = self._disks[piece.file.root], piece.file.manifest.path
+                schemas.append(described_schema(disk, path, piece.file.seal))
+        widest = max(schemas, key=len, default=None)
+        if widest is None:
+            raise FragmentDamaged(
+                f"no file of table {self._plan.name!r} can be read, so its columns are not known",
+                table=self._plan.name,
+            )
+        known = self._plan.pieces[0].file.manifest
+        return TableInfo(
+            0, self._plan.name, widest, known.primary_key, known.shard_key, known.compression, 0, 0
+        )
+
+
+def _fragment(number: int, piece: PlannedPiece) -> Fragment:
+    """A piece as the reader of pages takes it; its root stands in for its shard."""
+    manifest, seal = piece.file.manifest, piece.file.seal
+    return Fragment(
+        id=number,
+        table=manifest.table,
+        shard=piece.file.root,
+        path=manifest.path,
+        slots=piece.slots,
+        rows=manifest.rows,
+        bytes=seal.bytes,
+        unique=manifest.unique,
+        tombstones=manifest.tombstones,
+        versioned=piece.min_commit < piece.max_commit,
+        tail=seal.tail,
+        digest=seal.digest,
+        min_commit=piece.min_commit,
+        max_commit=piece.max_commit,
+    )
+
+
+def repair_into(context: Context, plan: StorePlan, disks: Sequence[Disk], report: RepairReport) -> None:
+    """Make the planned tables in a store that was just made for them, one commit each."""
+    for planned in plan.tables:
+        try:
+            rows = TableRows(planned, disks, plan.slots, report)
+        except FragmentDamaged as error:
+            report.lost.append(f"table {planned.name!r}: {error.message}")
+            continue
+        with context.catalog.writing() as tx:
+            table = tx.create_table(planned.name, rows.info)
+        reader = pa.RecordBatchReader.from_batches(rows.info.schema, iter(rows))
+        writer.write(context, table, reader)
+        report.tables[planned.name] = sum(fragment.rows for fragment in _fragments(context, table))
+        for index in planned.indexes:
+            try:
+                wanted = define_index(table, index.name, index.columns, index.kind, index.include)
+                create_index(context, table, wanted)
+            except ElasticScanError as error:
+                report.doubts.append(f"index {index.name!r} of table {planned.name!r} was not made: {error}")
+
+
+def _fragments(context: Context, table: TableInfo) -> tuple[Fragment, ...]:
+    with context.catalog.reading() as tx:
+        return tx.fragments(table=table.id)
+
+
+def repair_store(
+    uri: str | Path,
+    into: str | Path,
+    roots: Sequence[str] | None = None,
+    store_id: str | None = None,
+    disks: Callable[[str], Disk] = open_disk,
+) -> RepairReport:
+    """Make a store anew from the files of another one, whose catalog need not be readable.
+
+    Args:
+        uri: the damaged store; it is only read.
+        into: where the new store is made: a directory where there is none yet.
+        roots: the roots of its shards, if they are not all in its directory.
+        store_id: which store, where the roots hold files of several; by default that of most files.
+        disks: the disk for a root; tests hand in others.
+
+    Returns:
+        The tables that were made, what is lost, and what could not be known.
+
+    Raises:
+        StoreDamaged: there is nothing to be taken.
+        AlreadyExists: there is a store at `into`.
+        InvalidOption: `into` lies in the damaged store, or that in it.
+        ShardUnavailable: a root cannot be read.
+    """
+    report, known = RepairReport(), ask_catalog(uri)
+    found = list(roots) if roots is not None else _roots_in(uri, known, disks, report)
+    _check_apart(into, [uri, *found])
+    opened = [disks(root) for root in found]
+    plan = plan_from_files(opened, report, store_id, known)
+    names = [f"s{number}" for number in range(1, len(opened) + 1)]
+    tablets = min(plan.slots, DEFAULT_TABLETS)
+    with Store.create(into, names, tablets=tablets, slots=plan.slots, hash=plan.hash) as new:
+        repair_into(new.context, plan, opened, report)
+    return report
+
+
+def _roots_in(
+    uri: str | Path, known: KnownStore | str, disks: Callable[[str], Disk], report: RepairReport
+) -> list[str]:
+    """The roots in a store's directory, and those elsewhere that its catalog names."""
+    directory = Location.of(uri).directory
+    found = sorted(str(path) for path in directory.glob("shards/*") if path.is_dir()) if directory else []
+    for name, root in {} if isinstance(known, str) else known.roots.items():
+        if root not in found:
+            try:
+                disks(root).list()
+                found.append(root)
+            except ShardUnavailable as error:
+                report.lost.append(f"shard {name!r}: all of it: {error.message}")
+    if not found:
+        raise InvalidOption(
+            f"{shown(uri)} has no shards below it; name the roots of its shards", option="roots"
+        )
+    return found
+
+
+def _check_apart(into: str | Path, others: Sequence[str | Path]) -> None:
+    """A store that is made in a damaged one would change it, and the other way round be mixed up with it."""
+    new = Location.of(into).directory
+    for other in others:
+        old = Location.of(other).directory
+        if new is None or old is None:
+            continue
+        new, old = new.resolve(), old.resolve()
+        if new == old:
+            raise AlreadyExists(
+                f"{new} is the damaged store itself; name a directory beside it", uri=str(new)
+            )
+        if new.is_relative_to(old) or old.is_relative_to(new):
+            raise InvalidOption(
+                f"{new} and {old}, which is to be repaired, lie one in the other; name a directory beside it",
+                option="into",
+            )

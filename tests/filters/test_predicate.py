@@ -1,0 +1,592 @@
+"""Filters: what each construct means, and what is refused."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import pickle
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import ColumnNotFound, FilterError
+from elasticscan.filters.parser import MAX_TEXT_BYTES
+from elasticscan.filters.predicate import Predicate
+
+NAN, INF = math.nan, math.inf
+UTC = datetime.UTC
+
+
+def _moment(*parts: int) -> datetime.datetime:
+    return datetime.datetime(*parts, tzinfo=UTC)  # type: ignore[arg-type, misc]
+
+
+ROWS = pa.record_batch(
+    {
+        "id": [0, 1, 2, 3, 4],
+        "n": pa.array([1, -2, None, 0, 7], pa.int32()),
+        "tiny": pa.array([1, -128, None, 0, 127], pa.int8()),
+        "big": pa.array([2**63 - 1, -(2**63), None, 0, 2**53 + 1], pa.int64()),
+        "x": pa.array([NAN, -0.0, None, INF, 1.5], pa.float64()),
+        "real": pa.array([0.1, -0.0, None, NAN, 1.5], pa.float32()),
+        "price": pa.array(
+            [Decimal("1.50"), Decimal("-2.25"), None, Decimal("0.00"), Decimal("99999999.99")],
+            pa.decimal128(10, 2),
+        ),
+        "wide": pa.array([Decimal(1), Decimal(2), None, Decimal(10**37), Decimal(0)], pa.decimal128(38, 0)),
+        "name": ["O'Brien", "straße", None, "", "a%b\n"],
+        "raw": pa.array([b"\x01", b"", None, b"\xff", b"ab"], pa.binary()),
+        "day": pa.array(
+            [
+                datetime.date(2020, 1, 1), datetime.date(1969, 12, 31), None,
+                datetime.date(2024, 2, 29), datetime.date(1, 1, 1),
+            ]
+        ),
+        "at": pa.array(
+            [
+                _moment(2020, 1, 1), _moment(1969, 12, 31, 23, 59, 59, 500_000), None,
+                _moment(2024, 2, 29, 12), _moment(1, 1, 1),
+            ],
+            pa.timestamp("us", "UTC"),
+        ),
+        "flag": [True, False, None, True, False],
+        "place": pa.array(
+            [
+                {"x": 1, "City": {"code": "q"}}, None, {"x": None, "City": None},
+                {"x": 5, "City": {"code": None}}, {"x": 6, "City": {"code": "q"}},
+            ]
+        ),
+        "odd name": [1, 2, 3, 4, 5],
+        "tags": pa.array([["a"], [], None, ["b"], [None]], pa.list_(pa.string())),
+    }
+)  # fmt: skip
+
+
+def answer(text: str, rows: pa.RecordBatch = ROWS) -> list[bool | None]:
+    values: list[bool | None] = Predicate.parse(text, rows.schema).mask(rows).to_pylist()
+    return values
+
+
+def kept(text: str, rows: pa.RecordBatch = ROWS) -> list[int]:
+    """The ids of the rows that a filter keeps."""
+    ids: list[int] = rows.filter(Predicate.parse(text, rows.schema).mask(rows)).column("id").to_pylist()
+    return ids
+
+
+# -------------------------------------------------------------------------------- three-valued logic
+
+
+def test_a_comparison_with_null_is_unknown_and_the_row_is_not_kept() -> None:
+    assert answer("n > 0") == [True, False, None, False, True]
+    assert kept("n > 0") == [0, 4]
+    assert kept("NOT n > 0") == [1, 3]
+    assert answer("n = NULL") == [None] * 5
+
+
+def test_and_or_not_follow_three_valued_logic() -> None:
+    truth: list[bool | None] = [True, False, None]
+    pairs = [(left, right) for left in truth for right in truth]
+    rows = pa.record_batch({"a": [left for left, _ in pairs], "b": [right for _, right in pairs]})
+    conjunction = [False if False in pair else None if None in pair else True for pair in pairs]
+    disjunction = [True if True in pair else None if None in pair else False for pair in pairs]
+    assert answer("a AND b", rows) == conjunction
+    assert answer("a OR b", rows) == disjunction
+    assert answer("NOT a", rows) == [None if left is None else not left for left, _ in pairs]
+    assert answer("a <=> b", rows) == [left is right for left, right in pairs]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("flag", [True, False, None, True, False]),
+        ("flag IS TRUE", [True, False, False, True, False]),
+        ("flag IS NOT TRUE", [False, True, True, False, True]),
+        ("flag IS NOT FALSE", [True, False, True, True, False]),
+        ("flag IS NULL", [False, False, True, False, False]),
+        ("n = 1 IS NULL", [False, False, True, False, False]),
+        ("n <=> NULL", [False, False, True, False, False]),
+        ("n <=> 1", [True, False, False, False, False]),
+        ("tags IS NOT NULL", [True, True, False, True, True]),
+        ("isnull(n) OR isnotnull(name)", [True] * 5),
+        ("TRUE", [True] * 5),
+        ("NULL", [None] * 5),
+        ("1 = 1", [True] * 5),
+        ("n BETWEEN 0 AND 5", [True, False, None, True, False]),
+        ("n NOT BETWEEN 0 AND 5", [False, True, None, False, True]),
+        ("n BETWEEN NULL AND 0", [False, None, None, None, False]),
+    ],
+)  # fmt: skip
+def test_tests_for_truth_null_and_ranges(text: str, expected: list[bool | None]) -> None:
+    assert answer(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("n IN (1, 7)", [True, False, None, False, True]),
+        ("n IN (1, NULL)", [True, None, None, None, None]),
+        ("n NOT IN (1, NULL)", [False, None, None, None, None]),
+        ("n NOT IN (1, 7)", [False, True, None, True, False]),
+        ("x IN (0, CAST('NaN' AS DOUBLE))", [True, True, None, False, False]),
+        ("name IN ('', 'straße')", [False, True, None, True, False]),
+        ("price IN (1.5, 0)", [True, False, None, True, False]),
+        ("n IN (big, 7)", [False, False, None, True, True]),
+        ("raw IN (X'FF', X'01')", [True, False, None, True, False]),
+        ("flag IN (TRUE)", [True, False, None, True, False]),
+        ("NULL IN (1)", [None] * 5),
+    ],
+)  # fmt: skip
+def test_in_is_unknown_when_only_a_null_could_match(text: str, expected: list[bool | None]) -> None:
+    assert answer(text) == expected
+
+
+# ----------------------------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = CAST('NaN' AS DOUBLE)", [0]),
+        ("x > 1e308", [0, 3]),
+        ("x >= 0 AND x <= 0", [1]),
+        ("x < CAST('NaN' AS DOUBLE)", [1, 3, 4]),
+        ("x <= CAST('NaN' AS DOUBLE)", [0, 1, 3, 4]),
+        ("x <> x", []),
+        ("isnan(x)", [0]),
+        ("NOT isnan(x)", [1, 2, 3, 4]),
+    ],
+)
+def test_nan_equals_itself_and_exceeds_every_number_and_zero_has_no_sign(
+    text: str, expected: list[int]
+) -> None:
+    assert kept(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("big = 9223372036854775807.0", [0]),
+        ("big = -9223372036854775808", [1]),
+        ("big > 9007199254740992.5", [0, 4]),
+        ("big = 9007199254740993", [4]),
+        ("big = 9007199254740993.0D", [4]),
+        ("n < 1.5", [0, 1, 3]),
+        ("price = 1.5", [0]),
+        ("price = 1.5D", [0]),
+        ("price < n", [1]),
+        ("real = 0.1", []),
+        ("real = CAST(0.1 AS FLOAT)", [0]),
+        ("n = '1'", [0]),
+        ("price < '2'", [0, 1, 3]),
+        ("tiny = 127Y", [4]),
+        ("n = 1L", [0]),
+    ],
+)
+def test_numbers_of_different_types_compare_without_losing_digits(text: str, expected: list[int]) -> None:
+    assert kept(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("n + 1 = 2", [0]),
+        ("n - 1 = -3", [1]),
+        ("n * 2 = 14", [4]),
+        ("n / 2 = 0.5", [0]),
+        ("n % 2 = 1", [0, 4]),
+        ("-7 % 3 = n + 1", [1]),
+        ("big % -1 = 0", [0, 1, 3, 4]),
+        ("n DIV 2 = 3", [4]),
+        ("-n = 2", [1]),
+        ("abs(n) = 2", [1]),
+        ("price + 1 = 2.5", [0]),
+        ("price * 2 = -4.5", [1]),
+        ("-price = 2.25", [1]),
+        ("x * 2 = 3", [4]),
+        ("n + NULL = 1", []),
+    ],
+)
+def test_arithmetic(text: str, expected: list[int]) -> None:
+    assert kept(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "big + 1 > 0",
+        "big * 2 = 0",
+        "-big = 0",
+        "abs(big) = 0",
+        "tiny + tiny = 1",
+        "10 / n > 1",
+        "x / x > 1",
+        "n % 0 = 1",
+        "n DIV 0 = 1",
+        "CAST(big AS INT) = 0",
+        "CAST(x AS BIGINT) = 0",
+        "CAST(price AS TINYINT) = 1",
+        "CAST(price AS DECIMAL(3, 2)) = 1",
+        "CAST(name AS INT) = 1",
+        "name = 1",
+        "CAST(raw AS STRING) = 'a'",
+    ],
+)
+def test_overflow_division_by_zero_and_failed_conversions_are_errors(text: str) -> None:
+    predicate = Predicate.parse(text, ROWS.schema)
+    with pytest.raises(FilterError, match="the filter"):
+        predicate.mask(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("n <> 0 AND 10 / n > 1", [0, 4]),
+        ("n = 0 OR 10 / n > 1", [0, 3, 4]),
+        ("CASE WHEN n = 0 THEN FALSE ELSE 10 / n > 1 END", [0, 4]),
+        ("IF(n = 0, TRUE, 10 / n > 1)", [0, 3, 4]),
+        ("10 / NULLIF(n, 0) > 1", [0, 4]),
+        ("COALESCE(n = 0 OR NULL, 10 / n > 1)", [0, 3, 4]),
+    ],
+)
+def test_what_a_condition_guards_is_not_computed_for_the_rows_it_excludes(
+    text: str, expected: list[int]
+) -> None:
+    assert kept(text) == expected
+
+
+# -------------------------------------------------------------------------------------------- text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("name = 'O''Brien'", [0]),
+        ("name = 'O\\'Brien'", [0]),
+        ('name = "O\'Brien"', [0]),
+        ("name > 'a'", [1, 4]),
+        ("upper(name) = 'STRASSE'", [1]),
+        ("lower(name) = 'o''brien'", [0]),
+        ("length(name) = 6", [1]),
+        ("trim('  a ') = 'a' AND ltrim(' a') = rtrim('a ')", [0, 1, 2, 3, 4]),
+        ("substring(name, 2) = 'traße'", [1]),
+        ("substring(name, 0, 2) = 'st'", [1]),
+        ("substring(name, -2, 1) = 'ß'", [1]),
+        ("substring(name, -9, 5) = 'st'", [1]),
+        ("concat(name, '-', n) = 'straße--2'", [1]),
+        ("name || '!' = '!'", [3]),
+        ("startswith(name, 'O') OR endswith(name, 'e') OR contains(name, '%')", [0, 1, 4]),
+        ("startswith(name, NULL)", []),
+    ],
+)
+def test_text_functions(text: str, expected: list[int]) -> None:
+    assert kept(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("name LIKE 'a%'", [4]),
+        ("name LIKE '%e'", [1]),
+        ("name LIKE '%ra%'", [1]),
+        ("name LIKE 's_r%e'", [1]),
+        ("name LIKE ''", [3]),
+        ("name LIKE '%'", [0, 1, 3, 4]),
+        ("name LIKE 'a\\\\%b_'", [4]),
+        ("name LIKE 'a!%b%' ESCAPE '!'", [4]),
+        ("name LIKE 'a!%' ESCAPE '!'", []),
+        ("name NOT LIKE 'a%'", [0, 1, 3]),
+        ("name NOT LIKE 'a!%%' ESCAPE '!'", [0, 1, 3]),
+        ("name LIKE 'a.b_'", []),
+        ("name ILIKE 'STRA%'", [1]),
+        ("name NOT ILIKE 'STRA%'", [0, 3, 4]),
+        ("name LIKE NULL", []),
+        ("name RLIKE '^[a-z]+$'", []),
+        ("name RLIKE '[A-Z]'", [0]),
+        ("name RLIKE 'a.b$'", [4]),
+        ("name RLIKE '^(?:s|a)\\\\w'", [1]),
+        ("name NOT RLIKE 'e'", [3, 4]),
+    ],
+)
+def test_patterns(text: str, expected: list[int]) -> None:
+    assert kept(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name LIKE 'a\\\\'",
+        "name LIKE '\\\\a'",
+        "name LIKE name",
+        "name LIKE 'a' ESCAPE 'ab'",
+        "name RLIKE '('",
+        "name RLIKE '(?i)a'",
+        "name RLIKE 'a(?=b)'",
+        "name RLIKE '(a)\\\\1'",
+        "name RLIKE 'a*+'",
+        "name RLIKE 'a|b$'",
+        "name RLIKE '[a&&b]'",
+        "name RLIKE '\\\\bfoo'",
+        "name RLIKE '[a'",
+        "name RLIKE '$a'",
+        "name RLIKE 'a{1,2000}'",
+        "name RLIKE '\\\\p{L}'",
+    ],
+)
+def test_a_pattern_that_cannot_be_followed_exactly_is_refused(text: str) -> None:
+    with pytest.raises(FilterError, match=r"pattern|ESCAPE|missing"):
+        Predicate.parse(text, ROWS.schema)
+
+
+# ------------------------------------------------------------------------- times, bytes, conversions
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("day = '2020-01-01'", [0]),
+        ("day = DATE '2020-1-1'", [0]),
+        ("day < at", [1, 3]),
+        ("at = day", [0, 4]),
+        ("at >= '2020-01-01T01:00:00+01:00'", [0, 3]),
+        ("at = TIMESTAMP '1969-12-31 23:59:59.5'", [1]),
+        ("at = TIMESTAMP '1969-12-31 18:59:59.5-05:00'", [1]),
+        ("at > TIMESTAMP_NTZ '2020-01-01 00:00:00'", [3]),
+        ("year(at) = 1969 AND month(day) = 12 AND day(day) = 31", [1]),
+        ("year('2024') = year(day)", [3]),
+        ("CAST(at AS DATE) = DATE '1969-12-31'", [1]),
+        ("CAST(at AS BIGINT) = -1", [1]),
+        ("CAST(at AS STRING) = '1969-12-31 23:59:59.5'", [1]),
+        ("CAST(day AS STRING) LIKE '2024%'", [3]),
+        ("raw = X'FF'", [3]),
+        ("raw > X'01'", [3, 4]),
+        ("length(raw) = 2", [4]),
+        ("CAST(n AS STRING) = '7'", [4]),
+        ("CAST(' +7 ' AS INT) = n", [4]),
+        ("CAST(x AS FLOAT) = 1.5", [4]),
+        ("CAST(flag AS INT) = 1", [0, 3]),
+        ("CAST(n AS BOOLEAN)", [0, 1, 4]),
+        ("CAST(price AS INT) = 99999999", [4]),
+        ("CAST(price AS DECIMAL(10, 0)) = 2", [0]),
+        ("CAST(price AS DECIMAL(10, 1)) = -2.3", [1]),
+        ("n::STRING = '0'", [3]),
+        ("flag = 'true'", [0, 3]),
+    ],
+)
+def test_times_bytes_and_conversions(text: str, expected: list[int]) -> None:
+    assert kept(text) == expected
+
+
+def test_case_if_and_coalesce() -> None:
+    assert kept("CASE n WHEN 1 THEN 'a' WHEN 7 THEN 'b' END = 'b'") == [4]
+    assert kept("CASE WHEN flag THEN n ELSE 2.5 END = 2.5") == [1, 2, 4]
+    assert kept("IF(flag, n, 0) = 1") == [0]
+    assert kept("COALESCE(n, 0) = 0") == [2, 3]
+    assert kept("NVL(n, 5) = 5") == [2]
+    assert kept("NULLIF(n, 7) IS NULL") == [2, 4]
+
+
+# ----------------------------------------------------------------------------------------- columns
+
+
+def test_columns_are_found_whatever_their_case_and_named_as_the_schema_names_them() -> None:
+    predicate = Predicate.parse("NAME = 'x' AND `ODD name` > 1 AND Place.city.CODE = 'q'", ROWS.schema)
+    assert predicate.columns == {"name", "odd name", "place"}
+    assert str(predicate) == "name = 'x' AND `odd name` > 1 AND place.City.code = 'q'"
+
+
+def test_a_field_of_a_null_struct_is_null() -> None:
+    assert answer("place.x = 5") == [False, None, None, True, False]
+    assert answer("place.City.code IS NULL") == [False, True, True, True, False]
+    assert answer("place IS NULL") == [False, True, False, False, False]
+
+
+def test_an_unknown_column_is_an_error_that_names_the_nearest() -> None:
+    with pytest.raises(ColumnNotFound, match="did you mean price") as caught:
+        Predicate.parse("prise > 1", ROWS.schema)
+    assert caught.value.fields["nearest"] == ["price"]
+    with pytest.raises(ColumnNotFound, match=r"place\.City has no field kode; did you mean code"):
+        Predicate.parse("place.City.kode = 'q'", ROWS.schema)
+    with pytest.raises(ColumnNotFound, match="there are: x, City"):
+        Predicate.parse("place.unlike = 'q'", ROWS.schema)
+
+
+def test_a_column_name_that_fits_two_columns_is_an_error() -> None:
+    schema = pa.schema([("a", pa.int32()), ("A", pa.int32())])
+    with pytest.raises(ColumnNotFound, match="ambiguous"):
+        Predicate.parse("a = 1", schema)
+
+
+def test_a_mask_needs_only_the_columns_of_the_filter_in_any_order() -> None:
+    predicate = Predicate.parse("n > 0 AND flag", ROWS.schema)
+    assert predicate.mask(ROWS.select(["flag", "id", "n"])).to_pylist() == [True, False, None, False, False]
+    with pytest.raises(ColumnNotFound, match="flag"):
+        predicate.mask(ROWS.select(["n"]))
+    with pytest.raises(FilterError, match="column n is"):
+        Predicate.parse("n > 0", ROWS.schema).mask(pa.record_batch({"n": ["a"]}))
+
+
+def test_a_mask_of_no_rows_is_empty_and_constants_fill_the_whole_mask() -> None:
+    assert answer("n > 0 AND 1 / n > 0", ROWS.slice(0, 0)) == []
+    assert answer("FALSE OR 'a' < 'b'", ROWS.slice(1, 2)) == [True, True]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()),
+        pa.dictionary(pa.int32(), pa.large_string()),
+    ],
+)  # fmt: skip
+def test_other_encodings_of_text_mean_the_same(kind: pa.DataType) -> None:
+    plain = pa.array(["a", None, "b"])
+    encoded = plain.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else plain.cast(kind)
+    assert answer("s = 'b'", pa.record_batch({"s": encoded})) == [False, None, True]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("s", "UTC"), pa.timestamp("ms", "Europe/Paris"), pa.timestamp("ns", "+02:00")]
+)
+def test_timestamps_of_any_unit_and_zone_are_instants(kind: pa.DataType) -> None:
+    values = pa.array([_moment(2020, 1, 1), None, _moment(2020, 1, 2)], pa.timestamp("us", "UTC")).cast(kind)
+    assert answer("t > TIMESTAMP '2020-01-01 12:00:00'", pa.record_batch({"t": values})) == [
+        False,
+        None,
+        True,
+    ]
+
+
+# ------------------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("n + 1", "must be a condition"),
+        ("name", "must be a condition"),
+        ("", "cannot read the filter"),
+        ("n =", "cannot read the filter near '='"),
+        ("n = 1 LIMIT 3", "cannot read the filter near 'LIMIT'"),
+        ("n = 'open", "cannot read the filter"),
+        ("n = 1; DROP TABLE t", "cannot read the filter"),
+        ("n = 1; flag", "more than one expression"),
+        ("n IN (SELECT 1)", "subqueries, as in 'SELECT 1'"),
+        ("EXISTS (SELECT 1)", "subqueries"),
+        ("sum(n) > 1", r"aggregates, as in 'SUM\(n\)'"),
+        ("row_number() OVER () = 1", "window functions"),
+        ("my_udf(n) = 1", "the function my_udf"),
+        ("rand() > 0.5", "the function rand"),
+        ("current_date() = day", "the function current_date"),
+        ("try_cast(name AS INT) = 1", "the function try_cast"),
+        ("trim(BOTH 'x' FROM name) = ''", "this form of TRIM"),
+        (":p = 1", "parameters"),
+        ("n = ?", "parameters"),
+        ("n BETWEEN SYMMETRIC 1 AND 2", "this form of BETWEEN"),
+        ("n IN ()", "at least one value"),
+        ("n & 1 = 1", "BITWISEAND"),
+        ("INTERVAL '1' DAY IS NULL", "INTERVAL"),
+        ("tags[0] = 'a'", "BRACKET"),
+        ("place.* = 1", "STAR"),
+        ("n = flag", "INT, BOOLEAN do not go together"),
+        ("n = day", "INT, DATE do not go together"),
+        ("place = place", "do not go together"),
+        ("tags = tags", "do not go together"),
+        ("n AND flag", "where a condition is needed"),
+        ("n IS TRUE", "where a condition is needed"),
+        ("day + 1 = day", r"DATE \+ INT is not supported"),
+        ("year(n) = 1", "does not convert to DATE"),
+        ("CAST(day AS INT) = 1", "does not convert to INT"),
+        ("CAST(x AS DECIMAL(5, 2)) = 1", "does not convert to DECIMAL"),
+        ("CAST(n AS INTERVAL) = 1", "cannot CAST to"),
+        ("upper(raw) = 'A'", "CAST it to STRING"),
+        ("price / 2 = 1", "CAST one side to DOUBLE"),
+        ("wide = 1.5", "at most 38"),
+        ("wide + 1 = 2", "at most 38"),
+        ("n = 99999999999999999999999999999999999999999", "at most 38"),
+        ("n = 'one'", "cannot convert 'one' to BIGINT"),
+        ("day = '2024-02-30'", "2024-02-30"),
+        ("at = '2020-01-01 00:00:00 Europe/Paris'", "Europe/Paris"),
+        ("x = 1e400", "out of the range of DOUBLE"),
+        ("tiny = 128Y", "128 does not convert to TINYINT"),
+        ("CASE WHEN NULL THEN n END = 1", "cannot be a bare NULL"),
+        ("flag = n > 1", "parentheses"),
+        ("flag = name LIKE 'a'", "parentheses"),
+        ("substring(name, n) = 'a'", "whole constants"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(text: str, message: str) -> None:
+    with pytest.raises(FilterError, match=message):
+        Predicate.parse(text, ROWS.schema)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 20_000 + "flag" + ")" * 20_000,
+        "NOT " * 15_000 + "flag",
+        "n = " + "- " * 20_000 + "1",
+        "n = 1" + " + 1" * 10_000,
+        "CASE WHEN " * 5_000,
+        "coalesce(" * 5_000,
+        "place" + ".x" * 20_000 + " = 1",
+        "n IN (" + ", ".join(["1"] * 21_000) + ")",
+        "name = '" + "a" * MAX_TEXT_BYTES + "'",
+    ],
+    ids=lambda text: text[:12],
+)
+def test_text_that_is_too_long_or_too_deep_is_refused_without_harm(text: str) -> None:
+    with pytest.raises((FilterError, ColumnNotFound)):
+        Predicate.parse(text, ROWS.schema)
+
+
+def test_a_filter_of_the_greatest_depth_can_be_used_in_every_way() -> None:
+    predicate = Predicate.parse("n" + " + 1" * 95 + " > 96", ROWS.schema)
+    assert predicate.mask(ROWS).to_pylist() == [False, False, None, False, True]
+    assert pickle.loads(pickle.dumps(predicate)) == Predicate.parse(str(predicate), ROWS.schema)
+
+
+def test_a_long_chain_is_not_deep() -> None:
+    text = " OR ".join(f"n = {number}" for number in range(3_000))
+    assert kept(text) == [0, 3, 4]
+
+
+# -------------------------------------------------------------------------------- text and identity
+
+STABLE = [
+    "n = 1",
+    "n > 0 AND (big < 5 OR NOT flag)",
+    "NOT (n > 0 AND flag)",
+    "x = 1.5D AND price = 1.50 AND big = 7L",
+    "n - (1 - n) > -1",
+    "-(-n) = 1",
+    "n / 2.0D > 0.2D",
+    "x IN (0.0D, CAST('NaN' AS DOUBLE), CAST('-Infinity' AS DOUBLE))",
+    "name = 'it\\'s\\n\\\\%'",
+    "name LIKE 'a!%' ESCAPE '!' OR name RLIKE 'a\\\\.b$'",
+    "raw = X'00FF'",
+    "day = DATE '2020-01-01' AND at < TIMESTAMP '2020-01-01 00:00:00'",
+    "CAST(at AS TIMESTAMP_NTZ) = TIMESTAMP_NTZ '2020-01-01 00:00:00'",
+    "CASE WHEN n = 1 THEN 'a' ELSE NULL END = 'a'",
+    "CONCAT(name, '-', SUBSTRING(name, 1, 2)) = 'a'",
+    "(n = 1) IS NULL AND flag IS TRUE",
+    "CAST(n AS DECIMAL(12, 2)) + 1.5 > 2 AND CAST(1.5D AS FLOAT) = real",
+    "`odd name` IN (1, NULL) AND place.City.code <=> NULL",
+]
+
+
+@pytest.mark.parametrize("text", STABLE)
+def test_the_normalised_text_reads_back_as_the_same_condition(text: str) -> None:
+    predicate = Predicate.parse(text, ROWS.schema)
+    again = Predicate.parse(str(predicate), ROWS.schema)
+    assert again == predicate
+    assert hash(again) == hash(predicate)
+    assert str(again) == str(predicate)
+    assert again.mask(ROWS).equals(predicate.mask(ROWS))
+
+
+def test_a_predicate_survives_pickling() -> None:
+    predicate = Predicate.parse("n > 0 AND name LIKE 'O%'", ROWS.schema)
+    copy = pickle.loads(pickle.dumps(predicate))
+    assert copy == predicate
+    assert copy.columns == {"n", "name"}
+    assert copy.mask(ROWS).equals(predicate.mask(ROWS))

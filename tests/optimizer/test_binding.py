@@ -1,0 +1,469 @@
+"""Binding indexes, estimating, and choosing how to read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
+from elasticscan.base.value_keys import END, VALUES, encode_value, encode_values, index_hash, successor
+from elasticscan.filters.expression import Expression
+from elasticscan.filters.key_sets import EVERYTHING, NULLS
+from elasticscan.filters.parser import parse_condition
+from elasticscan.filters.predicate import Predicate
+from elasticscan.metadata import (
+    HASH,
+    SORTED,
+    Block,
+    ColumnStatistics,
+    FragmentStatistics,
+    IndexInfo,
+    KeyHistogram,
+    Stretch,
+)
+from elasticscan.optimizer import choice
+from elasticscan.optimizer.binding import MAX_RANGES, IndexCondition, bind, covered
+from elasticscan.optimizer.choice import Choice, choose
+from elasticscan.optimizer.estimates import key_sets, may_match, rows_to_read, selectivity
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("a", pa.int32()),
+        ("b", pa.int32()),
+        ("c", pa.int32()),
+        ("s", pa.string()),
+        ("x", pa.float64()),
+        ("list", pa.list_(pa.int32())),
+    ]
+)
+
+
+def index(*columns: str, kind: str = SORTED, include: tuple[str, ...] = (), ready: bool = True) -> IndexInfo:
+    name = f"{'hash_' if kind == HASH else ''}by_{'_'.join(columns)}"
+    return IndexInfo(1, 1, name, kind, columns, include, ready)
+
+
+def condition(text: str | None) -> Expression | None:
+    return None if text is None else parse_condition(text, SCHEMA)
+
+
+def bound(text: str | None, info: IndexInfo) -> IndexCondition:
+    found = bind(info, condition(text), SCHEMA)
+    assert found is not None
+    return found
+
+
+def key(*values: Any) -> bytes:
+    return b"".join(encode_value(pa.scalar(value, pa.int32())) for value in values)
+
+
+def test_each_index_is_bound_as_far_as_equality_reaches() -> None:
+    text = "a = 1 AND b > 2 AND b < 4"
+    by_a_b, by_a_c, by_b = (bound(text, index(*columns)) for columns in (("a", "b"), ("a", "c"), ("b",)))
+
+    assert by_a_b.ranges == ((key(1, 3), key(1, 4)),)
+    assert (by_a_b.bound, by_a_b.text, by_a_b.remainder) == (2, "a = 1 AND b > 2 AND b < 4", None)
+
+    assert by_a_c.ranges == ((key(1), key(2)),)
+    assert (by_a_c.bound, by_a_c.text, by_a_c.remainder) == (1, "a = 1", "b > 2 AND b < 4")
+    assert by_a_c.remainder_columns == {"b"}
+
+    assert by_b.ranges == ((key(3), key(4)),)
+    assert (by_b.bound, by_b.text, by_b.remainder) == (1, "b > 2 AND b < 4", "a = 1")
+
+
+def test_a_range_ends_the_columns_that_are_bound() -> None:
+    found = bound("a > 1 AND b = 2", index("a", "b"))
+    assert (found.ranges, found.bound, found.fixed) == (((key(2), END),), 1, 0)
+    assert found.remainder == "b = 2"
+    gap = bound("a = 1 AND c = 2", index("a", "b", "c"))
+    assert (gap.ranges, gap.bound, gap.fixed, gap.remainder) == (((key(1), key(2)),), 1, 1, "c = 2")
+
+
+def test_without_a_condition_on_its_columns_all_of_a_sorted_index_is_read() -> None:
+    for text in (None, "c = 1", "UPPER(s) = 'A'"):
+        found = bound(text, index("a", "b"))
+        assert (found.ranges, found.bound, found.text, found.remainder) == (((b"", END),), 0, "", text)
+
+
+def test_lists_of_values_and_nulls_fix_a_column() -> None:
+    found = bound("(a IN (3, 1) OR a IS NULL) AND b >= 5", index("a", "b"))
+    lows = [key(None), key(1), key(3)]
+    assert found.ranges == tuple((low + key(5), low + END) for low in lows)
+    assert (found.bound, found.fixed, found.remainder) == (2, 1, None)
+    assert found.text == "(a IN (3, 1) OR a IS NULL) AND b >= 5"
+    nulls = bound("a = 1 AND b IS NULL", index("a", "b"))
+    assert nulls.ranges == ((key(1), key(1) + VALUES),)
+
+
+def test_what_an_or_leaves_possible_bounds_an_index_and_stays_to_be_checked() -> None:
+    text = "a = 1 AND b = 2 OR a = 3 AND c > 4"
+    found = bound(text, index("a"))
+    assert found.ranges == ((key(1), key(2)), (key(3), key(4)))
+    assert (found.text, found.remainder) == ("a IN (1, 3)", text)
+    ranges = bound("(a < 1 AND b = 2) OR a > 5 AND c = 4", index("a"))
+    assert ranges.text == "a IN (2 ranges)"
+    assert bound("s LIKE 'a%b'", index("s")).text == "s IN (1 range)"
+    assert bound("s LIKE 'a%b'", index("s")).remainder == "s LIKE 'a%b'"
+
+
+def test_nothing_is_read_for_what_cannot_be() -> None:
+    for text in ("a = 1 AND a = 2", "FALSE", "b > 5 AND a = 1 AND b < 4", "a = NULL"):
+        for info in (index("a"), index("a", kind=HASH)):
+            found = bound(text, info)
+            assert (found.ranges, found.remainder) == ((), None)
+
+
+def test_more_ranges_than_allowed_make_fewer_or_coarser_ones() -> None:
+    many = ", ".join(map(str, range(0, 5_000, 2)))
+    coarse = bound(f"a IN ({many}) AND b = 1", index("a", "b"))
+    assert len(coarse.ranges) == MAX_RANGES
+    assert coarse.bound == 1
+    assert coarse.remainder == f"a IN ({many}) AND b = 1"
+    assert coarse.text == f"a IN ({MAX_RANGES} ranges)"
+    some = ", ".join(map(str, range(0, 800, 2)))
+    two = bound(f"a IN ({some}) AND b IN (1, 5, 9)", index("a", "b"))
+    assert len(two.ranges) == 800
+    assert two.remainder == "b IN (1, 5, 9)"
+    assert bind(index("a", kind=HASH), condition(f"a IN ({many})"), SCHEMA) is None
+
+
+def test_a_hash_index_needs_values_for_all_its_columns() -> None:
+    info = index("a", "s", kind=HASH)
+    for text in (None, "a = 1", "a = 1 AND s > 'x'", "a > 1 AND s = 'x'"):
+        assert bind(info, condition(text), SCHEMA) is None
+    found = bound("a IN (1, 2) AND s = 'x' AND b > 3", info)
+    hashes = index_hash([pa.array([1, 2], pa.int32()), pa.array(["x", "x"])])
+    keys = sorted(key(int(each)) for each in hashes)
+    assert found.ranges == tuple((low, successor(low)) for low in keys)
+    assert found.remainder == "a IN (1, 2) AND s = 'x' AND b > 3"
+    assert found.text == "a IN (1, 2) AND s = 'x'"
+    assert found.bound == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("x = 0", 0.0), ("x = -0.0D", 0.0), ("x = CAST('NaN' AS DOUBLE)", math.nan), ("x IS NULL", None)],
+)
+def test_equal_floats_have_one_hash(text: str, value: float | None) -> None:
+    info = index("x", kind=HASH)
+    for same in (value, -0.0 if value == 0 else value):
+        (low,) = (key(int(index_hash([pa.array([same], pa.float64())])[0])),)
+        assert [each[0] for each in bound(text, info).ranges] == [low]
+
+
+VALUES_OF_A_ROW = st.tuples(*(st.one_of(st.none(), st.integers(-1, 4)) for _ in "abc"))
+CONJUNCTS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from("abc"), st.sampled_from(["=", "<", ">=", "<>", "<=>"]), st.integers(-1, 4)
+        ).map(lambda three: f"{three[0]} {three[1]} {three[2]}"),
+        st.tuples(st.sampled_from("abc"), st.lists(st.integers(-1, 4), min_size=1, max_size=3)).map(
+            lambda two: f"{two[0]} IN ({', '.join(map(str, two[1]))})"
+        ),
+        st.sampled_from(
+            [
+                "a IS NULL",
+                "b IS NULL OR b = 2",
+                "a = 1 OR b = 2",
+                "(a = 1 AND b = 2) OR (a = 3 AND c > 1)",
+                "a < b",
+            ]
+        ),
+    ),
+    min_size=1,
+    max_size=4,
+)
+INFOS = st.tuples(
+    st.sampled_from([("a",), ("a", "b"), ("b", "a", "c"), ("c", "b")]),
+    st.sampled_from([SORTED, SORTED, HASH]),
+).map(lambda two: index(*two[0], kind=two[1]))
+
+
+@settings(deadline=None, max_examples=200)
+@given(rows=st.lists(VALUES_OF_A_ROW, min_size=1, max_size=12), parts=CONJUNCTS, info=INFOS)
+def test_ranges_and_remainder_together_keep_just_the_rows_of_the_condition(
+    rows: list[tuple[int | None, ...]], parts: list[str], info: IndexInfo
+) -> None:
+    text = " AND ".join(f"({part})" for part in parts)
+    schema = pa.schema([SCHEMA.field(name) for name in "abc"])
+    batch = pa.record_batch(
+        [pa.array(column, pa.int32()) for column in zip(*rows, strict=True)], schema=schema
+    )
+    found = bind(info, parse_condition(text, schema), schema)
+    if found is None:
+        assert info.kind == HASH
+        return
+    columns = [batch.column(name) for name in info.columns]
+    if info.kind == HASH:
+        columns = [pa.array(index_hash(columns))]
+    keys = [encode_values(columns, row) for row in range(batch.num_rows)]
+    inside = [any(low <= each < high for low, high in found.ranges) for each in keys]
+    left = (
+        Predicate.parse(found.remainder, schema).mask(batch).to_pylist()
+        if found.remainder
+        else [True] * len(rows)
+    )
+    kept = Predicate.parse(text, schema).mask(batch).to_pylist()
+    assert [here and rest is True for here, rest in zip(inside, left, strict=True)] == [
+        each is True for each in kept
+    ]
+    assert all(low < high for low, high in found.ranges)
+    assert all(one[1] <= two[0] for one, two in zip(found.ranges, found.ranges[1:], strict=False))
+
+
+def test_an_index_covers_what_its_entries_hold() -> None:
+    info = index("a", include=("c",))
+    assert covered(info, ("id",), ("a", "c", "id"))
+    assert not covered(info, ("id",), ("a", "b"))
+
+
+# ---------------------------------------------------------------------------------- estimates
+
+
+def histogram_of(keys: Sequence[bytes], distinct: tuple[int, ...], steps: int = 64) -> KeyHistogram:
+    ordered = sorted(keys)
+    places = np.linspace(0, len(ordered) - 1, steps + 1).round().astype(int)
+    return KeyHistogram(len(keys), distinct, tuple(ordered[place] for place in places))
+
+
+def statistics_of(batches: Sequence[pa.RecordBatch]) -> FragmentStatistics:
+    """What the storage layer would write of these record batches."""
+    columns = {}
+    for name in ("id", "a", "b", "s"):
+        arrays = [batch.column(name) for batch in batches]
+        keys = [[encode_value(each) for each in array] for array in arrays]
+        blocks = []
+        for some in keys:
+            there = [each for each in some if each != b"\0"]
+            blocks.append(Block(min(there), successor(max(there)), len(some) - len(there)))
+        flat = [each for some in keys for each in some]
+        columns[name] = ColumnStatistics(histogram_of(flat, (len(set(flat)),)), tuple(blocks))
+    return FragmentStatistics(tuple(batch.num_rows for batch in batches), columns)
+
+
+ROWS = 8_000
+
+
+@pytest.fixture(autouse=True)
+def _light_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real ones a table this small is read directly whatever the filter."""
+    weights = {"DIRECT_COLUMN": 0.0, "SEEK": 20.0, "FETCH_ROW": 4.0, "ENTRY_FILTER": 0.5, "RETURNED_ROW": 0.5}
+    for name, weight in weights.items():
+        monkeypatch.setattr(choice, name, weight)
+    monkeypatch.setattr(choice, "_WEIGHTS", {SORTED: 3.0, HASH: 2.0})
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    """`id` counts, `a` has 100 values, `b` 1000 of which a tenth is null, `s` is 'x' in half of the rows."""
+    numbers = np.arange(ROWS)
+    b = pa.array(numbers % 1_000, pa.int32(), mask=numbers % 10 == 9)
+    s = pa.array(["x" if each % 2 else f"k{each:05}" for each in numbers])
+    x = pa.array(numbers / 7)
+    nothing = pa.nulls(ROWS, pa.list_(pa.int32()))
+    a = pa.array(numbers * 7919 % 100, pa.int32())
+    return pa.table([pa.array(numbers), a, b, a, s, x, nothing], schema=SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def statistics(table: pa.Table) -> list[FragmentStatistics]:
+    batches = table.to_batches(max_chunksize=500)
+    return [statistics_of(batches[:10]), statistics_of(batches[10:])]
+
+
+def runs_of(table: pa.Table, info: IndexInfo) -> list[KeyHistogram]:
+    columns = [table.column(name).combine_chunks() for name in info.columns]
+    if info.kind == HASH:
+        columns = [pa.array(index_hash(columns))]
+    keys = [[encode_value(each) for each in column] for column in columns]
+    prefixes = [
+        [b"".join(row[:depth]) for row in zip(*keys, strict=True)] for depth in range(1, len(keys) + 1)
+    ]
+    half = ROWS // 2
+    return [
+        histogram_of(prefixes[-1][part], tuple(len(set(some[part])) for some in prefixes))
+        for part in (slice(None, half), slice(half, None))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "share", "off"),
+    [
+        ("id < 2000", 1 / 4, 0.02),
+        ("id BETWEEN 1000 AND 2999", 1 / 4, 0.02),
+        ("a = 5", 1 / 100, 0.005),
+        ("a IN (5, 6, 7)", 3 / 100, 0.01),
+        ("b IS NULL", 1 / 10, 0.001),
+        ("b IS NOT NULL", 9 / 10, 0.001),
+        ("NOT a < 50", 1 / 2, 0.03),
+        ("s = 'x'", 1 / 2, 0.02),
+        ("a < 50 AND id < 4000", 1 / 4, 0.03),
+        ("a < 50 AND id < 4000 AND a < 25", 1 / 8, 0.03),
+        ("a < 50 OR id < 4000", 3 / 4, 0.03),
+        ("NOT (a < 50 OR id < 4000)", 1 / 4, 0.03),
+        ("x > 3", 1 / 3, 0.001),
+        ("upper(s) = 'X' AND id < 4000", 1 / 6, 0.01),
+        ("TRUE", 1, 0),
+        ("FALSE OR id < 4000", 1 / 2, 0.02),
+        ("id < 0", 0, 0),
+        ("s LIKE 'k%1'", 1 / 6, 0.02),
+    ],
+)
+def test_selectivity_is_about_right(
+    text: str, share: float, off: float, statistics: list[FragmentStatistics]
+) -> None:
+    assert selectivity(condition(text), SCHEMA, statistics) == pytest.approx(share, abs=off)
+
+
+def alone(statistics: Sequence[FragmentStatistics]) -> list[Stretch]:
+    """Each fragment speaks for its slots by itself."""
+    return [Stretch((each,), (1.0,), by_block=True) for each in statistics]
+
+
+def test_where_versions_may_meet_all_are_read_as_soon_as_one_may_match() -> None:
+    def of(low: int, high: int) -> FragmentStatistics:
+        blocks = (Block(key(low), key(low + 1), 0), Block(key(high), key(high + 1), 0))
+        return FragmentStatistics((10, 10), {"a": ColumnStatistics(KeyHistogram(20, (2,), ()), blocks)})
+
+    one, other = of(1, 5), of(7, 9)
+    apart = [Stretch((one,), (1.0,), by_block=True), Stretch((other,), (1.0,), by_block=True)]
+    meeting = [Stretch((one, other), (1.0, 0.5), by_block=False), Stretch((other,), (0.5,), by_block=True)]
+    several_versions = [Stretch((one,), (1.0,), by_block=False)]
+    limits = key_sets(condition("a = 5"), SCHEMA)
+    assert rows_to_read(apart, limits) == 10
+    assert rows_to_read(meeting, limits) == 20 + 10
+    assert rows_to_read(several_versions, limits) == 20
+    nothing = key_sets(condition("a = 100"), SCHEMA)
+    assert [rows_to_read(each, nothing) for each in (apart, meeting, several_versions)] == [0, 0, 0]
+
+
+def test_without_statistics_a_condition_keeps_a_third() -> None:
+    assert selectivity(condition("a = 1"), SCHEMA, []) == pytest.approx(1 / 3)
+    assert selectivity(None, SCHEMA, []) == 1
+
+
+def test_blocks_that_cannot_match_are_known_from_their_bounds(statistics: list[FragmentStatistics]) -> None:
+    assert rows_to_read(alone(statistics), key_sets(condition("id < 1000"), SCHEMA)) == 1_000
+    assert rows_to_read(alone(statistics), key_sets(condition("id = 1000 OR id = 7999"), SCHEMA)) == 1_000
+    assert rows_to_read(alone(statistics), key_sets(condition("a = 1 AND FALSE"), SCHEMA)) == 0
+    assert rows_to_read(alone(statistics), key_sets(condition("x = 1"), SCHEMA)) == ROWS
+    assert rows_to_read(alone(statistics), key_sets(None, SCHEMA)) == ROWS
+
+
+def test_nulls_make_a_block_match_only_if_it_has_some() -> None:
+    column = ColumnStatistics(KeyHistogram(3, (3,), ()), (Block(key(1), key(3), 0), Block(key(1), key(3), 1)))
+    found = FragmentStatistics((3, 3), {"a": column})
+    assert [may_match(found, block, {"a": NULLS}) for block in (0, 1)] == [False, True]
+    assert [may_match(found, block, {"a": EVERYTHING}) for block in (0, 1)] == [True, True]
+    absent = FragmentStatistics(
+        (3,), {"a": ColumnStatistics(KeyHistogram(3, (1,), ()), (Block(b"", b"", 3),))}
+    )
+    assert may_match(absent, 0, {"a": NULLS})
+    assert not may_match(absent, 0, key_sets(condition("a > 1"), SCHEMA))
+    assert may_match(absent, 0, {"other": NULLS})
+
+
+# ------------------------------------------------------------------------------------- choosing
+
+
+def chosen(
+    text: str | None,
+    table: pa.Table,
+    statistics: list[FragmentStatistics],
+    infos: Sequence[IndexInfo],
+    *,
+    columns: Sequence[str] = ("id", "a", "b", "s"),
+    option: str = "auto",
+) -> Choice:
+    indexes = [(info, runs_of(table, info)) for info in infos]
+    return choose(condition(text), SCHEMA, ("id",), columns, statistics, alone(statistics), indexes, option)
+
+
+def test_the_index_wins_with_selective_filters_and_the_direct_scan_with_others(
+    table: pa.Table, statistics: list[FragmentStatistics]
+) -> None:
+    infos = [index("a"), index("a", kind=HASH), index("b")]
+    few = chosen("a = 5", table, statistics, infos)
+    assert few.candidate.access == "hash_by_a"  # as selective as the sorted one, and cheaper
+    assert few.candidate.rows_scanned == pytest.approx(80, rel=0.1)
+    assert few.candidate.rows_returned == pytest.approx(80, rel=0.1)
+    assert few.index == infos[1]
+    assert few.ranges is not None
+    some = chosen("a < 3", table, statistics, infos)
+    assert some.candidate.access == "by_a"
+    assert some.candidate.rows_scanned == pytest.approx(240, rel=0.3)
+    most = chosen("a > 5", table, statistics, infos)
+    assert (most.candidate.access, most.ranges, most.index) == ("direct", None, None)
+    assert chosen(None, table, statistics, infos).candidate.access == "direct"
+    assert [each.access for each in most.candidates] == ["direct", "by_a", "hash_by_a", "by_b"]
+    assert [each.usable for each in most.candidates] == [True, True, False, True]
+
+
+def test_blocks_that_are_skipped_make_the_direct_scan_cheaper(
+    table: pa.Table, statistics: list[FragmentStatistics]
+) -> None:
+    found = chosen("id < 400", table, statistics, [index("id")], columns=("id", "s"))
+    assert found.candidate.access == "direct"
+    assert found.candidate.rows_scanned == 500
+
+
+def test_entries_that_hold_all_columns_are_cheaper(
+    table: pa.Table, statistics: list[FragmentStatistics]
+) -> None:
+    bare, full = index("a"), index("a", include=("b", "s"))
+    for text in ("a < 15", "a < 15 AND b = 7"):
+        one, other = (chosen(text, table, statistics, [info]) for info in (bare, full))
+        assert (one.candidate.access, one.candidates[1].covered) == ("direct", False)
+        assert (other.candidate.access, other.candidate.covered) == ("by_a", True)
+    # What the remainder needs has to be there, too.
+    assert not chosen("a < 15 AND x > 1", table, statistics, [full]).candidates[1].covered
+
+
+def test_a_range_behind_fixed_columns_is_estimated(
+    table: pa.Table, statistics: list[FragmentStatistics]
+) -> None:
+    found = chosen("a = 5 AND id < 4000", table, statistics, [index("a", "id")])
+    assert found.candidate.condition == "a = 5 AND id < 4000"
+    assert found.candidate.rows_scanned == pytest.approx(40, rel=0.5)
+    both = chosen("a IN (5, 6) AND id = 7", table, statistics, [index("a", "id")])
+    assert both.candidates[1].rows_scanned == pytest.approx(4, abs=1)  # two values in two runs
+
+
+def test_an_option_forces_an_index_or_none(table: pa.Table, statistics: list[FragmentStatistics]) -> None:
+    infos = [index("a"), index("b", kind=HASH), index("s", ready=False)]
+    assert chosen("a = 5", table, statistics, infos, option="none").candidate.access == "direct"
+    forced = chosen("a > 5", table, statistics, infos, option="by_a")
+    assert (forced.candidate.access, forced.ranges) == ("by_a", ((key(6), END),))
+    whole = chosen(None, table, statistics, infos, option="by_a")
+    assert (whole.ranges, whole.candidate.rows_scanned) == (((b"", END),), ROWS)
+    with pytest.raises(IndexNotFound, match="did you mean 'by_a'"):
+        chosen("a = 5", table, statistics, infos, option="by_aa")
+    with pytest.raises(IndexNotFound, match="indexes: none"):
+        chosen("a = 5", table, statistics, [], option="by_aa")
+    with pytest.raises(IndexNotReady, match="still being built"):
+        chosen("s = 'x'", table, statistics, infos, option="by_s")
+    with pytest.raises(InvalidOption, match="needs the values of all its columns"):
+        chosen("b > 1", table, statistics, infos, option="hash_by_b")
+
+
+def test_an_index_that_is_being_built_is_not_chosen(
+    table: pa.Table, statistics: list[FragmentStatistics]
+) -> None:
+    found = chosen("a = 5", table, statistics, [index("a", ready=False)])
+    assert found.candidate.access == "direct"
+    assert (found.candidates[1].usable, found.candidates[1].reason) == (False, "it is still being built")
+
+
+def test_nothing_costs_nothing(table: pa.Table, statistics: list[FragmentStatistics]) -> None:
+    found = chosen("a = 5 AND a = 6", table, statistics, [index("a")])
+    assert (found.candidate.access, found.candidate.cost, found.candidates[1].cost) == ("direct", 0, 0)
+    assert chosen("a = 5", table, [], []).candidate.cost == 0

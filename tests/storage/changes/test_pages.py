@@ -1,0 +1,555 @@
+"""Changes against plain Python, which replays the commits one by one on a dictionary."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base.errors import FragmentDamaged
+from elasticscan.base.order_keys import encode_row
+from elasticscan.metadata import Fragment
+from elasticscan.storage import copying as copying_module
+from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage.changes.pages import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    DELETE,
+    INSERT,
+    UPDATE_POSTIMAGE,
+    UPDATE_PREIMAGE,
+    ChangeRange,
+    read_changes,
+)
+from elasticscan.storage.changes.pages import histories as histories_module
+from elasticscan.storage.copying import Destination, Keep, copy_slots
+from elasticscan.storage.disk import LocalDisk, MemoryDisk
+from elasticscan.storage.fragment import FragmentReader, FragmentTarget, write_fragment
+from elasticscan.storage.pages import Page, PageLimits, PageSource, Piece, cursors_of, pieces_of
+from elasticscan.storage.view import Bounds, View
+from elasticscan.topology import SlotSet
+from tests.storage.versions import (
+    KEY_KINDS,
+    ORIGIN,
+    Key,
+    Scenario,
+    Shelf,
+    Version,
+    addresses,
+    keys_of,
+    table_of,
+    visible,
+)
+
+PLENTY = PageLimits(1 << 20, 1 << 30)
+SEEDS = st.integers(0, 1 << 32)
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots are larger than batches, and histories longer than what is taken of them at once."""
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
+    monkeypatch.setattr(copying_module, "BATCH_ROWS", 4)
+    monkeypatch.setattr(histories_module, "LEAST_ROWS", 2)
+
+
+# ------------------------------------------------------------------------------- the oracle
+
+
+@dataclass(frozen=True)
+class Event:
+    """A row that a page of changes is to hold; `kind` is None where nobody asked for it."""
+
+    slot: int
+    key: Key
+    commit: int
+    kind: str | None
+    value: str | None
+
+
+@dataclass(frozen=True)
+class Past:
+    """Versions of rows, and which commits were overwrites."""
+
+    versions: Sequence[Version]
+    overwrites: Sequence[int]
+
+    def floor(self, snapshot: int) -> int:
+        return max((commit for commit in self.overwrites if commit <= snapshot), default=0)
+
+    def state(self, snapshot: int) -> dict[Key, str]:
+        return visible(self.versions, self.floor(snapshot), snapshot)
+
+    def ranges(self, after: int, upto: int) -> list[ChangeRange]:
+        """A range as it has to be asked for: every overwrite alone."""
+        found, at = [], after
+        for commit in [c for c in self.overwrites if after < c <= upto]:
+            if at < commit - 1:
+                found.append(ChangeRange(at, commit - 1, self.floor(at), False))
+            found.append(ChangeRange(commit - 1, commit, self.floor(commit - 1), True))
+            at = commit
+        if at < upto:
+            found.append(ChangeRange(at, upto, self.floor(at), False))
+        return found
+
+    def new_rows(self, after: int, upto: int) -> list[Event]:
+        rows = [v for v in self.versions if after < v.commit <= upto and v.value is not None]
+        return in_order([Event(v.slot, v.key, v.commit, None, v.value) for v in rows])
+
+    def feed(self, after: int, upto: int) -> list[Event]:
+        """Commit after commit on a dictionary."""
+        events: list[Event] = []
+        state: dict[Key, tuple[int, str]] = {}
+        last = max((v.commit for v in self.versions), default=0)
+        for commit in range(1, max([last, *self.overwrites]) + 1):
+            written = {v.key: v for v in self.versions if v.commit == commit}
+            told: list[Event] = []
+            if commit in self.overwrites:
+                for key in [key for key in state if key not in written]:
+                    slot, value = state.pop(key)
+                    told.append(Event(slot, key, commit, DELETE, value))
+            for key, version in written.items():
+                before = state.pop(key, None)
+                if version.value is not None:
+                    state[key] = (version.slot, version.value)
+                    if before is None:
+                        told.append(Event(version.slot, key, commit, INSERT, version.value))
+                    else:
+                        told.append(Event(version.slot, key, commit, UPDATE_PREIMAGE, before[1]))
+                        told.append(Event(version.slot, key, commit, UPDATE_POSTIMAGE, version.value))
+                elif before is not None:
+                    told.append(Event(version.slot, key, commit, DELETE, before[1]))
+            events += told if after < commit <= upto else []
+        return in_order(events)
+
+
+def in_order(events: Sequence[Event]) -> list[Event]:
+    """By slot, key and commit; of one commit as they are."""
+    return sorted(events, key=lambda e: (e.slot, e.key, e.commit))
+
+
+# ------------------------------------------------------------------------------- reading
+
+
+def check_page(page: Page, shelf: Shelf, columns: Sequence[str], limit: PageLimits, feed: bool) -> None:
+    fields = [shelf.table.schema.field(name) for name in columns]
+    kind = [pa.field(CHANGE_TYPE, pa.string(), nullable=False)] if feed else []
+    assert page.rows.schema == pa.schema(
+        [*fields, *kind, pa.field(COMMIT_VERSION, pa.int64(), nullable=False)]
+    )
+    page.rows.validate(full=True)
+    assert page.rows.num_rows == len(page.slots)
+    # Either rows or the end: no page without rows can be followed by another, so none loops.
+    assert page.rows.num_rows or not page.left
+    too_large = page.rows.num_rows > limit.rows or page.rows.nbytes > limit.bytes
+    if too_large and set(shelf.table.primary_key) <= set(columns):
+        assert len(set(keys_of(page.rows, shelf.table))) == 1
+
+
+def read_all(
+    shelf: Shelf,
+    source: PageSource,
+    pieces: Sequence[Piece],
+    changes: ChangeRange,
+    columns: Sequence[str],
+    limits: Iterator[PageLimits],
+    feed: bool,
+) -> list[Page]:
+    """Page after page, each from the cursors of the one before it, as if by another process."""
+    pages: list[Page] = []
+    while pieces:
+        limit = next(limits)
+        page = read_changes(source, pieces, changes, columns, limit, feed)
+        check_page(page, shelf, columns, limit, feed)
+        pages.append(page)
+        pieces = pieces_of(cursors_of(page.left))
+        assert set(pieces) == set(pieces_of(cursors_of(pieces)))
+    return pages
+
+
+def events_of(page: Page, shelf: Shelf) -> list[Event]:
+    rows = page.rows
+    feed = CHANGE_TYPE in rows.schema.names
+    kinds = rows.column(CHANGE_TYPE).to_pylist() if feed else [None] * rows.num_rows
+    return [
+        Event(*event)
+        for event in zip(
+            page.slots.to_pylist(),
+            keys_of(rows, shelf.table),
+            rows.column(COMMIT_VERSION).to_pylist(),
+            kinds,
+            rows.column("v").to_pylist(),
+            strict=True,
+        )
+    ]
+
+
+def varying(rng: random.Random) -> Iterator[PageLimits]:
+    while True:
+        yield PageLimits(rng.choice((1, 2, 3, 5, 9, 100)), rng.choice((1, 60, 200, 600, 1 << 20)))
+
+
+def same(limit: PageLimits) -> Iterator[PageLimits]:
+    while True:
+        yield limit
+
+
+class Soup:
+    """A table of some commits, perhaps compacted, which speaks for snapshots from `horizon` on."""
+
+    def __init__(self, seed: int) -> None:
+        self.scenario = Scenario(seed)
+        self.rng, self.shelf = self.scenario.rng, self.scenario.shelf
+        self.commits = self.scenario.commits
+        self.past = Past(self.shelf.versions(), self.scenario.overwrites)
+        self.columns = [*self.shelf.table.primary_key, "v"]
+        self.horizon = 0
+        self.fragments: list[Fragment] = list(self.shelf.fragments)
+        if self.rng.random() < 0.6:
+            self._compact()
+        self.rng.shuffle(self.fragments)
+        self.source = PageSource(self.shelf.table, View(self.fragments), self.shelf.source().open)
+
+    def _compact(self) -> None:
+        """The fragments up to a commit become one, as long as none lies astride of it."""
+        upto = self.rng.randint(0, self.commits)
+        old = [f for f in self.fragments if f.max_commit <= upto]
+        if not all(f.max_commit <= upto or f.min_commit > upto for f in self.fragments):
+            old, upto = self.fragments, self.commits
+        self.horizon = self.rng.randint(0, upto)
+        copied = copy_slots(
+            PageSource(self.shelf.table, View(old), self.shelf.source().open),
+            SlotSet.span(0, self.shelf.slot_count),
+            Bounds(self.past.floor(self.horizon), upto),
+            Keep(self.horizon, drop_tombstones=self.rng.random() < 0.7),
+            Destination(self.shelf.disk, 1, ORIGIN),
+        )
+        self.fragments = [f for f in self.fragments if f not in old]
+        if copied is not None:
+            staged, bounds = copied.staged, (copied.min_commit, copied.max_commit)
+            self.fragments.append(self.shelf.register(staged, 1000, *bounds, []))
+
+    def span(self) -> tuple[int, int]:
+        after = self.rng.randint(self.horizon, self.commits)
+        return after, self.rng.randint(after, self.commits)
+
+    def pages(self, changes: ChangeRange, feed: bool, pieces: Sequence[Piece] = ()) -> list[Page]:
+        pieces = pieces or [Piece(0, self.shelf.slot_count)]
+        limits = varying(self.rng)
+        return read_all(self.shelf, self.source, pieces, changes, self.columns, limits, feed)
+
+    def read(self, after: int, upto: int, feed: bool) -> list[Event]:
+        """All events of a range, of every key in the order of commits."""
+        found: list[Event] = []
+        for changes in self.past.ranges(after, upto):
+            pages = [events_of(page, self.shelf) for page in self.pages(changes, feed)]
+            for page, following in pairwise(list(filter(None, pages))):
+                assert (page[-1].slot, page[-1].key) < (following[0].slot, following[0].key)
+            events = [event for page in pages for event in page]
+            assert events == in_order(events)
+            found += events
+        return in_order(found)
+
+
+# ------------------------------------------------------------------------------- properties
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS)
+def test_a_feed_tells_what_a_replay_of_the_commits_does(seed: int) -> None:
+    soup = Soup(seed)
+    after, upto = soup.span()
+    assert soup.read(after, upto, feed=True) == soup.past.feed(after, upto)
+
+
+@settings(max_examples=80, deadline=None)
+@given(SEEDS)
+def test_without_a_feed_all_new_rows_come_and_nothing_else(seed: int) -> None:
+    soup = Soup(seed)
+    after, upto = soup.span()
+    assert soup.read(after, upto, feed=False) == soup.past.new_rows(after, upto)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_a_feed_applied_to_the_rows_before_it_gives_the_rows_after_it(seed: int) -> None:
+    soup = Soup(seed)
+    after, upto = soup.span()
+    state = soup.past.state(after)
+    for event in sorted(soup.read(after, upto, feed=True), key=lambda e: e.commit):
+        assert event.value is not None
+        if event.kind in (DELETE, UPDATE_PREIMAGE):
+            assert state.pop(event.key) == event.value
+        else:
+            assert event.key not in state
+            state[event.key] = event.value
+    assert state == soup.past.state(upto)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_feeds_of_two_ranges_in_a_row_are_the_feed_of_both(seed: int) -> None:
+    soup = Soup(seed)
+    first, second, third = sorted(soup.rng.randint(soup.horizon, soup.commits) for _ in range(3))
+    parts = soup.read(first, second, feed=True) + soup.read(second, third, feed=True)
+    assert in_order(parts) == soup.read(first, third, feed=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(SEEDS, st.booleans())
+def test_any_pieces_give_the_changes_beyond_their_positions(seed: int, feed: bool) -> None:
+    """Positions come from other shards: their keys need not be here, nor have changed."""
+    soup = Soup(seed)
+    rng, scenario, slot_count = soup.rng, soup.scenario, soup.shelf.slot_count
+    kinds = [soup.shelf.table.schema.field(name).type for name in soup.shelf.table.primary_key]
+    pieces: list[Piece] = []
+    asked: dict[int, Key | None] = {}
+    at = 0
+    while at < slot_count:
+        end = rng.randint(at + 1, slot_count)
+        if rng.random() < 0.4:
+            key = scenario.kind.make(rng, rng.randint(0, 30))
+            encoded = encode_row([pa.array([part], kind) for part, kind in zip(key, kinds, strict=True)], 0)
+            pieces.append(Piece(at, at + 1, encoded))
+            asked[at], at = key, at + 1
+        elif rng.random() < 0.8:
+            pieces.append(Piece(at, end))
+            asked.update(dict.fromkeys(range(at, end)))
+            at = end
+        else:
+            at = end
+    rng.shuffle(pieces)
+    after, upto = soup.span()
+    found: list[Event] = []
+    for changes in soup.past.ranges(after, upto) if pieces else []:
+        found += [e for page in soup.pages(changes, feed, pieces) for e in events_of(page, soup.shelf)]
+    expected = soup.past.feed(after, upto) if feed else soup.past.new_rows(after, upto)
+    assert in_order(found) == [
+        event
+        for event in expected
+        if event.slot in asked and ((beyond := asked[event.slot]) is None or event.key > beyond)
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS, st.booleans(), st.lists(st.sampled_from(("v", "n")), unique=True))
+def test_columns_come_as_asked_for_without_the_key(seed: int, feed: bool, columns: list[str]) -> None:
+    soup = Soup(seed)
+    soup.columns = columns
+    after, upto = soup.span()
+    found = [p.rows for changes in soup.past.ranges(after, upto) for p in soup.pages(changes, feed)]
+    expected = soup.past.feed(after, upto) if feed else soup.past.new_rows(after, upto)
+    commits = [commit for rows in found for commit in rows.column(COMMIT_VERSION).to_pylist()]
+    assert sorted(commits) == sorted(event.commit for event in expected)
+    if "v" in columns:
+        values = [value for rows in found for value in rows.column("v").to_pylist()]
+        assert sorted(values) == sorted(event.value or "" for event in expected)
+
+
+# ------------------------------------------------------------------------------- cases with names
+
+
+def shelf_of(slot_count: int, disk: Any = None) -> Shelf:
+    return Shelf(table_of(KEY_KINDS["int"]), slot_count, disk or MemoryDisk())
+
+
+def written(shelf: Shelf, keys: Sequence[int], commit: int = 1, value: str | None = "v") -> list[Version]:
+    return [Version((key,), commit, value, shelf.slot_of((key,))) for key in keys]
+
+
+def page_of(
+    shelf: Shelf, changes: ChangeRange, limits: PageLimits = PLENTY, feed: bool = True, **source: Any
+) -> Page:
+    pieces = [Piece(0, shelf.slot_count)]
+    return read_changes(replace(shelf.source(), **source), pieces, changes, ["k", "v"], limits, feed)
+
+
+def short(page: Page) -> list[tuple[Any, ...]]:
+    names = [name for name in ("k", CHANGE_TYPE, "v", COMMIT_VERSION) if name in page.rows.schema.names]
+    return list(zip(*(page.rows.column(name).to_pylist() for name in names), strict=True))
+
+
+@pytest.mark.parametrize("feed", [True, False])
+def test_no_commits_give_one_empty_page_and_nothing_is_left(feed: bool) -> None:
+    page = page_of(shelf_of(4), ChangeRange(0, 0, 0, False), feed=feed)
+    check_page(page, shelf_of(4), ["k", "v"], PLENTY, feed)
+    assert page.rows.num_rows == 0
+    assert page.left == ()
+
+
+def test_the_life_of_a_key_is_told_commit_by_commit() -> None:
+    shelf = shelf_of(1)
+    for commit, value in enumerate(("a", "b", None, None, "c"), 1):
+        shelf.add(written(shelf, [7], commit, value))
+    assert short(page_of(shelf, ChangeRange(0, 5, 0, False))) == [
+        (7, INSERT, "a", 1),
+        (7, UPDATE_PREIMAGE, "a", 2),
+        (7, UPDATE_POSTIMAGE, "b", 2),
+        (7, DELETE, "b", 3),
+        (7, INSERT, "c", 5),
+    ]
+    assert short(page_of(shelf, ChangeRange(0, 5, 0, False), feed=False)) == [
+        (7, "a", 1),
+        (7, "b", 2),
+        (7, "c", 5),
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+def test_a_page_never_ends_between_two_changes_of_a_key(rows: int) -> None:
+    shelf = shelf_of(1)
+    for commit in range(1, 5):
+        shelf.add(written(shelf, range(5), commit, f"{commit}"))
+    pages = read_all(
+        shelf,
+        shelf.source(),
+        [Piece(0, 1)],
+        ChangeRange(0, 4, 0, False),
+        ["k", "v"],
+        same(PageLimits(rows, 1 << 30)),
+        True,
+    )
+    keys = [[key for key, _ in groupby(page.rows.column("k").to_pylist())] for page in pages]
+    assert sorted(key for page in keys for key in page) == list(range(5))
+    assert sum(page.rows.num_rows for page in pages) == 5 * 7
+
+
+def test_rows_from_before_an_overwrite_are_no_predecessors_after_it() -> None:
+    shelf = shelf_of(1)
+    shelf.add(written(shelf, [1, 2], 1, "old"))
+    shelf.add(written(shelf, [2], 2, "over"))
+    shelf.add(written(shelf, [1, 2], 3, "new"))
+    assert short(page_of(shelf, ChangeRange(2, 3, 2, False))) == [
+        (1, INSERT, "new", 3),
+        (2, UPDATE_PREIMAGE, "over", 3),
+        (2, UPDATE_POSTIMAGE, "new", 3),
+    ]
+
+
+def test_an_overwrite_deletes_the_living_keys_that_it_does_not_write() -> None:
+    shelf = shelf_of(1)
+    shelf.add(written(shelf, [1, 2, 3], 1, "old"))
+    shelf.add(written(shelf, [3], 2, None))
+    shelf.add(written(shelf, [2, 4], 3, "over"))
+    assert short(page_of(shelf, ChangeRange(2, 3, 0, True))) == [
+        (1, DELETE, "old", 3),
+        (2, UPDATE_PREIMAGE, "old", 3),
+        (2, UPDATE_POSTIMAGE, "over", 3),
+        (4, INSERT, "over", 3),
+    ]
+    assert short(page_of(shelf, ChangeRange(2, 3, 0, True), feed=False)) == [(2, "over", 3), (4, "over", 3)]
+
+
+def test_an_overwrite_with_nothing_deletes_every_row() -> None:
+    shelf = shelf_of(2)
+    shelf.add(written(shelf, range(30)))
+    page = page_of(shelf, ChangeRange(1, 2, 0, True))
+    assert sorted(short(page)) == [(key, DELETE, "v", 2) for key in range(30)]
+    assert page_of(shelf, ChangeRange(1, 2, 0, True), feed=False).rows.num_rows == 0
+
+
+def test_deletes_of_rows_that_never_were_are_passed_over_up_to_the_first_change() -> None:
+    shelf = shelf_of(2)
+    shelf.add(written(shelf, range(40), 1, None))
+    assert page_of(shelf, ChangeRange(0, 1, 0, False), PageLimits(1, 1)) == page_of(
+        shelf, ChangeRange(0, 1, 0, False)
+    )
+    last = max(range(40), key=lambda key: (shelf.slot_of((key,)), key))
+    shelf.add(written(shelf, [last], 2, "v"))
+    page = page_of(shelf, ChangeRange(0, 2, 0, False), PageLimits(1, 1))
+    assert short(page) == [(last, INSERT, "v", 2)]
+
+
+@pytest.mark.parametrize("feed", [True, False])
+def test_older_fragments_are_opened_only_by_a_feed(feed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 100)
+    shelf = shelf_of(1)
+    old = shelf.add(written(shelf, range(5_000)))
+    shelf.add(written(shelf, [10, 6_000], 2, "new"))
+    shelf.add(written(shelf, [20], 3, None))
+    opened: list[int] = []
+    source = shelf.source()
+
+    def watching(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
+        opened.append(fragment.id)
+        return source.open(fragment, columns)
+
+    page = page_of(shelf, ChangeRange(1, 3, 0, False), feed=feed, open=watching)
+    assert page.rows.num_rows == (4 if feed else 2)
+    assert page.scanned == 3
+    assert (old.id in opened) is feed
+
+
+def test_of_a_compacted_fragment_only_versions_in_the_range_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 100)
+    shelf = shelf_of(1)
+    shelf.add([*written(shelf, range(5_000)), *written(shelf, [10, 4_000], 2, "new")])
+    taken: list[int] = []
+    original = histories_module.rows_at
+
+    def counted(reader: FragmentReader, rows: Any, columns: Sequence[str]) -> pa.RecordBatch:
+        taken.append(len(rows))
+        return original(reader, rows, columns)
+
+    monkeypatch.setattr(histories_module, "rows_at", counted)
+    page = page_of(shelf, ChangeRange(1, 2, 0, False), feed=False)
+    assert short(page) == [(10, "new", 2), (4_000, "new", 2)]
+    assert sum(taken) < 20
+
+
+def test_new_rows_of_a_clean_fragment_are_slices_of_its_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 1_000)
+    shelf = shelf_of(8, LocalDisk(tmp_path))
+    shelf.add(written(shelf, range(100)))
+    fragment = shelf.add(written(shelf, range(50, 3_050), 2))
+    source = shelf.source()
+    limits = same(PageLimits(1_000, 1 << 30))
+    changes = ChangeRange(1, 2, 0, False)
+    pages = read_all(shelf, source, [Piece(0, 8)], changes, ["k", "v"], limits, False)
+    assert sum(page.rows.num_rows for page in pages) == 3_000
+    known = addresses(source.open(fragment, ("k", "v")))
+    for page in pages:
+        assert set(page.rows.column(COMMIT_VERSION).to_pylist()) == {2}
+        for column in (*page.rows.columns[:-1], page.slots):
+            for buffer in column.buffers():
+                assert buffer is None or buffer.address in known
+
+
+def test_a_null_in_a_key_is_damage_and_not_a_change() -> None:
+    shelf = shelf_of(1)
+    fragment = shelf.add(written(shelf, [1, 2, 3]))
+    shelf.add(written(shelf, [2], 2))
+    (rows,) = FragmentReader(shelf.disk, fragment.path, ["k", "v"], fragment.seal)
+    nullable = pa.schema([field.with_nullable(True) for field in rows.schema], metadata=rows.schema.metadata)
+    keys = pa.array([1, None, 3], pa.int64())
+    nulls = pa.RecordBatch.from_arrays([keys, *rows.columns[1:]], schema=nullable)
+    target = FragmentTarget(shelf.disk, 1, shelf.table, nullable, ORIGIN)
+    staged = write_fragment(target, fragment.slots, [nulls])
+    damaged = replace(fragment, path=staged.path, bytes=staged.bytes, tail=staged.tail, digest=staged.digest)
+    view = View([damaged, shelf.fragments[1]])
+    with pytest.raises(FragmentDamaged):
+        page_of(shelf, ChangeRange(0, 2, 0, False), view=view)
+
+
+def test_the_last_slot_of_the_largest_store_is_read_and_resumed() -> None:
+    shelf = shelf_of(1 << 16)
+    last = (1 << 16) - 1
+    for commit in (1, 2):
+        shelf.add([Version((key,), commit, "v", last - (key < 5)) for key in range(15)])
+    for changes in (ChangeRange(1, 2, 0, False), ChangeRange(1, 2, 0, True)):
+        limits = same(PageLimits(5, 1 << 30))
+        pages = read_all(shelf, shelf.source(), [Piece(0, 1 << 16)], changes, ["k", "v"], limits, True)
+        keys = [key for page in pages for key in page.rows.column("k").to_pylist()]
+        assert keys == [key for key in range(15) for _ in range(2)]

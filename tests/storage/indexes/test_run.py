@@ -1,0 +1,306 @@
+"""Index runs: what is in them, how they are searched, and what damage to them does; rows by number."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base.errors import DiskFull, FragmentDamaged
+from elasticscan.base.value_keys import encode_value, encode_values, index_hash, sort_codes
+from elasticscan.metadata import HASH, KEY_BYTES, IndexInfo, StagedRun, unpack_histogram
+from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage.disk import MemoryDisk
+from elasticscan.storage.fragment import FragmentReader
+from elasticscan.storage.indexes import run as index_run
+from elasticscan.storage.indexes.pages import read_index_page
+from elasticscan.storage.indexes.run import RunReader, build_runs, key_columns, run_columns
+from elasticscan.storage.lookup import rows_at
+from elasticscan.storage.pages import PageLimits
+from elasticscan.topology import SlotSet
+from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.indexed import COLUMNS, Indexed, Version
+from tests.storage.versions import ORIGIN
+
+SEEDS = st.integers(0, 1 << 32)
+
+
+@pytest.fixture(autouse=True)
+def _small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
+    monkeypatch.setattr(index_run, "BATCH_ROWS", 3)
+    monkeypatch.setattr(index_run, "RUN_ROWS", 7)
+
+
+def readers(indexed: Indexed, runs: tuple[StagedRun, ...]) -> list[RunReader]:
+    return [RunReader(indexed.disk, indexed.table, indexed.index, run) for run in runs]
+
+
+def everything(reader: RunReader) -> pa.RecordBatch:
+    return reader.take(np.arange(reader.entries), reader.columns)
+
+
+def filled(seed: int, index: IndexInfo | None = None) -> Indexed:
+    """A table of one fragment with several versions of some rows, and tombstones."""
+    indexed = Indexed(seed)
+    indexed.index = index or indexed.index
+    indexed.fragments.clear()
+    rng = indexed.rng
+    keys = sorted(indexed.slots)
+    versions = [
+        Version(key, commit, None if rng.random() < 0.2 else indexed._values(few=True), indexed.slots[key])
+        for key in keys
+        for commit in (1, 2)
+        if commit == 1 or rng.random() < 0.5
+    ]
+    indexed.versions = versions
+    indexed._write(versions, SlotSet.span(0, indexed.slot_count))
+    return indexed
+
+
+# ------------------------------------------------------------------------------------ what is in
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_a_fragments_runs_hold_an_entry_for_every_version_that_is_no_tombstone(seed: int) -> None:
+    indexed = filled(seed)
+    (fragment,) = indexed.fragments
+    runs = readers(indexed, build_runs(indexed.disk, indexed.table, indexed.index, fragment, ORIGIN))
+    rows = sorted(indexed.versions, key=lambda v: (v.slot, v.key, -v.commit))
+    names = run_columns(indexed.table, indexed.index)
+    assert len(runs) == -(-len(rows) // 7)
+    expected, found = [], []
+    for number, version in enumerate(rows):
+        if version.values is not None:
+            columns = dict(zip(indexed.table.primary_key, version.key, strict=True))
+            columns |= dict(zip(COLUMNS, version.values, strict=True))
+            expected.append(repr((*(columns[name] for name in names), version.slot, number)))
+    for part, run in enumerate(runs):
+        entries = everything(run)
+        covered = range(part * 7, (part + 1) * 7)
+        assert all(row in covered for row in entries.column("_row").to_pylist())
+        values = (entries.column(name).to_pylist() for name in (*names, "_slot", "_row"))
+        found += [repr(entry) for entry in zip(*values, strict=True)]
+    assert sorted(found) == sorted(expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_entries_are_sorted_and_searched_by_their_order_keys(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_run, "KEY_BYTES", 1 + seed % 12)
+        patch.setattr(index_run, "RUN_ROWS", 1 << 20)
+        indexed = filled(seed)
+        (fragment,) = indexed.fragments
+        (run,) = readers(indexed, build_runs(indexed.disk, indexed.table, indexed.index, fragment, ORIGIN))
+    rng = indexed.rng
+    entries = everything(run)
+    columns = [entries.column(name) for name in key_columns(indexed.table, indexed.index)]
+    keys = [encode_values(columns, row) for row in range(run.entries)]
+    assert keys == sorted(keys) == [run.key(entry) for entry in range(run.entries)]
+    some = [indexed.order_key(indexed.some_row()) for _ in range(10)]
+    for key in [b"", b"\2", *keys, *some, *(key[: rng.randint(0, len(key))] for key in keys + some)]:
+        lower, upper = sum(k < key for k in keys), sum(k <= key for k in keys)
+        assert (run.lower_bound(key), run.upper_bound(key)) == (lower, upper)
+        start = rng.randint(0, run.entries)
+        assert run.lower_bound(key, start) == max(start, lower)
+        assert run.upper_bound(key, start) == max(start, upper)
+        assert run.lower_bound(key, lower) == lower
+
+
+def test_a_fragment_of_nothing_but_tombstones_has_one_run_without_entries() -> None:
+    indexed = filled(1)
+    indexed.fragments.clear()
+    indexed._write([Version(key, 1, None, slot) for key, slot in indexed.slots.items()], SlotSet.span(0, 16))
+    (fragment,) = indexed.fragments
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_run, "RUN_ROWS", 1 << 20)
+        (staged,) = build_runs(indexed.disk, indexed.table, indexed.index, fragment, ORIGIN)
+    histogram = unpack_histogram(staged.histogram)
+    assert (staged.rows, histogram.rows, histogram.bounds, set(histogram.distinct)) == (0, 0, (), {0})
+    (run,) = readers(indexed, (staged,))
+    assert (run.entries, run.lower_bound(b""), run.upper_bound(b"\2"), len(everything(run))) == (0, 0, 0, 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS)
+def test_the_histogram_of_a_run_is_exact(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_run, "RUN_ROWS", 1 << 20)
+        patch.setattr(index_run, "HISTOGRAM_STEPS", 5)
+        indexed = filled(seed)
+        (staged,) = build_runs(indexed.disk, indexed.table, indexed.index, indexed.fragments[0], ORIGIN)
+    histogram = unpack_histogram(staged.histogram)
+    (run,) = readers(indexed, (staged,))
+    names = ("_hash",) if indexed.index.kind == HASH else indexed.index.columns
+    columns = [everything(run).column(name) for name in names]
+    keys = [encode_values(columns, row) for row in range(run.entries)]
+    assert histogram.rows == staged.rows == len(keys)
+    assert histogram.distinct == tuple(
+        len({encode_values(columns[:count], row) for row in range(run.entries)})
+        for count in range(1, len(columns) + 1)
+    )
+    assert len(histogram.bounds) == (min(6, max(2, len(keys))) if keys else 0)
+    if keys:
+        assert (histogram.bounds[0], histogram.bounds[-1]) == (keys[0][:KEY_BYTES], keys[-1][:KEY_BYTES])
+        steps = np.linspace(0, len(keys) - 1, len(histogram.bounds))
+        assert list(histogram.bounds) == [keys[int(at)][:KEY_BYTES] for at in steps]
+
+
+CODES = st.sampled_from(("bool", "uint8", "int8", "int16", "uint32", "int32", "int64", "uint64", "wide"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(CODES, min_size=1, max_size=4), st.integers(1, 40), SEEDS)
+def test_codes_are_sorted_as_lexsort_sorts_them(kinds: list[str], rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes: list[Any] = []
+    for kind in kinds:
+        if kind == "bool":
+            codes.append(rng.random(rows) < 0.5)
+        else:
+            dtype = np.dtype("int64" if kind == "wide" else kind)
+            info = np.iinfo(dtype)
+            low, high = (info.min, info.max) if rng.random() < 0.5 else (0, 3)
+            codes.append(rng.integers(low, high, rows, dtype=dtype, endpoint=True))
+    order, expected = index_run._order(codes), np.lexsort(codes[::-1])
+    assert sorted(order.tolist()) == list(range(rows))
+    for code in codes:
+        assert code[order].tolist() == code[expected].tolist()
+
+
+def test_equal_values_of_any_type_have_equal_hashes() -> None:
+    day = datetime.datetime(2024, 2, 29, tzinfo=datetime.UTC)
+    columns = [
+        pa.array([-0.0, 0.0, float("nan"), -float("nan"), 1.5, None], kind)
+        for kind in (pa.float16(), pa.float32(), pa.float64())
+    ]
+    columns += [pa.array([0, 0, 200, 200, 3, None], kind) for kind in (pa.uint8(), pa.uint32(), pa.uint64())]
+    columns += [pa.array([0, 0, 5, 5, 3, None], kind) for kind in (pa.time32("s"), pa.time64("us"))]
+    columns += [pa.array([day, day, None, None, day.replace(year=4), day.replace(year=8)], pa.timestamp("s"))]
+    columns += [pa.array([1 << 61, 1 << 61, 0, 0, 1, 2], pa.timestamp("s"))]
+    columns += [pa.array(["", "", "a", "a", "b", None], kind) for kind in (pa.string(), pa.string_view())]
+    for column in columns:
+        hashes = index_hash([column])
+        assert hashes.dtype == np.int32
+        for one in range(len(column)):
+            for other in range(len(column)):
+                same = encode_value(column[one]) == encode_value(column[other])
+                assert (hashes[one] == hashes[other]) == same
+    assert len(sort_codes(columns[0])) == 2
+
+
+# ----------------------------------------------------------------------------------- what goes wrong
+
+
+def test_runs_that_were_written_before_the_disk_was_full_are_removed() -> None:
+    indexed = next(t for t in map(filled, range(100)) if t.fragments[0].rows > 25)
+    (fragment,) = indexed.fragments
+    assert isinstance(indexed.disk, MemoryDisk)
+    before = set(indexed.disk.files)
+    staged = build_runs(indexed.disk, indexed.table, indexed.index, fragment, ORIGIN)
+    assert len(staged) > 3
+    for run in staged:
+        indexed.disk.delete(run.path)
+    faulty = FaultyDisk(indexed.disk)
+    faulty.full_after = staged[0].bytes + staged[1].bytes + 100
+    with pytest.raises(DiskFull):
+        build_runs(faulty, indexed.table, indexed.index, fragment, ORIGIN)
+    assert set(indexed.disk.files) == before
+
+
+def test_a_run_that_was_cut_or_is_of_another_index_is_damaged() -> None:
+    indexed = filled(3)
+    assert isinstance(indexed.disk, MemoryDisk)
+    run = build_runs(indexed.disk, indexed.table, indexed.index, indexed.fragments[0], ORIGIN)[0]
+    other = IndexInfo(9, 7, "other", "sorted", ("i", "f", "t"), (), True)
+    with pytest.raises(FragmentDamaged, match="not those of the index"):
+        RunReader(indexed.disk, indexed.table, other, run)
+    content = indexed.disk.files[run.path]
+    for length in (0, 1, 7, len(content) // 2, len(content) - 1):
+        indexed.disk.files[run.path] = content[:length]
+        with pytest.raises(FragmentDamaged, match="bytes instead of"):
+            readers(indexed, (run,))
+    del indexed.disk.files[run.path]
+    with pytest.raises(FragmentDamaged, match="missing"):
+        readers(indexed, (run,))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_byte_of_a_run_that_changed_ends_the_process_or_a_scan_in_another_error(seed: int) -> None:
+    indexed = filled(seed)
+    assert isinstance(indexed.disk, MemoryDisk)
+    fragment, rng = indexed.fragments[0], random.Random(seed)
+    staged = build_runs(indexed.disk, indexed.table, indexed.index, fragment, ORIGIN)
+    good = {run.path: indexed.disk.files[run.path] for run in staged}
+    bounds = indexed.bounds(2)
+    for _ in range(60):
+        for run in staged:
+            content = bytearray(good[run.path])
+            for _ in range(rng.choice((1, 1, 3))):
+                content[rng.randrange(len(content))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
+            indexed.disk.files[run.path] = bytes(content)
+        left: Any = [(SlotSet.span(0, indexed.slot_count), None)]
+        with suppress(FragmentDamaged):
+            opened = {fragment: readers(indexed, staged)}
+            source = replace(indexed.source(), runs=opened.__getitem__)
+            while left:
+                names, limits = indexed.table.schema.names, PageLimits(3, 1 << 20)
+                page = read_index_page(source, left, [(b"", b"\2")], False, bounds, names, limits)
+                page.rows.validate(full=True)
+                left = page.left
+
+
+# ------------------------------------------------------------------------------- rows by number
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_rows_come_by_number_in_the_order_asked(seed: int) -> None:
+    indexed = filled(seed)
+    (fragment,) = indexed.fragments
+    names = [*indexed.table.schema.names]
+    reader = FragmentReader(indexed.disk, fragment.path, names, fragment.seal)
+    whole = pa.concat_batches(list(reader))
+    rng = np.random.default_rng(seed)
+    for count in (0, 1, 5, 50):
+        rows = rng.integers(0, fragment.rows, count)
+        for asked in (rows, np.sort(rows), np.sort(rows)[::-1]):
+            chosen = indexed.rng.sample(whole.schema.names, 3)
+            found = rows_at(reader, asked, chosen)
+            assert repr(found.to_pylist()) == repr(whole.select(chosen).take(pa.array(asked)).to_pylist())
+    for outside in (-1, fragment.rows):
+        with pytest.raises(FragmentDamaged, match="does not have"):
+            rows_at(reader, np.array([0, outside]), names)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_of_a_damaged_fragment_are_found_damaged_or_are_sound(seed: int) -> None:
+    indexed = filled(seed)
+    assert isinstance(indexed.disk, MemoryDisk)
+    fragment, rng = indexed.fragments[0], random.Random(seed)
+    good = indexed.disk.files[fragment.path]
+    ends = set()
+    for _ in range(150):
+        content = bytearray(good)
+        for _ in range(rng.choice((1, 1, 3))):
+            content[rng.randrange(len(content))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
+        indexed.disk.files[fragment.path] = bytes(content)
+        try:
+            names = indexed.table.schema.names
+            reader = FragmentReader(indexed.disk, fragment.path, names, fragment.seal)
+            rows = np.array([rng.randrange(fragment.rows) for _ in range(5)])
+            rows_at(reader, rows, names).validate(full=True)
+            ends.add("sound")
+        except FragmentDamaged:
+            ends.add("damaged")
+    assert ends == {"sound", "damaged"}
