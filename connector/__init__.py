@@ -41,8 +41,7 @@ Limits that Spark 4.3 sets, found by trying:
 - **No filter or column reaches the source from the plan** by default. All scans of one loaded
   relation share one plan, and the filters handed over last win, so two queries over one DataFrame
   get each other's rows. Columns are never handed over. Therefore `filter` and `columns` are
-  options, and `.schema(...)` may name a subset. `pushdown=true` takes Spark's filters all the
-  same (with `spark.sql.python.filterPushdown.enabled`): only for a `load()` that feeds one query.
+  options, and `.schema(...)` may name a subset; `catalog.sql` sets both for each table of a query.
 - **A relation is planned once**, by its first action; views and later actions read that plan
   again. Newer rows need a new `load()`, or `attach` again.
 - **`CREATE TABLE ... USING elasticscan OPTIONS (...)` loses its options** when the table is read.
@@ -58,7 +57,7 @@ Timestamps of nanoseconds are cut to microseconds on the way to Spark; no other 
 type that Spark lacks is an error that names the column; times of day pass, but Spark refuses them
 in aggregates unless `spark.sql.timeType.enabled` is set.
 
-Modules: `options` checks what users set, `conversion` the types, `reading`, `pushdown`,
+Modules: `options` checks what users set, `conversion` the types, `reading`,
 `streaming`, `writing` and `stream_writing` are what Spark calls, `deletions` tells rows that delete
 from rows that upsert, `explaining` answers the option `explain`, `catalog` and the `sql_` modules
 take conditions and columns out of queries, `stream_log` logs micro-batches, `source` is the entry,

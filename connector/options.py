@@ -33,7 +33,6 @@ _OWN = (
     "splitSize",
     "numPartitions",
     "includeMetadata",
-    "pushdown",
     "explain",
     "readChangeFeed",
     "startingVersion",
@@ -54,6 +53,11 @@ _OWN = (
     "mergeSchema",
     "checkpointLocation",
 )
+# What takes the place of options that are no more.
+_REMOVED = {
+    "pushdown": "use the options 'filter' and 'columns', or attach(spark, uri).sql(...), which sets both for "
+    "each table of a query",
+}
 # Spark adds these to what the user gave; all keys reach us in lower case from SQL.
 _FROM_SPARK = frozenset(
     (
@@ -123,7 +127,6 @@ class Options:
         split_bytes: about how much a task reads.
         partitions: most partitions of a read.
         metadata: whether `_shard` and `_slot` are added.
-        pushdown: whether Spark may hand its filters over.
         txn: (txnAppId, txnVersion) of a batch write.
         app_id: txnAppId; a stream gives no txnVersion, it counts its batches itself.
         checkpoint: where Spark keeps the state of the stream that writes.
@@ -146,7 +149,6 @@ class Options:
     split_bytes: int = DEFAULT_SPLIT_BYTES
     partitions: int | None = None
     metadata: bool = False
-    pushdown: bool = False
     txn: Txn | None = None
     primary_key: tuple[str, ...] | None = None
     shard_key: tuple[str, ...] | None = None
@@ -187,7 +189,6 @@ def parse_options(given: Mapping[str, str], stream_write: bool = False) -> Optio
         split_bytes=_take(values, "splitSize", _size("splitSize")) or DEFAULT_SPLIT_BYTES,
         partitions=_take(values, "numPartitions", _whole("numPartitions", 1)),
         metadata=_take(values, "includeMetadata", _flag("includeMetadata")) or False,
-        pushdown=_take(values, "pushdown", _flag("pushdown")) or False,
         txn=None if stream_write else _txn(values),
         primary_key=_take(values, "primaryKey", _names("primaryKey")),
         shard_key=_take(values, "shardKey", _names("shardKey")),
@@ -268,7 +269,6 @@ def _refuse_other_reads(options: Options, what: str) -> None:
         ("index", options.index != "auto"),
         ("includeMetadata", options.metadata),
         ("explain", options.explain),
-        ("pushdown", options.pushdown),
     ):
         if value:
             hint = "use 'startingVersion' or 'startingTimestamp'" if "AsOf" in name else "leave it out"
@@ -309,6 +309,8 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
             values[own[lower]] = value
         elif lower == "paths":
             values.setdefault("path", _only_path(value))
+        elif lower in _REMOVED:
+            raise InvalidOption(f"there is no option {key!r} any more; {_REMOVED[lower]}", option=key)
         elif lower not in _FROM_SPARK and not lower.startswith(_FROM_SPARK_PREFIXES):
             near = difflib.get_close_matches(lower, own, n=1, cutoff=0.5)
             hint = f"did you mean {own[near[0]]!r}?" if near else f"there are {', '.join(_OWN)}"

@@ -135,10 +135,6 @@ class ElasticScanReader(DataSourceReader):
             if rows.num_rows:
                 yield convert(rows if table is None else _with_metadata(rows, store, table))
 
-    def scan_filter(self) -> str | None:
-        """The condition that rows must meet, as SQL text."""
-        return self._options.filter
-
     @property
     def _wants_metadata(self) -> bool:
         return not {SHARD_COLUMN, SLOT_COLUMN}.isdisjoint(self._scanned)
@@ -152,7 +148,7 @@ class ElasticScanReader(DataSourceReader):
         return store.scan(
             options.table,
             columns=columns,
-            filter=self.scan_filter(),
+            filter=options.filter,
             index=options.index,
             snapshot=_snapshot(store, options),
             page_rows=options.batch_rows,

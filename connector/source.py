@@ -22,7 +22,6 @@ from elasticscan.connector.options import (
     located,
     parse_options,
 )
-from elasticscan.connector.pushdown import PushdownReader
 from elasticscan.connector.reading import ElasticScanReader, offered_schema
 from elasticscan.connector.sql.attached import Catalog
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
@@ -56,8 +55,7 @@ class ElasticScanSource(DataSource):
         options = check_for_batch(self._options())
         if options.changes.feed:
             return ChangeFeedReader(options, schema)
-        kind = PushdownReader if options.pushdown else ElasticScanReader
-        return kind(options, schema)
+        return ElasticScanReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return ElasticScanStreamReader(check_for_stream(self._options()), schema)

@@ -88,10 +88,9 @@ def test_all_read_options_arrive() -> None:
         splitSize="64m",
         numPartitions="4",
         includeMetadata="true",
-        pushdown="TRUE",
     )
     expected = Options(
-        "/data/my.store", "t", ("id", "name"), "id > 3", "none", 12, None, 1000, 64 << 20, 4, True, True
+        "/data/my.store", "t", ("id", "name"), "id > 3", "none", 12, None, 1000, 64 << 20, 4, True
     )
     assert found == expected
 
@@ -142,7 +141,6 @@ def test_timestamps_are_utc_unless_they_say_otherwise(text: str, seconds: float)
         ("splitSize", "10 apples"),
         ("numPartitions", "0"),
         ("includeMetadata", "yes"),
-        ("pushdown", "1"),
         ("primaryKey", ","),
     ],
 )
@@ -165,6 +163,12 @@ def test_an_impossible_value_is_refused_by_name(name: str, value: str) -> None:
 )
 def test_an_unknown_option_names_the_nearest_right_one(typed: str, meant: str) -> None:
     assert f"there is no option {typed!r}; did you mean {meant!r}?" in refused(**{typed: "1"})
+
+
+@pytest.mark.parametrize("typed", ["pushdown", "PushDown"])
+def test_a_removed_option_names_what_to_use_instead(typed: str) -> None:
+    text = refused(**{typed: "true"})
+    assert f"there is no option {typed!r} any more; use the options 'filter' and 'columns', or attach" in text
 
 
 def test_an_option_like_no_other_gets_the_whole_list() -> None:
@@ -272,5 +276,5 @@ def test_order_is_left_to_spark() -> None:
 
 
 def test_a_write_does_not_mind_how_reads_are_cut() -> None:
-    options = parsed(numPartitions="2", batchSize="10", pushdown="true", columns="id")
+    options = parsed(numPartitions="2", batchSize="10", columns="id")
     assert check_for_write(options) is options

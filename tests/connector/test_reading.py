@@ -126,12 +126,9 @@ def test_a_schema_of_another_type_is_refused_at_planning(store: Store) -> None:
         source(store).reader(StructType([StructField("name", LongType())]))
 
 
-def test_the_reader_offers_no_filter_pushdown_unless_asked(store: Store) -> None:
-    base = DataSourceReader.pushFilters
+def test_the_reader_takes_no_filters_from_a_plan_that_queries_share(store: Store) -> None:
     made = source(store)
-    assert type(made.reader(made.schema())).pushFilters is base
-    made = source(store, pushdown="true")
-    assert type(made.reader(made.schema())).pushFilters is not base
+    assert type(made.reader(made.schema())).pushFilters is DataSourceReader.pushFilters
 
 
 def test_a_plan_is_a_snapshot(store: Store) -> None:

@@ -129,16 +129,6 @@ def test_mistakes_keep_their_code_through_spark(spark: SparkSession, store: Stor
         reader(spark, store, versionAsOf="99").load().collect()
 
 
-def test_pushdown_takes_the_filters_of_one_query(spark: SparkSession, store: Store) -> None:
-    with enabled(spark, "spark.sql.python.filterPushdown.enabled"):
-        frame = reader(spark, store, pushdown="true").load()
-        found = frame.where("id >= 995 AND name IS NOT NULL AND upper(name) <> 'N1'")
-        plan = found._jdf.queryExecution().executedPlan().toString()
-        assert "upper" in plan
-        assert ">= 995" not in plan
-        assert shown(found) == [row for row in rows(range(995, 1_000)) if row[1] != "n1"]
-
-
 # While tablets move
 
 

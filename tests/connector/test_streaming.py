@@ -938,7 +938,6 @@ def test_tasks_that_we_did_not_plan_are_refused(history: History) -> None:
         ({"index": "by_name"}, "index"),
         ({"includeMetadata": "true"}, "includeMetadata"),
         ({"explain": "true"}, "explain"),
-        ({"pushdown": "true"}, "pushdown"),
         ({"minPartitions": "4", "numPartitions": "3"}, "minPartitions"),
         ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger"),
         ({"maxBytesPerTrigger": "much"}, "maxBytesPerTrigger"),
