@@ -195,9 +195,10 @@ def prefixed(room: str) -> Iterator[str]:
     names = modules_of(room)
     for name in sorted(names):
         word = name.partition("_")[0]
-        if "_" in name and (word == Path(room).name or sum(n.startswith(f"{word}_") for n in names) > 1):
-            if not f"{room}/{name}".startswith(LEAVING):
-                yield f"{room}/{name}.py"
+        if "_" not in name or f"{room}/{name}".startswith(LEAVING):
+            continue
+        if word == Path(room).name or sum(n.startswith(f"{word}_") for n in names) > 1:
+            yield f"{room}/{name}.py"
 
 
 def effects(tree: ast.AST) -> list[str]:
