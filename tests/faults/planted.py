@@ -25,9 +25,8 @@ from elasticscan.filters.key_sets import NOTHING, NULLS
 from elasticscan.metadata import TableInfo
 from elasticscan.optimizer import binding as access
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, keys
-from elasticscan.reader import Accepted, ShardRead, cursor, memory, sorted_scan
+from elasticscan.reader import Accepted, ShardRead, cursor, sorted_scan
 from elasticscan.reader import scan as driver
-from elasticscan.reader.memory import MemoryCluster, Versions
 from elasticscan.storage import (
     Bounds,
     Copied,
@@ -48,6 +47,8 @@ from elasticscan.store import context, indexing, mover, owners, shards, upkeep, 
 from elasticscan.store.context import Context
 from elasticscan.store.mover import Mover
 from elasticscan.topology import Event, Phase, Placement, SlotSet, move_tablet
+from tests.reader import memory
+from tests.reader.memory import MemoryCluster, Versions
 from tests.reader.simulation import Simulation
 
 Patch = pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import Fragment
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage.changes import histories as histories_module
 from elasticscan.storage.changes.pages import (
     CHANGE_TYPE,
     COMMIT_VERSION,
@@ -29,7 +30,6 @@ from elasticscan.storage.changes.pages import (
     ChangeRange,
     read_changes,
 )
-from elasticscan.storage.changes.pages import histories as histories_module
 from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.disk import LocalDisk, MemoryDisk
 from elasticscan.storage.fragment import FragmentReader, FragmentTarget, write_fragment
