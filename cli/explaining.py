@@ -23,7 +23,6 @@ from elasticscan.cli.options import (
     names_of,
 )
 from elasticscan.cli.output import console, print_json
-from elasticscan.cli.paging import end_lease
 from elasticscan.store import Scan, Store
 
 CHOSEN = "▶"
@@ -48,7 +47,7 @@ def explain(
         try:
             found = _found(begun, analyze)
         finally:
-            end_lease(store, begun.key)
+            begun.end_lease()
     if json:
         print_json(found)
     else:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from elasticscan.store import Page, Scan, Store
-from elasticscan.store import end_lease as end_scan_lease
 
 
 def first_pages(store: Store, scan: Scan, rows: int | None, pages: int | None) -> Iterator[Page]:
@@ -49,9 +48,3 @@ def _one_page(store: Store, key: str, page_rows: int) -> Page:
     """The page after `key`. Its lease goes on: the page may be read again, and others follow."""
     opened = replace(store.context.sealer.open(key), page_rows=page_rows)
     return next(iter(store.resume_part(opened, ends_lease=False)))
-
-
-def end_lease(store: Store, key: str | None) -> None:
-    """Let go of a scan's snapshot before its lease runs out: nobody will go on with it."""
-    if key is not None:
-        end_scan_lease(store.context, store.context.sealer.open(key).lease)

@@ -26,7 +26,7 @@ from elasticscan.cli.output import (
     progress,
     say,
 )
-from elasticscan.cli.paging import end_lease, first_pages
+from elasticscan.cli.paging import first_pages
 from elasticscan.store import Page, Scan, Store
 
 # What people see when they did not say how much they want to see.
@@ -99,7 +99,7 @@ def scan(
             _to_terminal(begun, found)
             _tell(told, uri)
         if told.key is None:
-            end_lease(store, beginning)
+            begun.end_lease()
 
 
 def _begin(store: Store, table: str | None, key: str | None, asked: dict[str, Any], page_rows: int) -> Scan:

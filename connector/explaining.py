@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from elasticscan.optimizer import Candidate
-from elasticscan.store import Scan, Store, end_lease
+from elasticscan.store import Scan
 
 EXPLANATION = pa.schema(
     [
@@ -36,14 +36,13 @@ class Explained(InputPartition):
         return pa.RecordBatch.from_pydict(self.rows, schema=EXPLANATION)
 
 
-def explanation(store: Store, scan: Scan) -> pa.RecordBatch:
+def explanation(scan: Scan) -> pa.RecordBatch:
     """The candidates of a scan that nobody will read; its lease is given back.
 
     Rows scanned and cost are null where a way cannot be taken at all.
     """
     assert scan.choice is not None, "a scan that begins has chosen"
-    assert scan.key is not None, "a scan that was not begun has slots left"
-    end_lease(store.context, store.context.sealer.open(scan.key).lease)
+    scan.end_lease()
     chosen = scan.choice.candidate
     return pa.RecordBatch.from_pylist(
         [_row(each, each == chosen) for each in scan.choice.candidates], schema=EXPLANATION

@@ -103,7 +103,7 @@ class ElasticScanReader(DataSourceReader):
         store = opened(self._options.store)
         scan = self._begin(store)
         if self._options.explain:
-            return [Explained(explanation(store, scan))]
+            return [Explained(explanation(scan))]
         key, most = _key(store, scan), self._options.partitions
         with store.context.catalog.reading() as tx:
             now, base = tx.placement(), tx.topology(key.base_topology)

@@ -28,6 +28,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     garbage.py     what becomes of each file, as a pure function; collector.py carries it out
     adoption.py    copies of a store, and older catalogs that were put back
     sealing.py     continuation keys: their secrets and their end
+    leases.py      promises that what is read stays readable
     location.py    where a store is, and who may read what it makes
     disks.py       a shard's disk; that of a store which can only be read
     context.py     caches, each valid for one layout of the catalog
@@ -40,9 +41,10 @@ from elasticscan.store.context import Context
 from elasticscan.store.definitions import define_table, reserve_table
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import Action, Decision
+from elasticscan.store.leases import hold_changes, hold_for_stream, keep_lease
 from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, resolved
 from elasticscan.store.repair.rebuild import RepairReport, repair_store
-from elasticscan.store.scan import Page, Scan, end_lease, keep_lease, restrict_key
+from elasticscan.store.scan import Page, Scan, restrict_key
 from elasticscan.store.shards import LocalShards
 from elasticscan.store.store import Store
 from elasticscan.store.streams import streams_of
@@ -66,8 +68,9 @@ __all__ = [
     "Store",
     "check_no_key_twice",
     "define_table",
-    "end_lease",
     "feed_fields",
+    "hold_changes",
+    "hold_for_stream",
     "keep_lease",
     "publish",
     "repair_store",

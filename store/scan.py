@@ -11,9 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import ColumnNotFound, InvalidOption, ScanFinished, ScanInUse, TableChanged
+from elasticscan.base.errors import ColumnNotFound, InvalidOption, ScanFinished, ScanInUse
 from elasticscan.base.limits import LEASE_SECONDS
-from elasticscan.catalog import Tx
 from elasticscan.filters import Predicate
 from elasticscan.metadata import TableInfo
 from elasticscan.optimizer import Choice
@@ -21,11 +20,9 @@ from elasticscan.protocol import ContinuationKey, Cursor, Cursors, slots_of
 from elasticscan.reader import ScannedPage, ScanPlan, ScanStats, drive, drive_sorted
 from elasticscan.store.access_paths import Access, Wish, access_of, choose_access
 from elasticscan.store.context import Context
+from elasticscan.store.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
 from elasticscan.store.shards import CatalogPlacements, LocalShards
 from elasticscan.topology import SlotSet, Topology
-
-# Pages renew a lease when half of it is over; one with more than this left needs nothing before.
-FRESH_LEASE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +221,10 @@ class Scan(Iterator[Page]):
             self._may_have_lease = self._context.catalog.read_only is None
             self._lease_end = self._context.clock.now() + LEASE_SECONDS
 
+    def end_lease(self) -> None:
+        """Let go of the snapshot before its lease runs out: nobody will go on with this scan."""
+        end_lease(self._context, self._state.lease)
+
     def _is_leased(self) -> bool:
         with self._context.catalog.reading() as tx:
             return tx.lease_end(self._state.lease) > tx.now
@@ -310,6 +311,13 @@ def begin_scan(
     return Scan(context, table, base, key, choice=choice, predicate=predicate, leased=leased)
 
 
+def resume_scan(context: Context, key: ContinuationKey, ends_lease: bool) -> Scan:
+    """A scan from where its key stands."""
+    with context.catalog.reading() as tx:
+        base = tx.topology(key.base_topology)
+    return Scan(context, keep_lease(context, key), base, key, ends_lease)
+
+
 def columns_of(table: TableInfo, wanted: list[str] | None) -> tuple[str, ...]:
     """The columns that were asked for; all of them by default."""
     if wanted is None:
@@ -325,90 +333,6 @@ def columns_of(table: TableInfo, wanted: list[str] | None) -> tuple[str, ...]:
                 column=name,
             )
     return tuple(wanted)
-
-
-def hold_snapshot(
-    context: Context, tx: Tx, table: TableInfo, snapshot: int | None
-) -> tuple[int, Topology] | None:
-    """The snapshot of a new scan (the newest, for None) and its base topology.
-
-    None when the retention period alone does not keep it for long enough: then it needs a lease.
-    """
-    at = tx.versions()[1] if snapshot is None else snapshot
-    if not _is_kept(tx, context, table, at):
-        return None
-    tx.check_snapshot(table, at)
-    return at, context.newest_topology(tx)
-
-
-def lease_snapshot(
-    context: Context, lease: str, table: TableInfo, snapshot: int | None
-) -> tuple[int, Topology]:
-    """As `hold_snapshot`, with a lease; without one where none can be written.
-
-    Raises:
-        TableChanged, SnapshotNotFound, SnapshotExpired: it cannot be read.
-    """
-    if context.catalog.read_only is not None:
-        with context.catalog.reading() as tx:
-            at = tx.versions()[1] if snapshot is None else snapshot
-            tx.check_snapshot(table, at)
-            return at, context.newest_topology(tx)
-    with context.catalog.leasing() as tx:
-        at = tx.versions()[1] if snapshot is None else snapshot
-        tx.take_lease(lease, table, at, "scan", LEASE_SECONDS)
-        return at, context.newest_topology(tx)
-
-
-def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
-    """Renew a scan's lease, or take it again if it ended and the snapshot is still kept.
-
-    Raises:
-        TableChanged: the table was dropped.
-        SnapshotExpired: the lease had run out, and the snapshot is gone.
-    """
-    with context.catalog.reading() as tx:
-        table = _readable_table(tx, key)
-        # A task that begins soon after it was planned has nothing to write.
-        if (
-            context.catalog.read_only is not None  # it goes on for as long as the snapshot is there
-            or _is_kept(tx, context, table, key.snapshot)
-            or tx.lease_end(key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS
-        ):
-            return table
-    with context.catalog.leasing() as tx:
-        table = _readable_table(tx, key)
-        if not tx.renew_lease(key.lease, LEASE_SECONDS):
-            tx.take_lease(key.lease, table, key.snapshot, "scan", LEASE_SECONDS)
-    return table
-
-
-def end_lease(context: Context, lease: str) -> None:
-    """Let go of a scan's snapshot, if it was ever leased and that can be written."""
-    if context.catalog.read_only is not None:
-        return
-    with context.catalog.reading() as tx:
-        if not tx.lease_end(lease):
-            return
-    with context.catalog.leasing() as tx:
-        tx.end_lease(lease)
-
-
-def _is_kept(tx: Tx, context: Context, table: TableInfo, snapshot: int) -> bool:
-    """Whether retention keeps a snapshot until its scan looks again, and twice as long for good measure."""
-    return tx.kept_seconds(snapshot, context.retention_of(table)) >= 2 * LEASE_SECONDS
-
-
-def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
-    table = tx.table_by_id(key.table)
-    if table is None:
-        raise TableChanged(
-            "the table was dropped, or dropped and made again, since this scan began; start a new scan",
-            table=key.table,
-        )
-    # A lease may still stand in the catalog although its time was up when a compaction looked.
-    tx.check_snapshot(table, key.snapshot)
-    return table
 
 
 def restrict_key(key: ContinuationKey, slots: SlotSet) -> ContinuationKey:

@@ -44,7 +44,7 @@ from elasticscan.store.garbage import Rules
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.location import Location
 from elasticscan.store.making import make_store, new_roots
-from elasticscan.store.scan import Scan, begin_scan, columns_of, keep_lease
+from elasticscan.store.scan import Scan, begin_scan, columns_of, resume_scan
 from elasticscan.store.schema_changes import add_columns
 from elasticscan.store.status import status_of
 from elasticscan.topology import SlotSet, Topology, initial_placement
@@ -401,10 +401,7 @@ class Store:
 
     def resume_part(self, key: ContinuationKey, ends_lease: bool = True) -> Scan:
         """As `resume`, for a key that was opened already."""
-        with self._context.catalog.reading() as tx:
-            base = tx.topology(key.base_topology)
-        table = keep_lease(self._context, key)
-        return Scan(self._context, table, base, key, ends_lease)
+        return resume_scan(self._context, key, ends_lease)
 
     def rotate_secret(self, revoke: bool = False) -> int:
         """Replace the secret that seals continuation keys; returns its number.

@@ -15,8 +15,7 @@ from typing import Any
 
 from elasticscan.catalog import Tx
 from elasticscan.store.context import Context
-
-STREAM_PURPOSE = "stream:"
+from elasticscan.store.leases import stream_of
 
 
 def streams_of(context: Context) -> list[dict[str, Any]]:
@@ -41,12 +40,13 @@ def streams_in(tx: Tx) -> list[dict[str, Any]]:
         # Before the table of this name was made: the lease is of one that was dropped.
         if table is None or lease["snapshot"] < table.created_commit:
             continue
-        if not lease["purpose"].startswith(STREAM_PURPOSE):
+        name = stream_of(lease["purpose"])
+        if name is None:
             continue
         commits, rows, oldest = tx.behind(table.id, lease["snapshot"])
         found.append(
             {
-                "name": lease["purpose"].removeprefix(STREAM_PURPOSE),
+                "name": name,
                 "table": table.name,
                 "commit": lease["snapshot"],
                 "behind_commits": commits,

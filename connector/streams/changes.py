@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,7 +28,7 @@ from elasticscan.base.errors import (
     SnapshotNotFound,
     TableChanged,
 )
-from elasticscan.base.limits import DEFAULT_PAGE_BYTES, LEASE_SECONDS
+from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.catalog import Commit, Tx
 from elasticscan.connector.conversion import ToSpark, match_columns
 from elasticscan.connector.open_stores import opened
@@ -39,7 +38,7 @@ from elasticscan.connector.splits import cut
 from elasticscan.connector.streams.offsets import InChanges, Macs, Segment, canonical, segments
 from elasticscan.filters import Predicate
 from elasticscan.metadata import TableInfo
-from elasticscan.store import ChangeScan, Context, Store
+from elasticscan.store import ChangeScan, Context, Store, hold_changes
 from elasticscan.topology import Placement, SlotSet
 
 ROWS_PER_TASK = 250_000
@@ -269,7 +268,7 @@ class ChangeFeedReader(DataSourceReader):
         with store.context.catalog.reading() as tx:
             table = tx.table(self._options.table)
             first, last = _chosen(tx, table, self._options.changes)
-        _hold(store.context, table, first)
+        hold_changes(store.context, table, first)
         planned = plan_changes(store, table, InChanges(first), InChanges(last), self._options)
         return planned or [nothing()]
 
@@ -321,16 +320,3 @@ def commit_before_start(tx: Tx, table: TableInfo, options: ChangeOptions) -> int
         return table.oldest_snapshot
     assert isinstance(options.start, int), "checked before"
     return max(options.start - 1, 0)
-
-
-def _hold(context: Context, table: TableInfo, after: int) -> None:
-    """Keep the changes for as long as a scan's lease runs, where retention alone would not."""
-    if context.catalog.read_only is not None:
-        return
-    retention = context.retention_of(table)
-    with context.catalog.reading() as tx:
-        at = max(after, table.oldest_snapshot)
-        if tx.kept_seconds(at, retention) >= 2 * LEASE_SECONDS:
-            return
-    with context.catalog.leasing() as tx:
-        tx.take_lease(secrets.token_hex(8), table, at, "changes", LEASE_SECONDS)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 
 from elasticscan.base.errors import StartAgain, TryAgain
-from elasticscan.store import Store
+from elasticscan.store import Store, hold_for_stream
 
-STREAM_LEASE_SECONDS = 7 * 86_400
 RENEW_SECONDS = 60  # how often the catalog is written to
 
 _log = logging.getLogger(__name__)
@@ -21,9 +19,8 @@ class StreamLease:
     go of too much.
     """
 
-    def __init__(self, name: str | None, store_id: str, table: int) -> None:
+    def __init__(self, name: str | None, table: int) -> None:
         self._name, self._table = name, table
-        self._id = hashlib.sha256(f"{store_id}/{table}/{name}".encode()).hexdigest()[:32]
         self._at: int | None = None
         self._due = 0.0
 
@@ -44,11 +41,6 @@ class StreamLease:
             return
         self._due = now + RENEW_SECONDS
         try:
-            with store.context.catalog.leasing() as tx:
-                table = tx.table_by_id(self._table)
-                if table is not None:
-                    # Beyond what is kept there is nothing to hold: whoever misses it says so.
-                    at = min(max(self._at, table.oldest_snapshot), tx.versions()[1])
-                    tx.take_lease(self._id, table, at, f"stream:{self._name}", STREAM_LEASE_SECONDS)
+            hold_for_stream(store.context, self._table, self._name, self._at)
         except (TryAgain, StartAgain) as error:  # it is renewed long before it ends
             _log.warning("the lease of stream %r could not be renewed: %s", self._name, error)

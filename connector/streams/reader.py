@@ -113,7 +113,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._read_changes = ChangeReading(options, self._columns, schema)
         self._read_snapshot = SnapshotReading(options, self._columns, schema)
         self._store_id, self._table_id = store.context.info.store_id, table.id
-        self._lease = StreamLease(options.changes.stream_name, self._store_id, table.id)
+        self._lease = StreamLease(options.changes.stream_name, table.id)
         self._initial: dict[str, Any] | None = None
         self._target: int | None = None  # the newest commit, of a stream that ends with it
         self._position: Position | None = None  # the end of the newest batch

@@ -1,0 +1,150 @@
+"""Leases: promises, each with an end, that something stays readable until then.
+
+| purpose | held by | keeps | for |
+|---|---|---|---|
+| `scan` | a scan; all readers of a stream's snapshot share one | its snapshot | an hour; pages renew it |
+| `changes` | a batch read of changes | the changes after a commit | an hour |
+| `stream:NAME` | a stream with a name | the changes after a commit | a week; renewed each minute |
+
+A lease costs a write to the catalog, so none is taken where the retention period alone keeps what is
+read for twice as long, nor in a store that is open for reading alone: there a read goes on for as long as
+what it reads is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from elasticscan.base.errors import TableChanged
+from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.catalog import Tx
+from elasticscan.metadata import TableInfo
+from elasticscan.protocol import ContinuationKey
+from elasticscan.store.context import Context
+from elasticscan.topology import Topology
+
+STREAM_LEASE_SECONDS = 7 * 86_400
+# Pages renew a lease when half of it is over; one with more than this left needs nothing before.
+FRESH_LEASE = 0.75
+
+_SCAN, _CHANGES, _STREAM = "scan", "changes", "stream:"
+
+
+def is_kept(context: Context, tx: Tx, table: TableInfo, snapshot: int) -> bool:
+    """Whether retention keeps a snapshot until its reader looks again, and twice as long for good measure."""
+    return tx.kept_seconds(snapshot, context.retention_of(table)) >= 2 * LEASE_SECONDS
+
+
+# Scans
+
+
+def hold_snapshot(
+    context: Context, tx: Tx, table: TableInfo, snapshot: int | None
+) -> tuple[int, Topology] | None:
+    """The snapshot of a new scan (the newest, for None) and its base topology.
+
+    None when the retention period alone does not keep it for long enough: then it needs a lease.
+    """
+    at = tx.versions()[1] if snapshot is None else snapshot
+    if not is_kept(context, tx, table, at):
+        return None
+    tx.check_snapshot(table, at)
+    return at, context.newest_topology(tx)
+
+
+def lease_snapshot(
+    context: Context, lease: str, table: TableInfo, snapshot: int | None
+) -> tuple[int, Topology]:
+    """As `hold_snapshot`, with a lease; without one where none can be written.
+
+    Raises:
+        TableChanged, SnapshotNotFound, SnapshotExpired: it cannot be read.
+    """
+    if context.catalog.read_only is not None:
+        with context.catalog.reading() as tx:
+            at = tx.versions()[1] if snapshot is None else snapshot
+            tx.check_snapshot(table, at)
+            return at, context.newest_topology(tx)
+    with context.catalog.leasing() as tx:
+        at = tx.versions()[1] if snapshot is None else snapshot
+        tx.take_lease(lease, table, at, _SCAN, LEASE_SECONDS)
+        return at, context.newest_topology(tx)
+
+
+def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
+    """Renew a scan's lease, or take it again if it ended and the snapshot is still kept.
+
+    Raises:
+        TableChanged: the table was dropped.
+        SnapshotExpired: the lease had run out, and the snapshot is gone.
+    """
+    with context.catalog.reading() as tx:
+        table = _readable_table(tx, key)
+        # A task that begins soon after it was planned has nothing to write.
+        if (
+            context.catalog.read_only is not None  # it goes on for as long as the snapshot is there
+            or is_kept(context, tx, table, key.snapshot)
+            or tx.lease_end(key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS
+        ):
+            return table
+    with context.catalog.leasing() as tx:
+        table = _readable_table(tx, key)
+        if not tx.renew_lease(key.lease, LEASE_SECONDS):
+            tx.take_lease(key.lease, table, key.snapshot, _SCAN, LEASE_SECONDS)
+    return table
+
+
+def end_lease(context: Context, lease: str) -> None:
+    """Let go of a scan's snapshot, if it was ever leased and that can be written."""
+    if context.catalog.read_only is not None:
+        return
+    with context.catalog.reading() as tx:
+        if not tx.lease_end(lease):
+            return
+    with context.catalog.leasing() as tx:
+        tx.end_lease(lease)
+
+
+def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
+    table = tx.table_by_id(key.table)
+    if table is None:
+        raise TableChanged(
+            "the table was dropped, or dropped and made again, since this scan began; start a new scan",
+            table=key.table,
+        )
+    # A lease may still stand in the catalog although its time was up when a compaction looked.
+    tx.check_snapshot(table, key.snapshot)
+    return table
+
+
+# Changes
+
+
+def hold_changes(context: Context, table: TableInfo, after: int) -> None:
+    """Keep the changes after a commit for as long as a scan's lease runs."""
+    if context.catalog.read_only is not None:
+        return
+    with context.catalog.reading() as tx:
+        at = max(after, table.oldest_snapshot)
+        if is_kept(context, tx, table, at):
+            return
+    with context.catalog.leasing() as tx:
+        tx.take_lease(secrets.token_hex(8), table, at, _CHANGES, LEASE_SECONDS)
+
+
+def hold_for_stream(context: Context, table_id: int, name: str, commit: int) -> None:
+    """Keep the changes after a commit for a stream with a name, and nothing before them any longer."""
+    named = f"{context.info.store_id}/{table_id}/{name}"
+    lease = hashlib.sha256(named.encode()).hexdigest()[:32]
+    with context.catalog.leasing() as tx:
+        table = tx.table_by_id(table_id)
+        if table is not None:
+            # Beyond what is kept there is nothing to hold: whoever misses it says so.
+            at = min(max(commit, table.oldest_snapshot), tx.versions()[1])
+            tx.take_lease(lease, table, at, f"{_STREAM}{name}", STREAM_LEASE_SECONDS)
+
+
+def stream_of(purpose: str) -> str | None:
+    """The name of the stream that a lease is of; None for any other lease."""
+    return purpose.removeprefix(_STREAM) if purpose.startswith(_STREAM) else None
