@@ -57,18 +57,16 @@ Timestamps of nanoseconds are cut to microseconds on the way to Spark; no other 
 type that Spark lacks is an error that names the column; times of day pass, but Spark refuses them
 in aggregates unless `spark.sql.timeType.enabled` is set.
 
-Modules: `options` checks what users set, `conversion` the types, `reading`,
-`streaming`, `writing` and `stream_writing` are what Spark calls, `deletions` tells rows that delete
-from rows that upsert, `explaining` answers the option `explain`, `catalog` and the `sql_` modules
-take conditions and columns out of queries, `stream_log` logs micro-batches, `source` is the entry,
-`access` opens stores in tasks.
+Modules: `options` checks what users set, `conversion` the types; `reading`, `writing`, `stream_writing`
+and `streams/` are what Spark calls; `deletions` tells rows that delete from rows that upsert,
+`explaining` answers the option `explain`, `sql/` takes conditions and columns out of queries, `source`
+is the entry, `open_stores` keeps stores open in tasks.
 """
 
 from elasticscan.connector.source import ElasticScanSource, attach, register
 from elasticscan.connector.sql.attached import Catalog, TableRead
-from elasticscan.connector.streams.log import StreamLog
 
 # The name under which Spark looks for a source in modules called `pyspark_...`.
 DefaultSource = ElasticScanSource
 
-__all__ = ["Catalog", "DefaultSource", "ElasticScanSource", "StreamLog", "TableRead", "attach", "register"]
+__all__ = ["Catalog", "DefaultSource", "ElasticScanSource", "TableRead", "attach", "register"]

@@ -146,7 +146,7 @@ def behind_front_pages(folder: str, tree: ast.AST) -> Iterator[str]:
 
 
 # Folders whose modules have nothing to do with each other, by intention.
-TOOLBOXES = frozenset({"base", "topology", "connector/streams"})
+TOOLBOXES = frozenset({"base", "topology"})
 
 
 def in_folders() -> list[str]:
