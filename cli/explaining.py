@@ -26,7 +26,7 @@ from elasticscan.cli.output import console, print_json
 from elasticscan.store import Scan, Store
 
 CHOSEN = "▶"
-_NUMBERS = ("scans", "returns", "cost", "estimated", "actual")
+_NUMBERS = ("scans", "cost", "estimated", "actual")
 
 
 def explain(
@@ -87,7 +87,7 @@ def _picture(found: dict[str, Any], asked: str) -> RenderableType:
 
 
 def _candidates(candidates: list[dict[str, Any]]) -> Listing:
-    titles = ("", "access", "kind", "looks up", "then tests", "scans", "returns", "cost", "note")
+    titles = ("", "access", "kind", "looks up", "then tests", "scans", "cost", "note")
     shown = _listing(*titles)
     for each in candidates:
         style = "bold" if each["chosen"] else "" if each["usable"] else "dim"
@@ -98,7 +98,7 @@ def _candidates(candidates: list[dict[str, Any]]) -> Listing:
             CHOSEN if each["chosen"] else "",
             each["access"],
             each["kind"] if each["kind"] != each["access"] else "",
-            *(_estimated(each) if each["cost"] is not None else [""] * 5),
+            *(_estimated(each) if each["cost"] is not None else [""] * 4),
             escape("; ".join(note)),
             style=style,
         )
@@ -106,7 +106,7 @@ def _candidates(candidates: list[dict[str, Any]]) -> Listing:
 
 
 def _estimated(candidate: dict[str, Any]) -> list[str]:
-    numbers = (candidate[name] for name in ("rows_scanned", "rows_returned", "cost"))
+    numbers = (candidate[name] for name in ("rows_scanned", "cost"))
     texts = escape(candidate["condition"] or "all"), escape(candidate["remainder"] or "")
     return [*texts, *map(_about, numbers)]
 
@@ -136,7 +136,7 @@ def _analyzed(found: dict[str, Any]) -> Listing:
     actual = found["actual"]
     shown = _listing("", "estimated", "actual")
     shown.add_row("rows scanned", _about(chosen["rows_scanned"]), f"{actual['rows_scanned']:,}")
-    shown.add_row("rows returned", _about(chosen["rows_returned"]), f"{actual['rows_returned']:,}")
+    shown.add_row("rows returned", "", f"{actual['rows_returned']:,}")
     if actual["rows_skipped"]:
         shown.add_row("rows passed over by statistics", "", f"{actual['rows_skipped']:,}")
     shown.add_row("pages", "", f"{actual['pages']:,}")

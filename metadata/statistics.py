@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgpack
 
-from elasticscan.base.value_keys import NULL, VALUES, successor
+from elasticscan.base.value_keys import successor
 
 KEY_BYTES = 32  # bounds longer than this are cut
 _SHARE_BYTES = 12  # more of them would not make an estimate better
@@ -21,12 +21,11 @@ Packed = bytes  # statistics as files and the catalog keep them; unpacked when t
 
 @dataclass(frozen=True, slots=True)
 class KeyHistogram:
-    """Equal-depth histogram of value keys, of one column or of the columns of an index.
+    """Equal-depth histogram of the keys of an index run.
 
     Attributes:
         rows: how many rows it describes, nulls included.
         distinct: how many different keys there are: of the first column, of the first two, …
-            (about, where it comes from a sample).
         bounds: keys that cut the sorted rows into equally many each: the lowest, then one at every
             step, at last the highest. Fewer than two only if there are no rows.
     """
@@ -84,39 +83,14 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnStatistics:
-    """One column of a fragment: a block for each of its record batches, and a histogram."""
-
-    histogram: KeyHistogram
-    blocks: tuple[Block, ...]
-
-    def rows_between(self, low: bytes, high: bytes, single: bool = False) -> float:
-        """About how many rows have low <= key < high, which is one value if `single`.
-
-        How many are null is known exactly.
-        """
-        nulls = sum(block.nulls for block in self.blocks)
-        found = float(nulls) if low <= NULL < high else 0.0
-        if high <= VALUES:
-            return found
-        if low <= VALUES:
-            values = self.histogram.rows_between(b"", high) - nulls
-        elif single:
-            values = self.histogram.rows_equal(low, high)
-        else:
-            values = self.histogram.rows_between(low, high)
-        return found + min(max(0.0, values), max(0.0, self.histogram.rows - nulls))
-
-
-@dataclass(frozen=True, slots=True)
 class FragmentStatistics:
-    """A fragment's columns; those of types without an order are missing.
+    """A fragment's columns, each with a block for every record batch; types without an order are missing.
 
     `block_rows` are the rows of each record batch.
     """
 
     block_rows: tuple[int, ...]
-    columns: dict[str, ColumnStatistics]
+    columns: dict[str, tuple[Block, ...]]
 
     @property
     def rows(self) -> int:
@@ -157,19 +131,20 @@ def _share(low: bytes, key: bytes, high: bytes) -> float:
 
 
 def pack_histogram(histogram: KeyHistogram) -> bytes:
-    packed = msgpack.packb(_flat(histogram))
+    packed = msgpack.packb([histogram.rows, histogram.distinct, histogram.bounds])
     assert isinstance(packed, bytes)
     return packed
 
 
 def unpack_histogram(packed: bytes) -> KeyHistogram:
-    return _histogram(msgpack.unpackb(packed))
+    rows, distinct, bounds = msgpack.unpackb(packed)
+    return KeyHistogram(rows, tuple(distinct), tuple(bounds))
 
 
 def pack_statistics(statistics: FragmentStatistics) -> bytes:
     columns = {
-        name: [_flat(column.histogram), [[block.low, block.high, block.nulls] for block in column.blocks]]
-        for name, column in statistics.columns.items()
+        name: [[block.low, block.high, block.nulls] for block in blocks]
+        for name, blocks in statistics.columns.items()
     }
     packed = msgpack.packb([list(statistics.block_rows), columns])
     assert isinstance(packed, bytes)
@@ -180,17 +155,5 @@ def unpack_statistics(packed: bytes) -> FragmentStatistics:
     block_rows, columns = msgpack.unpackb(packed)
     return FragmentStatistics(
         tuple(block_rows),
-        {
-            name: ColumnStatistics(_histogram(flat), tuple(Block(*block) for block in blocks))
-            for name, (flat, blocks) in columns.items()
-        },
+        {name: tuple(Block(*block) for block in blocks) for name, blocks in columns.items()},
     )
-
-
-def _flat(histogram: KeyHistogram) -> list[object]:
-    return [histogram.rows, list(histogram.distinct), list(histogram.bounds)]
-
-
-def _histogram(flat: list[list[bytes]]) -> KeyHistogram:
-    rows, distinct, bounds = flat
-    return KeyHistogram(rows, tuple(distinct), tuple(bounds))  # type: ignore[arg-type]

@@ -1,12 +1,13 @@
 """Choosing how to read: every row directly, or the entries of one index.
 
-    cost = rows scanned x weight of the path + rows returned x cost of a projected column
+    cost = rows scanned x weight of the path
 
 A direct scan skips blocks whose minimum and maximum rule them out, and reads the rest in order. An
 index scan reads fewer rows at a higher price each, because entries are looked up one range after
 another, and rows that the entries do not hold are fetched from all over their fragments. So the
 direct scan wins with filters that let much through, an index with those that do not, and among
-equally selective indexes the hash index.
+equally selective indexes the hash index. What the returned rows cost is the same on every path, so it
+is left out.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import pyarrow as pa
 
 from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
 from elasticscan.filters import EVERYTHING, Expression, column_names, to_sql
-from elasticscan.metadata import HASH, SORTED, FragmentStatistics, IndexInfo, KeyHistogram, Stretch
+from elasticscan.metadata import HASH, SORTED, IndexInfo, KeyHistogram, Stretch
 from elasticscan.optimizer.binding import IndexCondition, Ranges, bind, covered
-from elasticscan.optimizer.estimates import index_rows, key_sets, rows_to_read, selectivity
+from elasticscan.optimizer.estimates import index_rows, key_sets, rows_to_read
 
 AUTO, NONE, DIRECT = "auto", "none", "direct"
 
@@ -38,7 +39,6 @@ ENTRY_FILTER = 1.0  # evaluating the remainder, for each entry
 SEEK = 8_000.0  # finding the ends of a range in a run
 FETCH_ROW = 43.0  # for each row and each needed column that the entries lack
 MOST_COUNTED = 64  # ranges times runs: up to so many, entries are counted instead of estimated
-RETURNED_ROW = 1.0  # for each returned row and column
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,6 @@ class Candidate:
         access: "direct" or the index's name.
         kind: "direct", "sorted" or "hash".
         rows_scanned: about how many rows or entries are looked at.
-        rows_returned: about how many of them meet the whole condition.
         condition: what decides which rows or entries are looked at; None means all.
         remainder: what is checked of each of them.
         covered: whether no rows have to be fetched beside the entries.
@@ -59,7 +58,6 @@ class Candidate:
     access: str
     kind: str
     rows_scanned: float
-    rows_returned: float
     cost: float
     condition: str | None
     remainder: str | None
@@ -86,7 +84,6 @@ def choose(
     schema: pa.Schema,
     primary_key: Sequence[str],
     needed_columns: Iterable[str],
-    statistics: Sequence[FragmentStatistics],
     stretches: Sequence[Stretch],
     indexes: Sequence[tuple[IndexInfo, Sequence[KeyHistogram]]],
     index: str = AUTO,
@@ -96,8 +93,7 @@ def choose(
 
     Args:
         needed_columns: the columns to return.
-        statistics: of every fragment that the scan will read.
-        stretches: the slots of these fragments, by which of them speak for a slot.
+        stretches: the slots of the fragments that the scan will read, with their statistics.
         indexes: each with the histograms of its runs.
         index: "auto", "none" for a direct scan, or the name of the index to take whatever it costs.
         count: counts the entries in some ranges of an index; asked where that costs little. Without
@@ -107,13 +103,12 @@ def choose(
     `InvalidOption` for one that is of no use for the condition.
     """
     key, needed = frozenset(primary_key), frozenset(needed_columns)
-    estimate = _Estimate(condition, schema, key, needed, statistics, stretches)
+    estimate = _Estimate(condition, schema, key, needed, stretches)
     bounds = [bind(info, condition, schema) for info, _ in indexes]
     counted = [
         _counted(info, bound, len(histograms), count)
         for (info, histograms), bound in zip(indexes, bounds, strict=True)
     ]
-    estimate.correct_returned(zip(bounds, counted, strict=True))
     ways: list[_Way] = [(estimate.direct(), None, None)]
     for (info, histograms), bound, entries in zip(indexes, bounds, counted, strict=True):
         ways.append((estimate.of_index(info, bound, histograms, entries), info, bound))
@@ -170,31 +165,13 @@ class _Estimate:
         schema: pa.Schema,
         primary_key: frozenset[str],
         needed: frozenset[str],
-        statistics: Sequence[FragmentStatistics],
         stretches: Sequence[Stretch],
     ) -> None:
-        self.primary_key, self.needed, self.statistics = primary_key, needed, statistics
+        self.primary_key, self.needed = primary_key, needed
         self.filter = None if condition is None else to_sql(condition)
         self.read = needed | (column_names(condition) if condition is not None else frozenset())
         self.keys = key_sets(condition, schema)
-        # No block that is skipped has a matching row, so there are at most as many as in the others.
         self.scanned = rows_to_read(stretches, self.keys)
-        rows = sum(fragment.rows for fragment in statistics)
-        self.returned = min(self.scanned, rows * selectivity(condition, schema, statistics))
-
-    def correct_returned(self, counted: Iterable[tuple[IndexCondition | None, float | None]]) -> None:
-        """Every row that is returned has an entry among those that any index would look at.
-
-        If nothing is left to check of these, they are the rows that are returned, but for entries of
-        versions that were replaced.
-        """
-        found = [(bound, entries) for bound, entries in counted if bound is not None and entries is not None]
-        exact = [entries for bound, entries in found if bound.remainder is None]
-        self.returned = min(exact or [self.returned, *(entries for _, entries in found)])
-
-    @property
-    def projection(self) -> float:
-        return self.returned * RETURNED_ROW * len(self.needed)
 
     def direct(self) -> Candidate:
         weight = DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if self.filter else 0.0)
@@ -202,8 +179,7 @@ class _Estimate:
             access=DIRECT,
             kind=DIRECT,
             rows_scanned=self.scanned,
-            rows_returned=self.returned,
-            cost=self.scanned * weight + self.projection,
+            cost=self.scanned * weight,
             condition=None,
             remainder=self.filter,
             covered=True,
@@ -223,7 +199,6 @@ class _Estimate:
                 access=index.name,
                 kind=index.kind,
                 rows_scanned=0.0,
-                rows_returned=self.returned,
                 cost=float("inf"),
                 condition=None,
                 remainder=self.filter,
@@ -232,7 +207,7 @@ class _Estimate:
                 reason=f"a hash index needs the values of all its columns ({', '.join(index.columns)})",
             )
         last = self.keys.get(index.columns[bound.bound - 1], EVERYTHING) if bound.bound else EVERYTHING
-        scanned = index_rows(bound, last, histograms, self.statistics) if counted is None else counted
+        scanned = index_rows(bound, last, histograms) if counted is None else counted
         needed = self.needed | bound.remainder_columns
         missing = needed - {*index.columns, *index.include} - self.primary_key
         weight = _WEIGHTS[index.kind] + FETCH_ROW * len(missing) + (ENTRY_FILTER if bound.remainder else 0.0)
@@ -242,8 +217,7 @@ class _Estimate:
             access=index.name,
             kind=index.kind,
             rows_scanned=scanned,
-            rows_returned=min(self.returned, scanned),
-            cost=scanned * weight + seeks + self.projection,
+            cost=scanned * weight + seeks,
             condition=bound.text or None,
             remainder=bound.remainder,
             covered=not missing,

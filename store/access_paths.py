@@ -90,7 +90,6 @@ def choose_access(
         table.schema,
         table.primary_key,
         columns,
-        list(known.fragments.values()),
         known.stretches,
         [(index, known.runs.get(index.id, [])) for index in indexes if index.ready],
         wish.index,

@@ -70,7 +70,7 @@ def test_explain_gives_the_candidates_as_a_data_frame(spark: SparkSession, index
     frame = loaded(spark, indexed, filter="id < 10", explain="true", index="by_id")
     assert frame.schema.simpleString() == (
         "struct<access:string,kind:string,condition:string,remainder:string,rows_scanned:bigint,"
-        "rows_returned:bigint,cost:double,chosen:boolean,reason:string>"
+        "cost:double,chosen:boolean,reason:string>"
     )
     assert [row.access for row in frame.where("chosen").collect()] == ["by_id"]
     assert frame.select("access", "kind").collect() == [

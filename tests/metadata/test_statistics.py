@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.value_keys import END, NULL, VALUES, encode_value, successor
+from elasticscan.base.value_keys import END, encode_value, successor
 from elasticscan.metadata import (
     KEY_BYTES,
     Block,
-    ColumnStatistics,
     FragmentStatistics,
     KeyHistogram,
     pack_histogram,
@@ -37,9 +36,8 @@ def histogram_of(values: list[int | None], steps: int = 16) -> KeyHistogram:
 
 def test_statistics_survive_packing() -> None:
     histogram = histogram_of([*range(50), None])
-    statistics = FragmentStatistics(
-        (30, 21), {"a": ColumnStatistics(histogram, (Block(key(0), key(30), 0), Block(key(30), key(50), 1)))}
-    )
+    blocks = (Block(key(0), key(30), 0), Block(key(30), key(50), 1))
+    statistics = FragmentStatistics((30, 21), {"a": blocks})
     assert unpack_histogram(pack_histogram(histogram)) == histogram
     assert unpack_statistics(pack_statistics(statistics)) == statistics
     assert statistics.rows == 51
@@ -90,18 +88,6 @@ def test_nothing_is_expected_of_no_rows() -> None:
     one = KeyHistogram(5, (1,), (key(1), key(1)))
     assert one.rows_equal(key(1), key(2)) == 5
     assert one.rows_between(key(1), key(2)) == 5
-
-
-def test_the_number_of_nulls_is_exact() -> None:
-    values: list[int | None] = [*range(900), *[None] * 100]
-    column = ColumnStatistics(histogram_of(values), (Block(key(0), key(900), 100),))
-    assert column.rows_between(b"", VALUES, True) == 100
-    assert column.rows_between(NULL, VALUES) == 100
-    assert column.rows_between(VALUES, END) == 900
-    assert column.rows_between(b"", END) == 1_000
-    assert column.rows_between(VALUES, key(450)) == pytest.approx(450, rel=0.05)
-    assert column.rows_between(key(7), key(8), True) == pytest.approx(1, rel=0.2)
-    assert column.rows_between(END, END) == 0
 
 
 @settings(deadline=None, max_examples=100)

@@ -48,7 +48,7 @@ class Range:
         self.asked.append((fragment.id, index))
         if fragment.id not in self._known:
             self._known[fragment.id] = statistics_of(self.shelf, fragment)
-        blocks = self._known[fragment.id].columns[self.column].blocks
+        blocks = self._known[fragment.id].columns[self.column]
         return any(self._meets(block) for block in (blocks if index is None else blocks[index : index + 1]))
 
     def _meets(self, block: Block) -> bool:

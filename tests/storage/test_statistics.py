@@ -1,11 +1,10 @@
-"""Statistics against plain Python: bounds hold for every value, samples stay small and tell the truth."""
+"""Statistics against plain Python: bounds hold for every value."""
 
 from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
@@ -31,7 +30,7 @@ from elasticscan.storage.fragment import (
     fragment_schema,
     write_fragment,
 )
-from elasticscan.storage.statistics import StatisticsCollector, extremes
+from elasticscan.storage.statistics import extremes
 from elasticscan.storage.view import Bounds
 from elasticscan.topology import SlotSet
 from tests.storage.versions import KEY_KINDS, ORIGIN, Shelf, Version, table_of
@@ -106,11 +105,9 @@ def keys_of(column: pa.Array) -> list[bytes]:
 
 
 def check_bounds(statistics: FragmentStatistics, name: str, batches: Sequence[pa.Array]) -> None:
-    """Blocks and histogram of a column hold for every value, and are as tight as they can be."""
+    """Blocks of a column hold for every value, and are as tight as they can be."""
     assert statistics.block_rows == tuple(len(batch) for batch in batches)
-    column = statistics.columns[name]
-    everything = sorted(key for batch in batches for key in keys_of(batch))
-    for block, batch in zip(column.blocks, batches, strict=True):
+    for block, batch in zip(statistics.columns[name], batches, strict=True):
         keys = sorted(key for key in keys_of(batch) if key != NULL)
         assert block.nulls == len(batch) - len(keys)
         if not keys:
@@ -120,14 +117,6 @@ def check_bounds(statistics: FragmentStatistics, name: str, batches: Sequence[pa
         assert block.low == keys[0][:KEY_BYTES]
         last = keys[-1]
         assert block.high == (last + b"\0" if len(last) <= KEY_BYTES else successor(last[:KEY_BYTES]))
-    histogram = column.histogram
-    assert histogram.rows == len(everything)
-    assert histogram.distinct == (len(set(everything)),)
-    assert all(low <= high for low, high in pairwise(histogram.bounds))
-    assert len(histogram.bounds) == min(len(everything), 65) or len(everything) == 1
-    assert all(len(bound) <= KEY_BYTES for bound in histogram.bounds)
-    assert histogram.bounds[0] == everything[0][:KEY_BYTES]
-    assert histogram.bounds[-1] >= everything[-1]
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
@@ -172,18 +161,16 @@ def test_texts_of_one_length_are_compared_by_words_to_the_same_end(data: st.Data
 def test_nan_is_the_highest_value_and_a_negative_zero_is_zero() -> None:
     nan = float("nan")
     _, statistics = written({"a": pa.array([1.0, nan, -1.0, None, nan, nan, -0.0, 0.0])})
-    mixed, nans = statistics.columns["a"].blocks
+    mixed, nans = statistics.columns["a"]
     zero, above = encode_value(pa.scalar(0.0)), encode_value(pa.scalar(nan))
     assert (mixed.low, mixed.high, mixed.nulls) == (encode_value(pa.scalar(-1.0)), above + b"\0", 1)
     assert (nans.low, nans.high) == (zero, above + b"\0")
-    assert statistics.columns["a"].histogram.distinct == (5,)
 
 
 def test_a_fragment_without_rows_has_columns_without_blocks() -> None:
     _, statistics = written({"a": pa.array([], pa.int64())})
     assert statistics.block_rows == ()
-    assert statistics.columns["a"].blocks == ()
-    assert statistics.columns["a"].histogram.bounds == ()
+    assert statistics.columns["a"] == ()
 
 
 def test_nested_and_system_columns_have_none() -> None:
@@ -198,10 +185,10 @@ def test_tombstones_count_as_nulls_and_widen_only_the_bounds_of_their_keys() -> 
     versions = [Version((n,), 1, None if n % 2 else f"v{n}", 0) for n in range(8)]
     statistics = statistics_of(shelf, versions)
     assert set(statistics.columns) == {"k", "v", "n"}
-    assert [block.nulls for block in statistics.columns["v"].blocks] == [2, 2]
-    assert [block.nulls for block in statistics.columns["k"].blocks] == [0, 0]
-    assert statistics.columns["k"].blocks[1].high == encode_value(pa.scalar(7)) + b"\0"
-    assert statistics.columns["v"].blocks[1].low == encode_value(pa.scalar("v4"))
+    assert [block.nulls for block in statistics.columns["v"]] == [2, 2]
+    assert [block.nulls for block in statistics.columns["k"]] == [0, 0]
+    assert statistics.columns["k"][1].high == encode_value(pa.scalar(7)) + b"\0"
+    assert statistics.columns["v"][1].low == encode_value(pa.scalar("v4"))
 
 
 def statistics_of(shelf: Shelf, versions: Sequence[Version]) -> FragmentStatistics:
@@ -226,100 +213,6 @@ def test_a_copy_has_statistics_of_the_rows_that_it_keeps() -> None:
     check_bounds(statistics, "v", texts)
 
 
-# ------------------------------------------------------------------------------------ histograms
-
-MANY = 60_000
-
-
-def collected(column: pa.Array, batch_rows: int = 10_000) -> FragmentStatistics:
-    rows = pa.RecordBatch.from_arrays([column], names=["a"])
-    collector = StatisticsCollector([rows.schema.field("a")])
-    for batch in cut(rows, batch_rows):
-        collector.add(batch)
-    return collector.finish()
-
-
-def cut(rows: pa.RecordBatch, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    return (rows.slice(start, batch_rows) for start in range(0, rows.num_rows, batch_rows))
-
-
-def half_constant(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.where(numbers % 2 == 0, -1, numbers)
-
-
-@pytest.mark.parametrize(
-    ("make", "distinct", "tolerance"),
-    [
-        pytest.param(lambda n: n, MANY, 0.0, id="unique"),
-        pytest.param(lambda n: n * 0, 1, 0.0, id="constant"),
-        pytest.param(lambda n: n % 2, 2, 0.0, id="two in turn"),
-        pytest.param(lambda n: n * 7_919 % 1_000, 1_000, 0.1, id="a thousand"),
-        pytest.param(lambda n: n // 3, MANY // 3, 0.25, id="three each, side by side"),
-        pytest.param(lambda n: n % (MANY // 3), MANY // 3, 0.25, id="three each, far apart"),
-        pytest.param(half_constant, MANY // 2 + 1, 0.25, id="half constant, half unique"),
-    ],
-)
-def test_distinct_values_are_estimated_from_the_sample(make: Any, distinct: int, tolerance: float) -> None:
-    histogram = collected(pa.array(make(np.arange(MANY)))).columns["a"].histogram
-    assert histogram.rows == MANY
-    assert abs(histogram.distinct[0] - distinct) <= tolerance * distinct
-
-
-def test_bounds_cut_the_rows_into_about_equally_many() -> None:
-    numbers = np.random.default_rng(3).permutation(MANY)
-    bounds = collected(pa.array(numbers)).columns["a"].histogram.bounds
-    assert len(bounds) == 65
-    assert bounds[0] == encode_value(pa.scalar(0)), "the ends are exact, whatever was sampled"
-    assert bounds[-1] == encode_value(pa.scalar(MANY - 1))
-    places = np.array([int.from_bytes(bound[1:], "big") - (1 << 63) for bound in bounds])
-    assert np.abs(places - np.linspace(0, MANY, 65)).max() < 0.04 * MANY
-
-
-def test_nulls_are_the_lowest_keys_of_a_histogram() -> None:
-    column = pa.array(np.arange(MANY), mask=np.arange(MANY) % 4 == 0)
-    histogram = collected(column).columns["a"].histogram
-    assert 12 <= sum(bound == NULL for bound in histogram.bounds) <= 21
-    assert collected(pa.nulls(MANY, pa.int64())).columns["a"].histogram.distinct == (1,)
-
-
-def test_a_rhythm_in_the_rows_does_not_deceive_the_sample() -> None:
-    for period in (2, 4, 8, 64, 1_000):
-        bounds = collected(pa.array(np.arange(MANY) % period == 0)).columns["a"].histogram.bounds
-        share = sum(bound == encode_value(pa.scalar(True)) for bound in bounds) / 65
-        assert abs(share - 1 / period) < 0.06
-
-
-def test_the_same_rows_give_the_same_statistics() -> None:
-    column = pa.array(np.random.default_rng(5).integers(0, 50_000, MANY))
-    assert collected(column) == collected(column)
-
-
-@pytest.mark.parametrize("batch_rows", [1, 3, 4_096, 4_097, 9_000, MANY])
-def test_a_sample_is_small_and_even_however_the_rows_are_cut(batch_rows: int) -> None:
-    count = 9_000 if batch_rows < 10 else MANY
-    sample = statistics_module._Sample(["a"])
-    for batch in cut(pa.RecordBatch.from_arrays([pa.array(np.arange(count))], names=["a"]), batch_rows):
-        sample.add(batch)
-        assert sum(rows.num_rows for rows in sample._rows) <= 3 * statistics_module.SAMPLE_ROWS
-    numbers = sample.columns()["a"].to_numpy()
-    assert len(numbers) == len(set(numbers.tolist())) == statistics_module.SAMPLE_ROWS
-    per_tenth = np.histogram(numbers, 10, (0, count))[0]
-    assert per_tenth.min() > 0.75 * len(numbers) / 10, "early rows are as likely as late ones"
-    assert per_tenth.max() < 1.25 * len(numbers) / 10
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_binary(), pa.binary(50_000)], ids=str)
-def test_long_texts_do_not_make_the_sample_large(kind: pa.DataType) -> None:
-    column = pa.array([str(n).rjust(6, "0") + "x" * 49_994 for n in range(100)], pa.string())
-    column = column.cast(pa.binary()).cast(kind)
-    sample = statistics_module._Sample(["a"])
-    sample.add(pa.RecordBatch.from_arrays([column], names=["a"]))
-    assert sum(rows.nbytes for rows in sample._rows) < 100 * 300
-    histogram = collected(column).columns["a"].histogram
-    assert histogram.distinct == (100,)
-    assert all(len(bound) <= KEY_BYTES for bound in histogram.bounds)
-
-
 def test_statistics_are_small_however_long_the_values_are() -> None:
     day = datetime.datetime(2024, 1, 1)  # noqa: DTZ001
     columns = {
@@ -330,4 +223,4 @@ def test_statistics_are_small_however_long_the_values_are() -> None:
         patch.setattr(fragment_module, "BATCH_ROWS", 500)
         staged, statistics = written(columns)
     assert len(statistics.block_rows) == 2
-    assert len(staged.statistics) < 2 * 65 * (KEY_BYTES + 3) + 1_000
+    assert len(staged.statistics) < 4 * 2 * (KEY_BYTES + 3)
