@@ -29,7 +29,7 @@ help:  ## say what the targets do
 venv: $(VENV)/installed  ## create .venv with the pinned packages and elasticscan itself
 
 demo: java $(VENV)/installed  ## scan a store while its tablets move, with Spark
-	$(BIN)/elasticscan demo
+	$(BIN)/python examples/demo.py
 
 test: java $(VENV)/installed  ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -50,7 +50,7 @@ versions:  ## try Python 3.11 to 3.13, each with the lowest and the newest packa
 clean:  ## remove everything that the other targets made
 	rm -rf $(VENV) .venv-lock .venv-versions build dist elasticscan.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.import_linter_cache .hypothesis spark-warehouse metastore_db derby.log
-	find $(PACKAGES) tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find $(PACKAGES) examples tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------- how it is built
 
@@ -85,7 +85,7 @@ lock:  ## pin the newest allowed packages again in requirements.txt
 	.venv-lock/bin/python -m pip install --quiet pip-tools
 	.venv-lock/bin/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-		--no-emit-options --extra cli --extra demo --extra dev --extra spark \
+		--no-emit-options --extra cli --extra dev --extra spark \
 		--output-file .venv-lock/requirements.txt pyproject.toml
 	{ sed -n '/^#/!q;p' requirements.txt; grep -v -e '^#' -e '^$$' .venv-lock/requirements.txt; } > .venv-lock/new
 	mv .venv-lock/new requirements.txt

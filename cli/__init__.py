@@ -9,7 +9,7 @@ What it promises:
   stderr (as a JSON object with `--json`), and the exit code says who has to act:
 
       0  done
-      1  something nobody foresaw, with its traceback; or a demo that failed
+      1  something nobody foresaw, with its traceback
       2  mend the call                           (`UsageError`, and options that do not parse)
       3  the same call may succeed later         (`TryAgain`)
       4  start a new scan                        (`StartAgain`)
@@ -38,8 +38,6 @@ How it is cut:
     changes.py    expand, contract, move, split, join, history
     upkeep.py     compact, gc, verify
     sealing.py    rotate-secret
-    demo.py       `elasticscan demo`: a Spark scan beside a plain one while tablets move;
-                  demo_flights, demo_mover, demo_plain, demo_spark, demo_accounts, demo_view
 
 `typer` and `rich` are optional (`pip install 'elasticscan[cli]'`): whoever only reads from Spark
 needs neither. So nothing here is imported before `main` runs, and `main` says what is missing.

@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.cli import (
     columns,
-    demo,
     explaining,
     indexes,
     loading,
@@ -69,7 +68,6 @@ def _options(
     """Options of all commands."""
 
 
-app.command("demo", rich_help_panel="Start here")(demo.demo)
 app.command("create", rich_help_panel=STORE)(stores.create)
 app.command("status", rich_help_panel=STORE)(stores.status)
 app.command("tables", rich_help_panel=STORE)(stores.tables)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -24,16 +24,12 @@ def colours(shards: Sequence[str]) -> dict[str, str]:
     return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(shards)}
 
 
-def blocks(
-    tablets: Sequence[Mapping[str, Any]],
-    colour_of: Callable[[Mapping[str, Any]], str],
-    leaving: Mapping[int, str],
-) -> Text:
+def blocks(tablets: Sequence[Mapping[str, Any]], colour: str, leaving: Mapping[int, str]) -> Text:
     """One block a tablet; a tablet on its way is an arrow in the colour of where it goes."""
     text = Text(overflow="fold")
     for tablet in tablets[:MOST_BLOCKS]:
         goes = leaving.get(tablet["id"])
-        text.append(LEAVING if goes else BLOCK, style=f"bold {goes}" if goes else colour_of(tablet))
+        text.append(LEAVING if goes else BLOCK, style=f"bold {goes}" if goes else colour)
     if len(tablets) > MOST_BLOCKS:
         text.append(f" and {len(tablets) - MOST_BLOCKS:,} more", style="dim")
     return text
@@ -65,21 +61,9 @@ def picture(uri: str, status: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def shard_lines(
-    status: Mapping[str, Any],
-    colour: Mapping[str, str] | None = None,
-    home: Mapping[int, str] | None = None,
-) -> Table:
-    """The shards with their tablets.
-
-    Args:
-        status: `shards`, `tablets` and `moves` as in `Store.status()`; shards without `bytes` are
-            drawn without a size.
-        colour: colours of shards by name, for a picture that outlives some of them.
-        home: colours of tablets by id, for a picture that shows where each came from; by default
-            a tablet has the colour of the shard that it is at.
-    """
-    colour = colour or colours([shard["name"] for shard in status["shards"]])
+def shard_lines(status: Mapping[str, Any]) -> Table:
+    """The shards with their tablets."""
+    colour = colours([shard["name"] for shard in status["shards"]])
     leaving = {move["tablet"]: colour.get(move["to"], "white") for move in status["moves"]}
     lines = Table.grid(padding=(0, 2))
     for shard in status["shards"]:
@@ -91,8 +75,8 @@ def shard_lines(
         lines.add_row(
             label,
             Text(f"{len(here):>4} tablets", style="dim"),
-            Text(f"{size(shard['bytes']):>9}" if "bytes" in shard else "", style="dim"),
-            blocks(here, lambda tablet: (home or {}).get(tablet["id"], colour[tablet["shard"]]), leaving),
+            Text(f"{size(shard['bytes']):>9}", style="dim"),
+            blocks(here, colour[name], leaving),
         )
     return lines
 

