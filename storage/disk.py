@@ -184,10 +184,6 @@ class LocalDisk:
             raise _no_root(str(self.root))
 
 
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 def _give(handle: int, root: os.stat_result, mask: int) -> None:
     """Give a file the mode of its root and, where this user may, the owner: root acts for whoever that is."""
     if os.geteuid() == 0:

@@ -31,10 +31,10 @@ This layer supplies the words for them; each is kept by another:
     after it and after a grace period. `Placement.changed_since` is how a reader notices.
 
 Changes of a placement (`move_tablet`, `split_tablet`, `join_tablets`) check what they require and
-return the next placement. Plans (`plan_balance`, `plan_expand`, `plan_contract`) leave shards with
-equally many tablets, give or take one, by the fewest moves that can do so. The phases of a
-move are a table (`TRANSITIONS`); in each, exactly one shard serves the tablet, and a move whose
-owner died before the target served is undone.
+return the next placement. A plan (`plan_balance`) leaves shards with equally many tablets, give or
+take one, by the fewest moves that can do so. The phases of a move are a table (`TRANSITIONS`); in
+each, exactly one shard serves the tablet, and a move whose owner died before the target served is
+undone.
 
 Left out: who may change what (the catalog serializes), copying (the store), and balancing by bytes
 or load: a tablet counts as a tablet, and one that has grown too large is split.
@@ -52,8 +52,6 @@ from elasticscan.topology.planner import (
     join_tablets,
     move_tablet,
     plan_balance,
-    plan_contract,
-    plan_expand,
     split_tablet,
 )
 from elasticscan.topology.slots import Range, SlotSet
@@ -76,8 +74,6 @@ __all__ = [
     "join_tablets",
     "move_tablet",
     "plan_balance",
-    "plan_contract",
-    "plan_expand",
     "serving_side",
     "split_tablet",
 ]

@@ -11,13 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from elasticscan.base.errors import (
-    InvalidOption,
-    InvalidTopologyChange,
-    ShardNotFound,
-    TabletNotFound,
-    WriteConflict,
-)
+from elasticscan.base.errors import InvalidOption, InvalidTopologyChange, TabletNotFound, WriteConflict
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.topology.values import Placement, Tablet
 
@@ -90,40 +84,6 @@ def plan_balance(placement: Placement, shards: Sequence[int]) -> tuple[MovePlan,
             leaving.append(tablet)
     room = [shard for shard in sorted(shards) for _ in range(share[shard] - kept[shard])]
     return tuple(MovePlan(t.id, t.shard, target) for t, target in zip(leaving, room, strict=True))
-
-
-def plan_expand(placement: Placement, active: Sequence[int], new: Sequence[int]) -> tuple[MovePlan, ...]:
-    """The fewest moves that give the `new` shards their share.
-
-    Raises:
-        InvalidTopologyChange: no new shard, or one that is active already.
-    """
-    known = sorted(set(new) & set(active))
-    if not new or known:
-        what = f"shards {known} are active already" if known else "no shard to add"
-        mend = "expand with shards that the store does not use yet"
-        raise InvalidTopologyChange(f"{what}: {mend}", shards=tuple(new))
-    return plan_balance(placement, [*active, *new])
-
-
-def plan_contract(placement: Placement, active: Sequence[int], leaving: int) -> tuple[MovePlan, ...]:
-    """The fewest moves that empty the `leaving` shard and keep the others balanced.
-
-    A shard that is no longer active but still holds tablets (an earlier contraction stopped half-way)
-    may be named again; so may one that holds nothing.
-
-    Raises:
-        ShardNotFound: the shard is neither active nor does it hold a tablet.
-        InvalidTopologyChange: it is the last one.
-    """
-    if leaving not in active and leaving not in placement.shards:
-        raise ShardNotFound(f"no shard {leaving}: active are {sorted(active)}", shard=leaving)
-    remaining = [shard for shard in active if shard != leaving]
-    if not remaining:
-        raise InvalidTopologyChange(
-            f"shard {leaving} is the last one and its tablets have nowhere to go: expand first", shard=leaving
-        )
-    return plan_balance(placement, remaining)
 
 
 def move_tablet(placement: Placement, tablet_id: int, target: int, expected_epoch: int) -> Placement:

@@ -7,7 +7,8 @@ from threading import Thread
 
 import pytest
 
-from elasticscan.base.clock import Clock, ManualClock, SystemClock
+from elasticscan.base.clock import Clock, SystemClock
+from tests.base.manual_clock import ManualClock
 
 
 def test_the_system_clock_counts_seconds_since_the_epoch_in_utc() -> None:

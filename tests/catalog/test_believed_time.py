@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.limits import CLAIM_SECONDS, TRUSTED_JUMP_SECONDS
 from elasticscan.catalog import Catalog, NewStore
 from elasticscan.catalog.believed_time import Belief, Times, look, next_commit_time
 from elasticscan.metadata import TableInfo
 from elasticscan.topology import initial_placement
+from tests.base.manual_clock import ManualClock
 
 DAY, HOUR = 86_400.0, 3_600.0
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import text
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import (
     AlreadyExists,
     CatalogUnavailable,
@@ -34,6 +33,7 @@ from elasticscan.catalog import Catalog, NewStore, Tx
 from elasticscan.catalog import engine as engine_module
 from elasticscan.metadata import TableInfo
 from elasticscan.topology import initial_placement
+from tests.base.manual_clock import ManualClock
 
 CLOCK = ManualClock(1_000.0)
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import (
     AlreadyExists,
     InvalidTopologyChange,
@@ -46,6 +45,7 @@ from elasticscan.topology import (
     move_tablet,
     split_tablet,
 )
+from tests.base.manual_clock import ManualClock
 
 SLOTS = 16
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("Ä b", pa.list_(pa.string()))])

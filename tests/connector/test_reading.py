@@ -13,7 +13,6 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import (
     ColumnNotFound,
     ContinuationKeyError,
@@ -35,6 +34,7 @@ from elasticscan.connector.reading import ElasticScanReader, ScanPartition
 from elasticscan.connector.splits import BASE, VIRTUAL
 from elasticscan.store import Store, mover, owners
 from elasticscan.topology import MovePlan
+from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("v", pa.float64())])
 

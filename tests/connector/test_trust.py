@@ -12,7 +12,6 @@ import pytest
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import (
     ContinuationKeyError,
     ContinuationKeyExpired,
@@ -26,6 +25,7 @@ from elasticscan.connector import open_stores as access
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.store import Store
+from tests.base.manual_clock import ManualClock
 
 SECRET = "hunter2"
 

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import (
     DiskFull,
     FragmentDamaged,
@@ -43,6 +42,7 @@ from elasticscan.storage.fragment import (
 from elasticscan.storage.sealed_file import digest_of, read_manifest, verify_file
 from elasticscan.store import Store
 from elasticscan.topology import SlotSet
+from tests.base.manual_clock import ManualClock
 from tests.storage.faulty_disk import Crashed, FaultyDisk
 from tests.storage.versions import ORIGIN
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import StoreDamaged, TryAgain
 from elasticscan.store import Store
+from tests.base.manual_clock import ManualClock
 from tests.store.catalog_line import Line
 
 DAY = 86_400.0

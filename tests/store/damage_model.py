@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import Store
+from tests.base.manual_clock import ManualClock
 
 Key = tuple[Any, ...]
 Row = tuple[Any, ...]

@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import (
     CatalogOutdated,
     CatalogUnavailable,
@@ -32,6 +31,7 @@ from elasticscan.catalog import engine as catalog_engine
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import Action, Store, publish, stage
 from elasticscan.store.roots import MARK, MARKER, read_mark
+from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 ROWS = 400

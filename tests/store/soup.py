@@ -29,7 +29,6 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import event
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import InvalidTopologyChange, ScanInUse, SnapshotExpired, TryAgain
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.protocol import PageRequest, PageRows
@@ -39,6 +38,7 @@ from elasticscan.store.mover import Mover
 from elasticscan.store.owners import machine, new_owner
 from elasticscan.store.shards import LocalShards
 from elasticscan.topology import MovePlan, Tablet
+from tests.base.manual_clock import ManualClock
 
 Key = tuple[Any, ...]
 Row = tuple[Any, ...]

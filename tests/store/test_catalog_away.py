@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import CatalogUnavailable, CommitUnknown, TryAgain
 from elasticscan.store import Store, owners
+from tests.base.manual_clock import ManualClock
 from tests.store.catalog_line import Line
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())])

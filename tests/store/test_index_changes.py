@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 from elasticscan import storage
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import (
     AlreadyExists,
     DiskFull,
@@ -29,6 +28,7 @@ from elasticscan.base.errors import (
 from elasticscan.metadata import IndexInfo
 from elasticscan.storage import build_runs, open_disk
 from elasticscan.store import Scan, Store, indexing, shards, writer
+from tests.base.manual_clock import ManualClock
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.soup import START
 from tests.store.test_scenarios import while_reading

@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import ContinuationKeyError, ContinuationKeyExpired, KeyTooLong
 from elasticscan.base.limits import CLAIM_SECONDS, KEY_SECONDS, MAX_KEY_BYTES, SECRETS_SECONDS
 from elasticscan.catalog import SecretTx
 from elasticscan.protocol import keys
 from elasticscan.store import Store
 from elasticscan.store.sealing import StoreSealer
+from tests.base.manual_clock import ManualClock
 
 START = 1_000_000.0
 YEAR = 365 * 86_400.0

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import SnapshotExpired
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.store import Store
+from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 HOUR = 3_600.0

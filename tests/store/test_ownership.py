@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.value_keys import END
 from elasticscan.protocol import Cursor, IndexOrder, PageRequest
 from elasticscan.store import Scan, Store
 from elasticscan.store.shards import LocalShards
 from elasticscan.topology import SlotSet
+from tests.base.manual_clock import ManualClock
 from tests.store.soup import START, fast_store
 from tests.store.test_scenarios import tablets_at, while_reading
 

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import ReadOnlyStore, SnapshotExpired
 from elasticscan.catalog import Catalog
 from elasticscan.store import Store
+from tests.base.manual_clock import ManualClock
 from tests.store.other_user import NOBODY, WRITES, OtherUser, Steps
 
 IDS = list(range(200))

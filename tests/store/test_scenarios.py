@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.clock import ManualClock
 from elasticscan.base.errors import (
     CatalogUnavailable,
     ContinuationKeyError,
@@ -30,6 +29,7 @@ from elasticscan.store.mover import Mover
 from elasticscan.store.owners import new_owner
 from elasticscan.store.shards import LocalShards
 from elasticscan.topology import MovePlan, SlotSet
+from tests.base.manual_clock import ManualClock
 from tests.store.soup import DEAD_OWNER, POINTS, MoverStoppedError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
