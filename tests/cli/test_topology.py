@@ -110,7 +110,9 @@ def test_small_fragments_are_merged_and_their_files_removed(shell: Shell, uri: s
     planned = shell.json("gc", uri, "--grace", "0s", "--dry-run")
     assert planned["files_removed"] == len(planned["decisions"]) > 0
     told = shell.ok("gc", uri, "--grace", "0s", "--dry-run")
-    assert all(each["path"] in told and each["reason"] in told for each in planned["decisions"])
+    for decision in planned["decisions"]:
+        assert decision["path"] in told
+        assert decision["reason"].partition(", since")[0] in told  # the seconds since may be more by now
     assert f"{planned['files_removed']} files to remove" in told
     assert shell.json("gc", uri, "--grace", "0s")["files_removed"] == planned["files_removed"]
     assert "0 files removed" in shell.ok("gc", uri)

@@ -13,6 +13,7 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from elasticscan.base.errors import (
+    CatalogOutdated,
     ContinuationKeyError,
     ContinuationKeyExpired,
     ElasticScanError,
@@ -26,6 +27,7 @@ from elasticscan.connector.options import parse_options
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
+from tests.store.root_scenarios import older_catalog
 
 SECRET = "hunter2"
 
@@ -67,6 +69,33 @@ def test_a_task_reads_without_the_variable_that_named_the_store(
     assert [ids(*read) for read in reads] == [list(range(120)), list(range(120))]
     with pytest.raises(InvalidOption, match="TRIPS"):
         planned("env:TRIPS")
+
+
+def test_plans_and_tasks_notice_that_the_catalog_was_put_back_to_an_older_copy(store: Store) -> None:
+    """Whoever takes the newest commit for the answer; a snapshot that is named is read as ever."""
+    uri, tasks = store.uri, []
+
+    def work() -> None:
+        store.write("t", pa.table({"id": range(120, 140)}))
+        tasks.extend([planned(uri), planned(uri, **FEED)])
+        assert [ids(*task) for task in tasks] == [list(range(140)), list(range(140))]
+        for opened in access._open.values():
+            opened.close()
+        access._open.clear()  # as in another process, later
+
+    with older_catalog(store, work):
+        for options in ({}, FEED, {"timestampAsOf": "2100-01-01T00:00:00Z"}):
+            with pytest.raises(CatalogOutdated, match="elasticscan adopt"):
+                planned(uri, **options)
+        assert ids(*planned(uri, versionAsOf="3")) == list(range(120))
+        for task in tasks:
+            with pytest.raises(ElasticScanError):
+                ids(*task)
+        options = parse_options({"store": uri, "table": "t"})
+        stream = ElasticScanStreamReader(options, ElasticScanSource({"store": uri, "table": "t"}).schema())
+        for look in (stream.initialOffset, stream.prepareForTriggerAvailableNow):
+            with pytest.raises(CatalogOutdated):
+                look()
 
 
 def test_options_name_the_variable_and_not_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
