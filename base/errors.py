@@ -25,7 +25,7 @@
     │   ├── AlreadyExists           ES_ALREADY_EXISTS
     │   ├── ReadOnlyStore           ES_READ_ONLY             opened so, or its catalog cannot be written
     │   ├── InvalidTopologyChange   ES_INVALID_TOPOLOGY_CHANGE
-    │   └── UnsafeFork              ES_UNSAFE_FORK           a process forked amid its parent's transaction
+    │   └── UnsafeFork              ES_UNSAFE_FORK           a child amid a transaction or write of its parent
     ├── TryAgain                    the same call may succeed later
     │   ├── CatalogUnavailable      ES_CATALOG_UNAVAILABLE
     │   ├── CommitUnknown           ES_COMMIT_UNKNOWN        done or not: look before you repeat
@@ -50,6 +50,7 @@
         ├── GarbageRefused          ES_GARBAGE_REFUSED       too much at once
         ├── DiskFull                ES_DISK_FULL
         ├── FragmentDamaged         ES_FRAGMENT_DAMAGED
+        │   └── FragmentMissing     the same             its file is gone
         └── CoverageBroken          ES_COVERAGE_BROKEN
 
 The text of an error begins with its code in brackets because Spark keeps only the text of an
@@ -62,6 +63,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from elasticscan.base.redaction import redact, redacted
+
+# What to do about a catalog or a file that is damaged or gone.
+RESTORE = "restore it from a backup, or make a new store of what is left with `elasticscan repair OLD NEW`"
 
 
 class ElasticScanError(Exception):
@@ -287,6 +291,10 @@ class DiskFull(OperatorNeeded):
 
 class FragmentDamaged(OperatorNeeded):
     code = "ES_FRAGMENT_DAMAGED"
+
+
+class FragmentMissing(FragmentDamaged):
+    """The file is gone, so whoever staged it, or read it for longer than a grace period, may try again."""
 
 
 class CoverageBroken(OperatorNeeded):

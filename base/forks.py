@@ -4,7 +4,8 @@ A forked child has one thread, that of the fork, and the memory of all: a lock t
 held stays shut in it for ever. So locks that are held for a moment are made anew in the child
 (`ChildSafeLock`), and work whose inner state nobody but its library can make anew is waited for
 before a fork (`ForkGate`): a gate lets work in, a fork shuts it, waits until nobody is inside, and
-opens it again on both sides.
+opens it again on both sides. Work that calls a user's code, which may fork, remembers whose it is
+(`Birthplace`), so that the child neither finishes nor cleans up what its parent goes on with.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from contextlib import contextmanager
 from threading import Condition, Lock, get_ident
 from time import monotonic
 from weakref import WeakSet
+
+from elasticscan.base.errors import UnsafeFork
 
 
 class ChildSafeLock:
@@ -43,6 +46,26 @@ def _renew_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_locks)
+
+
+class Birthplace:
+    """The process that began something."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        return os.getpid() == self._process
+
+    def check(self) -> None:
+        """Raises `UnsafeFork` in a child that was forked amid it."""
+        if not self.is_here:
+            raise UnsafeFork(
+                "this process was forked amid a write of its parent, which alone goes on with it; nothing "
+                "was written here: write in the child by a call of its own",
+                process=os.getpid(),
+            )
 
 
 class ForkGate:

@@ -26,6 +26,7 @@ from sqlalchemy.exc import (
 )
 
 from elasticscan.base.errors import (
+    RESTORE,
     CatalogUnavailable,
     CommitUnknown,
     DiskFull,
@@ -51,7 +52,6 @@ _NO_SENSE = (
     "no such collation",
     "too big",
 )
-RESTORE = "restore it from a backup, or make a new store from the files with `elasticscan repair OLD NEW`"
 _FULL = ("is full", "no space left")
 _NOT_DONE = ("locked", "busy")  # said by a commit that was refused
 _READ_ONLY_STATES = ("42501", "25006")  # PostgreSQL: insufficient_privilege, read_only_sql_transaction

@@ -11,7 +11,6 @@ from elasticscan.base.errors import (
     InvalidTopologyChange,
     ShardNotFound,
     SnapshotNotFound,
-    StoreDamaged,
     TabletNotFound,
 )
 from elasticscan.catalog.failures import damaged, decoding
@@ -99,11 +98,7 @@ class PlacementTx(StateTx):
                     break
                 at = row.slot_end
         if at != slots:
-            raise StoreDamaged(
-                f"the tablets in the catalog do not hold slot {at} of {slots} exactly once; "
-                "restore the catalog from a backup",
-                slot=at,
-            )
+            raise damaged(f"its tablets do not hold slot {at} of {slots} exactly once")
         return Placement(tuple(Tablet(r.id, r.slot_start, r.slot_end, r.shard_id, r.epoch) for r in rows))
 
     def tablet(self, tablet_id: int) -> Tablet:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 
-from elasticscan.base.errors import InvalidOption, StoreDamaged
+from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import KEY_SECONDS, SECRETS_SECONDS
-from elasticscan.catalog.failures import decoding
+from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.home import Home
 from elasticscan.catalog.placement import PlacementTx
 from elasticscan.catalog.tables import seal_keys, tables
@@ -92,5 +92,5 @@ class SecretTx(PlacementTx):
                 if len(secret) != SECRET_BYTES or not 0 <= number <= MAX_SECRET:
                     raise ValueError(f"key {number} has {len(secret)} bytes instead of {SECRET_BYTES}")
         if not found:
-            raise StoreDamaged(f"the catalog holds no secret for {purpose}; restore it from a backup")
+            raise damaged(f"it holds no secret for {purpose}")
         return found

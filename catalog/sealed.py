@@ -42,7 +42,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import NULLTYPE
 
-from elasticscan.base.errors import StoreDamaged
+from elasticscan.base.errors import RESTORE, StoreDamaged
 from elasticscan.catalog.failures import decoding
 from elasticscan.catalog.tables import Grouping, group_digests, metadata
 
@@ -387,6 +387,6 @@ def _altered(form: _Form, row: Any) -> StoreDamaged:
 def _not_whole(what: str, **fields: Any) -> StoreDamaged:
     return StoreDamaged(
         f"the catalog is damaged: {what}. Nothing of it was used; `elasticscan verify` looks at all of it; "
-        "restore the catalog from a backup",
+        + RESTORE,
         **fields,
     )

@@ -165,6 +165,6 @@ class StateTx:
 
 def _check_info(info: StoreInfo) -> None:
     if not 1 <= info.slots <= MAX_SLOTS:
-        raise StoreDamaged(f"{info.slots!r} is no number of slots; restore the catalog from a backup")
+        raise damaged(f"{info.slots!r} is no number of slots")
     if info.hash not in HASHES:
-        raise StoreDamaged(f"there is no hash {info.hash!r}; restore the catalog from a backup")
+        raise damaged(f"there is no hash {info.hash!r}")

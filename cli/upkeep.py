@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from elasticscan.base.errors import RESTORE
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
 from elasticscan.cli.options import Json, Uri, seconds_of
 from elasticscan.cli.output import console, print_json, say
@@ -102,7 +103,7 @@ def adopt(uri: Uri, json: Json = False) -> None:
     for shard, path in found.missing:
         back = "`gc` puts it back from the trash"
         if (shard, path) not in found.in_trash:
-            back = "restore it from a backup, or run `elasticscan repair OLD NEW`"
+            back = RESTORE
         say(escape(f"The catalog refers to {path} of shard {shard}, which is gone; {back}."))
 
 

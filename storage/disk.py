@@ -17,8 +17,15 @@ from weakref import ref
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from elasticscan.base.errors import FragmentDamaged, ShardUnavailable
-from elasticscan.storage.disk_errors import disk_error
+from elasticscan.base.errors import RESTORE, FragmentDamaged
+from elasticscan.base.forks import Birthplace
+from elasticscan.storage.disk_errors import (
+    cut_file,
+    disk_error,
+    missing_file,
+    missing_root,
+    out_of_memory,
+)
 
 # Most files that a process keeps open to read from; others are opened again when they are read.
 OPEN_FILES = 64
@@ -73,25 +80,6 @@ def open_disk(root: str) -> Disk:
     return LocalDisk(root)
 
 
-def _gone(path: str) -> FragmentDamaged:
-    return FragmentDamaged(
-        f"{path} is missing although the catalog refers to it; restore the shard's directory from a backup",
-        path=path,
-    )
-
-
-def _cut(path: str, offset: int, length: int) -> FragmentDamaged:
-    return FragmentDamaged(
-        f"{path} ends before byte {offset + length:,}: it was cut; restore it from a backup", path=path
-    )
-
-
-def _no_root(root: str, why: object = "it does not exist") -> ShardUnavailable:
-    return ShardUnavailable(
-        f"the shard's storage {root} cannot be used: {why}; mount or restore it and try again", root=root
-    )
-
-
 class LocalDisk:
     """A directory. Files are written under a temporary name, flushed, renamed.
 
@@ -105,6 +93,7 @@ class LocalDisk:
     def create(self, path: str) -> Iterator[BinaryIO]:
         target = self.root / path
         unfinished = target.with_name(target.name + ".unfinished")
+        birthplace = Birthplace()
         self._check_root()
         try:
             root = self.root.stat()
@@ -114,13 +103,17 @@ class LocalDisk:
             ) as file:
                 _give(file.fileno(), root, 0o666)
                 yield file
+                birthplace.check()
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(unfinished, target)
             _flush_directory(target.parent)
         except BaseException as error:
-            with suppress(OSError):
-                unfinished.unlink()
+            if birthplace.is_here:
+                with suppress(OSError):
+                    unfinished.unlink()
+            if isinstance(error, MemoryError):
+                raise out_of_memory(str(target)) from error
             if isinstance(error, OSError):
                 raise disk_error(error, str(self.root), path, writing=True) from error
             raise
@@ -130,12 +123,12 @@ class LocalDisk:
             return LocalFile(self.root / path)
         except FileNotFoundError as error:
             self._check_root()
-            raise _gone(str(self.root / path)) from error
+            raise missing_file(str(self.root / path)) from error
         except OSError as error:  # no permission, too many open files, a root that is no directory
             raise disk_error(error, str(self.root), path, writing=False) from error
         except ValueError as error:
             raise FragmentDamaged(
-                f"{self.root / path} cannot be opened: {error}; restore it from a backup", path=path
+                f"{self.root / path} cannot be opened: {error}; {RESTORE}", path=path
             ) from error
 
     def delete(self, path: str) -> None:
@@ -158,12 +151,17 @@ class LocalDisk:
         try:
             handle = os.open(self.root / path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
-                if not os.fstat(handle).st_size:
+                state = os.fstat(handle)
+                if not state.st_size:
                     _give(handle, self.root.stat(), 0o666)
-                os.pwrite(handle, content, 0)  # in one piece, so that a reader sees the old or the new one
-                os.ftruncate(handle, len(content))
+                if state.st_nlink == 1:
+                    os.pwrite(handle, content, 0)  # in one piece: a reader sees the old or the new one
+                    os.ftruncate(handle, len(content))
             finally:
                 os.close(handle)
+            if state.st_nlink > 1:  # a copy of the root by hard links has it too, and keeps the old one
+                with self.create(path) as file:
+                    file.write(content)
         except OSError as error:
             raise disk_error(error, str(self.root), path, writing=True) from error
 
@@ -181,7 +179,7 @@ class LocalDisk:
 
     def _check_root(self) -> None:
         if not self.root.is_dir():
-            raise _no_root(str(self.root))
+            raise missing_root(str(self.root))
 
 
 def _give(handle: int, root: os.stat_result, mask: int) -> None:
@@ -267,10 +265,10 @@ class LocalFile:
         self._descriptor = None
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:
-        buffer = pa.allocate_buffer(length)
-        view = memoryview(buffer)
         done = 0
         try:
+            buffer = pa.allocate_buffer(length)
+            view = memoryview(buffer)
             descriptor = self._descriptor
             if descriptor is None:
                 descriptor = self._descriptor = _Descriptor(self._path)
@@ -278,10 +276,12 @@ class LocalFile:
             while done < length:
                 count = os.preadv(descriptor.number, [view[done:]], offset + done)
                 if not count:
-                    raise _cut(str(self._path), offset, length)
+                    raise cut_file(str(self._path), offset, length)
                 done += count
         except FileNotFoundError as error:
-            raise _gone(str(self._path)) from error
+            raise missing_file(str(self._path)) from error
+        except MemoryError as error:
+            raise out_of_memory(str(self._path)) from error
         except OSError as error:
             raise disk_error(error, str(self._path), None, writing=False) from error
         return buffer
@@ -297,14 +297,19 @@ class ArrowDisk:
     @contextmanager
     def create(self, path: str) -> Iterator[Any]:
         unfinished = path + ".unfinished"
+        birthplace = Birthplace()
         try:
             self._files.create_dir(path.rpartition("/")[0] or ".", recursive=True)
             with self._files.open_output_stream(unfinished) as file:
                 yield file
+                birthplace.check()
             self._files.move(unfinished, path)
         except BaseException as error:
-            with suppress(OSError):
-                self._files.delete_file(unfinished)
+            if birthplace.is_here:
+                with suppress(OSError):
+                    self._files.delete_file(unfinished)
+            if isinstance(error, MemoryError):
+                raise out_of_memory(f"{self._root}/{path}") from error
             if isinstance(error, OSError):
                 raise disk_error(error, self._root, path, writing=True) from error
             raise
@@ -314,8 +319,8 @@ class ArrowDisk:
             return _RemoteFile(self._files.open_input_file(path), f"{self._root}/{path}")
         except FileNotFoundError as error:
             if self._files.get_file_info("").type == pafs.FileType.NotFound:
-                raise _no_root(self._root) from error
-            raise _gone(f"{self._root}/{path}") from error
+                raise missing_root(self._root) from error
+            raise missing_file(f"{self._root}/{path}") from error
         except OSError as error:
             raise disk_error(error, self._root, None, writing=False) from error
 
@@ -360,7 +365,7 @@ class _RemoteFile:
         except OSError as error:
             raise disk_error(error, self._path, None, writing=False) from error
         if found.size < length:
-            raise _cut(self._path, offset, length)
+            raise cut_file(self._path, offset, length)
         return found
 
 
@@ -383,7 +388,7 @@ class MemoryDisk:
     def open(self, path: str) -> OpenFile:
         self._check_root()
         if path not in self.files:
-            raise _gone(path)
+            raise missing_file(path)
         return MemoryFile(self.files[path])
 
     def delete(self, path: str) -> None:
@@ -406,7 +411,7 @@ class MemoryDisk:
 
     def _check_root(self) -> None:
         if not self.present:
-            raise _no_root("memory")
+            raise missing_root("memory")
 
 
 class MemoryFile:
@@ -416,5 +421,5 @@ class MemoryFile:
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:
         if offset + length > self.size:
-            raise _cut("memory", offset, length)
+            raise cut_file("memory", offset, length)
         return self._content.slice(offset, length)

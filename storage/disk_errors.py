@@ -4,7 +4,7 @@ out of room         ENOSPC EDQUOT EFBIG     DiskFull            free some space
 out of handles …    EMFILE ENFILE ENOMEM    OutOfResources      of the process, not of the store
                     EAGAIN
 not there           ENOENT                  ShardUnavailable    the root is gone: mount it
-                                            FragmentDamaged     the root is there, its file is not
+                                            FragmentMissing     the root is there, its file is not
                                             WriteConflict       … and it was being written
 not allowed         EACCES EPERM EROFS      ShardUnavailable    permissions, a read-only mount
 all others          ESTALE EIO …            ShardUnavailable    what is so, and what to look at
@@ -16,9 +16,11 @@ import errno
 from pathlib import Path
 
 from elasticscan.base.errors import (
+    RESTORE,
     DiskFull,
     ElasticScanError,
     FragmentDamaged,
+    FragmentMissing,
     OutOfResources,
     ShardUnavailable,
     WriteConflict,
@@ -28,6 +30,7 @@ from elasticscan.base.errors import (
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_MEMORY = frozenset({errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS})
+
 
 # What is so, and what to do next. `{doing}` is "read" or "written".
 _SAID = {
@@ -79,12 +82,11 @@ def disk_error(error: OSError, root: str, path: str | None, writing: bool) -> El
     if number in _NO_MEMORY:
         return out_of_memory(where)
     if number == errno.ENOENT and path is not None and ("://" in root or Path(root).is_dir()):
-        return _swept(where) if writing else missing_file(root, path)
+        return _swept(where) if writing else missing_file(where)
     if number == errno.ENOENT:
-        why = "it does not exist; mount or restore it and try again"
-    else:
-        said = _SAID.get(number or 0, "see there what is the matter, and try again")
-        why = f"{said.format(doing='written' if writing else 'read')} ({error})"
+        return missing_root(where, writing)
+    said = _SAID.get(number or 0, "see there what is the matter, and try again")
+    why = f"{said.format(doing='written' if writing else 'read')} ({error})"
     return ShardUnavailable(
         f"the shard's storage {where} cannot be {'written' if writing else 'read'}: {why}",
         root=root,
@@ -92,13 +94,26 @@ def disk_error(error: OSError, root: str, path: str | None, writing: bool) -> El
     )
 
 
-def missing_file(root: str, path: str) -> FragmentDamaged:
-    """A file that the catalog refers to is gone, although its root is there."""
-    where = f"{root.rstrip('/')}/{path}"
-    return FragmentDamaged(
-        f"{where} is missing although the catalog refers to it; restore the shard's directory from a backup",
-        path=where,
+def missing_root(root: str, writing: bool = False) -> ShardUnavailable:
+    """There is nothing at all where a shard's files should be."""
+    return ShardUnavailable(
+        f"the shard's storage {root} cannot be {'written' if writing else 'read'}: it does not exist; mount "
+        "or restore it and try again",
+        root=root,
+        errno=errno.ENOENT,
     )
+
+
+def missing_file(where: str, label: str = "") -> FragmentMissing:
+    """A file that the catalog refers to is gone, although its root is there."""
+    return FragmentMissing(
+        f"{where}{label} is missing although the catalog refers to it; {RESTORE}", path=where
+    )
+
+
+def cut_file(where: str, offset: int, length: int) -> FragmentDamaged:
+    """A file ends before what was to be read."""
+    return FragmentDamaged(f"{where} ends before byte {offset + length:,}: it was cut; {RESTORE}", path=where)
 
 
 def out_of_files(where: str) -> OutOfResources:

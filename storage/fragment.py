@@ -29,6 +29,7 @@ from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import FRAGMENT, Manifest, Origin, Seal, StagedFragment, TableInfo, pack_statistics
 from elasticscan.storage.batch_cache import BatchCache
 from elasticscan.storage.disk import Disk
+from elasticscan.storage.disk_errors import out_of_memory
 from elasticscan.storage.sealed_file import SealedFile, SealingSink
 from elasticscan.storage.statistics import StatisticsCollector
 from elasticscan.topology import SlotSet
@@ -49,7 +50,6 @@ UNREADABLE = (
     TypeError,
     NotImplementedError,
     pa.ArrowSerializationError,
-    pa.ArrowMemoryError,  # a length that was damaged asks for far more than there is
 )
 
 
@@ -241,6 +241,7 @@ class BatchReader:
     def __init__(
         self, disk: Disk, path: str, seal: Seal, cache: BatchCache | None = None, label: str = ""
     ) -> None:
+        self._path = path
         self._file = SealedFile(disk, path, seal, label)
         self._cache = cache or BatchCache()
         self._number = self._cache.new_reader()
@@ -253,6 +254,8 @@ class BatchReader:
             if not set(schema.names) <= set(self.columns):
                 self._reader = self._with_only(schema, self.columns)
                 self._compact = _without_the_rest
+        except MemoryError as error:
+            raise out_of_memory(path) from error
         except UNREADABLE as error:
             raise self.damaged(error) from error
         self.batch_count: int = self._reader.num_record_batches
@@ -281,6 +284,8 @@ class BatchReader:
         if found is None:
             try:
                 found = self._chosen(self._compact(self._reader.get_batch(self._numbers[index])))
+            except MemoryError as error:
+                raise out_of_memory(self._path) from error
             except UNREADABLE as error:
                 raise self.damaged(error) from error
             self._held[index] = found

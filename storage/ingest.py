@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, InvalidKey
+from elasticscan.base.forks import Birthplace
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.base.order_keys import sort_codes
@@ -97,9 +98,11 @@ class Ingest:
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._staged: dict[int, list[StagedFragment]] = {}
+        self._birthplace = Birthplace()  # what is added comes from a user's code, which may fork
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows of the table's schema; with a `_deleted` column, tombstones may be among them."""
+        self._birthplace.check()
         check_row_bytes(rows)
         step = max(1, rows.num_rows * self._buffer_bytes // max(rows.nbytes, 1))
         for start in range(0, rows.num_rows, step):
@@ -110,13 +113,18 @@ class Ingest:
                 self._flush()
 
     def finish(self) -> list[StagedFragment]:
-        """Stage what is left; one fragment for each shard that rows belong to."""
+        """Stage what is left; one fragment for each shard that rows belong to.
+
+        Raises `UnsafeFork`, as `add` does, in a child that was forked since.
+        """
+        self._birthplace.check()
         self._flush()
         return [self._merge(shard, staged) for shard, staged in sorted(self._staged.items())]
 
     def abandon(self) -> None:
-        """Remove what was staged."""
-        discard([f for staged in self._staged.values() for f in staged], self._disk_of)
+        """Remove what was staged, unless that is a parent's, which goes on."""
+        if self._birthplace.is_here:
+            discard([f for staged in self._staged.values() for f in staged], self._disk_of)
 
     def _flush(self) -> None:
         if not self._pending:

@@ -31,9 +31,10 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import FragmentDamaged, ShardUnavailable
+from elasticscan.base.errors import RESTORE, FragmentDamaged, FragmentMissing, ShardUnavailable
 from elasticscan.metadata import Manifest, Seal
 from elasticscan.storage.disk import Disk, OpenFile
+from elasticscan.storage.disk_errors import missing_file
 from elasticscan.topology import SlotSet
 
 SEGMENT_BYTES = 64 << 10
@@ -171,8 +172,11 @@ class SealedFile:
     """
 
     def __init__(self, disk: Disk, path: str, seal: Seal, label: str = "") -> None:
-        self._file: OpenFile = disk.open(path)
         self._path, self._label = path, label
+        try:
+            self._file: OpenFile = disk.open(path)
+        except FragmentMissing as error:
+            raise missing_file(str(error.fields["path"]), label) from error
         if self._file.size != seal.bytes or not 0 < seal.tail <= seal.bytes:
             raise self.damaged(f"it has {self._file.size} bytes instead of {seal.bytes}")
         self.size = seal.bytes
@@ -207,7 +211,7 @@ class SealedFile:
     def damaged(self, why: object) -> FragmentDamaged:
         return FragmentDamaged(
             f"file {self._path}{self._label} cannot be read: {why}; `elasticscan verify` tells what else is "
-            "damaged: restore the file from a backup, or take what is left with `elasticscan repair`",
+            f"damaged: {RESTORE}",
             path=self._path,
         )
 

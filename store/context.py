@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
     ElasticScanError,
-    FragmentDamaged,
+    FragmentMissing,
     IndexChanged,
     ShardNotFound,
     TableChanged,
@@ -324,7 +324,7 @@ class Context:
     def open_run(self, table: TableInfo, index: IndexInfo, shard: int, run: IndexRun) -> RunReader:
         """A reader of an index run; opened ones are kept for a while."""
         disk = self.disk_of(shard)
-        label = f" (index {index.name!r} of table {table.name!r})"
+        label = f" of index {index.name!r}, which can be dropped and made again (table {table.name!r}),"
         return self._run_readers.get(
             (shard, run.path), lambda: RunReader(disk, table, index, run, self._batches, label)
         )
@@ -385,8 +385,8 @@ class Context:
         """
         try:
             yield
-        except FragmentDamaged as error:
-            path = str(error.fields.get("path"))
+        except FragmentMissing as error:
+            path = str(error.fields["path"])
             with self.catalog.reading() as tx:
                 if any(path.endswith(fragment.path) for fragment in tx.fragments()):
                     raise

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ import pytest
 
 from elasticscan.base.errors import ElasticScanError, UnsafeFork
 from elasticscan.catalog import connections
-from elasticscan.store import Store
+from elasticscan.storage import LocalDisk
+from elasticscan.store import Store, writer
 
 PROGRAM = Path(__file__).with_name("forks.py")
 CHILDREN = int(os.environ.get("ELASTICSCAN_FORKS", "20"))
@@ -98,6 +99,70 @@ def test_a_child_forked_amid_a_scan_and_its_parent_both_read_every_row(store: St
         os._exit(0 if right else 1)
     assert right
     assert len(children) == 3 and all(map(ended_well, children))
+
+
+@pytest.mark.parametrize(
+    ("way", "refused"),
+    [(SystemExit, False), (ValueError, False), (None, True)],
+    ids=["exits", "fails", "goes on"],
+)
+def test_a_child_forked_amid_the_input_of_a_write_leaves_its_parents_files_alone(
+    store: Store, way: type[BaseException] | None, refused: bool
+) -> None:
+    """However it goes on itself: the parent's staged files are there, and are committed once."""
+    parent, children = os.getpid(), []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(10):
+            if number == 5:
+                children.append(os.fork())
+                if os.getpid() != parent:
+                    signal.alarm(CHILD_SECONDS)
+                    if way is not None:
+                        raise way
+                else:
+                    assert ended_well(children[0])
+            yield pa.RecordBatch.from_pydict(
+                {"id": range(ROWS + number * 100, ROWS + number * 100 + 100)}, table.schema
+            )
+
+    table = store.table("t")
+    try:
+        rows = pa.RecordBatchReader.from_batches(table.schema, batches())
+        writer.write(store.context, table, rows, buffer_bytes=1_000)
+    except BaseException as error:
+        if os.getpid() != parent:
+            os._exit(0 if isinstance(error, UnsafeFork if refused else way or ()) else 1)
+        raise
+    if os.getpid() != parent:
+        os._exit(2)
+    assert ids(store) == list(range(ROWS + 1_000))
+    assert len(store.commits("t")) == 3
+    assert store.verify() == []
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_child_forked_amid_an_unfinished_file_leaves_it_to_its_parent(
+    tmp_path: Path, goes_on: bool
+) -> None:
+    disk, parent = LocalDisk(tmp_path), os.getpid()
+    try:
+        with disk.create("t1/a") as file:
+            file.write(b"first")
+            child = os.fork()
+            if os.getpid() == parent:
+                assert ended_well(child)
+            elif not goes_on:
+                raise SystemExit
+            file.write(b", second")
+    except (SystemExit, UnsafeFork):
+        if os.getpid() != parent:
+            os._exit(0)
+        raise
+    if os.getpid() != parent:
+        os._exit(2)
+    opened = disk.open("t1/a")
+    assert bytes(opened.read_at(0, opened.size))[:5] == b"first"
 
 
 def test_a_child_that_ends_its_parents_scan_does_not_end_its_lease(tmp_path: Path) -> None:

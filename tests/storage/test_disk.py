@@ -30,7 +30,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.metadata import Seal, StagedFragment, TableInfo
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage.disk import OPEN_FILES, ArrowDisk, Disk, LocalDisk, MemoryDisk, open_disk
+from elasticscan.storage.disk import OPEN_FILES, ArrowDisk, Disk, LocalDisk, MemoryDisk, MemoryFile, open_disk
 from elasticscan.storage.fragment import (
     SLOT,
     FragmentReader,
@@ -502,6 +502,43 @@ def test_a_file_is_only_for_whom_its_root_is(tmp_path: Path) -> None:
         write(LocalDisk(root), PATH, b"x")
         assert (root / PATH).stat().st_mode & 0o777 == wanted
         assert (root / PATH).parent.stat().st_mode & 0o777 == mode
+
+
+def test_a_note_in_a_root_that_was_copied_by_hard_links_leaves_the_copy_alone(tmp_path: Path) -> None:
+    root, copy = tmp_path / "root", tmp_path / "copy"
+    root.mkdir()
+    copy.mkdir()
+    LocalDisk(root).note("elasticscan-mark", b"first")
+    (copy / "elasticscan-mark").hardlink_to(root / "elasticscan-mark")
+    for content in (b"second", b"third"):
+        LocalDisk(root).note("elasticscan-mark", content)
+        assert read(LocalDisk(root), "elasticscan-mark") == content
+    assert read(LocalDisk(copy), "elasticscan-mark") == b"first"
+    assert paths(LocalDisk(root)) == ["elasticscan-mark"]
+
+
+# ------------------------------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("kind", ["local", "arrow, file://", "arrow, mock"])
+def test_memory_that_runs_out_while_writing_is_no_fault_of_the_disk(tmp_path: Path, kind: str) -> None:
+    disk = DISKS[kind](tmp_path).disk
+    with pytest.raises(OutOfResources, match="memory"):
+        fail_while_writing(disk, pa.ArrowMemoryError("malloc of size 64 failed"))
+    assert disk.list() == []
+
+
+def test_memory_that_runs_out_while_reading_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    staged = large_fragment(disk)
+    reader = FragmentReader(disk, staged.path, ["k", "v", "w"], staged.seal)
+
+    def refuse(*_: object) -> pa.Buffer:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr(MemoryFile, "read_at", refuse)
+    with pytest.raises(OutOfResources, match="memory"):
+        list(reader)
 
 
 # --------------------------------------------------------------------------------------- full disks

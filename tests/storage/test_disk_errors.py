@@ -12,6 +12,7 @@ from elasticscan.base.errors import (
     DiskFull,
     ElasticScanError,
     FragmentDamaged,
+    FragmentMissing,
     OutOfResources,
     ShardUnavailable,
     TryAgain,
@@ -64,7 +65,7 @@ def test_every_number_of_the_operating_system_is_typed(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_told_from_a_missing_root(tmp_path: Path) -> None:
     nothing = FileNotFoundError(errno.ENOENT, "No such file or directory")
-    assert type(disk_error(nothing, str(tmp_path), "t1/a.arrow", False)) is FragmentDamaged
+    assert type(disk_error(nothing, str(tmp_path), "t1/a.arrow", False)) is FragmentMissing
     gone = disk_error(nothing, str(tmp_path / "gone"), "t1/a.arrow", False)
     assert type(gone) is ShardUnavailable
     assert "mount or restore" in str(gone)
@@ -81,4 +82,4 @@ def test_a_file_that_vanishes_while_it_is_written_asks_to_try_again(tmp_path: Pa
 def test_errors_without_a_number_keep_their_text_and_their_kind(tmp_path: Path) -> None:
     assert "AWS Error SLOW_DOWN" in str(disk_error(OSError("AWS Error SLOW_DOWN"), "s3://bucket", "a", False))
     assert "permission" in str(disk_error(PermissionError("ACCESS_DENIED"), "s3://bucket", "a", True))
-    assert type(disk_error(FileNotFoundError("no such key"), "s3://bucket", "a", False)) is FragmentDamaged
+    assert type(disk_error(FileNotFoundError("no such key"), "s3://bucket", "a", False)) is FragmentMissing

@@ -15,7 +15,15 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base import resources
-from elasticscan.base.errors import ElasticScanError, FilterError, OutOfResources, ScanFinished, WriteConflict
+from elasticscan.base.errors import (
+    ElasticScanError,
+    FilterError,
+    FragmentDamaged,
+    FragmentMissing,
+    OutOfResources,
+    ScanFinished,
+    WriteConflict,
+)
 from elasticscan.filters import Predicate
 from elasticscan.store import Scan, Store, writer
 from elasticscan.store import indexing as indexing_module
@@ -275,4 +283,25 @@ def test_garbage_collected_beside_a_slow_write_asks_to_try_again(store: Store) -
     reader = pa.RecordBatchReader.from_batches(table.schema, slow())
     with pytest.raises(WriteConflict, match="longer grace"):
         writer.write(store.context, table, reader, buffer_bytes=2_000)
+    assert store.scan("t").to_table().num_rows == 100
+
+
+def test_a_staged_file_that_was_damaged_is_told_as_damage_and_not_as_garbage(store: Store) -> None:
+    rows = pa.table({"id": range(1_000), "s": ["y"] * 1_000}).to_batches(max_chunksize=100)
+    before = set(Path(store.uri).rglob("*.arrow"))
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(rows):
+            if number == 8:
+                for staged in set(Path(store.uri).rglob("*.arrow")) - before:
+                    content = bytearray(staged.read_bytes())
+                    content[100] ^= 1
+                    staged.write_bytes(content)
+            yield batch
+
+    table = store.table("t")
+    reader = pa.RecordBatchReader.from_batches(table.schema, slow())
+    with pytest.raises(FragmentDamaged, match="elasticscan repair OLD NEW") as caught:
+        writer.write(store.context, table, reader, buffer_bytes=2_000)
+    assert not isinstance(caught.value, FragmentMissing)
     assert store.scan("t").to_table().num_rows == 100

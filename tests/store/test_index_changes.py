@@ -547,7 +547,7 @@ def test_a_damaged_run_is_told_of_and_healed_by_building_it_again(
     harm(victim)
     with Store.open(store.uri, clock=ManualClock(START)) as opened:
         assert [victim.name in text for text in opened.verify()] == [True]
-        with pytest.raises(FragmentDamaged):
+        with pytest.raises(FragmentDamaged, match="index 'by_k', which can be dropped and made again"):
             read(opened.scan("t", index="by_k"))
         with pytest.raises(FragmentDamaged):
             read(opened.scan("t", index="by_k", order="index", descending=True))
