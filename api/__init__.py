@@ -1,1 +1,59 @@
-"""Scans that return every row of one snapshot exactly once, while tablets move between shards."""
+"""Tables that are cut into tablets, and scans that return every row once while the tablets move.
+
+    import elasticscan, pyarrow as pa
+
+    store = elasticscan.create("tour.store", shards=["s1", "s2"])
+    trips = store.create_table("trips", pa.schema([("id", pa.int64()), ("km", pa.float64())]), ["id"])
+    trips.upsert(pa.table({"id": [1, 2], "km": [0.5, 7.25]}))   # 2: the commit, a snapshot to read at
+    store.expand(["s3"])                                        # tablets move, whoever reads or writes
+    trips.scan(filter="km > 1").to_table()                      # one row
+
+This is all there is to import:
+
+create, open  make a store, open one: `Store.create` and `Store.open`.
+Store         tables by name, shards and tablets (`expand`, `move`, …), and `resume(key)`.
+Table         `upsert`, `delete`, `overwrite`, `scan`, `changes`, indexes, columns.
+Scan          pages with keys, an Arrow table, or an Arrow stream that DuckDB, Polars and pandas read.
+Page          what a scan gives: `rows`, and the `key` from which `Store.resume` goes on.
+errors        every error, sorted by what to do about it: `from elasticscan.errors import TryAgain`.
+
+For Spark there is nothing to import: `spark.read.format("elasticscan").load("tour.store/trips")`; for SQL
+over a store's tables, `elasticscan.connector.attach`. What else lies below `elasticscan` is not for users.
+
+Names come when they are first asked for, since most of the time that they take goes into Arrow and SQL.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elasticscan import errors
+    from elasticscan.store import Page, Scan, Store, Table
+
+    create = Store.create
+    open = Store.open  # noqa: A001 - `elasticscan.open`, as one says `gzip.open`
+
+__version__ = "0.1.0"
+__all__ = ["Page", "Scan", "Store", "Table", "__version__", "create", "errors", "open"]
+
+
+if not TYPE_CHECKING:  # type checkers would take any name, since this one takes all
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            near = get_close_matches(name, __all__, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(__all__)}"
+            raise AttributeError(f"module 'elasticscan' has no attribute {name!r}; {hint}", name=name)
+        if name == "errors":
+            return import_module("elasticscan.errors")
+        store = import_module("elasticscan.store")
+        value = getattr(store.Store if name in ("create", "open") else store, name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return __all__

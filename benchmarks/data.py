@@ -60,5 +60,5 @@ def parquet_reader(path: Path) -> pa.RecordBatchReader:
 def make_store(place: Path, source: pa.RecordBatchReader) -> Store:
     store = Store.create(place, ["s1", "s2"])
     store.create_table("t", SCHEMA, ["id"])
-    store.write("t", source)
+    store.table("t").upsert(source)
     return store

@@ -28,18 +28,18 @@ def fraction(share: float) -> str:
 
 
 def with_index(store: Store) -> None:
-    if not any(index.name == "by_k" for index in store.indexes("t")):
-        store.create_index("t", "by_k", ["k"])
+    if not any(index.name == "by_k" for index in store.table("t").indexes()):
+        store.table("t").create_index("by_k", ["k"])
 
 
 def bench_build(results: Results, store: Store, rows: int) -> None:
     """Building an index of a table that is there already."""
     took = []
     for _ in range(2):
-        if any(index.name == "bench" for index in store.indexes("t")):
-            store.drop_index("t", "bench")
-        took.append(seconds(lambda: store.create_index("t", "bench", ["k"])))
-    store.drop_index("t", "bench")
+        if any(index.name == "bench" for index in store.table("t").indexes()):
+            store.table("t").drop_index("bench")
+        took.append(seconds(lambda: store.table("t").create_index("bench", ["k"])))
+    store.table("t").drop_index("bench")
     store.collect_garbage(grace_seconds=0)
     results.at_least("index build, million rows/s", rows / min(took) / 1e6, 2)
 
@@ -52,9 +52,9 @@ def bench_writes(results: Results, work: Path, rows: int) -> None:
         store = Store.create(place, ["s1", "s2"])
         store.create_table("t", SCHEMA, ["id"])
         if indexed:
-            store.create_index("t", "by_k", ["k"])
-            store.create_index("t", "by_ts", ["ts"])
-        store.write("t", pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
+            store.table("t").create_index("by_k", ["k"])
+            store.table("t").create_index("by_ts", ["ts"])
+        store.table("t").upsert(pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
         store.close()
         shutil.rmtree(place)
 
@@ -71,10 +71,10 @@ def bench_selective(results: Results, store: Store, parquet: Path, rows: int, ro
         return duck.sql(f"SELECT * FROM read_parquet('{parquet}') WHERE {where}").to_arrow_table().num_rows
 
     def by_index() -> int:
-        return int(store.scan("t", filter=where).to_table().num_rows)
+        return int(store.table("t").scan(filter=where).to_table().num_rows)
 
     assert by_index() == by_duckdb() > 0
-    assert store.scan("t", filter=where).explain()["access"] == "by_k"
+    assert store.table("t").scan(filter=where).explain()["access"] == "by_k"
     took = by_turns(rounds, index=by_index, duckdb=by_duckdb)
     detail = f"{took['index'] * 1e3:.0f} ms and {took['duckdb'] * 1e3:.0f} ms"
     results.at_least("0.1 % by index / DuckDB over Parquet", took["duckdb"] / took["index"], 2, detail)
@@ -84,11 +84,11 @@ def bench_point(results: Results, work: Path, rows: int) -> None:
     """A point query on an indexed column, 64 tablets on 4 shards."""
     store = Store.create(work / "point", ["s1", "s2", "s3", "s4"], tablets=64)
     store.create_table("t", SCHEMA, ["id"])
-    store.write("t", pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
-    store.create_index("t", "by_k", ["k"])
-    wanted = store.scan("t", columns=["k"], page_rows=500)
+    store.table("t").upsert(pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
+    store.table("t").create_index("by_k", ["k"])
+    wanted = store.table("t").scan(columns=["k"], page_rows=500)
     keys = next(iter(wanted)).rows.column("k").to_pylist()
-    times = [seconds(lambda k=key: store.scan("t", filter=f"k = {k}").to_table()) for key in keys[:300]]
+    times = [seconds(lambda k=key: store.table("t").scan(filter=f"k = {k}").to_table()) for key in keys[:300]]
     store.close()
     results.at_most("point query by index, ms (median)", statistics.median(times[50:]) * 1e3, 5)
 
@@ -103,10 +103,10 @@ def bench_choice(results: Results, store: Store, rows: int) -> None:
         where = fraction(min(share, 1.0))
 
         def run(index: str, wanted: list[str] | None = chosen_columns, text: str = where) -> None:
-            for page in store.scan("t", columns=wanted, filter=text, index=index):
+            for page in store.table("t").scan(columns=wanted, filter=text, index=index):
                 del page
 
-        chosen = store.scan("t", columns=chosen_columns, filter=where).explain()["access"]
+        chosen = store.table("t").scan(columns=chosen_columns, filter=where).explain()["access"]
         paths: dict[str, Callable[[], None]] = {"direct": partial(run, "none")}
         if share <= MOST_BY_INDEX or chosen != "direct":  # beyond, the index is many times slower
             paths["by_k"] = partial(run, "by_k")
@@ -125,13 +125,13 @@ def bench_virtual(results: Results, work: Path, rows: int) -> None:
 
     store = Store.create(work / "virtual", ["s1", "s2"], tablets=64)
     store.create_table("t", SCHEMA, ["id"])
-    store.write("t", pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
-    store.create_index("t", "by_k", ["k"])
+    store.table("t").upsert(pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
+    store.table("t").create_index("by_k", ["k"])
     home = [tablet.id for tablet in store.context.placement().tablets if tablet.shard == 1]
 
     def scan_with_moves(moved: int) -> float:
         """Begin a scan, move tablets to s2, and time what is left of it; then put them back."""
-        scan = iter(store.scan("t", filter=fraction(0.1), index="by_k", page_rows=20_000))
+        scan = iter(store.table("t").scan(filter=fraction(0.1), index="by_k", page_rows=20_000))
         next(scan)
         for tablet in home[:moved]:
             store.move(tablet, "s2")

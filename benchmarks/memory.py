@@ -17,7 +17,7 @@ def main() -> None:
     store = Store.open(sys.argv[1])
     before = peak_mb()
     rows = checksum = 0
-    for page in store.scan("t"):
+    for page in store.table("t").scan():
         rows += page.rows.num_rows
         # Touch every byte: a mapped page that nobody reads would cost nothing.
         for column in page.rows.columns:

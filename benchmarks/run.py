@@ -69,10 +69,10 @@ def bench_python(results: Results, store: Store, rows: int, rounds: int) -> None
     """A scan without Spark, and what a page costs at the start and the end."""
 
     def scan() -> int:
-        return sum(page.rows.num_rows for page in store.scan("t"))
+        return sum(page.rows.num_rows for page in store.table("t").scan())
 
     def summed() -> None:
-        for page in store.scan("t"):
+        for page in store.table("t").scan():
             pc.sum(page.rows.column("id"))
             pc.sum(page.rows.column("v"))
 
@@ -82,7 +82,7 @@ def bench_python(results: Results, store: Store, rows: int, rounds: int) -> None
     results.at_least("… summing two columns, million rows/s", rows / took["summed"] / 1e6, 10)
     pages: list[float] = []
     for _ in range(rounds):
-        scan_pages = iter(store.scan("t"))
+        scan_pages = iter(store.table("t").scan())
         times = [seconds(partial(next, scan_pages)) for _ in range(rows // 65_536 - 1)]
         pages = times if not pages else [min(a, b) for a, b in zip(pages, times, strict=False)]
         for _ in scan_pages:
@@ -99,7 +99,7 @@ def bench_page_in_larger_table(results: Results, work: Path, store: Store, rows:
     def page_cost(of: Store) -> float:
         times = []
         for _ in range(5):
-            pages = iter(of.scan("t", page_rows=10_000))
+            pages = iter(of.table("t").scan(page_rows=10_000))
             next(pages)
             times += [seconds(partial(next, pages)) for _ in range(40)]
         return statistics.median(times)
@@ -113,9 +113,9 @@ def bench_key(results: Results, work: Path) -> None:
     """The continuation key after 1,000 moves of 64 tablets during one scan."""
     store = Store.create(work / "key", ["s1", "s2", "s3"])
     store.create_table("t", SCHEMA, ["id"])
-    store.write("t", next(batches(200_000)))
+    store.table("t").upsert(next(batches(200_000)))
     chance = random.Random(5)
-    scan = iter(store.scan("t", page_rows=180))
+    scan = iter(store.table("t").scan(page_rows=180))
     longest = moves = seen = 0
     for page in scan:
         longest, seen = max(longest, len(page.key or "")), seen + page.rows.num_rows

@@ -59,9 +59,9 @@ def small_store(place: Path, rows: int, commits: int) -> Store:
     """A table of some size, and small commits after it; the table is made and filled by commits 1 and 2."""
     store = Store.create(place, ["s1", "s2"])
     store.create_table("t", SCHEMA, ["id"])
-    store.write("t", pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
+    store.table("t").upsert(pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
     for number in range(commits):
-        store.write("t", new_rows(number * SMALL, SMALL))
+        store.table("t").upsert(new_rows(number * SMALL, SMALL))
     return store
 
 
@@ -149,7 +149,7 @@ def following(streams: Streams, store: Store) -> Iterator[dict[int, float]]:
     query = streams.writer(frame).foreachBatch(note).trigger(processingTime="200 milliseconds").start()
     try:
         query.processAllAvailable()
-        store.write("t", new_rows(1 << 30, 1))
+        store.table("t").upsert(new_rows(1 << 30, 1))
         assert first.wait(60), query.exception()
         yield seen
         query.processAllAvailable()
@@ -165,7 +165,7 @@ def bench_latency(results: Results, streams: Streams, work: Path, rows: int) -> 
         for number in range(COMMITS):
             time.sleep(chance.uniform(0.3, 1.3))
             batch = new_rows(number * SMALL, 10)
-            store.write("t", batch)
+            store.table("t").upsert(batch)
             written[batch["id"][0].as_py()] = time.perf_counter()
     waits = sorted(seen[key] - at for key, at in written.items())
     detail = f"{COMMITS} commits, trigger of 200 ms, 90 % within {waits[COMMITS * 9 // 10]:.2f} s"

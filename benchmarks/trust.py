@@ -68,7 +68,7 @@ def bench_trust(results: Results, source: Path, place: Path, work: Path, rounds:
     def scan(checksums: bool) -> None:
         read_with(checksums)
         with Store.open(place) as store:
-            for page in store.scan("t"):
+            for page in store.table("t").scan():
                 pc.sum(page.rows.column("id"))
                 pc.sum(page.rows.column("v"))
         read_with(True)
@@ -82,7 +82,7 @@ def bench_trust(results: Results, source: Path, place: Path, work: Path, rounds:
 
         def again(checksums: bool) -> None:
             SealedFile._prove = _PROVE if checksums else _never  # type: ignore[method-assign]
-            for page in store.scan("t"):
+            for page in store.table("t").scan():
                 pc.sum(page.rows.column("id"))
 
         took = by_turns(2 * rounds, scan=lambda: again(True), without=lambda: again(False))

@@ -29,8 +29,9 @@ def add_column(
     """Add a column to a table, while others write, scan and move; rows that are there are null in it."""
     field = pa.field(name, _type(kind))
     with Store.open(uri) as store:
-        added = name not in store.table(table).schema.names
-        store.add_columns(table, [field])
+        handle = store.table(table)
+        added = name not in handle.schema.names
+        handle.add_columns([field])
     if json:
         print_json({"table": table, "column": name, "type": str(field.type), "added": added})
     else:
@@ -44,6 +45,6 @@ def _type(alias: str) -> pa.DataType:
     except ValueError as error:
         raise InvalidOption(
             f"TYPE {alias!r} must be one of Arrow's names, such as int64, double, string, bool, date32 "
-            "or timestamp[us]; nested types and decimals are added in Python, with Store.add_columns",
+            "or timestamp[us]; nested types and decimals are added in Python, with Table.add_columns",
             option="TYPE",
         ) from error

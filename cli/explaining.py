@@ -43,7 +43,7 @@ def explain(
 ) -> None:
     """Say how a scan would read, where, and why so."""
     with Store.open(uri) as store:
-        begun = store.scan(table, names_of(columns), filter, index=index or AUTO, snapshot=snapshot)
+        begun = store.table(table).scan(names_of(columns), filter, index=index or AUTO, snapshot=snapshot)
         try:
             found = _found(begun, analyze)
         finally:

@@ -45,7 +45,7 @@ def create(
             # A table without rows is done; a bar of nothing would never be.
             bar.update(task, completed=done or 1, total=total or 1, note=f"{done:,} of {total:,} rows")
 
-        store.create_index(table, name, names_of(columns) or [], kind, names_of(include) or [], built)
+        store.table(table).create_index(name, names_of(columns) or [], kind, names_of(include) or [], built)
         bar.stop()
         found = next((each for each in _indexes(store, table) if each["name"] == name), None)
     if json:
@@ -61,7 +61,7 @@ def create(
 def drop(uri: Uri, table: Table, name: Name, json: Json = False) -> None:
     """Remove an index; scans that read it end with ES_INDEX_CHANGED."""
     with Store.open(uri) as store:
-        store.drop_index(table, name)
+        store.table(table).drop_index(name)
     if json:
         print_json({"table": table, "dropped": name})
     else:

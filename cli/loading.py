@@ -55,8 +55,8 @@ def load(
                 )
             made = reserve_table(store.context, table, schema, keys, shard_keys, compression)
         else:
-            _check_keys(store.table(table), keys, shard_keys)
-        commit, rows = _write(store, made or store.table(table), file, rules, overwrite)
+            _check_keys(store.table(table).definition, keys, shard_keys)
+        commit, rows = _write(store, made or store.table(table).definition, file, rules, overwrite)
     if json:
         print_json({"table": table, "rows": rows, "commit": commit, "created": made is not None})
     else:

@@ -107,7 +107,7 @@ def _begin(store: Store, table: str | None, key: str | None, asked: dict[str, An
         if table is None:
             raise InvalidOption("name a TABLE, or pass the --key of a scan that stopped", option="TABLE")
         wanted = {name: value for name, value in asked.items() if value is not None}
-        return store.scan(table, page_rows=page_rows, **wanted)
+        return store.table(table).scan(page_rows=page_rows, **wanted)
     given = [f"--{name}" for name, value in asked.items() if value is not None]
     if given:
         raise InvalidOption(

@@ -86,7 +86,7 @@ def tables(uri: Uri, json: Json = False) -> None:
                 "name": table.name,
                 "primary_key": list(table.primary_key),
                 "shard_key": list(table.shard_key),
-                "compression": table.compression,
+                "compression": table.definition.compression,
                 "columns": {field.name: str(field.type) for field in table.schema},
                 **{what: counts[table.name][what] for what in ("rows", "rows_exact", "bytes")},
             }

@@ -24,7 +24,7 @@ def compact(
 ) -> None:
     """Merge small fragments into large ones."""
     with Store.open(uri) as store:
-        gone = store.compact(table)
+        gone = store.compact() if table is None else store.table(table).compact()
     if json:
         print_json({"fragments_removed": gone})
     else:

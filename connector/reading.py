@@ -93,7 +93,7 @@ class ElasticScanReader(DataSourceReader):
         self._options = options
         self._schema = schema
         # Fails here, where the plan is made, rather than in every task.
-        table = opened(options.store).table(options.table)
+        table = opened(options.store).table(options.table).definition
         self._columns = match_columns(schema, offered_schema(table, options))
         rows = offered_schema(table, replace(options, explain=False)).names
         self._scanned = rows if options.explain else self._columns
@@ -128,7 +128,7 @@ class ElasticScanReader(DataSourceReader):
         part = checked(partition)
         store = opened(self._options.store, part.store_id)
         scan = store.resume_part(store.context.sealer.open(part.key), ends_lease=False)
-        table = store.table(self._options.table) if self._wants_metadata else None
+        table = store.table(self._options.table).definition if self._wants_metadata else None
         found = scan.schema if table is None else pa.schema([*scan.schema, *_METADATA])
         convert = ToSpark(found, self._columns, self._schema)
         for rows in scan.batches():
@@ -145,8 +145,7 @@ class ElasticScanReader(DataSourceReader):
         columns = [name for name in self._scanned if name not in (SHARD_COLUMN, SLOT_COLUMN)]
         if self._wants_metadata:
             columns += [name for name in table.shard_key if name not in columns]
-        return store.scan(
-            options.table,
+        return table.scan(
             columns=columns,
             filter=options.filter,
             index=options.index,

@@ -45,7 +45,7 @@ class ElasticScanSource(DataSource):
     def schema(self) -> StructType:
         """The table's columns; asked for by `load()` unless the user gave a schema."""
         options = self._options()
-        table = opened(options.store).table(options.table)
+        table = opened(options.store).table(options.table).definition
         if options.filter is not None:
             # Rather when the user loads than when the first action plans.
             Predicate.parse(options.filter, table.schema)

@@ -206,7 +206,7 @@ class ElasticScanWriter(DataSourceArrowWriter):
 
 
 def _conformed(batches: Iterable[pa.RecordBatch], table: TableInfo, fill: bool) -> Iterator[pa.RecordBatch]:
-    """Spark's rows as the table's. A null in a key is told as such, as `Store.write` does."""
+    """Spark's rows as the table's. A null in a key is told as such, as `Table.upsert` does."""
     convert = FromSpark(table.schema, fill)
     for batch in batches:
         named = convert.named(batch)
@@ -223,7 +223,7 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
     """The table to write to. If it is missing and the options say its primary key, it is reserved: the
     commit of its first rows will make it, so that a write that fails leaves nothing behind."""
     try:
-        table = store.table(options.table)
+        table = store.table(options.table).definition
     except TableNotFound as error:
         if options.primary_key is None:
             raise TableNotFound(
@@ -236,7 +236,7 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
             keys = _spelt(options.primary_key, rows)
             return reserve_table(store.context, options.table, rows, keys, shard_key)
         except AlreadyExists:
-            table = store.table(options.table)  # another write made it meanwhile
+            table = store.table(options.table).definition  # another write made it meanwhile
     for name, given, found in (
         ("primaryKey", options.primary_key, table.primary_key),
         ("shardKey", options.shard_key, table.shard_key),
@@ -277,7 +277,11 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, merge: bool) 
         raise SchemaMismatch(
             f"{error.message}; write just these, or set option 'mergeSchema' to true", **error.fields
         ) from error
-    return store.add_columns(table.name, new) if new else table
+    if not new:
+        return table
+    handle = store.table(table.name)
+    handle.add_columns(new)
+    return handle.definition
 
 
 def _spelt(names: Sequence[str], rows: pa.Schema) -> list[str]:

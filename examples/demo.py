@@ -135,7 +135,9 @@ class PlainReader:
         for shard, cursors in list(self._cursors.items()):
             columns = tuple(table.schema.names)
             page = LocalShards(self.store.context).read_page(
-                PageRequest(table.id, shard, cursors, self._snapshot, columns, PAGE_ROWS, PAGE_BYTES)
+                PageRequest(
+                    table.definition.id, shard, cursors, self._snapshot, columns, PAGE_ROWS, PAGE_BYTES
+                )
             )
             self._batches.append(page.rows)
             self.rows += page.rows.num_rows
@@ -335,7 +337,7 @@ def main() -> int:
         uri = f"{place}/demo.store"
         with spark_session(Path(place)) as spark, Store.create(uri, SHARDS, TABLETS) as store:
             store.create_table(TABLE, source.schema, KEY)
-            store.write(TABLE, source)
+            store.table(TABLE).upsert(source)
             first = store.status()["tablets"]
             reader = spark.read.format("elasticscan").option("includeMetadata", "true")
             scan = reader.option("batchSize", str(PAGE_ROWS)).load(f"{uri}/{TABLE}")

@@ -48,6 +48,7 @@ from elasticscan.store.scan import Page, Scan, restrict_key
 from elasticscan.store.shards import LocalShards
 from elasticscan.store.store import Store
 from elasticscan.store.streams import streams_of
+from elasticscan.store.table import Table
 from elasticscan.store.writer import check_no_key_twice, publish, stage, tombstones_of, write
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "RepairReport",
     "Scan",
     "Store",
+    "Table",
     "check_no_key_twice",
     "define_table",
     "feed_fields",

@@ -17,7 +17,7 @@ from numbers import Real
 from typing import Any
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.limits import MAX_COLUMNS
+from elasticscan.base.limits import MAX_COLUMNS, MAX_PAGE_ROWS
 from elasticscan.base.showing import brief
 from elasticscan.catalog import Txn
 
@@ -36,6 +36,12 @@ def whole_number(option: str, value: Any, least: int, most: int) -> int:
     if number is None or not least <= number <= most:
         raise _refused(option, value, f"a whole number, {least} to {most}")
     return number
+
+
+def page_limits(page_rows: Any, page_bytes: Any) -> tuple[int, int]:
+    """The most rows and bytes of a page."""
+    rows = whole_number("page_rows", page_rows, 1, MAX_PAGE_ROWS)
+    return rows, whole_number("page_bytes", page_bytes, 1, MAX_PAGE_BYTES)
 
 
 def flag(option: str, value: Any) -> bool:

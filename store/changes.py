@@ -19,7 +19,8 @@ from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ChangeSpan, Cursor
 from elasticscan.reader import ScanPlan, ScanStats, drive
 from elasticscan.storage import CHANGE_TYPE, COMMIT_VERSION, Bounds, slot_counts
-from elasticscan.store.context import Context
+from elasticscan.store.context import Context, Find
+from elasticscan.store.scan import columns_of
 from elasticscan.store.shards import CatalogPlacements, LocalShards
 from elasticscan.topology import SlotSet
 
@@ -112,6 +113,30 @@ class ChangeScan:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
+def begin_changes(
+    context: Context,
+    find: Find,
+    commits: tuple[int, int | None],
+    columns: list[str] | None,
+    filter: str | None,  # noqa: A002 - the word users know
+    feed: bool,
+    page_limits: tuple[int, int],
+) -> ChangeScan:
+    """The changes of the commits in (after, upto], over all slots; up to the newest for None."""
+    after, upto = commits
+    if upto is None:
+        context.check_newest()
+    with context.catalog.reading() as tx:
+        (table, _), newest = find(tx), tx.versions()[1]
+        check_kept(tx, table, after)
+    predicate = None if filter is None else Predicate.parse(filter, table.schema)
+    span = (after, newest if upto is None else min(upto, newest))
+    everything = SlotSet.span(0, context.info.slots)
+    return ChangeScan(
+        context, table, columns_of(table, columns), span, everything, feed, predicate, page_limits
+    )
+
+
 def check_kept(tx: Tx, table: TableInfo, after: int) -> None:
     """Raises `ChangesExpired`, naming the gap, unless every change beyond a commit is still kept."""
     oldest = (tx.table_by_id(table.id) or table).oldest_snapshot
@@ -121,7 +146,7 @@ def check_kept(tx: Tx, table: TableInfo, after: int) -> None:
         raise ChangesExpired(
             f"changes of table {table.name!r} after commit {after} are no longer kept: those of commits "
             f"{after + 1} to {oldest} are gone. Start again from a snapshot, or keep changes for longer "
-            "(Store.set_retention)",
+            "(Table.set_retention)",
             table=table.name,
             after=after,
             oldest=oldest,

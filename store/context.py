@@ -49,6 +49,9 @@ from elasticscan.topology import Placement, Shard, Topology
 
 OPEN_FRAGMENTS = 256
 
+# Finds a table and its indexes, as a transaction sees them.
+Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
+
 Key = TypeVar("Key")
 Reader = TypeVar("Reader")
 

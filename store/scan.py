@@ -19,7 +19,7 @@ from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, Cursor, Cursors, slots_of
 from elasticscan.reader import ScannedPage, ScanPlan, ScanStats, drive, drive_sorted
 from elasticscan.store.access_paths import Access, Wish, access_of, choose_access
-from elasticscan.store.context import Context
+from elasticscan.store.context import Context, Find
 from elasticscan.store.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
 from elasticscan.store.shards import CatalogPlacements, LocalShards
 from elasticscan.topology import SlotSet, Topology
@@ -134,7 +134,7 @@ class Scan(Iterator[Page]):
         if self._finished:
             raise ScanFinished(
                 f"this scan of table {self._table.name!r} has given out all of its rows; begin another one "
-                "with Store.scan",
+                "with Table.scan",
                 table=self._table.name,
             )
 
@@ -273,7 +273,7 @@ class Scan(Iterator[Page]):
 
 def begin_scan(
     context: Context,
-    name: str,
+    find: Find,
     columns: list[str] | None,
     filter: str | None,  # noqa: A002 - the word users know
     snapshot: int | None,
@@ -285,7 +285,7 @@ def begin_scan(
     if snapshot is None:
         context.check_newest()
     with context.catalog.reading() as tx:
-        table, indexes = context.table(tx, name)
+        table, indexes = find(tx)
         held = hold_snapshot(context, tx, table, snapshot)
     wanted = columns_of(table, columns)
     predicate = None if filter is None else Predicate.parse(filter, table.schema)

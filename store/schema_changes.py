@@ -18,29 +18,27 @@ import pyarrow as pa
 
 from elasticscan.base.errors import AlreadyExists, InvalidOption, SchemaMismatch
 from elasticscan.base.showing import brief
-from elasticscan.catalog import Tx
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import check_definition, check_works, stored_schema
-from elasticscan.store.context import Context
+from elasticscan.store.context import Context, Find
 
 
-def add_columns(context: Context, name: str, fields: Any) -> TableInfo:
+def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
     """Append columns to a table, in one transaction; those that it has already are passed over."""
     wanted = _fields(fields)
     with context.catalog.reading() as tx:
-        table, new = _checked(tx, name, wanted)
+        table, new = _checked(find(tx)[0], wanted)
     if new:
         # Outside the write lock; a row with all new columns, whichever of them others add meanwhile.
         keys = [table.schema.field(key) for key in table.primary_key]
         check_works(replace(table, schema=pa.schema([*keys, *new])), context.hashing)
     with context.catalog.writing() as tx:
-        table, new = _checked(tx, name, wanted)
+        table, new = _checked(find(tx)[0], wanted)
         return tx.add_columns(table.id, new) if new else table
 
 
-def _checked(tx: Tx, name: str, wanted: list[pa.Field]) -> tuple[TableInfo, list[pa.Field]]:
+def _checked(table: TableInfo, wanted: list[pa.Field]) -> tuple[TableInfo, list[pa.Field]]:
     """The table, and the columns that it lacks, as they are stored."""
-    table = tx.table(name)
     new = [field for field in wanted if _is_new(field, table)]
     if not new:
         return table, []

@@ -12,42 +12,34 @@ from elasticscan.base.clock import Clock, SystemClock
 from elasticscan.base.errors import InvalidOption, StoreNotFound
 from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import (
-    DEFAULT_PAGE_BYTES,
-    DEFAULT_PAGE_ROWS,
     DEFAULT_SLOTS,
     DEFAULT_TABLETS,
     GC_GRACE_SECONDS,
     GC_SHARE,
-    MAX_PAGE_ROWS,
     MAX_SLOTS,
     RETENTION_SECONDS,
     TRASH_SECONDS,
     check_name,
 )
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import KEYS, Catalog, Commit, NewStore
-from elasticscan.filters import Predicate
-from elasticscan.metadata import SORTED, IndexInfo, TableInfo
+from elasticscan.catalog import KEYS, Catalog, NewStore
 from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
-from elasticscan.store import arguments, upkeep, writer
-from elasticscan.store.access_paths import AUTO, Wish
+from elasticscan.store import arguments, upkeep
 from elasticscan.store.adoption import Adopted, adopt, settle_copy
-from elasticscan.store.arguments import MAX_ID, MAX_NUMBER, MAX_PAGE_BYTES, MAX_PARALLEL
-from elasticscan.store.changes import ChangeScan, check_kept
+from elasticscan.store.arguments import MAX_ID, MAX_PARALLEL
 from elasticscan.store.collector import Collected, collect_garbage
 from elasticscan.store.context import Context
 from elasticscan.store.definitions import define_table
 from elasticscan.store.disks import disk_at, read_only_disk
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import Rules
-from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.location import Location
 from elasticscan.store.making import make_store, new_roots
-from elasticscan.store.scan import Scan, begin_scan, columns_of, resume_scan
-from elasticscan.store.schema_changes import add_columns
+from elasticscan.store.scan import Scan, resume_scan
 from elasticscan.store.status import status_of
-from elasticscan.topology import SlotSet, Topology, initial_placement
+from elasticscan.store.table import Table
+from elasticscan.topology import Topology, initial_placement
 
 
 class Store:
@@ -57,11 +49,11 @@ class Store:
 
     Example:
         >>> store = Store.create("flights.store", shards=["s1", "s2"])
-        >>> store.create_table("t", pa.schema([("id", pa.int64()), ("v", pa.float64())]), ["id"])
-        >>> store.write("t", pa.table({"id": [1, 2], "v": [0.5, 0.25]}))
+        >>> trips = store.create_table("trips", pa.schema([("id", pa.int64()), ("km", pa.float64())]), ["id"])
+        >>> trips.upsert(pa.table({"id": [1, 2], "km": [0.5, 0.25]}))
         2
-        >>> store.scan("t").to_table().num_rows
-        2
+        >>> trips.scan(filter="km > 0.3").to_table().num_rows
+        1
     """
 
     def __init__(self, context: Context, location: Location, disks: Callable[[str], Disk]) -> None:
@@ -193,7 +185,7 @@ class Store:
         primary_key: Sequence[str],
         shard_key: Sequence[str] | None = None,
         compression: str | None = None,
-    ) -> TableInfo:
+    ) -> Table:
         """Make a table.
 
         Args:
@@ -211,183 +203,19 @@ class Store:
         """
         info = define_table(self._context, name, schema, primary_key, shard_key, compression)
         with self._context.catalog.writing() as tx:
-            return tx.create_table(name, info)
+            return Table(self._context, tx.create_table(name, info))
 
-    def add_columns(self, name: str, fields: pa.Schema | Sequence[pa.Field]) -> TableInfo:
-        """Append columns to a table, while others write, scan and move.
-
-        Rows that are there already are null in them, in every snapshot; nothing is written anew. Scans
-        that have begun go on with the columns that they began with. A column that the table has
-        already, of the same type, is passed over.
-
-        Args:
-            name: the table.
-            fields: columns of any type that `create_table` takes; all of them nullable.
-
-        Returns:
-            The table's new definition.
-
-        Raises:
-            TableNotFound, UnsupportedType, InvalidOption: mend the call.
-            AlreadyExists: there is a column whose name differs in case alone.
-            SchemaMismatch: there is one of another type, or a name is given twice or taken by the store.
-        """
-        return add_columns(self._context, arguments.text("name", name), fields)
-
-    def drop_table(self, name: str) -> None:
-        """Drop a table; its files are removed by a later `collect_garbage`."""
-        name = arguments.text("name", name)
-        with self._context.catalog.writing() as tx:
-            tx.drop_table(name)
-
-    def table(self, name: str) -> TableInfo:
-        """A table's definition. Raises `TableNotFound`, naming the nearest."""
-        name = arguments.text("name", name)
+    def table(self, name: str) -> Table:
+        """A table by its name. Raises `TableNotFound`, naming the nearest."""
         with self._context.catalog.reading() as tx:
-            return tx.table(name)
+            return Table(self._context, tx.table(arguments.text("name", name)))
 
-    def tables(self) -> tuple[TableInfo, ...]:
+    def tables(self) -> tuple[Table, ...]:
+        """All tables, by name."""
         with self._context.catalog.reading() as tx:
-            return tx.tables()
-
-    def commits(self, name: str) -> tuple[Commit, ...]:
-        """The commits of a table, oldest first. Raises `CatalogOutdated` when the shards know newer ones."""
-        name = arguments.text("name", name)
-        self._context.check_newest()
-        with self._context.catalog.reading() as tx:
-            return tx.commits(tx.table(name).id)
-
-    # Writing
-
-    def write(self, name: str, data: Any, txn: tuple[str, int] | None = None) -> int:
-        """Upsert rows by primary key; returns the commit number. All or nothing over all shards.
-
-        Args:
-            name: the table.
-            data: a pyarrow Table, RecordBatch, RecordBatchReader, or anything that offers an Arrow
-                stream. A reader may be larger than memory.
-            txn: (application, version): a write that was committed under this pair before is not
-                done again; the number of that commit is returned.
-
-        Raises:
-            SchemaMismatch, InvalidKey: the rows do not fit; nothing was written.
-            DiskFull, ShardUnavailable: a shard's disk; nothing was written.
-        """
-        return writer.write(self._context, self.table(name), data, txn=arguments.transaction(txn))
-
-    def overwrite(self, name: str, data: Any, txn: tuple[str, int] | None = None) -> int:
-        """Replace all rows by these in one commit. Older snapshots keep the old ones."""
-        once = arguments.transaction(txn)
-        return writer.write(self._context, self.table(name), data, kind="overwrite", txn=once)
-
-    def delete(self, name: str, keys: Any) -> int:
-        """Delete rows by primary key; `keys` holds the key columns. Returns the commit number."""
-        return writer.delete(self._context, self.table(name), keys)
+            return tuple(Table(self._context, info) for info in tx.tables())
 
     # Reading
-
-    def scan(
-        self,
-        name: str,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the word users know
-        index: str = AUTO,
-        snapshot: int | None = None,
-        page_rows: int = DEFAULT_PAGE_ROWS,
-        page_bytes: int = DEFAULT_PAGE_BYTES,
-        order: str | None = None,
-        descending: bool = False,
-    ) -> Scan:
-        """Read every row of a snapshot exactly once.
-
-        Args:
-            name: the table.
-            columns: which, in which order; all by default.
-            filter: a SQL condition; rows for which it is true are returned.
-            index: "auto" for the cheapest access path, "none" for a direct scan, or an index's name.
-            snapshot: a commit number; the newest by default.
-            page_rows: most rows of a page, 1 to 16,777,216 (before the filter).
-            page_bytes: most bytes of a page, up to 1 TiB, unless a single row is larger.
-            order: "index" for all rows in the order of the named sorted index, then of the primary
-                key, over all shards. Nulls come first, NaN above all numbers, as in Spark.
-            descending: turns the order of the named index round.
-
-        Raises:
-            TableNotFound, ColumnNotFound, IndexNotFound, FilterError, InvalidOption: mend the call.
-            IndexNotReady: the named index is still being built.
-            SnapshotNotFound, SnapshotExpired: there is no such snapshot, or not any more.
-            CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
-        """
-        name, filter = arguments.text("name", name), arguments.text_or_none("filter", filter)  # noqa: A001
-        page_rows = arguments.whole_number("page_rows", page_rows, 1, MAX_PAGE_ROWS)
-        page_bytes = arguments.whole_number("page_bytes", page_bytes, 1, MAX_PAGE_BYTES)
-        if snapshot is not None:
-            snapshot = arguments.whole_number("snapshot", snapshot, 0, MAX_NUMBER)
-        listed = None if columns is None else arguments.names("columns", columns)
-        wish = Wish(
-            arguments.text("index", index),
-            arguments.text_or_none("order", order),
-            arguments.flag("descending", descending),
-        )
-        wish.check()
-        return begin_scan(self._context, name, listed, filter, snapshot, (page_rows, page_bytes), wish)
-
-    def changes(
-        self,
-        name: str,
-        after: int,
-        upto: int | None = None,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the word users know
-        feed: bool = True,
-        page_rows: int = DEFAULT_PAGE_ROWS,
-        page_bytes: int = DEFAULT_PAGE_BYTES,
-    ) -> ChangeScan:
-        """Read what commits did, each change exactly once, while tablets move.
-
-        Args:
-            name: the table.
-            after, upto: commits in (after, upto]; up to the newest by default.
-            columns: which, in which order; all by default.
-            filter: a SQL condition on the rows before and after.
-            feed: True for all changes with `_change_type` (insert, update_preimage,
-                update_postimage, delete), `_commit_version` and `_commit_timestamp`; False for the
-                new rows of inserts and updates alone.
-            page_rows, page_bytes: as in `scan`.
-
-        Raises:
-            ChangesExpired: some of the changes are no longer kept.
-            CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
-            TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
-        """
-        name, filter = arguments.text("name", name), arguments.text_or_none("filter", filter)  # noqa: A001
-        page_rows = arguments.whole_number("page_rows", page_rows, 1, MAX_PAGE_ROWS)
-        page_bytes = arguments.whole_number("page_bytes", page_bytes, 1, MAX_PAGE_BYTES)
-        feed = arguments.flag("feed", feed)
-        after = arguments.whole_number("after", after, 0, MAX_NUMBER)
-        if upto is not None:
-            upto = arguments.whole_number("upto", upto, 0, MAX_NUMBER)
-        listed = None if columns is None else arguments.names("columns", columns)
-        if upto is None:
-            self._context.check_newest()
-        with self._context.catalog.reading() as tx:
-            table, newest = tx.table(name), tx.versions()[1]
-            check_kept(tx, table, after)
-        predicate = None if filter is None else Predicate.parse(filter, table.schema)
-        commits = (after, newest if upto is None else min(upto, newest))
-        everything = SlotSet.span(0, self._context.info.slots)
-        wanted, limits = columns_of(table, listed), (page_rows, page_bytes)
-        return ChangeScan(self._context, table, wanted, commits, everything, feed, predicate, limits)
-
-    def set_retention(self, name: str, seconds: float | None) -> None:
-        """How long a table's snapshots and changes stay readable without a lease.
-
-        None for the store's own retention period. A shorter one also ends the time of scans that
-        have begun and took no lease because they relied on the longer one.
-        """
-        kept = None if seconds is None else arguments.seconds("seconds", seconds)
-        with self._context.catalog.writing() as tx:
-            tx.set_retention(tx.table(arguments.text("name", name)).id, kept)
 
     def resume(self, key: str) -> Scan:
         """Go on with a scan from a page's key, here or anywhere the store can be opened.
@@ -421,52 +249,6 @@ class Store:
             tx.forget_secrets(revoke)
         self._context.sealer.forget()
         return number
-
-    # Indexes
-
-    def create_index(
-        self,
-        name: str,
-        index: str,
-        columns: Sequence[str],
-        kind: str = SORTED,
-        include: Sequence[str] = (),
-        on_progress: OnIndexed | None = None,
-    ) -> IndexInfo:
-        """Make a secondary index of a table, while others write, scan and move.
-
-        Returns when scans use it. When the process that builds is killed, scans do not use the
-        index, and the same call again goes on where the build ended (`drop_index` cleans up). Calling
-        it for an index that is there already, of the same definition, does nothing.
-
-        Args:
-            name: the table.
-            index: the index's name, 1 to 64 of a-z, 0-9 and _.
-            columns: what to index, the most significant first. Nulls are indexed too.
-            kind: "sorted", for equality, ranges and order; or "hash", for equality alone.
-            include: more columns to carry, so that queries of these need not fetch rows.
-            on_progress: called with (rows done, rows in all).
-
-        Raises:
-            TableNotFound, ColumnNotFound, UnsupportedType, InvalidOption: mend the call.
-            AlreadyExists: there is an index of that name and another definition.
-        """
-        table = self.table(name)
-        columns = arguments.names("columns", columns)
-        include = arguments.names("include", include) if include else []
-        kind = arguments.text("kind", kind)
-        wanted = define_index(table, arguments.text("index", index), columns, kind, include)
-        return create_index(self._context, table, wanted, on_progress)
-
-    def drop_index(self, name: str, index: str) -> None:
-        """Remove an index. Scans that read it end with `IndexChanged`."""
-        table = self.table(name)
-        with self._context.catalog.writing() as tx:
-            tx.drop_indexes(table.id, arguments.text("index", index))
-
-    def indexes(self, name: str) -> tuple[IndexInfo, ...]:
-        """A table's indexes; those with `ready=False` are being built, or their build was killed."""
-        return self._context.indexes(self.table(name).id)
 
     # Elasticity
 
@@ -530,11 +312,9 @@ class Store:
 
     # Upkeep
 
-    def compact(self, name: str | None = None) -> int:
-        """Merge fragments of a table, or of all; returns how many went away."""
-        self._context.catalog.check_writable()
-        tables = self.tables() if name is None else (self.table(name),)
-        return sum(upkeep.compact(self._context, table) for table in tables)
+    def compact(self) -> int:
+        """Merge fragments of every table; returns how many went away."""
+        return sum(table.compact() for table in self.tables())
 
     def collect_garbage(
         self,

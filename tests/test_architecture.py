@@ -34,7 +34,7 @@ ARROWS = {
     folder: frozenset(below for lower in FLOORS[number + 1 :] for below in lower)
     for number, floor in enumerate(FLOORS)
     for folder in floor
-} | {DOOR: frozenset(FOLDERS)}
+} | {DOOR: frozenset({*FOLDERS, *(path.stem for path in (ROOT / DOOR).glob("*.py"))})}
 
 # Packages that one folder alone may import.
 OWNERS: dict[str, str] = {

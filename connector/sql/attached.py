@@ -119,7 +119,7 @@ class Catalog(Sequence[str]):
     def _drop(self, drop: Drop) -> DataFrame:
         table = self._tables[drop.view]
         try:
-            opened(self._uri).drop_table(table)
+            opened(self._uri).table(table).drop()
         except TableNotFound:
             if not drop.if_exists:
                 raise

@@ -42,8 +42,8 @@ _STATEMENTS = (
 )
 _INSTEAD = {
     "TRUNCATE TABLE": "empty it with INSERT OVERWRITE {name} SELECT * FROM {name} WHERE false",
-    "ALTER TABLE": "columns are added by writes with the option 'mergeSchema', or by Store.add_columns",
-    "DELETE": "write the rows' keys with the option 'deleteColumn', or use Store.delete",
+    "ALTER TABLE": "columns are added by writes with the option 'mergeSchema', or by Table.add_columns",
+    "DELETE": "write the rows' keys with the option 'deleteColumn', or use Table.delete",
     "UPDATE": "INSERT INTO {name} replaces rows of the same primary key: select them as they shall be",
     "MERGE": "INSERT INTO {name} replaces rows of the same primary key; the option 'deleteColumn' deletes",
     "CREATE": "the store has a table of this name: choose another name",

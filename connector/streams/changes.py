@@ -116,7 +116,7 @@ def kept(table: TableInfo, commits: Sequence[Commit], options: ChangeOptions) ->
             f"changes of table {table.name!r} that are to be read next are no longer kept: those of commits "
             f"{lost[0]} to {oldest} are gone. Begin with 'startingVersion' = '{oldest + 1}' (a stream: with "
             "a new checkpoint, there or from a snapshot), or go on without them with 'failOnDataLoss' = "
-            "'false'; Store.set_retention keeps changes for longer, for a stream also the option "
+            "'false'; Table.set_retention keeps changes for longer, for a stream also the option "
             "'streamName'",
             table=table.name,
             after=lost[0] - 1,
@@ -257,7 +257,7 @@ class ChangeFeedReader(DataSourceReader):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
-        table = opened(options.store).table(options.table)
+        table = opened(options.store).table(options.table).definition
         columns = match_columns(schema, offered_schema(table, options))
         self._reading = ChangeReading(options, columns, schema)
 

@@ -106,7 +106,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """`schema` is what Spark expects: all that is offered, or what the user asked for."""
         self._options = options
         store = opened(options.store)
-        table = store.table(options.table)
+        table = store.table(options.table).definition
         if options.filter is not None:
             Predicate.parse(options.filter, table.schema)
         self._columns = match_columns(schema, offered_schema(table, options))
@@ -397,7 +397,7 @@ def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
         f"snapshot {snapshot} of table {table.name!r}, with which the stream began and which it has not read "
         f"to the end, is no longer kept; the oldest is {table.oldest_snapshot}. Start again with a new "
         "checkpoint, or go on in the oldest snapshot with the option 'failOnDataLoss' = 'false'; "
-        "Store.set_retention or the option 'streamName' keep a snapshot for longer",
+        "Table.set_retention or the option 'streamName' keep a snapshot for longer",
         table=table.name,
         snapshot=snapshot,
         oldest=table.oldest_snapshot,

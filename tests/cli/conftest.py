@@ -65,5 +65,5 @@ def uri(tmp_path: Path, rows: pa.Table) -> str:
     path = str(tmp_path / "made.store")
     with Store.create(path, ["s1", "s2"], tablets=8, retention_seconds=3_600) as store:
         store.create_table("t", rows.schema, ["id"])
-        store.write("t", rows)
+        store.table("t").upsert(rows)
     return path

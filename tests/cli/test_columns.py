@@ -26,7 +26,7 @@ def test_a_column_is_added_and_old_rows_are_null_in_it(shell: Shell, uri: str, k
     assert made == {"table": "t", "column": "note", "type": told, "added": True}
     assert shell.json("add-column", uri, "t", "note", kind)["added"] is False
     with Store.open(uri) as store:
-        found = store.scan("t", columns=["note"]).to_table()
+        found = store.table("t").scan(columns=["note"]).to_table()
     assert str(found.schema.field("note").type) == told
     assert found["note"].null_count == found.num_rows > 0
 
@@ -40,7 +40,7 @@ def test_people_are_told_what_was_added(shell: Shell, uri: str) -> None:
     ("words", "code", "told"),
     [
         (("t", "note", "text"), 2, "must be one of Arrow's names"),
-        (("t", "note", "decimal128(5,2)"), 2, "Store.add_columns"),
+        (("t", "note", "decimal128(5,2)"), 2, "Table.add_columns"),
         (("t", "value", "string"), 2, "types of columns never change"),
         (("t", "VALUE", "double"), 2, "in case alone"),
         (("u", "note", "string"), 2, "no table 'u'"),

@@ -18,8 +18,8 @@ def indexed(uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("elasticscan.optimizer.choice.SEEK", 20.0)
     monkeypatch.setattr("elasticscan.optimizer.choice._WEIGHTS", {"sorted": 3.0, "hash": 2.0})
     with Store.open(uri) as store:
-        store.create_index("t", "by_value", ["value"], include=["name"])
-        store.create_index("t", "by_name", ["name"], kind="hash")
+        store.table("t").create_index("by_value", ["value"], include=["name"])
+        store.table("t").create_index("by_name", ["name"], kind="hash")
     return uri
 
 

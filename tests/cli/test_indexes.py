@@ -68,7 +68,7 @@ def test_the_bar_hears_of_every_fragment(shell: Shell, uri: str, monkeypatch: py
 def test_indexes_of_one_table_or_of_all_are_listed(shell: Shell, indexed: str, rows: pa.Table) -> None:
     with Store.open(indexed) as store:
         store.create_table("u", rows.schema, ["id"])
-        store.create_index("u", "by_name", ["name"])
+        store.table("u").create_index("by_name", ["name"])
     assert [(i["table"], i["name"]) for i in shell.json("index", "list", indexed)] == [
         ("t", "by_value"),
         ("u", "by_name"),

@@ -25,7 +25,7 @@ def empty(tmp_path: Path) -> str:
 
 def read(uri: str, table: str = "t") -> pa.Table:
     with Store.open(uri) as store:
-        return store.scan(table).to_table().sort_by("id")
+        return store.table(table).scan().to_table().sort_by("id")
 
 
 def test_a_parquet_file_makes_a_table_and_fills_it(
@@ -68,7 +68,7 @@ def test_several_files_of_several_kinds_are_one_commit(
     told = shell.json("load", empty, "t", tmp_path / "a.parquet", tmp_path / "b.csv", "--primary-key", "id")
     with Store.open(empty) as store:
         assert store.status()["snapshot"] == told["commit"]
-        assert len([c for c in store.commits("t") if c.number == told["commit"]]) == 1
+        assert len([c for c in store.table("t").commits() if c.number == told["commit"]]) == 1
     assert read(empty).to_pylist() == rows.to_pylist()
 
 

@@ -82,9 +82,9 @@ def test_limits_cut_a_scan_without_losing_or_repeating(
 ) -> None:
     with Store.open(uri) as store:
         condition = f"id % {rarity} = 0"
-        wanted = store.scan("t", ["id"], condition).to_table()["id"].to_pylist()
+        wanted = store.table("t").scan(["id"], condition).to_table()["id"].to_pylist()
         found: list[int] = []
-        scan = store.scan("t", ["id"], condition, page_rows=page_rows)
+        scan = store.table("t").scan(["id"], condition, page_rows=page_rows)
         for limit in limits:
             before, key = len(found), scan.key
             for page in first_pages(store, scan, limit, None):
@@ -101,7 +101,7 @@ def test_limits_cut_a_scan_without_losing_or_repeating(
 
 def test_a_key_keeps_the_length_of_pages_however_short_the_last_was(uri: str) -> None:
     with Store.open(uri) as store:
-        (page,) = first_pages(store, store.scan("t", page_rows=1_000), 1, None)
+        (page,) = first_pages(store, store.table("t").scan(page_rows=1_000), 1, None)
         assert page.rows.num_rows == 1
         assert page.key is not None
         assert store.context.sealer.open(page.key).page_rows == 1_000
@@ -143,7 +143,7 @@ def test_a_failed_scan_leaves_no_file_and_keeps_an_older_one(shell: Shell, tmp_p
     with Store.create(uri, ["s1"]) as store:
         nested = pa.table({"id": [1], "tags": [["a"]]})
         store.create_table("t", nested.schema, ["id"])
-        store.write("t", nested)
+        store.table("t").upsert(nested)
     code, told = shell.fails("scan", uri, "t", "-o", kept)
     assert code == 2
     assert "cannot hold these columns" in told

@@ -27,8 +27,8 @@ def followed(uri: str, rows: pa.Table) -> str:
     """The store of `uri` with a stream that has all of `t`, and one that is two commits behind."""
     with Store.open(uri) as store:
         hold(store, "slow", 2)
-        store.write("t", rows.slice(0, 10))
-        store.write("t", rows.slice(0, 3))
+        store.table("t").upsert(rows.slice(0, 10))
+        store.table("t").upsert(rows.slice(0, 3))
         hold(store, "quick", 4)
     return uri
 
@@ -49,7 +49,7 @@ def test_commits_of_other_tables_do_not_put_a_stream_behind(
 ) -> None:
     with Store.open(followed) as store:
         store.create_table("other", rows.schema, ["id"])
-        store.write("other", rows)
+        store.table("other").upsert(rows)
         hold(store, "slow", 6, "other")
     found = shell.json("status", followed, "--streams")
     assert [(each["table"], each["name"], each["behind_commits"]) for each in found] == [
@@ -73,7 +73,7 @@ def test_a_stream_of_a_table_that_was_dropped_is_not_one_of_the_next_table_of_th
     followed: str, rows: pa.Table
 ) -> None:
     with Store.open(followed) as store:
-        store.drop_table("t")
+        store.table("t").drop()
         assert streams_of(store.context) == []
         store.create_table("t", rows.schema, ["id"])
         assert streams_of(store.context) == []

@@ -29,7 +29,7 @@ def test_a_shard_that_leaves_is_empty_and_gone(shell: Shell, uri: str, rows: pa.
     assert "contracted by s1" in shell.ok("contract", uri, "s1", "--bytes-per-second", "1G")
     assert shards(shell.json("status", uri)) == {"s2": 8}
     with Store.open(uri) as store:
-        assert store.scan("t").to_table().num_rows == rows.num_rows
+        assert store.table("t").scan().to_table().num_rows == rows.num_rows
 
 
 def test_a_tablet_moves(shell: Shell, uri: str) -> None:

@@ -16,7 +16,7 @@ SECRET = "hunter2"
 
 def test_a_secret_is_replaced_and_revoked(shell: Shell, uri: str) -> None:
     with Store.open(uri) as store:
-        key = next(iter(store.scan("t", page_rows=10))).key
+        key = next(iter(store.table("t").scan(page_rows=10))).key
     told = shell.ok("rotate-secret", uri)
     assert "still open" in told
     assert "5 rows of snapshot" in shell.ok("scan", uri, "--key", key, "--limit", 5)

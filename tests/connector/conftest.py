@@ -23,5 +23,5 @@ def store(tmp_path: Path) -> Store:
     """Two shards, eight tablets, a table `t` of 1,000 rows."""
     made = Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=8, slots=64)
     made.create_table("t", SCHEMA, ["id"])
-    made.write("t", rows(0, 1_000))
+    made.table("t").upsert(rows(0, 1_000))
     return made

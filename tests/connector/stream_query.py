@@ -155,13 +155,14 @@ class History:
         self.store = store
         self.state: dict[int, Row] = {}
         self.commits: list[Told] = []
-        self.states: list[tuple[int, dict[int, Row]]] = [(store.table("t").created_commit, {})]
+        self.states: list[tuple[int, dict[int, Row]]] = [(store.table("t").definition.created_commit, {})]
 
     def write(self, rows: dict[int, Row], overwrite: bool = False) -> int:
         columns = list(zip(*rows.values(), strict=True))
-        schema = self.store.table("t").schema
+        table = self.store.table("t")
+        schema = table.schema
         data = pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
-        number = (self.store.overwrite if overwrite else self.store.write)("t", data)
+        number = (table.overwrite if overwrite else table.upsert)(data)
         feed: list[Row] = []
         gone = [key for key in self.state if overwrite and key not in rows]
         feed += [(*self.state.pop(key), "delete", number) for key in gone]
@@ -176,14 +177,14 @@ class History:
         return number
 
     def delete(self, keys: list[int]) -> int:
-        number = self.store.delete("t", pa.table({"id": pa.array(keys, pa.int64())}))
+        number = self.store.table("t").delete(pa.table({"id": pa.array(keys, pa.int64())}))
         feed = [(*self.state.pop(key), "delete", number) for key in keys if key in self.state]
         self._note(Told(number, "delete", [], feed))
         return number
 
     def merge(self, rows: dict[int, Row], keys: list[int]) -> int:
         """Upsert rows and delete keys in one commit, as a sink with a `deleteColumn` does."""
-        table = self.store.table("t")
+        table = self.store.table("t").definition
         marked = table.schema.append(pa.field("gone", pa.bool_()))
         both = [*((*row, False) for row in rows.values()), *((key, None, None, True) for key in keys)]
         columns = list(zip(*both, strict=True))
@@ -197,7 +198,7 @@ class History:
                 feed.append((*self.state[key], "update_preimage", number))
             feed.append((*row, "update_postimage" if key in self.state else "insert", number))
             self.state[key] = row
-        kind = next(commit.kind for commit in self.store.commits("t") if commit.number == number)
+        kind = next(commit.kind for commit in self.store.table("t").commits() if commit.number == number)
         self._note(Told(number, kind, list(rows.values()), feed))
         return number
 

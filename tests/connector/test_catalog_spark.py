@@ -45,7 +45,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Store:
     made = Store.create(tmp_path_factory.mktemp("sql") / "shop.store", ["s1"], tablets=2, slots=64)
     for name, rows in tables().items():
         made.create_table(name, rows.schema, [KEYS[name]])
-        made.write(name, rows)
+        made.table(name).upsert(rows)
     return made
 
 
@@ -158,9 +158,9 @@ def test_a_random_query_gives_the_same_rows_while_tablets_move(
     moving = Store.create(tmp_path / "moving.store", ["s1", "s2"], tablets=8, slots=64)
     for name, rows in tables().items():
         moving.create_table(name, rows.schema, [KEYS[name]])
-        moving.write(name, rows)
+        moving.table(name).upsert(rows)
         for column in INDEXED[name]:
-            moving.create_index(name, f"by_{column}", [column])
+            moving.table(name).create_index(f"by_{column}", [column])
     catalog = attach(spark.newSession(), moving.uri)
     with tablets_moving(moving) as arrived:
         for seed in range(first, first + 6):
@@ -325,7 +325,9 @@ def test_every_reference_of_a_query_reads_the_newest_snapshot(spark: SparkSessio
     text = "SELECT count(*), (SELECT max(id) FROM new_t) FROM new_t"
     spark.sql(text).collect()
     before = shop.sql(text)
-    store.write("t", store.scan("t").to_table().slice(0, 1).set_column(0, "id", pa.array([5_000])))
+    store.table("t").upsert(
+        store.table("t").scan().to_table().slice(0, 1).set_column(0, "id", pa.array([5_000]))
+    )
     assert before.collect() == [(1_000, 999)]
     assert shop.sql(text).collect() == [(1_001, 5_000)]
     assert spark.sql(text).collect() == [(1_000, 999)]
@@ -338,7 +340,7 @@ def test_what_is_no_query_goes_to_spark_over_views_made_anew(spark: SparkSession
     assert shop.sql("FROM t |> WHERE id >= 1000 |> AGGREGATE count(*), max(id)").collect() == [(20, 1109)]
     assert shop.sql("SELECT 1").collect() == [(1,)]
     assert [row.col_name for row in shop.sql("DESCRIBE t").collect()] == ["id", "name", "v"]
-    store.drop_table("t")
+    store.table("t").drop()
     with pytest.raises(PySparkException):
         shop.sql("SELECT count(*) FROM t").collect()
 
@@ -348,7 +350,7 @@ def test_parameters_have_the_values_that_spark_gives_them(spark: SparkSession, s
     named = shop.sql("SELECT id FROM t WHERE id BETWEEN :low AND :low + 2 ORDER BY id", {"low": 5})
     assert named.collect() == [(5,), (6,), (7,)]
     assert shop.sql("SELECT count(*) FROM t WHERE id < ? OR id = ?", args=[3, 9]).collect() == [(4,)]
-    store.delete("t", pa.table({"id": [0]}))
+    store.table("t").delete(pa.table({"id": [0]}))
     assert shop.sql("SELECT count(*) FROM t WHERE id < ?", [3]).collect() == [(2,)]
     assert shop.sql("SELECT count(*) FROM t WHERE id < 3", {}).collect() == [(2,)]
 
@@ -437,7 +439,7 @@ def test_a_read_is_put_together_step_by_step(spark: SparkSession, store: Store) 
     assert sorted(frame.collect()) == [("n1", 1), ("n1", 8), ("n1", 15), ("n2", 2), ("n2", 9), ("n2", 16)]
     assert read.options == {} and read.load().count() == 1_000
     before = store.status()["snapshot"]
-    store.delete("t", pa.table({"id": list(range(10))}))
+    store.table("t").delete(pa.table({"id": list(range(10))}))
     assert few.load().count() == 2
     assert few.as_of(before).load().count() == 6
 

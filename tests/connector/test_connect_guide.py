@@ -79,8 +79,8 @@ def test_a_pipeline_reads_a_table_and_copies_its_changes_to_another(tmp_path: Pa
     (place / "transformations" / "visits.py").write_text(code.replace('"/data', f'"{tmp_path}'))
     source = Store.create(place / "tour.store", ["s1", "s2"], tablets=8)
     source.create_table("visits", SCHEMA, ["id"])
-    source.write("visits", _visits(1_000))
-    source.delete("visits", pa.table({"id": [1, 2]}))
+    source.table("visits").upsert(_visits(1_000))
+    source.table("visits").delete(pa.table({"id": [1, 2]}))
     target = Store.create(place / "copy.store", ["t1"])
     program = Path(sys.executable).with_name("spark-pipelines")
     printed = run([str(program), "run", "--spec", "spark-pipeline.yml"], place)
@@ -96,4 +96,4 @@ def _visits(count: int) -> pa.Table:
 
 
 def _contents(store: Store, table: str) -> pa.Table:
-    return store.scan(table).to_table().sort_by("id")
+    return store.table(table).scan().to_table().sort_by("id")

@@ -132,14 +132,14 @@ def test_writes_inside_of_other_queries_are_still_written(
     source = spark.readStream.format("elasticscan").load(f"{store.uri}/t")
     sink = source.writeStream.foreachBatch(save).trigger(availableNow=True)
     sink.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(120)
-    assert store.scan("fresh").to_table().num_rows == 1_000
+    assert store.table("fresh").scan().to_table().num_rows == 1_000
     attach(spark, store.uri, "inner_")
     spark.sql("BEGIN INSERT INTO inner_t VALUES (5000, 'script', 1D); END").collect()
     spark.sql("EXECUTE IMMEDIATE \"INSERT INTO inner_t VALUES (5001, 'immediate', 1D)\"")
     frame.where("id > (SELECT avg(id) FROM inner_t) - 1000").cache().write.format("elasticscan").mode(
         "append"
     ).save(f"{store.uri}/t")
-    assert store.scan("t", filter="id >= 5000").to_table().num_rows == 2
+    assert store.table("t").scan(filter="id >= 5000").to_table().num_rows == 2
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_drop_table_drops_the_table_of_the_store(spark: SparkSession, store: Sto
 
 
 def test_a_table_that_is_gone_is_dropped_only_if_it_exists(store: Store, shop: Catalog) -> None:
-    store.drop_table("t")
+    store.table("t").drop()
     with pytest.raises(TableNotFound):
         shop.sql("DROP TABLE half_t")
     shop.sql("DROP TABLE IF EXISTS half_t")
@@ -187,7 +187,7 @@ def test_other_statements_are_refused_before_anything_happens(
     shop.sql("INSERT INTO half_t VALUES (5000, 'x', 1D)")
     assert shop.sql("SELECT count(*) FROM half_t").collect()[0][0] == 1_001
     shop.sql("INSERT OVERWRITE half_t SELECT * FROM half_t WHERE id < 3")
-    assert store.scan("t").to_table().num_rows == 3
+    assert store.table("t").scan().to_table().num_rows == 3
 
 
 def test_a_frame_that_gained_a_column_is_written_twice(spark: SparkSession, store: Store) -> None:
@@ -199,4 +199,4 @@ def test_a_frame_that_gained_a_column_is_written_twice(spark: SparkSession, stor
     )
     for _ in range(2):
         frame.write.format("elasticscan").option("mergeSchema", "true").mode("append").save(f"{store.uri}/t")
-    assert store.scan("t", filter="w = id * 2").to_table().num_rows == 10
+    assert store.table("t").scan(filter="w = id * 2").to_table().num_rows == 10

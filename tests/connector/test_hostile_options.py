@@ -128,7 +128,7 @@ def test_an_offset_of_a_store_is_read_by_its_own_format_only(store: Store) -> No
 @pytest.mark.parametrize("seed", range(2))
 def test_hostile_keys_are_refused_with_a_code(store: Store, seed: int) -> None:
     dice = random.Random(seed)
-    key = next(iter(store.scan("t", page_rows=10))).key
+    key = next(iter(store.table("t").scan(page_rows=10))).key
     assert key is not None
     for _ in range(300):
         altered = list(key)

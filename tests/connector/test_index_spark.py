@@ -22,13 +22,13 @@ def _registered(spark: SparkSession) -> None:
 
 @pytest.fixture
 def indexed(store: Store) -> Store:
-    store.create_index("t", "by_id", ["id"], include=["name"])
-    store.create_index("t", "by_name", ["name"], kind="hash")
+    store.table("t").create_index("by_id", ["id"], include=["name"])
+    store.table("t").create_index("by_name", ["name"], kind="hash")
     # Newer versions and deletions, of which the indexes have entries too.
-    store.write(
-        "t", store.scan("t", filter="id BETWEEN 100 AND 299").to_table().set_column(2, "v", [[7.0] * 200])
+    store.table("t").upsert(
+        store.table("t").scan(filter="id BETWEEN 100 AND 299").to_table().set_column(2, "v", [[7.0] * 200])
     )
-    store.delete("t", pa.table({"id": range(0, 1_000, 21)}))
+    store.table("t").delete(pa.table({"id": range(0, 1_000, 21)}))
     return store
 
 
@@ -45,7 +45,8 @@ def test_spark_gets_the_rows_of_a_direct_scan_while_tablets_move(
     spark: SparkSession, indexed: Store, index: str
 ) -> None:
     wanted = [
-        tuple(row.values()) for row in indexed.scan("t", filter=FILTER, index="none").to_table().to_pylist()
+        tuple(row.values())
+        for row in indexed.table("t").scan(filter=FILTER, index="none").to_table().to_pylist()
     ]
     frame = loaded(spark, indexed, index=index, filter=FILTER)
     assert shown(frame) == sorted(wanted)

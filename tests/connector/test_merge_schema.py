@@ -28,7 +28,7 @@ def narrow(start: int, end: int) -> pa.RecordBatch:
 
 
 def contents(store: Store) -> dict[int, tuple[Any, ...]]:
-    found = store.scan("t").to_table()
+    found = store.table("t").scan().to_table()
     return {row[0]: row[1:] for row in zip(*found.to_pydict().values(), strict=True)}
 
 
@@ -60,18 +60,18 @@ def test_columns_that_the_table_lacks_are_added_and_those_that_the_rows_lack_are
 def test_a_column_that_came_after_a_write_was_planned_is_not_asked_of_it(store: Store) -> None:
     write = writer(store)
     first = staged(write, rows(1_000, 1_010))
-    store.add_columns("t", [WIDER.field("n")])
-    store.create_index("t", "by_n", ["n"])
+    store.table("t").add_columns([WIDER.field("n")])
+    store.table("t").create_index("by_n", ["n"])
     second = staged(write, rows(1_010, 1_020))
     store.expand(["s3"])
     write.commit([first, second])
     assert contents(store)[1_005] == (f"n{1_005 % 7}", 2.0, None)
     assert contents(store)[1_015] == (f"n{1_015 % 7}", 2.0, None)
-    assert store.scan("t", filter="n IS NULL", index="by_n").to_table().num_rows == 1_020
+    assert store.table("t").scan(filter="n IS NULL", index="by_n").to_table().num_rows == 1_020
 
 
 def test_rows_that_delete_may_bring_new_columns_and_lack_others(store: Store) -> None:
-    store.add_columns("t", [WIDER.field("tags")])
+    store.table("t").add_columns([WIDER.field("tags")])
     schema = pa.schema([*NARROWER, pa.field("gone", pa.bool_())])
     write = writer(store, spark_schema(schema), mergeSchema="true", deleteColumn="gone")
     data = {"id": [1, 2, 5_000], "N": [4, 5, 6], "gone": [True, False, None]}

@@ -133,9 +133,9 @@ def test_the_reader_takes_no_filters_from_a_plan_that_queries_share(store: Store
 
 def test_a_plan_is_a_snapshot(store: Store) -> None:
     reader, partitions = planned(store)
-    store.write("t", rows(500, 2_000, v=9.0))
-    store.delete("t", pa.table({"id": [1, 2, 3]}))
-    store.compact("t")
+    store.table("t").upsert(rows(500, 2_000, v=9.0))
+    store.table("t").delete(pa.table({"id": [1, 2, 3]}))
+    store.table("t").compact()
     found = pa.Table.from_batches([b for part in partitions for b in batches(reader, part)])
     assert sorted(found["id"].to_pylist()) == list(range(1_000))
     assert set(found["v"].to_pylist()) == {0.5}
@@ -146,9 +146,9 @@ def test_versions_and_timestamps_choose_the_snapshot(tmp_path: Path) -> None:
     made = Store.create(tmp_path / "s", ["s1"], tablets=2, slots=16, clock=clock)
     clock.advance(10)
     made.create_table("t", SCHEMA, ["id"])
-    first = made.write("t", rows(0, 10))
+    first = made.table("t").upsert(rows(0, 10))
     clock.advance(10)
-    second = made.write("t", rows(10, 20))
+    second = made.table("t").upsert(rows(10, 20))
     assert len(ids(*planned(made, versionAsOf=str(first)))) == 10
     assert len(ids(*planned(made, versionAsOf=str(second)))) == 20
     assert len(ids(*planned(made, timestampAsOf="1019.9"))) == 10
@@ -200,7 +200,7 @@ def test_a_partition_read_twice_gives_the_same_rows_wherever_they_are(store: Sto
     before = sorted(ids(reader, [first]))
     assert isinstance(first, ScanPartition)
     store.contract(first.shards)
-    store.write("t", rows(0, 1_000, v=7.0))
+    store.table("t").upsert(rows(0, 1_000, v=7.0))
     assert sorted(ids(reader, [first])) == before
 
 
@@ -220,8 +220,8 @@ def indexed(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     # With the real weights a table this small is read directly whatever the filter.
     monkeypatch.setattr("elasticscan.optimizer.choice.SEEK", 20.0)
     monkeypatch.setattr("elasticscan.optimizer.choice._WEIGHTS", {"sorted": 3.0, "hash": 2.0})
-    store.create_index("t", "by_id", ["id"], include=["name"])
-    store.create_index("t", "by_name", ["name"], kind="hash")
+    store.table("t").create_index("by_id", ["id"], include=["name"])
+    store.table("t").create_index("by_name", ["name"], kind="hash")
     return store
 
 
@@ -266,7 +266,7 @@ def test_index_scans_stay_exact_when_every_tablet_moves_between_pages(indexed: S
 
 def test_a_planned_index_scan_ends_when_its_index_is_dropped(indexed: Store) -> None:
     reader, partitions = planned(indexed, index="by_id")
-    indexed.drop_index("t", "by_id")
+    indexed.table("t").drop_index("by_id")
     with pytest.raises(IndexChanged):
         ids(reader, partitions)
 
@@ -344,18 +344,18 @@ def test_planning_takes_a_lease_and_reading_does_not_end_it(
 def test_after_lease_and_compaction_the_error_says_to_load_again(tmp_path: Path) -> None:
     made = Store.create(tmp_path / "s", ["s1"], tablets=2, slots=16, retention_seconds=0)
     made.create_table("t", SCHEMA, ["id"])
-    made.write("t", rows(0, 10))
+    made.table("t").upsert(rows(0, 10))
     reader, partitions = planned(made)
-    made.write("t", rows(0, 10, v=1.0))
+    made.table("t").upsert(rows(0, 10, v=1.0))
     tomorrow = ManualClock(made.context.clock.now() + 2 * LEASE_SECONDS)
-    Store.open(made.uri, tomorrow).compact("t")
+    Store.open(made.uri, tomorrow).table("t").compact()
     with pytest.raises(SnapshotExpired, match="load the DataFrame again"):
         ids(reader, partitions)
 
 
 def test_a_table_that_was_made_again_is_not_read_by_an_old_plan(store: Store) -> None:
     reader, partitions = planned(store)
-    store.drop_table("t")
+    store.table("t").drop()
     store.create_table("t", SCHEMA, ["id"])
     with pytest.raises(TableChanged):
         ids(reader, partitions)

@@ -73,10 +73,10 @@ def test_a_stream_that_is_started_again_offers_the_new_column(
     assert frame.columns[:3] == ["id", "name", "v"]
     assert "n" not in frame.columns
     assert len(told) == 1_000
-    store.write("t", rows(0, 10, v=3.0))  # not read before the column comes
-    store.add_columns("t", [NEW])
-    store.write("t", with_n(5, 20, 7))
-    store.compact("t")
+    store.table("t").upsert(rows(0, 10, v=3.0))  # not read before the column comes
+    store.table("t").add_columns([NEW])
+    store.table("t").upsert(with_n(5, 20, 7))
+    store.table("t").compact()
     store.expand(["s3"])
     frame, told = run_again()
     assert frame.columns[:4] == ["id", "name", "v", "n"]
@@ -95,8 +95,8 @@ def test_a_stream_that_runs_goes_on_with_the_columns_that_it_began_with(
     sink = Sink()
     query = start(stream(spark, store), sink, tmp_path / "c", processingTime="50 milliseconds")
     query.processAllAvailable()
-    store.add_columns("t", [NEW])
-    store.write("t", with_n(1_000, 1_100, 7))
+    store.table("t").add_columns([NEW])
+    store.table("t").upsert(with_n(1_000, 1_100, 7))
     query.processAllAvailable()
     query.stop()
     assert len(sink.rows) == 1_100
@@ -113,12 +113,12 @@ def test_a_sink_that_runs_when_its_table_gains_a_column_ends_or_gives_nulls(
     writing = source.frame().writeStream.format("elasticscan").options(**options)
     query = writing.trigger(processingTime="50 milliseconds").start(f"{store.uri}/t")
     query.processAllAvailable()
-    store.add_columns("t", [NEW])
+    store.table("t").add_columns([NEW])
     source.add(line(2_001))
     if merge == "true":
         query.processAllAvailable()
         query.stop()
-        found = store.scan("t", ["id", "n"], "id >= 2000").to_table().to_pylist()
+        found = store.table("t").scan(["id", "n"], "id >= 2000").to_table().to_pylist()
         assert sorted(found, key=str) == [{"id": 2_000, "n": None}, {"id": 2_001, "n": None}]
         return
     with pytest.raises(Exception, match="or set option 'mergeSchema' to true"):
@@ -136,10 +136,10 @@ def test_a_sink_brings_the_columns_of_its_stream_and_misses_none(
     checkpoint = tmp_path / "checkpoint"
     assert write_stream(source.frame(), store, checkpoint, mergeSchema="true") == [0]
     assert store.table("t").schema.names == ["id", "name", "v", "n"]
-    store.add_columns("t", [pa.field("more", pa.string())])
+    store.table("t").add_columns([pa.field("more", pa.string())])
     source.add(line(2_001, n=7))
     assert write_stream(source.frame(), store, checkpoint, mergeSchema="true") == [1]
-    found = store.scan("t", ["id", "n", "more"], "n IS NOT NULL").to_table().to_pylist()
+    found = store.table("t").scan(["id", "n", "more"], "n IS NOT NULL").to_table().to_pylist()
     assert sorted((row["id"], row["n"], row["more"]) for row in found) == [
         (1, 5, None),
         (2_000, 6, None),

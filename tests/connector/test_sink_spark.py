@@ -71,13 +71,13 @@ def line(key: int, v: float = 2.0, **more: Any) -> dict[str, Any]:
 
 
 def contents(made: Store, table: str = "t") -> dict[Any, Any]:
-    found = made.scan(table).to_table()
+    found = made.table(table).scan().to_table()
     assert made.verify() == []
     return dict(zip(found[0].to_pylist(), found[-1].to_pylist(), strict=True))
 
 
 def kinds(made: Store, table: str = "t") -> list[str]:
-    return [commit.kind for commit in made.commits(table)]
+    return [commit.kind for commit in made.table(table).commits()]
 
 
 def forget_last_batch(checkpoint: Path) -> int:
@@ -106,7 +106,7 @@ def test_a_stream_writes_each_batch_once_and_a_replayed_one_too(
     assert contents(store) == wanted
 
     # The replayed batch comes over other tasks than before, and after somebody changed its rows.
-    store.write("t", store.scan("t", filter="id = 1003").to_table().set_column(2, "v", [[9.0]]))
+    store.table("t").upsert(store.table("t").scan(filter="id = 1003").to_table().set_column(2, "v", [[9.0]]))
     assert forget_last_batch(checkpoint) == 0
     source.add(line(0, v=3.0))
     assert run(source.frame().repartition(2, "id"), store, checkpoint) == [0, 1]
@@ -158,7 +158,7 @@ def test_a_checkpoint_that_lost_its_newest_files_is_noticed(
 
     assert copied().awaitTermination(60)
     schema = store.table("t").schema
-    store.write("t", pa.table({"id": [2_000], "name": ["x"], "v": [3.0]}, schema=schema))
+    store.table("t").upsert(pa.table({"id": [2_000], "name": ["x"], "v": [3.0]}, schema=schema))
     assert copied().awaitTermination(60)
     last = forget_last_batch(checkpoint)
     assert copied().awaitTermination(60)  # the same micro-batch again
@@ -167,7 +167,7 @@ def test_a_checkpoint_that_lost_its_newest_files_is_noticed(
     assert forget_last_batch(checkpoint) == last
     for name in (f"{last}", f".{last}.crc"):
         (checkpoint / "offsets" / name).unlink(missing_ok=True)
-    store.write("t", pa.table({"id": [2_001], "name": ["x"], "v": [4.0]}, schema=schema))
+    store.table("t").upsert(pa.table({"id": [2_001], "name": ["x"], "v": [4.0]}, schema=schema))
     assert "[ES_INVALID_OFFSET]" in failing(copied)
     assert kinds(store, "copy") == ["create", "write", "write"]
 

@@ -103,8 +103,8 @@ def test_an_empty_table_gives_an_empty_frame(spark: SparkSession, store: Store) 
 def test_a_frame_is_a_snapshot_until_it_is_loaded_again(spark: SparkSession, store: Store) -> None:
     frame = reader(spark, store).load()
     assert frame.count() == 1_000
-    version = store.delete("t", pa.table({"id": range(10, 1_000)}))
-    store.compact("t")
+    version = store.table("t").delete(pa.table({"id": range(10, 1_000)}))
+    store.table("t").compact()
     assert shown(frame) == rows(range(1_000))
     assert shown(reader(spark, store).load()) == rows(range(10))
     assert shown(reader(spark, store, versionAsOf=str(version - 1)).load()) == rows(range(1_000))
@@ -219,9 +219,9 @@ def test_attach_refuses_a_prefix_that_cannot_be_in_a_name(spark: SparkSession, s
 def test_append_upserts_and_overwrite_replaces(spark: SparkSession, store: Store) -> None:
     writer(expected(spark, range(995, 1_100)).repartition(3), store).save()
     assert shown(reader(spark, store).load()) == rows(range(1_100))
-    commits = len(store.commits("t"))
+    commits = len(store.table("t").commits())
     writer(expected(spark, range(5)).repartition(2), store, "overwrite").save()
-    assert len(store.commits("t")) == commits + 1
+    assert len(store.table("t").commits()) == commits + 1
     assert shown(reader(spark, store).load()) == rows(range(5))
 
 
@@ -248,7 +248,12 @@ def test_a_transaction_is_written_once(spark: SparkSession, store: Store) -> Non
     for _ in range(2):
         writer(expected(spark, range(5)), store, "overwrite", txnAppId="job", txnVersion="1").save()
     writer(expected(spark, range(7)), store, "overwrite", txnAppId="job", txnVersion="2").save()
-    assert [commit.kind for commit in store.commits("t")] == ["create", "write", "overwrite", "overwrite"]
+    assert [commit.kind for commit in store.table("t").commits()] == [
+        "create",
+        "write",
+        "overwrite",
+        "overwrite",
+    ]
     assert reader(spark, store).load().count() == 7
 
 
@@ -300,7 +305,7 @@ def test_every_type_goes_through_spark_and_back_unchanged(spark: SparkSession, s
     given = pa.Table.from_pylist([full, {"id": 2}], schema)
     for table in ("types", "copy"):
         store.create_table(table, schema, ["id"])
-    store.write("types", given)
+    store.table("types").upsert(given)
     frame = reader(spark, store).option("table", "types").load()
     with enabled(spark, "spark.sql.timeType.enabled"):
         # Spark understands the values, and does not just carry them.
@@ -310,4 +315,4 @@ def test_every_type_goes_through_spark_and_back_unchanged(spark: SparkSession, s
         )
         assert known.count() == 1
     writer(frame, store, table="copy").save()
-    assert store.scan("copy").to_table().sort_by("id") == given
+    assert store.table("copy").scan().to_table().sort_by("id") == given

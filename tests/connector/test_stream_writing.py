@@ -114,7 +114,7 @@ def run(
 
 
 def contents(made: Store, table: str = "t") -> dict[int, float]:
-    found = made.scan(table).to_table()
+    found = made.table(table).scan().to_table()
     ids = found["id"].to_pylist()
     assert len(set(ids)) == len(ids)
     assert made.verify() == []
@@ -126,7 +126,7 @@ def files(made: Store) -> int:
 
 
 def kinds(made: Store, table: str = "t") -> list[str]:
-    return [commit.kind for commit in made.commits(table)]
+    return [commit.kind for commit in made.table(table).commits()]
 
 
 BEFORE = dict.fromkeys(range(1_000), 0.5)
@@ -153,7 +153,7 @@ def test_a_replayed_batch_with_its_rows_laid_out_otherwise_is_there_once(store: 
 
 def test_a_batch_that_is_replayed_does_not_bring_back_what_a_later_write_changed(store: Store) -> None:
     run(store, 0, rows(0, 10))
-    store.write("t", rows(0, 10, v=9.0))
+    store.table("t").upsert(rows(0, 10, v=9.0))
     run(store, 0, rows(0, 10))
     assert contents(store) == BEFORE | dict.fromkeys(range(10), 9.0)
 
@@ -212,7 +212,7 @@ def test_where_the_offsets_cannot_be_read_the_number_alone_counts(
 
 def test_a_table_that_was_made_again_since_the_stream_began_is_refused(store: Store, task: Task) -> None:
     run(store, 0, rows(0, 3))
-    store.drop_table("t")
+    store.table("t").drop()
     store.create_table("t", SCHEMA, ["id"])
     with pytest.raises(TableChanged, match=r"made again since this stream began.*new checkpoint"):
         run(store, 1, rows(3, 5))
@@ -303,7 +303,7 @@ def test_a_key_from_two_tasks_is_refused_and_the_batch_left_out(store: Store) ->
 
 def test_a_table_made_again_between_tasks_and_commit_gets_none_of_their_rows(store: Store) -> None:
     messages = [staged(sink(store), rows(0, 10))]
-    store.drop_table("t")
+    store.table("t").drop()
     store.create_table("t", SCHEMA, ["id"])
     with pytest.raises(TableChanged, match="was dropped"):
         sink(store).commit(messages, 0)
@@ -444,14 +444,14 @@ def test_a_batch_write_deletes_by_column_as_well(store: Store) -> None:
 def test_a_replayed_delete_does_not_delete_what_came_back_since(store: Store) -> None:
     for _ in range(2):
         run(store, 0, marked(range(10), True), schema=MARKED, deleteColumn="gone")
-        store.write("t", rows(0, 10, v=7.0))
+        store.table("t").upsert(rows(0, 10, v=7.0))
     assert contents(store) == BEFORE | dict.fromkeys(range(10), 7.0)
 
 
 def test_rows_that_delete_need_no_values_but_their_key(store: Store) -> None:
     strict = pa.schema([pa.field(f.name, f.type, nullable=False) for f in SCHEMA])
     store.create_table("strict", strict, ["id"])
-    store.write("strict", pa.Table.from_batches([rows(0, 3)]).cast(strict))
+    store.table("strict").upsert(pa.Table.from_batches([rows(0, 3)]).cast(strict))
     found = pa.RecordBatch.from_pydict(
         {"id": [0, 1], "name": [None, "b"], "v": [None, 8.0], "gone": [True, False]}, schema=MARKED
     )
@@ -473,7 +473,7 @@ def test_the_mark_is_stored_where_the_table_has_the_column(store: Store) -> None
     store.create_table("own", MARKED, ["id"])
     for number, gone in enumerate([[False, None, False], [True, False, None]]):
         run(store, number, marked(range(3), gone), schema=MARKED, table="own", deleteColumn="gone")
-    assert store.scan("own").to_table().sort_by("id")["gone"].to_pylist() == [False, None]
+    assert store.table("own").scan().to_table().sort_by("id")["gone"].to_pylist() == [False, None]
 
 
 def test_a_table_that_is_made_has_no_column_for_the_marks(store: Store) -> None:
@@ -502,7 +502,7 @@ def _staged_complete(store: Store) -> StreamMessage:
 
 
 def test_an_index_forgets_rows_that_were_deleted_by_a_column(store: Store) -> None:
-    store.create_index("t", "by_name", ["name"])
+    store.table("t").create_index("by_name", ["name"])
     run(
         store,
         0,
@@ -510,7 +510,7 @@ def test_an_index_forgets_rows_that_were_deleted_by_a_column(store: Store) -> No
         schema=MARKED,
         deleteColumn="gone",
     )
-    found = store.scan("t", filter="name = 'n3'", index="by_name").to_table()["id"].to_pylist()
+    found = store.table("t").scan(filter="name = 'n3'", index="by_name").to_table()["id"].to_pylist()
     wanted = [i for i in range(1_010) if i % 7 == 3 and (i < 990 or i % 2)]
     assert sorted(found) == wanted
     assert store.verify() == []

@@ -79,8 +79,8 @@ def newest(history: History) -> int:
 
 def forget(history: History) -> None:
     """Nothing but the newest snapshot is kept from now on, unless a lease says so."""
-    history.store.set_retention("t", 0)
-    history.store.compact("t")
+    history.store.table("t").set_retention(0)
+    history.store.table("t").compact()
 
 
 # ------------------------------------------------------------------------ snapshot, then changes
@@ -101,7 +101,7 @@ def test_a_stream_reads_the_snapshot_of_now_and_then_every_commit(history: Histo
 def test_a_change_feed_tells_the_snapshot_as_inserts_and_then_what_each_commit_did(history: History) -> None:
     found, begun = query(history, readChangeFeed="true"), newest(history)
     found.step()
-    time_of = {c.number: c.created_at for c in history.store.commits("t")}
+    time_of = {c.number: c.created_at for c in history.store.table("t").commits()}
     stamp = datetime.fromtimestamp(round(time_of[begun] * 1e6) / 1e6, UTC)
     assert {row[3:5] for row in found.batches[0]} == {("insert", begun)}
     assert abs((found.batches[0][0][5] - stamp).total_seconds()) < 1e-5
@@ -131,13 +131,13 @@ def test_commits_of_other_tables_make_no_batch(history: History) -> None:
     found.run_to_the_end()
     count = len(found.ends)
     history.store.create_table("other", SCHEMA, ["id"])
-    history.store.write("other", pa.table({"id": [1], "name": ["a"], "v": [0.5]}, schema=SCHEMA))
+    history.store.table("other").upsert(pa.table({"id": [1], "name": ["a"], "v": [0.5]}, schema=SCHEMA))
     assert not found.step()
     assert len(found.ends) == count
 
 
 def test_the_commit_that_made_the_table_makes_no_batch(history: History) -> None:
-    made = history.store.table("t").created_commit
+    made = history.store.table("t").definition.created_commit
     found = query(history, startingVersion=str(made), maxRowsPerTrigger="1000")
     found.run_to_the_end()
     assert [end["commit"] for end in found.ends] == [newest(history)]
@@ -214,7 +214,7 @@ def test_latest_reads_what_comes_after_now_alone(history: History) -> None:
 def test_earliest_begins_with_the_oldest_snapshot_that_is_kept(history: History) -> None:
     history.write(rows(0, 10, v=2.0))
     forget(history)
-    oldest = history.store.table("t").oldest_snapshot
+    oldest = history.store.table("t").definition.oldest_snapshot
     history.write(rows(5, 15, v=3.0))
     found = query(history, startingVersion="earliest", maxRowsPerTrigger="300")
     found.run_to_the_end()
@@ -223,7 +223,7 @@ def test_earliest_begins_with_the_oldest_snapshot_that_is_kept(history: History)
 
 def test_a_time_names_the_first_commit_that_is_wanted(history: History) -> None:
     number = history.write(rows(5, 8, v=2.0))
-    made = next(c.created_at for c in history.store.commits("t") if c.number == number)
+    made = next(c.created_at for c in history.store.table("t").commits() if c.number == number)
     found = query(history, startingTimestamp=repr(made))
     found.run_to_the_end()
     assert Counter(found.rows) == Counter(history.after(number - 1))
@@ -270,7 +270,7 @@ def test_the_first_batch_is_the_same_when_it_is_repeated_later(
     found.run_to_the_end()
     snapshot = None if start in ("latest", "1") else begun
     if start == "earliest":
-        snapshot = begun = history.store.table("t").oldest_snapshot
+        snapshot = begun = history.store.table("t").definition.oldest_snapshot
     assert without_times(found, found.rows) == history.expected(found, snapshot, 0 if start == "1" else begun)
 
 
@@ -541,7 +541,7 @@ def disturb(history: History, rng: random.Random) -> None:
             case "contract" if len(names) > 1:
                 store.contract(rng.choice(list(names.values())))
             case "compact":
-                store.compact("t")
+                store.table("t").compact()
             case "collect":
                 store.collect_garbage()
 
@@ -561,7 +561,7 @@ def write_something(history: History, rng: random.Random) -> None:
         history.write({key: (key, "over", value) for key in keys[:60]}, overwrite=True)
     else:
         data = pa.table({"id": keys, "name": ["x"] * len(keys), "v": [value] * len(keys)}, schema=SCHEMA)
-        history.store.write("other", data)
+        history.store.table("other").upsert(data)
 
 
 LIMITS: list[ReadLimit | None] = [
@@ -600,10 +600,10 @@ def test_every_change_is_read_once_through_moves_restarts_and_replays(tmp_path: 
         found, begun = Query(store.uri, options), newest(history)
         snapshot = None if start in ("latest", "1") else begun
         if start == "earliest":
-            snapshot = begun = store.table("t").oldest_snapshot
+            snapshot = begun = store.table("t").definition.oldest_snapshot
         found.step(rng.choice(LIMITS), rng.choice([None, "logged", "read"]))
         if not keeps:
-            store.set_retention("t", 0)
+            store.table("t").set_retention(0)
         found.meanwhile = lambda: rng.random() < 0.3 and disturb(history, rng)
         for _ in range(rng.randint(10, 30)):
             match rng.choice(["write", "write", "disturb", "step", "step", "step", "restart", "again"]):
@@ -661,7 +661,7 @@ def test_a_task_follows_tablets_that_move_after_it_was_planned(history: History)
     parts = reader.partitions(begun, end)
     history.store.expand(["s3", "s4"])
     history.store.contract("s1")
-    history.store.compact("t")
+    history.store.table("t").compact()
     assert Counter(read_all(found.made(), parts)[0]) == Counter(history.after(0))
     assert Counter(read_all(found.made(), parts)[0]) == Counter(history.after(0))
 
@@ -737,7 +737,7 @@ def test_a_stream_without_a_name_pins_nothing_but_its_snapshot(history: History)
     found.step()
     assert history.store.status()["leases"] == []
     found = query(history, maxRowsPerTrigger="100")
-    history.store.set_retention("t", 0)
+    history.store.table("t").set_retention(0)
     begun = newest(history)
     found.step()
     (lease,) = history.store.status()["leases"]
@@ -783,15 +783,15 @@ def test_a_gap_without_commits_of_the_table_is_none(history: History) -> None:
     found = query(history)
     found.run_to_the_end()
     history.store.create_table("other", SCHEMA, ["id"])
-    history.store.set_retention("t", 0)
+    history.store.table("t").set_retention(0)
     history.store.move(1, "s2")
-    history.store.compact("t")
-    assert history.store.table("t").oldest_snapshot > found.ends[-1]["commit"]
+    history.store.table("t").compact()
+    assert history.store.table("t").definition.oldest_snapshot > found.ends[-1]["commit"]
     found.options["streamName"] = "late"
     found.restart()
     assert not found.step()
     (lease,) = history.store.status()["leases"]
-    assert lease["snapshot"] == history.store.table("t").oldest_snapshot
+    assert lease["snapshot"] == history.store.table("t").definition.oldest_snapshot
     history.write(rows(0, 3, v=2.0))
     forget(history)
     found.run_to_the_end()
@@ -857,7 +857,7 @@ def test_a_table_that_was_made_again_ends_its_streams(history: History) -> None:
     found, other = query(history), query(history)
     found.run_to_the_end()
     other.run_to_the_end()
-    history.store.drop_table("t")
+    history.store.table("t").drop()
     with pytest.raises(TableChanged):
         found.step()
     history.store.create_table("t", SCHEMA, ["id"])
@@ -873,7 +873,7 @@ def test_a_task_of_a_table_that_was_made_again_fails(history: History) -> None:
     reader = found.started()
     begun = reader.initialOffset()
     parts = reader.partitions(begun, reader.latestOffset(begun, ReadAllAvailable()))
-    history.store.drop_table("t")
+    history.store.table("t").drop()
     history.store.create_table("t", SCHEMA, ["id"])
     with pytest.raises(TableChanged):
         read_all(reader, parts)
@@ -994,7 +994,7 @@ def test_a_batch_reads_the_changes_of_commits_both_named_ones_included(history: 
 def test_a_batch_reads_the_changes_of_a_time(history: History) -> None:
     first = history.write(rows(995, 1_005, v=1.0))
     last = history.delete([1, 2])
-    times = {c.number: c.created_at for c in history.store.commits("t")}
+    times = {c.number: c.created_at for c in history.store.table("t").commits()}
     history.write(rows(0, 1, v=9.0))
     found = batch(history, startingTimestamp=repr(times[first]), endingTimestamp=repr(times[last]))
     assert {row[4] for row in found} == {first, last}
@@ -1012,11 +1012,11 @@ def test_a_batch_of_changes_is_a_plan_that_stays(history: History) -> None:
         {"store": history.store.uri, "table": "t", "readChangeFeed": "true", "startingVersion": "1"}
     )
     reader = source.reader(source.schema())
-    history.store.set_retention("t", 0)
+    history.store.table("t").set_retention(0)
     parts, expected = reader.partitions(), Counter(history.feed_after(0))
     history.write(rows(0, 1_000, v=3.0))
     history.delete(list(range(500)))
-    history.store.compact("t")
+    history.store.table("t").compact()
     history.store.expand(["s3"])
     found = read_all(reader, parts)[0]  # type: ignore[arg-type]
     assert Counter(row[:-1] for row in found) == expected

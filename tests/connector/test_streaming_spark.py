@@ -89,13 +89,13 @@ def test_a_stream_that_ends_reads_bounded_batches_and_goes_on_later(
     assert max(sink.sizes()) <= 400
     progress = query.recentProgress[-1].sources[0]
     assert json.loads(progress.latestOffset)["behindRows"] == 0
-    store.write("t", rows(0, 300, v=1.0))
+    store.table("t").upsert(rows(0, 300, v=1.0))
     store.expand(["s3"])
-    store.write("t", rows(300, 500, v=2.0))
-    store.delete("t", pa.table({"id": [1]}))  # has no new rows: a batch without tasks
+    store.table("t").upsert(rows(300, 500, v=2.0))
+    store.table("t").delete(pa.table({"id": [1]}))  # has no new rows: a batch without tasks
     run(frame, sink, tmp_path / "c")
     assert sink.sizes()[3:] == [300, 200]
-    store.write("t", rows(0, 5, v=3.0))
+    store.table("t").upsert(rows(0, 5, v=3.0))
     run(frame, sink, tmp_path / "c")
     assert Counter(sink.rows[1_500:]) == Counter(as_rows(rows(0, 5, v=3.0)))
 
@@ -111,12 +111,12 @@ def test_a_stream_follows_a_table_that_is_written_while_its_tablets_move(
 
     def change() -> None:
         for number in range(12):
-            elsewhere.write("t", rows(1_000 + 100 * number, 1_150 + 100 * number, v=float(number)))
+            elsewhere.table("t").upsert(rows(1_000 + 100 * number, 1_150 + 100 * number, v=float(number)))
             match number:
                 case 2:
                     elsewhere.expand(["s3", "s4"])
                 case 5:
-                    elsewhere.compact("t")
+                    elsewhere.table("t").compact()
                 case 8:
                     elsewhere.contract("s1")
                 case _:
@@ -153,10 +153,10 @@ def test_a_batch_that_is_replayed_after_a_crash_has_the_same_rows(
         else:
             run(frame, sink, checkpoint)
             expected = forget_last(checkpoint, sink)
-        before = as_rows(store.scan("t").to_table())
-        store.write("t", rows(0, 50, v=4.0 if lost == "first" else 5.0))
+        before = as_rows(store.table("t").scan().to_table())
+        store.table("t").upsert(rows(0, 50, v=4.0 if lost == "first" else 5.0))
         store.expand([f"s{lost}"])
-        store.compact("t")
+        store.table("t").compact()
         run(frame, sink, checkpoint)
         new = as_rows(rows(0, 50, v=4.0 if lost == "first" else 5.0))
         if expected is not None:
@@ -184,9 +184,9 @@ def test_a_change_feed_is_told_by_streams_and_batches_alike(
     frame = stream(spark, store, readChangeFeed="true", filter="id < 5", startingVersion="1")
     assert frame.schema.names[3:] == ["_change_type", "_commit_version", "_commit_timestamp"]
     first = store.context.catalog.versions()[1]
-    store.write("t", rows(0, 3, v=1.0))
-    store.overwrite("t", rows(1, 4, v=2.0))
-    store.delete("t", pa.table({"id": [1]}))
+    store.table("t").upsert(rows(0, 3, v=1.0))
+    store.table("t").overwrite(rows(1, 4, v=2.0))
+    store.table("t").delete(pa.table({"id": [1]}))
     run(frame, sink, tmp_path / "c")
     expected = Counter({("insert", first): 5, ("delete", first + 3): 1, ("delete", first + 2): 2})
     expected += Counter({("update_preimage", first + 1): 3, ("update_postimage", first + 1): 3})
@@ -208,12 +208,12 @@ def test_errors_of_a_stream_keep_their_codes(spark: SparkSession, store: Store, 
     sink, frame = Sink(), stream(spark, store, startingVersion="latest", columns="id")
     run(frame, sink, tmp_path / "c")
     assert sink.rows == []
-    store.write("t", rows(0, 10, v=1.0))
-    store.set_retention("t", 0)
-    store.compact("t")
+    store.table("t").upsert(rows(0, 10, v=1.0))
+    store.table("t").set_retention(0)
+    store.table("t").compact()
     query = start(frame, sink, tmp_path / "c", availableNow=True)
     with pytest.raises(StreamingQueryException, match="ES_CHANGES_EXPIRED"):
         query.awaitTermination(60)
-    store.write("t", rows(0, 10, v=2.0))
+    store.table("t").upsert(rows(0, 10, v=2.0))
     run(stream(spark, store, columns="id", failOnDataLoss="false"), sink, tmp_path / "c")
     assert sorted(sink.rows) == [(i,) for i in range(10)]

@@ -36,8 +36,8 @@ SECRET = "hunter2"
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.create(tmp_path / "s", ["a", "b"], tablets=4, slots=16) as made:
         made.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-        made.write("t", pa.table({"id": range(100)}))
-        made.write("t", pa.table({"id": range(100, 120)}))
+        made.table("t").upsert(pa.table({"id": range(100)}))
+        made.table("t").upsert(pa.table({"id": range(100, 120)}))
         yield made
 
 
@@ -76,7 +76,7 @@ def test_plans_and_tasks_notice_that_the_catalog_was_put_back_to_an_older_copy(s
     uri, tasks = store.uri, []
 
     def work() -> None:
-        store.write("t", pa.table({"id": range(120, 140)}))
+        store.table("t").upsert(pa.table({"id": range(120, 140)}))
         tasks.extend([planned(uri), planned(uri, **FEED)])
         assert [ids(*task) for task in tasks] == [list(range(140)), list(range(140))]
         for opened in access._open.values():
@@ -128,7 +128,7 @@ def test_no_error_of_a_read_shows_a_password(options: dict[str, str]) -> None:
 def test_reads_and_streams_of_a_store_that_cannot_be_written(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.set_retention("t", 0)  # leases would be needed
+    store.table("t").set_retention(0)  # leases would be needed
     opened = Store.open(store.uri, read_only=True)
     monkeypatch.setattr("elasticscan.connector.open_stores.Store.open", lambda _: opened)
     with access._lock:
@@ -164,7 +164,7 @@ def stream(uri: str, **options: str) -> dict[str, object]:
 def test_a_checkpoint_goes_on_after_all_keys_were_revoked(store: Store) -> None:
     end = stream(store.uri)
     store.rotate_secret(revoke=True)
-    store.write("t", pa.table({"id": range(120, 130)}))
+    store.table("t").upsert(pa.table({"id": range(120, 130)}))
     source = ElasticScanSource({"store": store.uri, "table": "t"})
     reader = source.streamReader(source.schema())
     assert isinstance(reader, ElasticScanStreamReader)

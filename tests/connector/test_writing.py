@@ -66,7 +66,7 @@ def staged(write: ElasticScanWriter, *batches: pa.RecordBatch) -> StagedMessage:
 
 
 def contents(made: Store, table: str = "t") -> dict[int, float]:
-    found = made.scan(table).to_table()
+    found = made.table(table).scan().to_table()
     ids = found["id"].to_pylist()
     assert len(set(ids)) == len(ids)
     return dict(zip(ids, found["v"].to_pylist(), strict=True))
@@ -91,7 +91,7 @@ def test_an_overwrite_replaces_everything_and_older_snapshots_keep_it(store: Sto
     write = writer(store, overwrite=True)
     write.commit([staged(write, rows(0, 10)), staged(write, rows(10, 20)), staged(write)])
     assert contents(store) == dict.fromkeys(range(20), 2.0)
-    assert store.scan("t", snapshot=before).to_table().num_rows == 1_000
+    assert store.table("t").scan(snapshot=before).to_table().num_rows == 1_000
 
 
 def test_an_overwrite_with_nothing_empties_the_table(store: Store) -> None:
@@ -184,7 +184,7 @@ def test_tablets_that_move_between_staging_and_commit_are_followed(store: Store)
 def test_the_table_being_made_again_is_noticed(store: Store) -> None:
     write = writer(store)
     messages = [staged(write, rows(0, 10))]
-    store.drop_table("t")
+    store.table("t").drop()
     store.create_table("t", SCHEMA, ["id"])
     for call in (lambda: write.commit(messages), lambda: staged(write, rows(0, 10))):
         with pytest.raises(TableChanged, match="nothing was committed"):
@@ -262,7 +262,7 @@ def test_nobody_sees_a_table_before_its_first_rows_are_committed(store: Store) -
     write.commit([message])
     assert tables(store) == ["fresh", "t"]
     assert len(contents(store, "fresh")) == 10
-    assert [commit.kind for commit in store.commits("fresh")] == ["create", "write"]
+    assert [commit.kind for commit in store.table("fresh").commits()] == ["create", "write"]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -315,7 +315,7 @@ def test_a_table_that_was_dropped_since_its_first_write_began_stays_dropped(stor
     late, quick = (writer(store, table="fresh", primaryKey="id") for _ in range(2))
     message = staged(late, rows(0, 10))
     quick.commit([staged(quick, rows(0, 5))])
-    store.drop_table("fresh")
+    store.table("fresh").drop()
     with pytest.raises(TableChanged):
         late.commit([message])
     assert tables(store) == ["t"]
@@ -326,7 +326,7 @@ def test_a_table_made_again_by_a_write_begins_anew(store: Store) -> None:
         write = writer(store, table="fresh", primaryKey="id")
         write.commit([staged(write, rows(0, end))])
         assert len(contents(store, "fresh")) == end
-        store.drop_table("fresh")
+        store.table("fresh").drop()
 
 
 def test_a_primary_key_that_is_not_the_tables_is_refused(store: Store) -> None:

@@ -26,7 +26,7 @@ def source() -> pa.Table:
 def store(tmp_path: Path, source: pa.Table) -> Iterator[Store]:
     with Store.create(tmp_path / "demo.store", demo.SHARDS, tablets=8) as store:
         store.create_table(demo.TABLE, source.schema, demo.KEY)
-        store.write(demo.TABLE, source)
+        store.table(demo.TABLE).upsert(source)
         yield store
 
 

@@ -27,7 +27,7 @@ SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), ("v", pa.int64(
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.create(tmp_path / "s.store", ["s1"], tablets=2, slots=8) as made:
         made.create_table("t", SCHEMA, ["id"])
-        made.write("t", pa.table({"id": ["a"], "v": [1]}, schema=SCHEMA))
+        made.table("t").upsert(pa.table({"id": ["a"], "v": [1]}, schema=SCHEMA))
         yield made
 
 
@@ -35,10 +35,10 @@ def any_key_can_be_resumed(store: Store) -> None:
     """A page may end at any row that was written."""
     try:
         rows = {"id": [letter * (1 << 20) for letter in "bcdefgh"], "v": range(7)}
-        store.write("t", pa.table(rows, schema=SCHEMA))
+        store.table("t").upsert(pa.table(rows, schema=SCHEMA))
     except InvalidKey:
         pass
-    for page in store.scan("t", page_rows=1):
+    for page in store.table("t").scan(page_rows=1):
         if page.key is not None:
             assert len(page.key) < 100_000
             store.resume(page.key)
@@ -49,9 +49,9 @@ def a_deep_type_harms_nothing(store: Store) -> None:
     for _ in range(64):
         deep = pa.list_(deep)
     with contextlib.suppress(ElasticScanError):
-        store.add_columns("t", [pa.field("deep", deep)])
+        store.table("t").add_columns([pa.field("deep", deep)])
     with Store.open(store.uri) as again:
-        again.write("t", again.scan("t").to_table())
+        again.table("t").upsert(again.table("t").scan().to_table())
 
 
 def a_first_write_that_fails_leaves_nothing(store: Store) -> None:
@@ -73,7 +73,7 @@ def a_slow_write_is_told_to_try_again(store: Store) -> None:
 
     reader = pa.RecordBatchReader.from_batches(SCHEMA, slow())
     with pytest.raises(ElasticScanError) as caught:
-        writer.write(store.context, store.table("t"), reader, buffer_bytes=1_000)
+        writer.write(store.context, store.table("t").definition, reader, buffer_bytes=1_000)
     assert "restore" not in str(caught.value)
 
 

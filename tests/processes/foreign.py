@@ -35,7 +35,7 @@ def stream(scan: Scan) -> pa.RecordBatchReader:
 
 
 def some_scan(store: Store) -> Scan:
-    return store.scan("t", page_rows=2_000)
+    return store.table("t").scan(page_rows=2_000)
 
 
 def begin_thread(work: Callable[[], None], errors: list[str]) -> Callable[[], None]:
@@ -120,8 +120,8 @@ def delta_writes(store: Store, number: int) -> None:
     where = f"{store.uri}.delta{number}"
     deltalake.write_deltalake(where, stream(some_scan(store)))
     assert deltalake.DeltaTable(where).version() == 0
-    store.overwrite("copy", stream(some_scan(store)))
-    deltalake.write_deltalake(where, stream(store.scan("copy")), mode="append")
+    store.table("copy").overwrite(stream(some_scan(store)))
+    deltalake.write_deltalake(where, stream(store.table("copy").scan()), mode="append")
     assert deltalake.DeltaTable(where).version() == 1
 
 
@@ -182,11 +182,11 @@ def written(store: Store, number: int) -> None:
     """Writes, moves and the opening of stores in threads that Python did not start."""
 
     def write() -> None:
-        store.write("copy", pa.table({"id": [number], "v": [number]}))
+        store.table("copy").upsert(pa.table({"id": [number], "v": [number]}))
 
     def open_again() -> None:
         with Store.open(store.uri) as other:
-            assert other.scan("t").to_table().num_rows == ROWS
+            assert other.table("t").scan().to_table().num_rows == ROWS
 
     def move() -> None:
         with Store.open(store.uri) as other:
@@ -219,7 +219,7 @@ def main(name: str, uri: str, rounds: int) -> None:
     with Store.create(uri, shards=["a", "b"], tablets=8) as store:
         for table in ("t", "copy"):
             store.create_table(table, schema, ["id"])
-        store.write("t", pa.table({"id": range(ROWS), "v": [key % 100 for key in range(ROWS)]}))
+        store.table("t").upsert(pa.table({"id": range(ROWS), "v": [key % 100 for key in range(ROWS)]}))
         for number in range(rounds):
             PROGRAMS[name](store, number)
     sys.stdout.write("done\n")

@@ -35,7 +35,7 @@ def numbered(ids: range) -> pa.Table:
 
 def check_fixed(store: Store) -> None:
     """The table that nobody changes has its rows, each once."""
-    seen = [page.rows.column("id").to_pylist() for page in store.scan("fixed", page_rows=1_500)]
+    seen = [page.rows.column("id").to_pylist() for page in store.table("fixed").scan(page_rows=1_500)]
     assert sorted(key for page in seen for key in page) == list(range(ROWS)), "wrong rows"
 
 
@@ -74,7 +74,7 @@ class Busy:
         check_fixed(self.store)
 
     def _write(self, number: int) -> None:
-        self.store.write("written", numbered(range(number * 10, number * 10 + 10)))
+        self.store.table("written").upsert(numbered(range(number * 10, number * 10 + 10)))
 
     def _move(self, number: int) -> None:
         chance = random.Random(number)
@@ -88,8 +88,8 @@ def child(store: Store, number: int) -> int:
     signal.alarm(CHILD_SECONDS)
     try:
         check_fixed(store)
-        store.write("children", numbered(range(number, number + 1)))
-        assert number in store.scan("children").to_table()["id"].to_pylist()
+        store.table("children").upsert(numbered(range(number, number + 1)))
+        assert number in store.table("children").scan().to_table()["id"].to_pylist()
         return 0
     except UnsafeFork:
         return 3
@@ -103,7 +103,7 @@ def main(uri: str, children: int) -> None:
     store = Store.create(uri, shards=["a", "b"], tablets=8)
     for name in ("fixed", "written", "children"):
         store.create_table(name, SCHEMA, ["id"])
-    store.write("fixed", numbered(range(ROWS)))
+    store.table("fixed").upsert(numbered(range(ROWS)))
     busy, ends, longest = Busy(store), Counter[int](), 0.0
     for number in range(children):
         began = time.monotonic()
@@ -113,13 +113,14 @@ def main(uri: str, children: int) -> None:
         longest = max(longest, time.monotonic() - began)
         ends[os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])] += 1
     busy.stop()
-    written = store.scan("written").to_table()["id"].to_pylist()
+    written = store.table("written").scan().to_table()["id"].to_pylist()
     told = {
         "ends": ends,
         "errors": busy.errors,
         "done": busy.done,
         "written": sorted(written) == list(range(busy.done["_write"] * 10)),
-        "children": sorted(store.scan("children").to_table()["id"].to_pylist()) == list(range(children)),
+        "children": sorted(store.table("children").scan().to_table()["id"].to_pylist())
+        == list(range(children)),
         "longest_fork": round(longest, 3),
     }
     sys.stdout.write(json.dumps(told) + "\n")

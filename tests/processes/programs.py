@@ -41,9 +41,9 @@ def write(store: Store, seed: int) -> None:
         ids = pa.array(keys, pa.int64())
         if kind == "write":
             values = pa.array(np.full(len(keys), value))
-            commit = store.write("t", pa.table({"id": ids, "v": values}))
+            commit = store.table("t").upsert(pa.table({"id": ids, "v": values}))
         else:
-            commit = store.delete("t", pa.table({"id": ids}))
+            commit = store.table("t").delete(pa.table({"id": ids}))
         tell(done=number, commit=commit)
 
 

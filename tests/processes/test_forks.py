@@ -35,12 +35,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 def store(tmp_path: Path) -> Any:
     with Store.create(tmp_path / "s", shards=["a", "b"], tablets=8) as store:
         store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-        store.write("t", pa.table({"id": range(ROWS)}))
+        store.table("t").upsert(pa.table({"id": range(ROWS)}))
         yield store
 
 
 def ids(store: Store) -> list[int]:
-    return sorted(store.scan("t").to_table()["id"].to_pylist())
+    return sorted(store.table("t").scan().to_table()["id"].to_pylist())
 
 
 def forked(work: Callable[[], None]) -> int:
@@ -87,7 +87,7 @@ def test_children_of_a_busy_process_scan_and_write_and_none_hangs(tmp_path: Path
 
 
 def test_a_child_forked_amid_a_scan_and_its_parent_both_read_every_row(store: Store) -> None:
-    scan, parent, children, found = store.scan("t", page_rows=1_000), os.getpid(), [], []
+    scan, parent, children, found = store.table("t").scan(page_rows=1_000), os.getpid(), [], []
     for page in scan:
         if os.getpid() == parent and len(children) < 3:
             children.append(os.fork())
@@ -129,7 +129,7 @@ def test_a_child_forked_amid_the_input_of_a_write_leaves_its_parents_files_alone
     table = store.table("t")
     try:
         rows = pa.RecordBatchReader.from_batches(table.schema, batches())
-        writer.write(store.context, table, rows, buffer_bytes=1_000)
+        writer.write(store.context, table.definition, rows, buffer_bytes=1_000)
     except BaseException as error:
         if os.getpid() != parent:
             os._exit(0 if isinstance(error, UnsafeFork if refused else way or ()) else 1)
@@ -137,7 +137,7 @@ def test_a_child_forked_amid_the_input_of_a_write_leaves_its_parents_files_alone
     if os.getpid() != parent:
         os._exit(2)
     assert ids(store) == list(range(ROWS + 1_000))
-    assert len(store.commits("t")) == 3
+    assert len(store.table("t").commits()) == 3
     assert store.verify() == []
 
 
@@ -168,8 +168,8 @@ def test_a_child_forked_amid_an_unfinished_file_leaves_it_to_its_parent(
 def test_a_child_that_ends_its_parents_scan_does_not_end_its_lease(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "s", shards=["a"], tablets=8, retention_seconds=60)
     store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-    store.write("t", pa.table({"id": range(ROWS)}))
-    scan = store.scan("t", page_rows=1_000)
+    store.table("t").upsert(pa.table({"id": range(ROWS)}))
+    scan = store.table("t").scan(page_rows=1_000)
     pages = iter(scan)
     next(pages)
     assert ended_well(forked(lambda: [*pages] and None))
@@ -184,7 +184,7 @@ def test_what_a_child_writes_after_its_parent_closed_the_store_is_there(store: S
 
     def work() -> None:
         os.read(ready, 1)
-        store.write("t", pa.table({"id": [ROWS]}))
+        store.table("t").upsert(pa.table({"id": [ROWS]}))
         assert ids(store) == list(range(ROWS + 1))
 
     child = forked(work)
@@ -193,7 +193,7 @@ def test_what_a_child_writes_after_its_parent_closed_the_store_is_there(store: S
     assert ids(store)[:ROWS] == list(range(ROWS))
     assert ended_well(child)
     assert ids(store) == list(range(ROWS + 1))
-    store.write("t", pa.table({"id": [ROWS + 1]}))
+    store.table("t").upsert(pa.table({"id": [ROWS + 1]}))
     with Store.open(store.uri) as other:
         assert ids(other) == list(range(ROWS + 2))
 
@@ -212,8 +212,8 @@ _shared: list[Store] = []  # a forked pool finds it as it is here
 
 def _write_one(key: int) -> int:
     store = _shared[-1]
-    store.write("t", pa.table({"id": [key]}))
-    return store.scan("t").to_table().num_rows
+    store.table("t").upsert(pa.table({"id": [key]}))
+    return store.table("t").scan().to_table().num_rows
 
 
 def test_a_child_forked_amid_its_own_threads_transaction_is_refused_and_leaves_it_alone(store: Store) -> None:
@@ -232,7 +232,7 @@ def test_a_child_forked_amid_its_own_threads_transaction_is_refused_and_leaves_i
         os._exit(2)
     assert ended_well(child)
     assert catalog.versions() != before or len(store.tables()) == 2
-    assert store.write("made", pa.table({"id": [1]})) > 0
+    assert store.table("made").upsert(pa.table({"id": [1]})) > 0
 
 
 def test_a_fork_does_not_wait_for_ever_for_a_transaction(
@@ -251,7 +251,7 @@ def test_a_fork_does_not_wait_for_ever_for_a_transaction(
     inside.wait(60)
 
     def work() -> None:
-        refuses(lambda: store.scan("t"))
+        refuses(lambda: store.table("t").scan())
         refuses(store.context.catalog.versions)
         refuses(lambda: Store.open(store.uri))
         assert not threading.active_count() > 1
@@ -261,5 +261,5 @@ def test_a_fork_does_not_wait_for_ever_for_a_transaction(
     leave.set()
     thread.join()
     assert ended_well(child)
-    assert ended_well(forked(lambda: store.write("t", pa.table({"id": [ROWS]})) and None))
+    assert ended_well(forked(lambda: store.table("t").upsert(pa.table({"id": [ROWS]})) and None))
     assert ids(store) == list(range(ROWS + 1))

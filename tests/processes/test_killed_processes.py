@@ -63,7 +63,7 @@ def apply(state: dict[int, int], seed: int, number: int, sys_path: Any) -> dict[
 
 
 def rows(store: Store) -> dict[int, int]:
-    table = store.scan("t").to_table()
+    table = store.table("t").scan().to_table()
     found = dict(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True))
     assert len(found) == table.num_rows, "a key was returned twice"
     return found
@@ -107,7 +107,7 @@ def test_a_killed_mover_leaves_each_tablet_served_from_one_place(uri: str) -> No
     chance = random.Random(11)
     ids = np.arange(20_000)
     with Store.open(uri) as store:
-        store.write("t", pa.table({"id": ids, "v": ids}))
+        store.table("t").upsert(pa.table({"id": ids, "v": ids}))
         seen = set()
         for seed in range(KILLS):
             said = run_and_kill(chance.uniform(0.0, 0.25), "move-slowly", uri, str(seed))
@@ -128,7 +128,7 @@ def test_a_killed_mover_leaves_each_tablet_served_from_one_place(uri: str) -> No
 def test_a_killed_contraction_is_finished_by_resume(uri: str) -> None:
     ids = np.arange(20_000)
     with Store.open(uri) as store:
-        store.write("t", pa.table({"id": ids, "v": ids}))
+        store.table("t").upsert(pa.table({"id": ids, "v": ids}))
         program_text = (
             "import sys; from elasticscan.store import Store\n"
             "store = Store.open(sys.argv[1]); print('x', flush=True)\n"
@@ -154,13 +154,13 @@ def test_scans_beside_movers_are_exact_and_resume_in_another_process(uri: str) -
     with Store.open(uri) as store:
         for part in range(3):
             some = ids[part::3]
-            store.write("t", pa.table({"id": some, "v": some}))
+            store.table("t").upsert(pa.table({"id": some, "v": some}))
         with program("move", uri, "1"), program("move", uri, "2"), program("resume", uri) as other:
             assert other.stdin is not None
             assert other.stdout is not None
             virtual = 0
             for _ in range(12):
-                scan = store.scan("t", page_rows=chance.choice([400, 1_500, 5_000]))
+                scan = store.table("t").scan(page_rows=chance.choice([400, 1_500, 5_000]))
                 found: list[int] = []
                 key = scan.key
                 while key is not None:

@@ -44,7 +44,7 @@ class Killer:
         self._kills: Counter[str] = Counter()
         self._found: Counter[str] = Counter()
         self._running: dict[str, Program] = {}
-        self._copy = store.table(COPY).id
+        self._copy = store.table(COPY).definition.id
 
     @property
     def kills_of_drivers(self) -> int:

@@ -81,11 +81,11 @@ def write(store: Store, seed: int, writer: int, stopping: Event) -> None:
     while not stopping.wait(chance.random() ** 2 * PAUSE_SECONDS):
         made = step(seed, writer, number)
         if made.kind == "delete":
-            commit = store.delete(SOURCE, pa.table({"id": made.keys}))
+            commit = store.table(SOURCE).delete(pa.table({"id": made.keys}))
         elif made.kind == "overwrite":
-            commit = store.overwrite(SOURCE, rows(made.keys, made.value))
+            commit = store.table(SOURCE).overwrite(rows(made.keys, made.value))
         else:
-            commit = store.write(SOURCE, rows(made.keys, made.value))
+            commit = store.table(SOURCE).upsert(rows(made.keys, made.value))
         tell(step=number, commit=commit)
         number += 1
 
@@ -107,7 +107,7 @@ def tidy(store: Store, seed: int, stopping: Event) -> None:
     chance = random.Random(seed)
     while not stopping.wait(chance.uniform(0.3, 2.0)):
         try:
-            fragments = store.compact(chance.choice([SOURCE, SOURCE, COPY, None]))
+            fragments = store.table(chance.choice([SOURCE, SOURCE, COPY, None])).compact()
             files = store.collect_garbage(GRACE_SECONDS).removed if chance.random() < 0.3 else 0
         except TryAgain as error:
             tell(refused=error.code)

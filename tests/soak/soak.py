@@ -80,8 +80,8 @@ class Soak:
         with Store.create(self.uri, ["s1", "s2", "s3"], TABLETS, SLOTS) as store:
             for table in (SOURCE, COPY):
                 store.create_table(table, SCHEMA, ["id"])
-                store.set_retention(table, RETENTION_SECONDS)
-            first = store.write(SOURCE, rows(np.arange(FIRST_ROWS), FIRST_WRITER))
+                store.table(table).set_retention(RETENTION_SECONDS)
+            first = store.table(SOURCE).upsert(rows(np.arange(FIRST_ROWS), FIRST_WRITER))
             killer = Killer(self.plan.place, store, self.plan.fault)
             try:
                 self._start_others()
@@ -192,7 +192,7 @@ class Check:
         counts["compactions"] = (
             f"{len(tidied[0])}, of {sum(tidied[0])} fragments; {sum(tidied[1])} files removed"
         )
-        told = {commit.number for commit in self.store.commits(SOURCE) if commit.kind != "create"}
+        told = {commit.number for commit in self.store.table(SOURCE).commits() if commit.kind != "create"}
         if told != {commit.number for commit in self.commits}:
             yield f"commits that no writer knows of: {told ^ {c.number for c in self.commits}}"
         named = {stream["name"] for stream in self.store.status()["streams"]}
@@ -213,7 +213,7 @@ class Check:
         yield from (f"feed: {text}" for text in [*wrong, *oracle.differences(wanted, found)])
         if sum(sizes) != len(wanted):
             yield f"feed: its offsets hold {sum(sizes):,} changes of {len(wanted):,}"
-        yield from oracle.table_differences("source", table, self.store.scan(SOURCE).to_table())
+        yield from oracle.table_differences("source", table, self.store.table(SOURCE).scan().to_table())
 
     def _copy(self, counts: dict[str, object]) -> Iterator[str]:
         ends = oracle.offsets(self.place / "checkpoints" / "copy")
@@ -221,8 +221,8 @@ class Check:
         sizes = oracle.batch_sizes(ends, wanted, SLOTS)
         counts["micro-batches of the copy"] = _described(ends)
         counts["rows read for the copy"] = f"{sum(sizes):,}"
-        yield from oracle.table_differences("copy", table, self.store.scan(COPY).to_table())
-        written = sum(commit.kind != "create" for commit in self.store.commits(COPY))
+        yield from oracle.table_differences("copy", table, self.store.table(COPY).scan().to_table())
+        written = sum(commit.kind != "create" for commit in self.store.table(COPY).commits())
         if written != (full := sum(size > 0 for size in sizes)):
             yield f"copy: {full} micro-batches with rows became {written} commits, where each must be one"
 

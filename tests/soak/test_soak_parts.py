@@ -28,21 +28,22 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, list[oracl
     store = Store.create(tmp_path_factory.mktemp("soak") / "store", ["s1", "s2"], tablets=4, slots=64)
     store.create_table(SOURCE, SCHEMA, ["id"])
     first = np.arange(FIRST_ROWS)
-    known = [oracle.Commit(store.write(SOURCE, rows(first, 0)), Step("write", first, 0))]
+    known = [oracle.Commit(store.table(SOURCE).upsert(rows(first, 0)), Step("write", first, 0))]
     for number in range(40):
         made = step(3, 1 + number % 2, number)
         if made.kind == "delete":
-            commit = store.delete(SOURCE, pa.table({"id": made.keys}))
+            commit = store.table(SOURCE).delete(pa.table({"id": made.keys}))
         else:
-            put = store.overwrite if made.kind == "overwrite" else store.write
-            commit = put(SOURCE, rows(made.keys, made.value))
+            table = store.table(SOURCE)
+            put = table.overwrite if made.kind == "overwrite" else table.upsert
+            commit = put(rows(made.keys, made.value))
         known.append(oracle.Commit(commit, made))
     return store, known
 
 
 def told(store: Store, after: int) -> oracle.Events:
     """What the store itself says has changed."""
-    found = store.changes(SOURCE, after=after).to_table()
+    found = store.table(SOURCE).changes(after=after).to_table()
     kinds = np.array([oracle.KINDS.index(kind) for kind in found["_change_type"].to_pylist()])
     keys, values = (found[name].to_numpy() for name in ("id", "v"))
     return oracle.Events(keys, values, kinds, found["_commit_version"].to_numpy())
@@ -55,10 +56,10 @@ def test_the_oracle_agrees_with_a_store_that_nobody_disturbs(
     assert {commit.step.kind for commit in known} == {"write", "delete", "overwrite"}
     wanted, table = oracle.feed_since(known[::-1], 0)
     assert oracle.differences(wanted, told(store, 0)) == []
-    assert oracle.table_differences("source", table, store.scan(SOURCE).to_table()) == []
+    assert oracle.table_differences("source", table, store.table(SOURCE).scan().to_table()) == []
     middle = known[20].number
     begun, _ = oracle.feed_since(known, middle)
-    snapshot = store.scan(SOURCE, snapshot=middle).to_table()
+    snapshot = store.table(SOURCE).scan(snapshot=middle).to_table()
     inserts = oracle.Events.of([(snapshot["id"].to_numpy(), snapshot["v"].to_numpy(), 0, middle)])
     later = told(store, middle)
     both = [np.concatenate(pair) for pair in zip(_columns(inserts), _columns(later), strict=True)]
@@ -131,7 +132,7 @@ def test_a_program_takes_all_that_it_started_along(tmp_path: Path) -> None:
             ends.kill()
             dies.kill()
         known = {said["commit"] for program in (ends, dies) for said in program.said}
-        assert known <= {commit.number for commit in store.commits(SOURCE)}
+        assert known <= {commit.number for commit in store.table(SOURCE).commits()}
     assert members(os.getsid(0)), "it finds processes at all"
 
 

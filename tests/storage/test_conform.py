@@ -257,17 +257,17 @@ def test_values_of_every_type_a_table_takes_come_back(tmp_path: Any, kind: pa.Da
     with Store.create(tmp_path / "store", ["a", "b"], tablets=4, slots=16) as store:
         store.create_table("t", pa.schema([("id", pa.int64()), ("v", kind)]), ["id"])
         values = pa.array([value, None] * 10, kind)
-        store.write("t", pa.table({"id": range(20), "v": values}))
-        store.write("t", pa.table({"id": range(5), "v": values.slice(0, 5)}))
-        store.delete("t", pa.table({"id": [7]}))
+        store.table("t").upsert(pa.table({"id": range(20), "v": values}))
+        store.table("t").upsert(pa.table({"id": range(5), "v": values.slice(0, 5)}))
+        store.table("t").delete(pa.table({"id": [7]}))
         for _ in range(2):
             for page_bytes in (1, 50, 1 << 20):
-                found = store.scan("t", page_rows=7, page_bytes=page_bytes).to_table()
+                found = store.table("t").scan(page_rows=7, page_bytes=page_bytes).to_table()
                 rows_found = dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
                 expected = dict(enumerate(values.to_pylist()))
                 del expected[7]
                 assert rows_found == expected
-            store.compact("t")
+            store.table("t").compact()
 
 
 @pytest.mark.parametrize(

@@ -576,7 +576,7 @@ def faulty_store(tmp_path: Path) -> Iterator[tuple[Store, dict[str, FaultyDisk]]
     )
     with store:
         store.create_table("t", pa.schema([("k", pa.int64()), ("v", pa.string())]), ["k"])
-        store.write("t", rows_of(range(100), "old"))
+        store.table("t").upsert(rows_of(range(100), "old"))
         yield store, disks
 
 
@@ -585,7 +585,7 @@ def rows_of(keys: range, value: str) -> pa.Table:
 
 
 def values_in(store: Store) -> dict[int, str]:
-    table = store.scan("t").to_table()
+    table = store.table("t").scan().to_table()
     assert len(set(table["k"].to_pylist())) == table.num_rows
     return dict(zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True))
 
@@ -596,18 +596,18 @@ def test_a_write_that_fills_a_disk_leaves_the_store_as_it_was(
     tmp_path: Path, shard: str, share: float
 ) -> None:
     with faulty_store(tmp_path) as (store, disks):
-        before, commits = values_in(store), store.commits("t")
+        before, commits = values_in(store), store.table("t").commits()
         files = {name: disk.list() for name, disk in disks.items()}
         disk = disks[shard]
         grown = disk.written
         disk.full_after = grown + int(share * grown)
         with pytest.raises(DiskFull):
-            store.write("t", rows_of(range(50, 200), "new"))
+            store.table("t").upsert(rows_of(range(50, 200), "new"))
         assert values_in(store) == before
-        assert store.commits("t") == commits
+        assert store.table("t").commits() == commits
         assert {name: disk.list() for name, disk in disks.items()} == files
         disk.full_after = None
-        store.write("t", rows_of(range(50, 200), "new"))
+        store.table("t").upsert(rows_of(range(50, 200), "new"))
         assert values_in(store) == {k: "old" if k < 50 else "new" for k in range(200)}
         assert store.verify() == []
 
@@ -619,7 +619,7 @@ def test_a_write_that_fails_at_any_operation_of_a_disk_leaves_the_store_as_it_wa
             disks["a"].raise_at_operation = at
             disks["a"].error = ShardUnavailable("the shard's storage is out of reach")
             try:
-                store.write("t", rows_of(range(100), "old"))
+                store.table("t").upsert(rows_of(range(100), "old"))
             except ShardUnavailable:
                 assert values_in(store) == before
             if disks["a"].raise_at_operation is not None:
@@ -636,7 +636,7 @@ def test_a_process_that_dies_before_the_rename_leaves_only_garbage(tmp_path: Pat
         before = values_in(store)
         disks["b"].crash_before_rename = True
         with pytest.raises(Crashed):
-            store.write("t", rows_of(range(300), "new"))
+            store.table("t").upsert(rows_of(range(300), "new"))
         disks["b"].crash_before_rename = False
         with Store.open(tmp_path / "store") as again:
             assert values_in(again) == before
@@ -646,7 +646,7 @@ def test_a_process_that_dies_before_the_rename_leaves_only_garbage(tmp_path: Pat
 def test_a_torn_file_is_found_when_it_is_read_and_by_verify(tmp_path: Path) -> None:
     with faulty_store(tmp_path) as (store, disks):
         disks["a"].tear_after = 200
-        store.write("t", rows_of(range(100), "torn"))
+        store.table("t").upsert(rows_of(range(100), "torn"))
         with pytest.raises(FragmentDamaged, match="bytes instead of"):
             values_in(store)
         assert len(store.verify()) == 1
@@ -662,22 +662,22 @@ FULL_DISK = """
     shards = {"a": root + "/a", "b": sys.argv[2] + root + "/b"}
     store = Store.create(root + "/store", shards, tablets=4, slots=16)
     store.create_table("t", pa.schema([("k", pa.int64()), ("v", pa.string())]), ["k"])
-    store.write("t", pa.table({"k": range(100), "v": ["old"] * 100}))
+    store.table("t").upsert(pa.table({"k": range(100), "v": ["old"] * 100}))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
     big = pa.table({"k": range(5_000), "v": ["x" * 1_000] * 5_000})
     try:
-        store.write("t", big)
+        store.table("t").upsert(big)
         sys.exit("the write went through")
     except DiskFull as error:
         print(error)
-    assert store.scan("t").to_table().num_rows == 100
-    store.write("t", pa.table({"k": range(50, 150), "v": ["new"] * 100}))
-    assert store.scan("t").to_table().num_rows == 150
+    assert store.table("t").scan().to_table().num_rows == 100
+    store.table("t").upsert(pa.table({"k": range(50, 150), "v": ["new"] * 100}))
+    assert store.table("t").scan().to_table().num_rows == 150
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    store.write("t", big)
-    assert store.scan("t").to_table().num_rows == 5_000
+    store.table("t").upsert(big)
+    assert store.table("t").scan().to_table().num_rows == 5_000
     assert store.verify() == []
     assert store.collect_garbage(0).removed == 0, "the failed write left files"
     print("done")
@@ -728,13 +728,13 @@ def test_a_disk_that_is_really_full_leaves_the_store_as_it_was(
     shards = {"a": str(tmp_path / "a"), "b": f"{prefix}{small_mount}/b"}
     with Store.create(tmp_path / "store", shards, tablets=4, slots=16) as store:
         store.create_table("t", pa.schema([("k", pa.int64()), ("v", pa.string())]), ["k"])
-        store.write("t", rows_of(range(100), "old"))
+        store.table("t").upsert(rows_of(range(100), "old"))
         before = values_in(store)
         for _ in range(3):
             with pytest.raises(DiskFull):
-                store.write("t", rows_of(range(5_000), "x" * 1_000))
+                store.table("t").upsert(rows_of(range(5_000), "x" * 1_000))
             assert values_in(store) == before
-        store.write("t", rows_of(range(50, 150), "new"))
+        store.table("t").upsert(rows_of(range(50, 150), "new"))
         assert len(values_in(store)) == 150
         assert store.verify() == []
 

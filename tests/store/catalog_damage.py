@@ -33,17 +33,17 @@ def make(folder: Path) -> None:
     with Store.create(folder, ["a", "b"], tablets=4, slots=64) as store:
         for name in ("t", "u"):
             store.create_table(name, SCHEMA, ["k"])
-        store.write("t", rows(0, 100, 0))
-        store.create_index("t", "by_v", ["v"])
-        store.write("t", rows(50, 150, 1))
-        store.delete("t", pa.table({"k": list(range(0, 150, 9))}))
-        store.write("u", rows(0, 30, 0))
-        store.overwrite("u", rows(10, 20, 0))
+        store.table("t").upsert(rows(0, 100, 0))
+        store.table("t").create_index("by_v", ["v"])
+        store.table("t").upsert(rows(50, 150, 1))
+        store.table("t").delete(pa.table({"k": list(range(0, 150, 9))}))
+        store.table("u").upsert(rows(0, 30, 0))
+        store.table("u").overwrite(rows(10, 20, 0))
         store.move(1, "b")
         store.split(2)
-        store.write("t", rows(140, 200, 2), txn=("job", 1))
-        store.compact("u")
-        store.write("t", rows(0, 20, 3))
+        store.table("t").upsert(rows(140, 200, 2), txn=("job", 1))
+        store.table("u").compact()
+        store.table("t").upsert(rows(0, 20, 3))
 
 
 def look(folder: Path) -> list[Any]:
@@ -52,18 +52,23 @@ def look(folder: Path) -> list[Any]:
         seen: list[Any] = []
         for name, index in (("t", "none"), ("t", "by_v"), ("u", "none")):
             condition = FILTER if name == "t" else None
-            found = store.scan(name, filter=condition, index=index, page_rows=50).to_table()
+            found = store.table(name).scan(filter=condition, index=index, page_rows=50).to_table()
             seen.append(sorted(zip(*(column.to_pylist() for column in found.columns), strict=True)))
-        seen.append(store.scan("t", index="none").to_table().num_rows)
+        seen.append(store.table("t").scan(index="none").to_table().num_rows)
         seen += [_changes(store, name) for name in ("t", "u")]
-        seen += [store.commits("t"), store.tables(), store.topology_history(), store.indexes("t")]
+        seen += [
+            store.table("t").commits(),
+            store.tables(),
+            store.topology_history(),
+            store.table("t").indexes(),
+        ]
         status = store.status()
         seen.append({name: value for name, value in status.items() if name != "leases"})
         return seen
 
 
 def _changes(store: Store, name: str) -> list[Any]:
-    found = store.changes(name, after=store.table(name).oldest_snapshot).to_table()
+    found = store.table(name).changes(after=store.table(name).definition.oldest_snapshot).to_table()
     return sorted(map(repr, found.to_pylist()))
 
 
@@ -134,8 +139,8 @@ def _flip_log(folder: Path, chosen: random.Random, flips: int) -> Counter[str]:
     """Bits of the log, while others have the store open: what is in it is read from there."""
     counts: Counter[str] = Counter()
     with Store.open(folder) as holding:
-        holding.write("t", rows(300, 320, 0))
-        holding.delete("t", pa.table({"k": [301, 5]}))
+        holding.table("t").upsert(rows(300, 320, 0))
+        holding.table("t").delete(pa.table({"k": [301, 5]}))
         sound = look(folder)
         log = folder / "catalog.db-wal"
         content = log.read_bytes()

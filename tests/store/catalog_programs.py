@@ -46,7 +46,9 @@ class CatalogPrograms:
         store = Store.create(folder, ["a", "b"], tablets=2, slots=8, clock=clock)
         store.create_table("t", SCHEMA, ["k"])
         for first in (0, 20):
-            store.write("t", pa.table({"k": list(range(first, first + 20)), "v": [0] * 20}, schema=SCHEMA))
+            store.table("t").upsert(
+                pa.table({"k": list(range(first, first + 20)), "v": [0] * 20}, schema=SCHEMA)
+            )
         return store
 
     def _damage(self, folder: Path, seed: int) -> None:
@@ -57,7 +59,7 @@ class CatalogPrograms:
         connection.close()
         try:
             with Store.open(folder) as store:
-                found = store.scan("t").to_table().num_rows
+                found = store.table("t").scan().to_table().num_rows
         except StoreDamaged:
             return
         assert found == 40, f"{found} of 40 rows"
@@ -70,12 +72,12 @@ class CatalogPrograms:
             at = store.status()["snapshot"]
             days = random.Random(seed).uniform(10, 40)
             with Store.open(folder, clock=_Ahead(clock, -days * DAY)) as behind:
-                behind.delete("t", pa.table({"k": [1]}))
+                behind.table("t").delete(pa.table({"k": [1]}))
             with Store.open(folder, clock=_Ahead(clock, days * DAY)) as ahead:
                 ahead.compact()
-            store.write("t", pa.table({"k": [1], "v": [1]}, schema=SCHEMA))
+            store.table("t").upsert(pa.table({"k": [1], "v": [1]}, schema=SCHEMA))
             store.compact()
-            assert store.scan("t", snapshot=at).to_table().num_rows == 40
+            assert store.table("t").scan(snapshot=at).to_table().num_rows == 40
 
     def _moves(self, folder: Path, seed: int) -> None:
         """The catalog is away for a moment, or for as long as the move is undone."""
@@ -91,4 +93,4 @@ class CatalogPrograms:
                 assert attempts > 3 or store.status()["moves"] == []
                 store.resume_moves()
             assert store.status()["moves"] == []
-            assert store.scan("t").to_table().num_rows == 40
+            assert store.table("t").scan().to_table().num_rows == 40

@@ -196,12 +196,12 @@ class Template:
             info = store.create_table(
                 table, schema, list(KEYS[table]), compression=(None, "lz4")[variant % 2]
             )
-            self.model.states[table] = [(info.created_commit, {})]
+            self.model.states[table] = [(info.definition.created_commit, {})]
             self.model.ever[table] = set()
         self._write(store, "big", BIG_ROWS)
         for table, indexes in INDEXES.items():
             for name, columns, kind, include in indexes:
-                store.create_index(table, name, columns, kind, include)
+                store.table(table).create_index(name, columns, kind, include)
         for count in (60, 20, 5):
             self._write(store, "small", count)
         tablet = rng.choice(store.topology.placement.tablets)
@@ -212,34 +212,34 @@ class Template:
         self._delete(store, "big", 100)
         if variant % 2:
             data, rows = some_rows(rng, "small", 40, added=False)
-            self.model.enter("small", store.overwrite("small", data), rows)
+            self.model.enter("small", store.table("small").overwrite(data), rows)
         store.move(tablet.id, home)
-        store.add_columns("big", [ADDED])
+        store.table("big").add_columns([ADDED])
         if variant // 2 % 2:
-            store.compact("big")
+            store.table("big").compact()
         self._write(store, "big", 100, added=True)
         self._write(store, "small", 10)
 
     def _write(self, store: Store, table: str, count: int, added: bool = False) -> None:
         data, rows = some_rows(self._random, table, count, added)
-        number = store.write(table, data)
+        number = store.table(table).upsert(data)
         self.model.enter(table, number, {**self.model.states[table][-1][1], **rows})
 
     def _delete(self, store: Store, table: str, count: int) -> None:
         before = self.model.states[table][-1][1]
         gone = self._random.sample(sorted(before), count)
-        number = store.delete(table, keys_table(table, gone))
+        number = store.table(table).delete(keys_table(table, gone))
         self.model.enter(table, number, {key: row for key, row in before.items() if key not in set(gone)})
 
     def _remember(self, store: Store) -> None:
         for table, states in self.model.states.items():
             numbers = [number for number, _ in states]
             for number, rows in states:
-                assert sorted(rows_of(store.scan(table, snapshot=number).to_table())) == sorted(
+                assert sorted(rows_of(store.table(table).scan(snapshot=number).to_table())) == sorted(
                     rows.values()
                 ), "the oracle and an intact store differ"
             for after, upto in [*pairwise(numbers), (numbers[0], numbers[-1])]:
-                feed = store.changes(table, after, upto).to_table()
+                feed = store.table(table).changes(after, upto).to_table()
                 self.model.feeds[table, after, upto] = Counter(rows_of(feed))
         self.model.live = {
             (root, path): digest_of(root_of(self.place, root) / path) for root, path in live_files(store)

@@ -270,8 +270,14 @@ class DamageProgram:
         what = f"scan {table} {columns} at {snapshot} where {where.text}; {path}"
         scan: Scan | None = self._try(
             what,
-            lambda: self._opened.scan(
-                table, columns, where.text, name, snapshot, page_rows, order=order, descending=descending
+            lambda: self._opened.table(table).scan(
+                columns,
+                where.text,
+                index=name,
+                snapshot=snapshot,
+                page_rows=page_rows,
+                order=order,
+                descending=descending,
             ),
         )
         if scan is None:
@@ -332,7 +338,8 @@ class DamageProgram:
     def _changes(self) -> None:
         table, after, upto = self.random.choice(list(self.model.feeds))
         feed: pa.Table | None = self._try(
-            f"changes {table} {after} {upto}", lambda: self._opened.changes(table, after, upto).to_table()
+            f"changes {table} {after} {upto}",
+            lambda: self._opened.table(table).changes(after, upto).to_table(),
         )
         if feed is not None and feed.num_rows + len(self.model.feeds[table, after, upto]):
             _same(Counter(rows_of(feed)), self.model.feeds[table, after, upto], f"changes of {table}")
@@ -340,7 +347,7 @@ class DamageProgram:
     def _write(self) -> None:
         table = self.random.choice(["big", "small"])
         data, rows = some_rows(self.random, table, self.random.randint(1, 40), added=True)
-        number = self._try(f"write {table}", lambda: self._opened.write(table, data))
+        number = self._try(f"write {table}", lambda: self._opened.table(table).upsert(data))
         self.clean = False
         if number is not None:
             self.model.enter(table, number, {**self.model.at(table, number - 1), **rows})
@@ -348,7 +355,9 @@ class DamageProgram:
     def _delete(self) -> None:
         table = self.random.choice(["big", "small"])
         keys = set(self.random.sample(sorted(self.model.states[table][-1][1]), 3))
-        number = self._try(f"delete {table}", lambda: self._opened.delete(table, keys_table(table, keys)))
+        number = self._try(
+            f"delete {table}", lambda: self._opened.table(table).delete(keys_table(table, keys))
+        )
         self.clean = False
         if number is not None:
             before = self.model.at(table, number - 1)
@@ -357,7 +366,7 @@ class DamageProgram:
     def _compact(self) -> None:
         table = self.random.choice(["big", "small"])
         self.replaced = True
-        self._try(f"compact {table}", lambda: self._opened.compact(table) + 1)
+        self._try(f"compact {table}", lambda: self._opened.table(table).compact() + 1)
 
     def _move(self) -> None:
         self.replaced = True
@@ -366,7 +375,7 @@ class DamageProgram:
 
     def _create_index(self) -> None:
         name, column = self.random.choice([("more", "v"), ("again", "id")])
-        self._try(f"create_index {name}", lambda: self._opened.create_index("big", name, [column]))
+        self._try(f"create_index {name}", lambda: self._opened.table("big").create_index(name, [column]))
 
     def _collect_garbage(self) -> None:
         self._try("collect_garbage", lambda: self._opened.collect_garbage(0) is not None)
@@ -391,7 +400,7 @@ class DamageProgram:
                     columns = [(f.name, f.type) for f in made.table(table).schema]
                     if columns != [(f.name, f.type) for f in SCHEMAS[table]][: len(columns)]:
                         raise DamageNotSeenError(f"repair made columns of {table} that never were: {columns}")
-                    rows = rows_of(made.scan(table).to_table())
+                    rows = rows_of(made.table(table).scan().to_table())
                     at = [NAMES[table].index(name) for name in KEYS[table]]
                     keys = Counter(tuple(row[i] for i in at) for row in rows)
                     wrong = set(rows) - self.model.ever[table] if _whole(rows, table) else set()
@@ -403,7 +412,11 @@ class DamageProgram:
     # The end
 
     def _full_scan(self, store: Store, table: str, index: str, snapshot: int) -> Counter[Row]:
-        return Counter(rows_of(store.scan(table, list(NAMES[table]), None, index, snapshot).to_table()))
+        return Counter(
+            rows_of(
+                store.table(table).scan(list(NAMES[table]), None, index=index, snapshot=snapshot).to_table()
+            )
+        )
 
     def _everything_is_right(self, why: str) -> None:
         """Every table at every snapshot, through every path, and every change; with a store opened anew."""
@@ -417,7 +430,7 @@ class DamageProgram:
                     found = self._full_scan(store, table, sorted_one, states[-1][0])
                     _same(found, Counter(states[-1][1].values()), f"{table} by {sorted_one}, {why}")
                 for (table, after, upto), feed in self.model.feeds.items():
-                    changes = Counter(rows_of(store.changes(table, after, upto).to_table()))
+                    changes = Counter(rows_of(store.table(table).changes(after, upto).to_table()))
                     _same(changes, feed, f"changes of {table} in ({after}, {upto}], {why}")
         except ElasticScanError as error:
             raise DamageNotSeenError(f"{why}, something cannot be read: {error}") from error
@@ -429,7 +442,7 @@ class DamageProgram:
 
             def scan(table: str = table) -> Counter[Row]:
                 with opened(self.place, self._disk) as store:
-                    newest = store.scan(table, list(NAMES[table]), index="none")
+                    newest = store.table(table).scan(list(NAMES[table]), index="none")
                     found = Counter(rows_of(newest.to_table()))
                     wanted = Counter(self.model.at(table, newest.snapshot).values())
                     _same(found, wanted, f"{table} at the end")
@@ -466,7 +479,7 @@ class DamageProgram:
         if self.store is None:
             self._reopen()
         for table in self.model.states:
-            scan = self._opened.scan(table, list(NAMES[table]))
+            scan = self._opened.table(table).scan(list(NAMES[table]))
             found = Counter(rows_of(scan.to_table()))
             _same(found, Counter(self.model.at(table, scan.snapshot).values()), f"{table}, healed")
 

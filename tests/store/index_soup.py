@@ -275,7 +275,7 @@ class IndexSoup(Soup):
     # Indexes
 
     def _index(self, table: str, name: str) -> IndexInfo | None:
-        return next((i for i in self.store.indexes(table) if i.name == name), None)
+        return next((i for i in self.store.table(table).indexes() if i.name == name), None)
 
     def _create_index(self) -> None:
         table = self.random.choice(list(self.tables))
@@ -285,7 +285,9 @@ class IndexSoup(Soup):
             self._build(table, name, self.random.choice([None, None, 1, 2]))
 
     def _build_on(self) -> None:
-        left = [(table, i.name) for table in self.tables for i in self.store.indexes(table) if not i.ready]
+        left = [
+            (table, i.name) for table in self.tables for i in self.store.table(table).indexes() if not i.ready
+        ]
         if left:
             self._build(*self.random.choice(left), self.random.choice([None, 1]))
 
@@ -293,7 +295,7 @@ class IndexSoup(Soup):
         columns, kind, include = DEFINITIONS[table][name]
         self.lives.append(life)
         try:
-            made = self.store.create_index(table, name, columns, kind, include)
+            made = self.store.table(table).create_index(name, columns, kind, include)
         except BuilderKilled:
             return
         finally:
@@ -309,12 +311,12 @@ class IndexSoup(Soup):
             self.lives[-1] = life - 1
 
     def _drop_index(self) -> None:
-        known = [(table, index.name) for table in self.tables for index in self.store.indexes(table)]
+        known = [(table, index.name) for table in self.tables for index in self.store.table(table).indexes()]
         if known:
             table, name = self.random.choice(known)
             found = self._index(table, name)
             assert found is not None
-            self.store.drop_index(table, name)
+            self.store.table(table).drop_index(name)
             self.dropped.add(found.id)
 
     # Reading
@@ -325,7 +327,7 @@ class IndexSoup(Soup):
         newest = self.store.context.catalog.versions()[1]
         snapshot = newest
         if self.random.random() < 0.3:
-            snapshot = self.random.randint(self.store.table(table).oldest_snapshot, newest)
+            snapshot = self.random.randint(self.store.table(table).definition.oldest_snapshot, newest)
         columns = self.random.sample(schema.names, self.random.randint(1, len(schema.names)))
         index, order, descending = self._some_path(table)
         tested = list(DOMAINS[table])
@@ -342,8 +344,14 @@ class IndexSoup(Soup):
             f"{table} at {snapshot}: {columns} where {text or 'all'}; {index}, {order}, {descending}, {pages}"
         )
         try:
-            scan = self.store.scan(
-                table, columns, text or None, index, snapshot, order=order, descending=descending, **pages
+            scan = self.store.table(table).scan(
+                columns,
+                text or None,
+                index=index,
+                snapshot=snapshot,
+                order=order,
+                descending=descending,
+                **pages,
             )
         except InvalidOption:
             assert index in DEFINITIONS[table], what
@@ -364,7 +372,7 @@ class IndexSoup(Soup):
         self._resume(table, Counter(wanted), scan.key, [], what, wanted if order else None)
 
     def _some_path(self, table: str) -> tuple[str, str | None, bool]:
-        known = self.store.indexes(table)
+        known = self.store.table(table).indexes()
         if not known or self.random.random() < self.direct:
             return self.random.choice(["none", "auto"]), None, False
         index = self.random.choice(known)
@@ -426,14 +434,14 @@ class IndexSoup(Soup):
 
     def _check_everything(self) -> None:
         for table in self.tables:
-            for index in self.store.indexes(table):
+            for index in self.store.table(table).indexes():
                 if not index.ready:
                     self._build(table, index.name, None)
         super()._check_everything()
         for table, (schema, primary_key, _) in self.tables.items():
             newest = self.store.context.catalog.versions()[1]
-            for index in self.store.indexes(table):
-                oldest = self.store.table(table).oldest_snapshot
+            for index in self.store.table(table).indexes():
+                oldest = self.store.table(table).definition.oldest_snapshot
                 snapshot = self.random.choice([newest, oldest])
                 self._check_index(table, index, snapshot, schema.names, primary_key)
 
@@ -453,7 +461,7 @@ class IndexSoup(Soup):
                 f"{name} IS NULL" if value is None else f"{name} = {literal(value)}"
                 for name, value in values.items()
             )
-            scan = self.store.scan(table, None, text, index.name, snapshot)
+            scan = self.store.table(table).scan(None, text, index=index.name, snapshot=snapshot)
             assert Counter(row for page in scan for row in rows_of(page)) == found, (index, text)
             return
         rows.sort(key=order_of([*index.columns, *primary_key]))
@@ -463,8 +471,7 @@ class IndexSoup(Soup):
             *(some_condition(self.random, domains) for _ in range(2)),
         ):
             descending = self.random.random() < 0.5
-            scan = self.store.scan(
-                table,
+            scan = self.store.table(table).scan(
                 filter=text or None,
                 index=index.name,
                 snapshot=snapshot,

@@ -64,11 +64,11 @@ class Steps:
         self.store.close()
 
     def ids(self, *wanted: Any) -> list[int]:
-        rows = self.store.scan("t", None, *wanted).to_table()
+        rows = self.store.table("t").scan(None, *wanted).to_table()
         return sorted(rows["id"].to_pylist())
 
     def begin(self, page_rows: int) -> str:
-        scan = self.store.scan("t", page_rows=page_rows)
+        scan = self.store.table("t").scan(page_rows=page_rows)
         self.pages = iter(scan)
         kept_by: str = scan.explain()["kept_by"]
         return kept_by
@@ -89,14 +89,14 @@ class Steps:
     def write(self, how: str) -> None:
         table = pa.table({"id": [-1]})
         calls: dict[str, Callable[[], object]] = {
-            "write": lambda: self.store.write("t", table),
-            "overwrite": lambda: self.store.overwrite("t", table),
-            "delete": lambda: self.store.delete("t", table),
+            "write": lambda: self.store.table("t").upsert(table),
+            "overwrite": lambda: self.store.table("t").overwrite(table),
+            "delete": lambda: self.store.table("t").delete(table),
             "create_table": lambda: self.store.create_table("u", table.schema, ["id"]),
-            "drop_table": lambda: self.store.drop_table("t"),
-            "add_columns": lambda: self.store.add_columns("t", [pa.field("v", pa.int64())]),
-            "set_retention": lambda: self.store.set_retention("t", 5),
-            "create_index": lambda: self.store.create_index("t", "by_id", ["id"]),
+            "drop_table": lambda: self.store.table("t").drop(),
+            "add_columns": lambda: self.store.table("t").add_columns([pa.field("v", pa.int64())]),
+            "set_retention": lambda: self.store.table("t").set_retention(5),
+            "create_index": lambda: self.store.table("t").create_index("by_id", ["id"]),
             "expand": lambda: self.store.expand(["z"]),
             "contract": lambda: self.store.contract("a"),
             "move": lambda: self.store.move(1, "b"),
@@ -120,9 +120,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:  # imports whatever is imported late, while it may
         with Store.create(Path(scratch) / "s", ["a"]) as store:
             store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-            store.write("t", pa.table({"id": [1]}))
+            store.table("t").upsert(pa.table({"id": [1]}))
         with Store.open(Path(scratch) / "s", read_only=True) as store:
-            store.scan("t").to_table()
+            store.table("t").scan().to_table()
     if user := int(sys.argv[1]):
         os.setgroups([])
         os.setresgid(user, user, user)

@@ -54,12 +54,12 @@ def made(uri: Path | str, shards: Any = ("a", "b"), **options: Any) -> Store:
         uri, list(shards) if isinstance(shards, tuple) else shards, tablets=4, slots=16, **options
     )
     store.create_table("t", SCHEMA, ["id"])
-    store.write("t", rows())
+    store.table("t").upsert(rows())
     return store
 
 
 def count(store: Store, snapshot: int | None = None) -> int:
-    return int(store.scan("t", snapshot=snapshot).to_table().num_rows)
+    return int(store.table("t").scan(snapshot=snapshot).to_table().num_rows)
 
 
 def root(store: Store, name: str) -> Path:
@@ -81,7 +81,7 @@ def everything_alive(store: Store) -> set[Path]:
 
 
 def staged(store: Store, start: int = 10_000) -> Any:
-    return stage(store.context, store.table("t"), rows(start).to_batches())
+    return stage(store.context, store.table("t").definition, rows(start).to_batches())
 
 
 @contextmanager
@@ -110,13 +110,13 @@ def changes(store: Store) -> dict[str, Callable[[], Any]]:
         [tablet["id"] for tablet in store.status()["tablets"] if tablet["shard"] == name] for name in "ab"
     )
     return {
-        "write": lambda: store.write("t", rows(5_000)),
-        "delete": lambda: store.delete("t", pa.table({"id": range(ROWS)})),
-        "overwrite": lambda: store.overwrite("t", rows(5_000)),
+        "write": lambda: store.table("t").upsert(rows(5_000)),
+        "delete": lambda: store.table("t").delete(pa.table({"id": range(ROWS)})),
+        "overwrite": lambda: store.table("t").overwrite(rows(5_000)),
         "move there": lambda: store.move(at_b, "a"),
         "move away": lambda: store.move(at_a, "b"),
         "compact": store.compact,
-        "index": lambda: store.create_index("t", "by_v", ["v"]),
+        "index": lambda: store.table("t").create_index("by_v", ["v"]),
         "contract": lambda: store.contract("a"),
     }
 
@@ -126,9 +126,9 @@ def catalog_changes(store: Store) -> dict[str, Callable[[], Any]]:
     tablet = store.status()["tablets"][0]["id"]
     return {
         "create table": lambda: store.create_table("other", SCHEMA, ["id"]),
-        "drop table": lambda: store.drop_table("t"),
-        "add columns": lambda: store.add_columns("t", [pa.field("more", pa.int64())]),
-        "retention": lambda: store.set_retention("t", 1.0),
+        "drop table": lambda: store.table("t").drop(),
+        "add columns": lambda: store.table("t").add_columns([pa.field("more", pa.int64())]),
+        "retention": lambda: store.table("t").set_retention(1.0),
         "split": lambda: store.split(tablet),
         "join": lambda: store.join(tablet, tablet + 1),
     }
@@ -137,9 +137,9 @@ def catalog_changes(store: Store) -> dict[str, Callable[[], Any]]:
 def newest_looks(store: Store) -> dict[str, Callable[[], Any]]:
     """What takes the newest commit for the answer."""
     return {
-        "scan": lambda: store.scan("t"),
-        "changes": lambda: store.changes("t", 1),
-        "commits": lambda: store.commits("t"),
+        "scan": lambda: store.table("t").scan(),
+        "changes": lambda: store.table("t").changes(1),
+        "commits": lambda: store.table("t").commits(),
     }
 
 
@@ -148,7 +148,7 @@ def newest_looks(store: Store) -> dict[str, Callable[[], Any]]:
 
 def _unmounted(place: Path, names: set[str]) -> None:
     with made(place / "store") as store:
-        store.write("t", rows(ROWS))
+        store.table("t").upsert(rows(ROWS))
         for name, change in changes(store).items():
             if name not in names:
                 continue
@@ -184,15 +184,15 @@ def a_disk_that_is_unmounted_before_the_commit_is_noticed(place: Path) -> None:
             # Even if the files themselves were there:
             shutil.copytree(place / "store/shards/a.away/t1", root(store, "a") / "t1", dirs_exist_ok=True)
             with pytest.raises(ShardUnavailable, match="not mounted"):
-                publish(store.context, store.table("t"), prepared)
-        publish(store.context, store.table("t"), prepared)
+                publish(store.context, store.table("t").definition, prepared)
+        publish(store.context, store.table("t").definition, prepared)
         assert count(store) == 2 * ROWS
 
 
 @scenario
 def the_roots_of_two_shards_are_swapped(place: Path) -> None:
     with made(place / "store") as store:
-        store.write("t", rows(ROWS))
+        store.table("t").upsert(rows(ROWS))
         alive = everything_alive(store)
         swap(root(store, "a"), root(store, "b"))
         for change in [*changes(store).values(), lambda: store.collect_garbage(0)]:
@@ -207,7 +207,7 @@ def the_roots_of_two_shards_are_swapped(place: Path) -> None:
 @scenario
 def the_roots_of_two_stores_are_swapped(place: Path) -> None:
     with made(place / "one") as one, made(place / "two") as two:
-        one.write("t", rows())
+        one.table("t").upsert(rows())
         swap(root(one, "a"), root(two, "a"))
         for change in [*changes(one).values(), lambda: one.collect_garbage(0)]:
             with pytest.raises(WrongRoot, match=one.context.info.store_id):
@@ -246,7 +246,7 @@ def a_root_by_a_second_name_that_no_text_tells_is_found_by_its_marker(place: Pat
         shutil.rmtree(place / "b")
         shutil.copytree(disk, place / "b")
         with pytest.raises(WrongRoot):
-            store.write("t", rows(5_000))
+            store.table("t").upsert(rows(5_000))
         with pytest.raises(WrongRoot):
             store.collect_garbage(0)
 
@@ -302,12 +302,12 @@ def _put_catalog(directory: Path, source: Path) -> None:
 @scenario
 def an_older_catalog_is_only_read_until_it_is_adopted(place: Path) -> None:
     first = made(place / "store")
-    first.write("t", rows())
-    key = next(iter(first.scan("t", page_rows=50))).key
+    first.table("t").upsert(rows())
+    key = next(iter(first.table("t").scan(page_rows=50))).key
     alive: set[Path] = set()
 
     def work() -> None:
-        first.write("t", rows(ROWS))
+        first.table("t").upsert(rows(ROWS))
         alive.update(everything_alive(first))
 
     with older_catalog(first, work) as store:
@@ -319,10 +319,10 @@ def an_older_catalog_is_only_read_until_it_is_adopted(place: Path) -> None:
                 look()
         assert "ES_CATALOG_OUTDATED" in store.status()["outdated"]
         assert count(store, snapshot=3) == ROWS
-        assert store.changes("t", 1, upto=2).to_table().num_rows == ROWS
+        assert store.table("t").changes(1, upto=2).to_table().num_rows == ROWS
         assert all(path.exists() for path in alive)
         assert store.adopt().commits == (3, 4)
-        assert store.write("t", rows(9_000)) == 5, "the number of a lost commit is not used again"
+        assert store.table("t").upsert(rows(9_000)) == 5, "the number of a lost commit is not used again"
         assert key is not None
         with pytest.raises(ContinuationKeyError):
             store.resume(key)
@@ -337,7 +337,7 @@ def an_older_catalog_is_only_read_until_it_is_adopted(place: Path) -> None:
 def an_older_catalog_does_not_catch_up_by_itself(place: Path) -> None:
     """Not by changes that touch no shard either: its numbers would then hide that it is older."""
     first = made(place / "store")
-    with older_catalog(first, lambda: [first.write("t", rows(ROWS)), first.compact()]) as store:
+    with older_catalog(first, lambda: [first.table("t").upsert(rows(ROWS)), first.compact()]) as store:
         before, versions = files(place), store.context.catalog.versions()
         for change in catalog_changes(store).values():
             with pytest.raises(CatalogOutdated, match="adopt"):
@@ -369,7 +369,7 @@ def changes_of_the_catalog_alone_leave_marks_as_well(place: Path) -> None:
             assert not mark.missed
     late = older_catalog(first, lambda: first.create_table("late", SCHEMA, ["id"]))
     with late as store, pytest.raises(CatalogOutdated):
-        store.write("t", rows(ROWS).append_column("more", pa.nulls(ROWS, pa.int64())))
+        store.table("t").upsert(rows(ROWS).append_column("more", pa.nulls(ROWS, pa.int64())))
 
 
 @scenario
@@ -378,7 +378,7 @@ def a_shard_that_is_away_does_not_stop_the_catalog(place: Path) -> None:
         with away(root(store, "a")):
             store.create_table("other", SCHEMA, ["id"])
             assert list(root(store, "a").iterdir()) == [], "nothing is noted below a mount point"
-        store.write("t", rows(ROWS))
+        store.table("t").upsert(rows(ROWS))
         assert count(store) == 2 * ROWS
 
 
@@ -403,7 +403,7 @@ def where_a_mark_was_removed_nothing_skips_the_trash(place: Path) -> None:
 @scenario
 def a_catalog_with_two_names_is_not_written_to(place: Path) -> None:
     with made(place / "one") as one:
-        one.write("t", rows(ROWS))
+        one.table("t").upsert(rows(ROWS))
     (place / "linked" / "shards").mkdir(parents=True)
     (place / "symbolic").mkdir()
     for copy in ("linked", "symbolic"):
@@ -420,10 +420,10 @@ def a_catalog_with_two_names_is_not_written_to(place: Path) -> None:
                 store.adopt()
             assert count(store) == 2 * ROWS
     with Store.open(place / "one") as one, pytest.raises(StoreCopied, match="2 names"):
-        one.write("t", rows())
+        one.table("t").upsert(rows())
     (place / "linked" / "catalog.db").unlink()
     with Store.open(place / "one") as one:
-        assert one.write("t", rows()) == 4
+        assert one.table("t").upsert(rows()) == 4
 
 
 @scenario
@@ -433,7 +433,7 @@ def a_file_that_is_newer_than_the_catalog_stops_the_collection(place: Path) -> N
 
     def work() -> None:
         for start in (1, 2, 3):
-            first.write("t", rows(start * ROWS))
+            first.table("t").upsert(rows(start * ROWS))
         for name in "ab":
             (root(first, name) / MARK).unlink()
 
@@ -448,7 +448,7 @@ def a_file_that_is_newer_than_the_catalog_stops_the_collection(place: Path) -> N
 @scenario
 def what_the_newest_catalog_refers_to_comes_back_from_the_trash(place: Path) -> None:
     first = made(place / "store")
-    with older_catalog(first, lambda: first.write("t", rows(ROWS))) as store:
+    with older_catalog(first, lambda: first.table("t").upsert(rows(ROWS))) as store:
         store.adopt()
         assert store.collect_garbage(0).count(Action.TRASH) > 0
         store.close()
@@ -463,16 +463,16 @@ def what_the_newest_catalog_refers_to_comes_back_from_the_trash(place: Path) -> 
 @scenario
 def a_copied_store_is_a_store_of_its_own_from_its_first_write_on(place: Path) -> None:
     with made(place / "one") as one:
-        key = next(iter(one.scan("t", page_rows=50))).key
+        key = next(iter(one.table("t").scan(page_rows=50))).key
         assert key is not None
         shutil.copytree(place / "one", place / "two")
         with Store.open(place / "two") as two, Store.open(place / "two") as long_open:
             assert sum(page.rows.num_rows for page in two.resume(key)) > 0, "equal until it is written to"
-            two.write("t", rows(ROWS, value=1))
+            two.table("t").upsert(rows(ROWS, value=1))
             for copy in (two, long_open):
                 with pytest.raises(ContinuationKeyError):
                     copy.resume(key)
-            mine = next(iter(two.scan("t", page_rows=50))).key
+            mine = next(iter(two.table("t").scan(page_rows=50))).key
             assert mine is not None
             with pytest.raises(ContinuationKeyError):
                 one.resume(mine)
@@ -482,7 +482,7 @@ def a_copied_store_is_a_store_of_its_own_from_its_first_write_on(place: Path) ->
             assert two.verify() == []
             assert count(two) == 2 * ROWS
         assert sum(page.rows.num_rows for page in one.resume(key)) > 0
-        one.write("t", rows(ROWS))
+        one.table("t").upsert(rows(ROWS))
         assert one.verify() == []
 
 
@@ -490,32 +490,32 @@ def a_copied_store_is_a_store_of_its_own_from_its_first_write_on(place: Path) ->
 def a_copy_whose_shards_are_the_originals_is_only_read(place: Path) -> None:
     shards = {name: str(place / "disks" / name) for name in "ab"}
     with made(place / "one", shards) as one:
-        one.write("t", rows())
+        one.table("t").upsert(rows())
         shutil.copytree(place / "one", place / "two")
         with Store.open(place / "two") as two:
             for change in [*changes(two).values(), lambda: two.collect_garbage(0)]:
                 with pytest.raises(StoreCopied, match="adopt"):
                     change()
             assert count(two) == ROWS
-            one.write("t", rows(ROWS))
+            one.table("t").upsert(rows(ROWS))
             with pytest.raises(StoreCopied):
-                two.write("t", rows(ROWS))
+                two.table("t").upsert(rows(ROWS))
             two.adopt()
-            two.write("t", rows(5_000))
+            two.table("t").upsert(rows(5_000))
             assert count(two) == 2 * ROWS
             with pytest.raises(WrongRoot, match="another copy"):
-                one.write("t", rows(5_000))
+                one.table("t").upsert(rows(5_000))
             assert count(one) == 2 * ROWS
 
 
 @scenario
 def a_store_that_is_moved_stays_what_it_is(place: Path) -> None:
     with made(place / "one") as one:
-        key = next(iter(one.scan("t", page_rows=50))).key
+        key = next(iter(one.table("t").scan(page_rows=50))).key
         before = one.context.incarnation()
     (place / "one").rename(place / "elsewhere")
     with Store.open(place / "elsewhere") as store:
-        store.write("t", rows(ROWS))
+        store.table("t").upsert(rows(ROWS))
         assert store.context.incarnation() == before
         assert key is not None
         assert sum(page.rows.num_rows for page in store.resume(key)) > 0
@@ -528,7 +528,7 @@ def a_store_that_is_moved_stays_what_it_is(place: Path) -> None:
 def one_bit_of_a_path_in_the_catalog_costs_no_file(place: Path) -> None:
     for bit in (0, 1, 2):
         with made(place / str(bit)) as store:
-            store.write("t", rows(ROWS))
+            store.table("t").upsert(rows(ROWS))
             alive = everything_alive(store)
         database = place / str(bit) / "catalog.db"
         with closing(sqlite3.connect(database)) as connection:
@@ -577,7 +577,7 @@ def what_was_never_committed_stays_in_the_trash_for_a_while(place: Path) -> None
         trashed = list((place / "store").glob("shards/*/trash/*/t1/*.arrow"))
         assert {path.name for path in trashed} == {Path(f.path).name for f in prepared}
         with pytest.raises(WriteConflict):
-            publish(store.context, store.table("t"), prepared)
+            publish(store.context, store.table("t").definition, prepared)
         assert store.collect_garbage(0).count(Action.EMPTY) == 0
         for path in trashed:  # as if it had been trashed long ago
             stamp = path.parents[1]
@@ -624,14 +624,14 @@ def a_file_that_is_about_to_be_moved_cannot_be_committed(place: Path) -> None:
         if not tried:
             tried.append(path)
             with Store.open(place / "store") as other, pytest.raises(WriteConflict, match="try again"):
-                publish(other.context, other.table("t"), prepared)
+                publish(other.context, other.table("t").definition, prepared)
 
     with made(place / "store", disks=lambda where: Watched(open_disk(where), commit)) as store:
         prepared = staged(store)
         assert store.collect_garbage(0).count(Action.TRASH) == len(prepared)
         assert tried
         assert count(store) == ROWS
-        assert store.write("t", rows(ROWS)) == 3
+        assert store.table("t").upsert(rows(ROWS)) == 3
 
 
 @scenario
@@ -652,8 +652,8 @@ def files_leave_while_nobody_holds_the_write_lock(place: Path) -> None:
             for number in range(1_200):
                 (root(store, "a") / "t1" / f"{number:032x}.arrow").write_bytes(b"torn")
                 os.link(one, root(store, "b") / "t1" / f"{number:032x}.arrow")
-            store.overwrite("t", rows())
-            store.drop_table("t")
+            store.table("t").overwrite(rows())
+            store.table("t").drop()
             try:
                 found = store.collect_garbage(0, share=1.0)
             except CatalogUnavailable as error:
@@ -666,7 +666,7 @@ def files_leave_while_nobody_holds_the_write_lock(place: Path) -> None:
 @scenario
 def a_shard_that_is_away_does_not_keep_the_others_from_being_collected(place: Path) -> None:
     with made(place / "store") as store:
-        store.write("t", rows())
+        store.table("t").upsert(rows())
         store.compact()
         before = files(root(store, "a"))
         for gone in ("empty", "missing"):
@@ -687,7 +687,7 @@ def a_shard_that_is_away_does_not_keep_the_others_from_being_collected(place: Pa
 @scenario
 def a_dry_run_says_everything_and_does_nothing(place: Path) -> None:
     with made(place / "store") as store:
-        store.write("t", rows())
+        store.table("t").upsert(rows())
         store.compact()
         prepared = staged(store)
         (root(store, "a") / "notes.txt").write_text("mine")
@@ -724,5 +724,5 @@ def a_clock_that_is_ahead_makes_no_staged_file_old(place: Path) -> None:
         ahead = ManualClock(store.context.clock.now() + 30 * 86_400)
         with Store.open(place / "store", clock=ahead) as other:
             assert other.collect_garbage().removed == 0
-        publish(store.context, store.table("t"), prepared)
+        publish(store.context, store.table("t").definition, prepared)
         assert count(store) == 2 * ROWS

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from elasticscan.store import Store
+from elasticscan.store import Store, Table
 from tests.store.soup import WEIGHTS, Key, Kitchen, Row, Soup
 
 KINDS: dict[pa.DataType, list[Any]] = {
@@ -87,20 +87,20 @@ class SchemaSoup(Soup):
         table = self.random.choice(list(self.tables))
         schema = self.schemas[table]
         if self.random.random() < 0.1:  # as whoever did not hear that it went well
-            assert self.some_store.add_columns(table, schema).schema.names == schema.names
+            assert self.some_store.table(table).add_columns(schema).names == schema.names
         elif len(schema) < MOST_COLUMNS:
             kinds = self.random.choices(list(KINDS), k=self.random.choice([1, 1, 2]))
             new = [pa.field(f"c{len(schema) + at}", kind) for at, kind in enumerate(kinds)]
             self.schemas[table] = pa.schema([*schema, *new])
-            assert self.some_store.add_columns(table, new).schema.names == self.schemas[table].names
+            assert self.some_store.table(table).add_columns(new).names == self.schemas[table].names
 
     # Writing
 
     def _write(self) -> None:
-        self._commit(self.some_store.write, upserts=True)
+        self._commit(Table.upsert, upserts=True)
 
     def _overwrite(self) -> None:
-        self._commit(self.some_store.overwrite, upserts=False)
+        self._commit(Table.overwrite, upserts=False)
 
     def _rows(self, table: str) -> dict[Key, Row]:
         added = list(self.schemas[table])[len(self.tables[table][0]) :]
@@ -109,12 +109,12 @@ class SchemaSoup(Soup):
             for key, row in super()._rows(table).items()
         }
 
-    def _commit(self, write: Callable[[str, Any], int], upserts: bool) -> None:
+    def _commit(self, write: Callable[[Table, Any], int], upserts: bool) -> None:
         table = self.random.choice(list(self.tables))
         rows, schema = self._rows(table), self.schemas[table]
         columns = zip(*rows.values(), strict=True)
         data = pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
-        number = self._try(lambda: write(table, data))
+        number = self._try(lambda: write(self.some_store.table(table), data))
         if number is not None:
             self._note(table, number, (self.now_rows[table] if upserts else {}) | rows)
 
@@ -130,12 +130,11 @@ class SchemaSoup(Soup):
         newest = self.store.context.catalog.versions()[1]
         snapshot = newest
         if self.random.random() < 0.4:
-            snapshot = self.random.randint(self.store.table(table).oldest_snapshot, newest)
+            snapshot = self.random.randint(self.store.table(table).definition.oldest_snapshot, newest)
         names = self.schemas[table].names
         columns = self.random.choice([names, names[-1:], self.random.sample(names, 2)])
         text, tested = self.random.choice([(None, None), (f"{names[-1]} IS NULL", names[-1])])
-        scan = self.store.scan(
-            table,
+        scan = self.store.table(table).scan(
             columns=columns,
             filter=text,
             snapshot=snapshot,
@@ -157,12 +156,12 @@ class SchemaSoup(Soup):
 
     def _check_changes(self, table: str) -> None:
         """The change feed tells every change with all columns that there are now."""
-        info = self.store.table(table)
+        info = self.store.table(table).definition
         before = self.rows_at(table, info.oldest_snapshot)
         after = self.rows_at(table, self.store.context.catalog.versions()[1])
         _, keys, _ = self.tables[table]
         places = [info.schema.names.index(name) for name in keys]
-        for batch in self.store.changes(table, info.oldest_snapshot, page_rows=20):
+        for batch in self.store.table(table).changes(info.oldest_snapshot, page_rows=20):
             for told in zip(*batch.to_pydict().values(), strict=True):
                 row, kind = told[:-3], told[-3]
                 key = tuple(row[at] for at in places)

@@ -33,7 +33,7 @@ from elasticscan.base.errors import InvalidTopologyChange, ScanInUse, SnapshotEx
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.protocol import PageRequest, PageRows
 from elasticscan.storage import copying, fragment
-from elasticscan.store import Page, Scan, Store, mover, shards, upkeep, writer
+from elasticscan.store import Page, Scan, Store, Table, mover, shards, upkeep, writer
 from elasticscan.store.mover import Mover
 from elasticscan.store.owners import machine, new_owner
 from elasticscan.store.shards import LocalShards
@@ -244,7 +244,7 @@ class Soup:
         self.now_rows: dict[str, dict[Key, Row]] = {name: {} for name in self.tables}
         # What each table held after each of its commits: (commit, time, rows).
         self.history: dict[str, list[tuple[int, float, dict[Key, Row]]]] = {
-            name: [(store.table(name).created_commit, START, {})] for name in self.tables
+            name: [(store.table(name).definition.created_commit, START, {})] for name in self.tables
         }
         self.scans: list[SoupScan] = []
         self.lease_ends: dict[str, float] = {}
@@ -304,19 +304,19 @@ class Soup:
         return {(key % 4, f"k{key}"): (key % 4, f"k{key}", value) for key in chosen}
 
     def _write(self) -> None:
-        self._commit(self.store.write, upserts=True)
+        self._commit(Table.upsert, upserts=True)
 
     def _overwrite(self) -> None:
-        self._commit(self.store.overwrite, upserts=False)
+        self._commit(Table.overwrite, upserts=False)
 
-    def _commit(self, write: Callable[[str, Any], int], upserts: bool) -> None:
+    def _commit(self, write: Callable[[Table, Any], int], upserts: bool) -> None:
         table = self.random.choice(list(self.tables))
         rows = self._rows(table)
         schema = self.tables[table][0]
         data = pa.Table.from_pylist(
             [dict(zip(schema.names, row, strict=True)) for row in rows.values()], schema=schema
         )
-        number = self._try(lambda: write(table, data))
+        number = self._try(lambda: write(self.store.table(table), data))
         if number is not None:
             # Whoever was let in before the commit has a smaller number, so its rows are there already.
             self._note(table, number, (self.now_rows[table] if upserts else {}) | rows)
@@ -327,7 +327,7 @@ class Soup:
         schema, primary_key, _ = self.tables[table]
         key_schema = pa.schema([schema.field(name) for name in primary_key])
         keys = pa.Table.from_pylist([dict(zip(primary_key, k, strict=True)) for k in gone], schema=key_schema)
-        number = self._try(lambda: self.store.delete(table, keys))
+        number = self._try(lambda: self.store.table(table).delete(keys))
         if number is not None:
             left = {key: row for key, row in self.now_rows[table].items() if key not in gone}
             self._note(table, number, left)
@@ -353,15 +353,14 @@ class Soup:
 
     def _start_scan(self) -> None:
         table = self.random.choice(list(self.tables))
-        info = self.store.table(table)
+        info = self.store.table(table).definition
         newest = self.store.context.catalog.versions()[1]
         snapshot = newest
         if self.random.random() < 0.4:
             snapshot = self.random.randint(info.oldest_snapshot, newest)
         names = self.tables[table][0].names
         columns = self.random.choice([names, names, ["v"]])
-        scan = self.store.scan(
-            table,
+        scan = self.store.table(table).scan(
             columns=columns,
             snapshot=snapshot,
             page_rows=self.random.choice([1, 2, 3, 10, 65_536]),
@@ -547,7 +546,7 @@ class Soup:
     # Upkeep
 
     def _compact(self) -> None:
-        self._try(lambda: self.store.compact(self.random.choice([None, *self.tables])))
+        self._try(lambda: self.store.table(self.random.choice([None, *self.tables])).compact())
 
     def _collect_garbage(self) -> None:
         self.collections += 1
@@ -565,13 +564,13 @@ class Soup:
         commits = [(number, at) for table in self.tables for number, at, _ in self.history[table]]
         promised = max((number for number, at in commits if at <= now - retention), default=0)
         for name in self.tables:
-            oldest = self.store.table(name).oldest_snapshot
+            oldest = self.store.table(name).definition.oldest_snapshot
             created = self.history[name][0][0]
             assert oldest <= max(promised, created), "a snapshot within the retention was given up"
             kept = range(oldest, newest + 1)
             for snapshot in {oldest, newest, *self.random.sample(kept, min(len(kept), 3))}:
                 expected = Counter(map(comparable, self.rows_at(name, snapshot).values()))
-                pages = islice(self.store.scan(name, snapshot=snapshot), len(expected) + 8)
+                pages = islice(self.store.table(name).scan(snapshot=snapshot), len(expected) + 8)
                 got = Counter(row for page in pages for row in rows_of(page))
                 assert got == expected, f"{name} at {snapshot}"
         self._check_files()

@@ -22,8 +22,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     made.create_table("t", SCHEMA, ["id"])
     numbers = np.arange(ROWS)
     k = np.where(numbers % 40_000 == 0, 1_000_000 + numbers, numbers % 100)
-    made.write("t", pa.table({"id": numbers, "k": k, "v": numbers / 7}, schema=SCHEMA))
-    made.create_index("t", "by_k", ["k"])
+    made.table("t").upsert(pa.table({"id": numbers, "k": k, "v": numbers / 7}, schema=SCHEMA))
+    made.table("t").create_index("by_k", ["k"])
     return made
 
 
@@ -31,7 +31,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     ("condition", "rows"), [("k > 1000", 10), ("k = 1040000", 1), ("k IN (7, -1)", 4_000)]
 )
 def test_rare_values_are_counted_and_found_through_the_index(store: Store, condition: str, rows: int) -> None:
-    scan = store.scan("t", ["id", "k"], condition)
+    scan = store.table("t").scan(["id", "k"], condition)
     told = scan.explain()
     assert told["access"] == "by_k"
     (by_k,) = (each for each in told["candidates"] if each["access"] == "by_k")
@@ -41,19 +41,19 @@ def test_rare_values_are_counted_and_found_through_the_index(store: Store, condi
 
 
 def test_what_keeps_most_rows_is_read_directly(store: Store) -> None:
-    assert store.scan("t", None, "k < 90").explain()["access"] == "direct"
+    assert store.table("t").scan(None, "k < 90").explain()["access"] == "direct"
 
 
 def test_an_index_that_is_damaged_does_not_keep_others_from_being_chosen(tmp_path: Path) -> None:
     made = Store.create(tmp_path / "s", ["a"])
     made.create_table("t", SCHEMA, ["id"])
     numbers = np.arange(ROWS)
-    made.write("t", pa.table({"id": numbers, "k": numbers % 7, "v": numbers / 7}, schema=SCHEMA))
-    made.create_index("t", "by_k", ["k"])
+    made.table("t").upsert(pa.table({"id": numbers, "k": numbers % 7, "v": numbers / 7}, schema=SCHEMA))
+    made.table("t").create_index("by_k", ["k"])
     with made.context.catalog.reading() as tx:
-        (run,) = tx.runs(made.table("t").id)
+        (run,) = tx.runs(made.table("t").definition.id)
     (tmp_path / "s" / "shards" / "a" / run.path).unlink()
-    scan = made.scan("t", None, "k < 6")
+    scan = made.table("t").scan(None, "k < 6")
     assert scan.explain()["access"] == "direct"
     assert scan.to_table().num_rows == np.count_nonzero(numbers % 7 < 6)
 
@@ -65,13 +65,13 @@ def test_a_direct_scan_is_priced_by_what_it_will_read(tmp_path: Path, compacted:
     made.create_table("t", schema, ["g", "id"], shard_key=["g"])
     numbers = np.arange(ROWS)
     rows = pa.table({"g": (numbers // 1_000).astype(np.int32), "id": numbers, "v": numbers / 7})
-    made.write("t", rows)
-    made.write("t", rows.take(np.arange(0, ROWS, 1_000)))  # a version more in every slot
+    made.table("t").upsert(rows)
+    made.table("t").upsert(rows.take(np.arange(0, ROWS, 1_000)))  # a version more in every slot
     if compacted:
-        made.compact("t")
-        made.set_retention("t", 0)
-        made.compact("t")
-    scan = made.scan("t", None, "g = 5", index="none")
+        made.table("t").compact()
+        made.table("t").set_retention(0)
+        made.table("t").compact()
+    scan = made.table("t").scan(None, "g = 5", index="none")
     (direct,) = scan.explain()["candidates"]
     assert scan.to_table().num_rows == 1_000
     actual = scan.explain()["actual"]["rows_scanned"]

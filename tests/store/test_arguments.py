@@ -29,7 +29,7 @@ NO_NAMES = ["s9", None, 7, b"s9", [1], [None], ["s9", 1]]
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.create(tmp_path / "store", ["s1", "s2"], tablets=4, slots=16) as made:
         made.create_table("t", SCHEMA, ["id"])
-        made.write("t", ROWS)
+        made.table("t").upsert(ROWS)
         yield made
 
 
@@ -98,12 +98,12 @@ def test_only_text_names_a_table(store: Store, name: Any) -> None:
 
 USES: list[Callable[[Store, Any], Any]] = [
     lambda store, name: store.table(name),
-    lambda store, name: store.drop_table(name),
-    lambda store, name: store.commits(name),
-    lambda store, name: store.write(name, ROWS),
-    lambda store, name: store.overwrite(name, ROWS),
-    lambda store, name: store.delete(name, ROWS.select(["id"])),
-    lambda store, name: store.scan(name),
+    lambda store, name: store.table(name).drop(),
+    lambda store, name: store.table(name).commits(),
+    lambda store, name: store.table(name).upsert(ROWS),
+    lambda store, name: store.table(name).overwrite(ROWS),
+    lambda store, name: store.table(name).delete(ROWS.select(["id"])),
+    lambda store, name: store.table(name).scan(),
 ]
 
 
@@ -120,10 +120,11 @@ def test_only_text_finds_a_table(store: Store, use: int, name: Any) -> None:
     + [("a", version) for version in (None, True, 1.0, "1", -1, 2**63)],
 )
 def test_a_transaction_is_a_name_and_a_number(store: Store, txn: Any) -> None:
-    for write in (store.write, store.overwrite):
+    table = store.table("t")
+    for write in (table.upsert, table.overwrite):
         with pytest.raises(InvalidOption, match="txn"):
-            write("t", ROWS, txn=txn)
-    assert len(store.commits("t")) == 2
+            write(ROWS, txn=txn)
+    assert len(store.table("t").commits()) == 2
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_a_transaction_is_a_name_and_a_number(store: Store, txn: Any) -> None:
 )
 def test_a_scan_names_the_one_argument_that_is_wrong(store: Store, option: str, value: Any) -> None:
     with pytest.raises(InvalidOption) as refused:
-        store.scan("t", **{option: value})
+        store.table("t").scan(**{option: value})
     assert refused.value.fields["option"] == option
     assert option in refused.value.message
     assert not {"page_rows", "page_bytes"} - {option} & set(refused.value.message.split("="))
@@ -200,16 +201,18 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
     ) as store:
         store.create_table("t", SCHEMA, "id")
         number: Any = np.int32(7)
-        assert store.write("t", ROWS, txn=("app", number)) == store.write("t", ROWS, txn=("app", 7))
+        assert store.table("t").upsert(ROWS, txn=("app", number)) == store.table("t").upsert(
+            ROWS, txn=("app", 7)
+        )
         one: Any = np.int64(1)
         newest: Any = np.int64(2)
         rows: Any = np.int16(1)
-        pages = list(store.scan("t", columns=["id"], snapshot=newest, page_rows=rows, page_bytes=rows))
+        pages = list(store.table("t").scan(columns=["id"], snapshot=newest, page_rows=rows, page_bytes=rows))
         assert store.resume(pages[0].key).to_table().num_rows + pages[0].rows.num_rows == 2
         store.move(one, "s2")
         store.split(one, np.int64(2))  # type: ignore[arg-type]
         assert store.collect_garbage(np.float64(0)).removed >= 0
-        assert store.scan("t").to_table().num_rows == 2
+        assert store.table("t").scan().to_table().num_rows == 2
 
 
 KEYS_JAVA_LACKS = [
@@ -229,10 +232,10 @@ def test_a_key_that_javas_hash_does_not_take_makes_no_table(tmp_path: Path, key:
         assert store.tables() == ()
         # Only the shard key is hashed; the rest of the primary key may be what it likes.
         store.create_table("t", schema, ["id", "k"], shard_key=["id"])
-        store.write("t", pa.table({"k": key, "id": [1]}))
+        store.table("t").upsert(pa.table({"k": key, "id": [1]}))
     with Store.create(tmp_path / "spark", ["s1"]) as store:
         store.create_table("t", schema, ["k"])
-        store.write("t", pa.table({"k": key, "id": [1]}))
+        store.table("t").upsert(pa.table({"k": key, "id": [1]}))
 
 
 def test_javas_hash_takes_one_column(tmp_path: Path) -> None:
@@ -242,4 +245,4 @@ def test_javas_hash_takes_one_column(tmp_path: Path) -> None:
             store.create_table("t", schema, ["a", "b"])
         store.create_table("t", schema, ["a", "b"], shard_key="a")
         with pytest.raises(InvalidKey):
-            store.write("t", pa.table({"a": [1, 1], "b": ["x", "x"]}))
+            store.table("t").upsert(pa.table({"a": [1, 1], "b": ["x", "x"]}))

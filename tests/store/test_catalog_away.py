@@ -30,22 +30,22 @@ def store(tmp_path: Path) -> Iterator[Store]:
     clock = ManualClock(1e9)
     with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8, clock=clock) as made:
         made.create_table("t", SCHEMA, ["k"])
-        made.write("t", rows(0, 20))
-        made.create_index("t", "by_v", ["v"])
-        made.write("t", rows(10, 30))
+        made.table("t").upsert(rows(0, 20))
+        made.table("t").create_index("by_v", ["v"])
+        made.table("t").upsert(rows(10, 30))
         yield made
 
 
 def keys(store: Store) -> list[int]:
     with store.context.catalog.reading() as tx:
         tx.check_whole()
-    found: list[int] = sorted(store.scan("t", index="none").to_table()["k"].to_pylist())
-    assert sorted(store.scan("t", index="by_v", filter="v >= 0").to_table()["k"].to_pylist()) == found
+    found: list[int] = sorted(store.table("t").scan(index="none").to_table()["k"].to_pylist())
+    assert sorted(store.table("t").scan(index="by_v", filter="v >= 0").to_table()["k"].to_pylist()) == found
     return found
 
 
 def write(store: Store) -> None:
-    store.write("t", rows(100, 105), txn=("job", 1))
+    store.table("t").upsert(rows(100, 105), txn=("job", 1))
 
 
 def move(store: Store) -> None:
@@ -91,15 +91,15 @@ def test_the_lost_answer_of_a_commit_is_told_as_such_and_a_write_with_txn_may_be
     said = []
     for carried_out in (True, False):
         for cut_at in range(1, MOST_STATEMENTS):  # commits are few, and only they matter here
-            before = len(store.commits("t"))
+            before = len(store.table("t").commits())
             line = Line(store, cut_at, carried_out=carried_out)
             try:
                 with line.watched():
-                    store.write("t", rows(0, 3))
+                    store.table("t").upsert(rows(0, 3))
             except CommitUnknown as error:
-                said.append((len(store.commits("t")) - before, str(error)))
+                said.append((len(store.table("t").commits()) - before, str(error)))
             except CatalogUnavailable:
-                assert len(store.commits("t")) == before, "what is told as not done was not done"
+                assert len(store.table("t").commits()) == before, "what is told as not done was not done"
             if not line.cut:
                 break
     assert sorted({more for more, _ in said}) == [0, 1]

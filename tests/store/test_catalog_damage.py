@@ -52,4 +52,4 @@ def test_verify_tells_of_a_damaged_catalog(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s") as store:
         assert any("ES_STORE_DAMAGED" in said and "fragments" in said for said in store.verify())
         with pytest.raises(StoreDamaged):
-            store.scan("t").to_table()
+            store.table("t").scan().to_table()

@@ -169,9 +169,11 @@ def look(store: Store, template: Template, table: str, index: str | None) -> str
         if index == "by_b":
             keys = sorted({row[1] for row in template.model.states[table][-1][1].values()})
             for key in keys:
-                rows += rows_of(store.scan(table, names, f"b = '{key}'", index).to_table())
+                rows += rows_of(store.table(table).scan(names, f"b = '{key}'", index=index).to_table())
         else:
-            rows = rows_of(store.scan(table, names, None, index or "none", order=order).to_table())
+            rows = rows_of(
+                store.table(table).scan(names, None, index=index or "none", order=order).to_table()
+            )
     except FragmentDamaged:
         return "damaged"
     except ElasticScanError as error:

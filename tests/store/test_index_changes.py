@@ -58,15 +58,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
     """Two shards, several fragments at each, one index by `k`."""
     with Store.create(tmp_path / "store", ["a", "b"], tablets=8, slots=32, clock=ManualClock(START)) as made:
         filled(made)
-        made.create_index("t", "by_k", ["k"])
+        made.table("t").create_index("by_k", ["k"])
         yield made
 
 
 def filled(made: Store, name: str = "t") -> None:
     made.create_table(name, SCHEMA, ["id"])
-    made.write(name, table_of(range(COUNT)))
-    made.write(name, table_of(range(0, COUNT, 3), value=1))
-    made.delete(name, pa.table({"id": pa.array(range(0, COUNT, 10), pa.int64())}))
+    made.table(name).upsert(table_of(range(COUNT)))
+    made.table(name).upsert(table_of(range(0, COUNT, 3), value=1))
+    made.table(name).delete(pa.table({"id": pa.array(range(0, COUNT, 10), pa.int64())}))
 
 
 def table_of(ids: Any, value: int = 0) -> pa.Table:
@@ -88,7 +88,7 @@ def in_order(row: Row) -> tuple[bool, int, int]:
 
 
 def everything(made: Store) -> list[Row]:
-    return sorted(read(made.scan("t", index="none")), key=in_order)
+    return sorted(read(made.table("t").scan(index="none")), key=in_order)
 
 
 def first_page(scan: Scan) -> tuple[list[Row], str, Iterator[Any]]:
@@ -131,7 +131,7 @@ def move_away(made: Store, tablet: int) -> None:
 
 def check_index(made: Store, index: str = "by_k") -> None:
     """Every row, and no other, is found through the index, in its order, each fragment's entries once."""
-    assert read(made.scan("t", index=index, order="index")) == everything(made)
+    assert read(made.table("t").scan(index=index, order="index")) == everything(made)
     with made.context.catalog.reading() as tx:
         wanted = tx.index(tx.table("t").id, index)
         runs = [run for run in tx.runs(wanted.table) if run.index == wanted.id]
@@ -157,7 +157,7 @@ def die_while_building(
         patch.setattr(indexing, "BUILDERS", 1)
         patch.setattr(indexing, "build_runs", mortal)
         with pytest.raises(Killed):
-            store.create_index("t", index, columns)
+            store.table("t").create_index(index, columns)
 
 
 # ------------------------------------------------------------------------ dropped below a scan
@@ -169,10 +169,10 @@ def test_an_index_that_is_dropped_between_two_pages_ends_the_scan(
     store: Store, path: str, again: bool
 ) -> None:
     """The index of the same name, with the same entries, is another one all the same."""
-    _, key, pages = first_page(store.scan("t", index="by_k", page_rows=10, **PAGES[path]))
-    store.drop_index("t", "by_k")
+    _, key, pages = first_page(store.table("t").scan(index="by_k", page_rows=10, **PAGES[path]))
+    store.table("t").drop_index("by_k")
     if again:
-        store.create_index("t", "by_k", ["k"])
+        store.table("t").create_index("by_k", ["k"])
     with pytest.raises(IndexChanged):
         list(pages)
     with pytest.raises(IndexChanged):
@@ -181,15 +181,15 @@ def test_an_index_that_is_dropped_between_two_pages_ends_the_scan(
         check_index(store)
     else:
         with pytest.raises(IndexNotFound):
-            store.scan("t", index="by_k")
-        assert store.scan("t", filter="k = 3").explain()["access"] == "direct"
+            store.table("t").scan(index="by_k")
+        assert store.table("t").scan(filter="k = 3").explain()["access"] == "direct"
 
 
 def test_a_merged_scan_gives_rows_in_order_until_it_misses_its_index(store: Store) -> None:
     """Rows that were read before may leave still; none is out of order, and the end is never reached."""
-    scan = store.scan("t", index="by_k", order="index", page_rows=10)
+    scan = store.table("t").scan(index="by_k", order="index", page_rows=10)
     got, _, pages = first_page(scan)
-    store.drop_index("t", "by_k")
+    store.table("t").drop_index("by_k")
     with pytest.raises(IndexChanged):
         got.extend(row for page in pages for row in rows_of(page.rows))
     expected = everything(store)
@@ -201,8 +201,8 @@ def test_a_merged_scan_gives_rows_in_order_until_it_misses_its_index(store: Stor
 def test_an_index_that_is_dropped_in_a_page_ends_the_scan_or_is_not_missed(
     store: Store, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    scan = store.scan("t", index="by_k", page_rows=COUNT)
-    while_reading(monkeypatch, lambda: store.drop_index("t", "by_k"), after)
+    scan = store.table("t").scan(index="by_k", page_rows=COUNT)
+    while_reading(monkeypatch, lambda: store.table("t").drop_index("by_k"), after)
     pages = iter(scan)
     if after:
         assert set(rows_of(next(pages).rows)) <= set(everything(store))
@@ -215,12 +215,12 @@ def test_an_index_that_is_dropped_in_a_page_ends_the_scan_or_is_not_missed(
 def test_a_table_that_is_dropped_between_two_pages_ends_the_scan(
     store: Store, path: str, again: bool
 ) -> None:
-    _, key, pages = first_page(store.scan("t", index="by_k", page_rows=10, **PAGES[path]))
-    store.drop_table("t")
+    _, key, pages = first_page(store.table("t").scan(index="by_k", page_rows=10, **PAGES[path]))
+    store.table("t").drop()
     if again:
         filled(store)
-        assert store.indexes("t") == ()
-        store.create_index("t", "by_k", ["k"])
+        assert store.table("t").indexes() == ()
+        store.table("t").create_index("by_k", ["k"])
     with pytest.raises(TableChanged):
         list(pages)
     with pytest.raises(TableChanged):
@@ -238,7 +238,7 @@ def test_a_table_that_is_dropped_between_two_pages_ends_the_scan(
 @pytest.mark.parametrize("path", PAGES)
 def test_a_key_of_an_index_scan_goes_on_when_all_has_moved(store: Store, path: str) -> None:
     expected = everything(store)
-    got, key, _ = first_page(store.scan("t", index="by_k", page_rows=40, **PAGES[path]))
+    got, key, _ = first_page(store.table("t").scan(index="by_k", page_rows=40, **PAGES[path]))
     store.expand(["c", "d"])
     store.contract("a")
     store.contract("b")
@@ -258,16 +258,16 @@ def test_an_index_that_is_being_built_is_refused_by_name_and_ignored_by_auto(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     die_while_building(monkeypatch, 2, store, "by_v", ["v"])
-    assert [(i.name, i.ready) for i in store.indexes("t")] == [("by_k", True), ("by_v", False)]
+    assert [(i.name, i.ready) for i in store.table("t").indexes()] == [("by_k", True), ("by_v", False)]
     with pytest.raises(IndexNotReady):
-        store.scan("t", index="by_v")
-    scan = store.scan("t", filter="v = 1")
+        store.table("t").scan(index="by_v")
+    scan = store.table("t").scan(filter="v = 1")
     assert [c["access"] for c in scan.explain()["candidates"]] == ["direct", "by_k"]
     described = {index["name"]: index for index in store.status()["tables"][0]["indexes"]}
     assert (described["by_k"]["ready"], described["by_v"]["ready"]) == (True, False)
-    store.write("t", table_of(range(50), value=5))
+    store.table("t").upsert(table_of(range(50), value=5))
     with pytest.raises(IndexNotReady):
-        store.scan("t", index="by_v")
+        store.table("t").scan(index="by_v")
     check_index(store)
 
 
@@ -276,19 +276,19 @@ def test_a_build_that_was_killed_goes_on_where_it_ended(
     store: Store, monkeypatch: pytest.MonkeyPatch, runs: int
 ) -> None:
     die_while_building(monkeypatch, runs, store, "by_vk", ["v", "k"])
-    store.write("t", table_of(range(0, 60, 2), value=7))
+    store.table("t").upsert(table_of(range(0, 60, 2), value=7))
     store.move(1, "b")
     entered = len(runs_of(store, "by_vk"))
     progress: list[tuple[int, int]] = []
-    store.create_index("t", "by_vk", ["v", "k"], on_progress=lambda *done: progress.append(done))
+    store.table("t").create_index("by_vk", ["v", "k"], on_progress=lambda *done: progress.append(done))
     assert progress[0][0] > 0, "what was built is not built again"
     assert progress[-1][0] == progress[-1][1]
     assert len(runs_of(store, "by_vk")) > entered
-    rows = read(store.scan("t", index="by_vk", order="index"))
+    rows = read(store.table("t").scan(index="by_vk", order="index"))
     assert rows == sorted(everything(store), key=lambda row: (row[2], in_order(row)))
-    store.create_index("t", "by_vk", ["v", "k"])  # whoever did not see the end may call again
+    store.table("t").create_index("by_vk", ["v", "k"])  # whoever did not see the end may call again
     with pytest.raises(AlreadyExists, match="sorted by v, k"):
-        store.create_index("t", "by_vk", ["k", "v"])
+        store.table("t").create_index("by_vk", ["k", "v"])
     store.collect_garbage(0)
     assert files_of(store) == known_files(store)
 
@@ -296,11 +296,11 @@ def test_a_build_that_was_killed_goes_on_where_it_ended(
 def test_a_build_that_was_killed_can_be_dropped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     die_while_building(monkeypatch, 2, store, "by_v", ["v"])
     with pytest.raises(AlreadyExists):
-        store.create_index("t", "by_v", ["v"], kind="hash")
-    store.drop_index("t", "by_v")
-    store.create_index("t", "by_v", ["v"], kind="hash")
+        store.table("t").create_index("by_v", ["v"], kind="hash")
+    store.table("t").drop_index("by_v")
+    store.table("t").create_index("by_v", ["v"], kind="hash")
     wanted = [row for row in everything(store) if row[2] == 1]
-    assert sorted(read(store.scan("t", filter="v = 1", index="by_v")), key=in_order) == wanted
+    assert sorted(read(store.table("t").scan(filter="v = 1", index="by_v")), key=in_order) == wanted
     store.collect_garbage(0)
     assert files_of(store) == known_files(store)
 
@@ -333,11 +333,11 @@ def test_a_builder_that_is_killed_for_real_leaves_a_build_that_goes_on(store: St
             assert json.loads(process.stdout.readline()) == {"built": runs}
         finally:
             process.send_signal(signal.SIGKILL)
-    assert [index.ready for index in store.indexes("t")] == [True, False]
+    assert [index.ready for index in store.table("t").indexes()] == [True, False]
     assert len(runs_of(store, "by_v")) == runs
-    store.write("t", table_of(range(20), value=3))
-    store.create_index("t", "by_v", ["v"], include=["k"])
-    rows = read(store.scan("t", index="by_v", order="index"))
+    store.table("t").upsert(table_of(range(20), value=3))
+    store.table("t").create_index("by_v", ["v"], include=["k"])
+    rows = read(store.table("t").scan(index="by_v", order="index"))
     assert rows == sorted(everything(store), key=lambda row: (row[2], row[0]))
 
 
@@ -355,10 +355,10 @@ def test_garbage_that_is_collected_between_building_runs_and_entering_them_only_
 
     monkeypatch.setattr(indexing, "BUILDERS", 1)
     monkeypatch.setattr(indexing, "build_runs", collecting)
-    store.create_index("t", "by_v", ["v"])
+    store.table("t").create_index("by_v", ["v"])
     assert sum(collected) >= 3
     assert store.verify() == []
-    assert read(store.scan("t", index="by_v", order="index")) == sorted(
+    assert read(store.table("t").scan(index="by_v", order="index")) == sorted(
         everything(store), key=lambda row: (row[2], row[0])
     )
 
@@ -370,9 +370,9 @@ def test_what_happens_between_building_a_run_and_entering_it_is_indexed_too(
     changes: dict[str, Callable[[], object]] = {
         "compact": store.compact,
         "contract": lambda: store.contract("a"),
-        "overwrite": lambda: store.overwrite("t", table_of(range(40), value=2)),
-        "write": lambda: store.write("t", table_of(range(40), value=2)),
-        "drop": lambda: store.drop_index("t", "by_v"),
+        "overwrite": lambda: store.table("t").overwrite(table_of(range(40), value=2)),
+        "write": lambda: store.table("t").upsert(table_of(range(40), value=2)),
+        "drop": lambda: store.table("t").drop_index("by_v"),
     }
     todo = [changes[change]]
 
@@ -384,11 +384,11 @@ def test_what_happens_between_building_a_run_and_entering_it_is_indexed_too(
 
     monkeypatch.setattr(indexing, "BUILDERS", 1)
     monkeypatch.setattr(indexing, "build_runs", interrupted)
-    store.create_index("t", "by_v", ["v"])
+    store.table("t").create_index("by_v", ["v"])
     if change == "drop":
-        assert [index.name for index in store.indexes("t")] == ["by_k"]
+        assert [index.name for index in store.table("t").indexes()] == ["by_k"]
     else:
-        rows = read(store.scan("t", index="by_v", order="index"))
+        rows = read(store.table("t").scan(index="by_v", order="index"))
         assert rows == sorted(everything(store), key=lambda row: (row[2], row[0]))
     check_index(store)
     store.collect_garbage(0)
@@ -401,13 +401,13 @@ def test_an_index_that_is_made_between_staging_a_write_and_committing_it_has_its
     publish = writer.publish
 
     def late(*args: Any, **kwargs: Any) -> int:
-        store.create_index("t", "by_v", ["v"])
+        store.table("t").create_index("by_v", ["v"])
         return publish(*args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(writer, "publish", late)
-        store.write("t", table_of(range(50), value=5))
-    rows = read(store.scan("t", index="by_v", order="index"))
+        store.table("t").upsert(table_of(range(50), value=5))
+    rows = read(store.table("t").scan(index="by_v", order="index"))
     assert rows == sorted(everything(store), key=lambda row: (row[2], row[0]))
     check_index(store)
 
@@ -437,15 +437,17 @@ def test_rows_that_are_written_while_an_index_is_built_are_found_through_it(tmp_
             return loop
 
         works = [
-            lambda n: made.write("t", table_of(range(n % 7, COUNT, 7), value=n % 50)),
-            lambda n: made.delete("t", pa.table({"id": pa.array(range(n % 13, COUNT, 13), pa.int64())})),
+            lambda n: made.table("t").upsert(table_of(range(n % 7, COUNT, 7), value=n % 50)),
+            lambda n: made.table("t").delete(
+                pa.table({"id": pa.array(range(n % 13, COUNT, 13), pa.int64())})
+            ),
             lambda n: move_away(made, 1 + n % 8),
         ]
         threads = [threading.Thread(target=working(work)) for work in works]
         for thread in threads:
             thread.start()
         for name, (columns, kind) in wanted.items():
-            made.create_index("t", name, columns, kind)
+            made.table("t").create_index(name, columns, kind)
         stop.set()
         for thread in threads:
             thread.join()
@@ -453,11 +455,11 @@ def test_rows_that_are_written_while_an_index_is_built_are_found_through_it(tmp_
         check_index(made, "one")
         rows = everything(made)
         by_v = sorted(rows, key=lambda row: (row[2], row[0]))
-        assert read(made.scan("t", index="four", order="index")) == by_v
-        assert sorted(read(made.scan("t", index="two")), key=in_order) == rows
+        assert read(made.table("t").scan(index="four", order="index")) == by_v
+        assert sorted(read(made.table("t").scan(index="two")), key=in_order) == rows
         for k in [*range(9), None]:
             text = "k IS NULL" if k is None else f"k = {k}"
-            found = sorted(read(made.scan("t", filter=text, index="three")), key=in_order)
+            found = sorted(read(made.table("t").scan(filter=text, index="three")), key=in_order)
             assert found == [row for row in rows if row[1] == k]
         assert made.verify() == []
 
@@ -478,7 +480,7 @@ def test_two_who_build_the_same_index_at_once_both_succeed(
     monkeypatch.setattr(indexing, "_build", together)
     made: list[IndexInfo] = []
     threads = [
-        threading.Thread(target=lambda: made.append(store.create_index("t", "again", ["k"])))
+        threading.Thread(target=lambda: made.append(store.table("t").create_index("again", ["k"])))
         for _ in range(2)
     ]
     for thread in threads:
@@ -498,7 +500,7 @@ def test_a_page_is_read_however_often_its_files_are_collected_between_look_up_an
 ) -> None:
     """Each time there is a newer layout; only with the same one a missing file would be damage."""
     expected = everything(store)
-    scan = store.scan("t", index=index, page_rows=COUNT)
+    scan = store.table("t").scan(index=index, page_rows=COUNT)
     left = list(range(times))
 
     def collecting(read_page: Callable[..., Any]) -> Callable[..., Any]:
@@ -506,7 +508,7 @@ def test_a_page_is_read_however_often_its_files_are_collected_between_look_up_an
             if left:
                 left.pop()
                 with Store.open(store.uri, clock=ManualClock(START)) as other:
-                    other.write("t", table_of(range(COUNT), value=5))
+                    other.table("t").upsert(table_of(range(COUNT), value=5))
                     other.compact()
                     assert other.collect_garbage(0).removed > 0
             return read_page(*args)
@@ -548,15 +550,15 @@ def test_a_damaged_run_is_told_of_and_healed_by_building_it_again(
     with Store.open(store.uri, clock=ManualClock(START)) as opened:
         assert [victim.name in text for text in opened.verify()] == [True]
         with pytest.raises(FragmentDamaged, match="index 'by_k', which can be dropped and made again"):
-            read(opened.scan("t", index="by_k"))
+            read(opened.table("t").scan(index="by_k"))
         with pytest.raises(FragmentDamaged):
-            read(opened.scan("t", index="by_k", order="index", descending=True))
+            read(opened.table("t").scan(index="by_k", order="index", descending=True))
         assert everything(opened) == expected, "the rows themselves are not touched"
         if remedy == "compact":
             opened.compact()
         else:
-            opened.drop_index("t", "by_k")
-            opened.create_index("t", "by_k", ["k"])
+            opened.table("t").drop_index("by_k")
+            opened.table("t").create_index("by_k", ["k"])
         assert opened.verify() == []
         check_index(opened)
         opened.collect_garbage(0)
@@ -581,9 +583,9 @@ def test_a_damaged_fragment_is_not_indexed(store: Store) -> None:
     victim.write_bytes(bytes(content))
     with Store.open(store.uri, clock=ManualClock(START)) as opened:
         with pytest.raises(FragmentDamaged, match="checksum"):
-            opened.create_index("t", "by_v", ["v"])
+            opened.table("t").create_index("by_v", ["v"])
         with pytest.raises(IndexNotReady):
-            opened.scan("t", index="by_v")
+            opened.table("t").scan(index="by_v")
 
 
 @pytest.fixture
@@ -610,15 +612,15 @@ def test_a_disk_that_is_full_while_an_index_is_built_shows_nothing_of_it(
     expected = everything(made)
     disks["a"].full_after = disks["a"].written + room
     with pytest.raises(DiskFull):
-        made.create_index("t", "by_k", ["k"])
-    assert [index.ready for index in made.indexes("t")] == [False]
+        made.table("t").create_index("by_k", ["k"])
+    assert [index.ready for index in made.table("t").indexes()] == [False]
     with pytest.raises(IndexNotReady):
-        made.scan("t", index="by_k")
-    assert made.scan("t", filter="k = 1").explain()["access"] == "direct"
+        made.table("t").scan(index="by_k")
+    assert made.table("t").scan(filter="k = 1").explain()["access"] == "direct"
     assert everything(made) == expected
     assert files_of(made) == known_files(made), "what was half written is removed"
     disks["a"].full_after = None
-    made.create_index("t", "by_k", ["k"])
+    made.table("t").create_index("by_k", ["k"])
     check_index(made)
 
 
@@ -629,13 +631,13 @@ def test_a_disk_that_is_full_while_runs_of_new_fragments_are_built_changes_nothi
 ) -> None:
     """Whether it is full in the middle of a fragment, of its runs, or of the next shard's."""
     made, disks = full
-    made.create_index("t", "by_k", ["k"])
-    made.create_index("t", "by_v", ["v"])
+    made.table("t").create_index("by_k", ["k"])
+    made.table("t").create_index("by_v", ["v"])
     expected = everything(made)
     before = made.context.catalog.versions()[1]
     disks["b"].full_after = disks["b"].written + room
     changes: dict[str, Callable[[], object]] = {
-        "write": lambda: made.write("t", table_of(range(COUNT), value=9)),
+        "write": lambda: made.table("t").upsert(table_of(range(COUNT), value=9)),
         "move": lambda: move_away(made, 1),
         "compact": made.compact,
     }
@@ -658,7 +660,7 @@ def test_a_disk_that_is_full_while_runs_of_new_fragments_are_built_changes_nothi
 
 
 def test_status_tells_of_indexes(store: Store) -> None:
-    store.create_index("t", "hashed", ["v", "k"], kind="hash", include=["id"])
+    store.table("t").create_index("hashed", ["v", "k"], kind="hash", include=["id"])
     by_k, hashed = store.status()["tables"][0]["indexes"]
     assert by_k == {
         "name": "by_k",
@@ -669,5 +671,5 @@ def test_status_tells_of_indexes(store: Store) -> None:
         "bytes": sum(path.stat().st_size for path in runs_of(store)),
     }
     assert (hashed["kind"], hashed["columns"], hashed["include"]) == ("hash", ["v", "k"], [])
-    store.drop_index("t", "hashed")
+    store.table("t").drop_index("hashed")
     assert [index["name"] for index in store.status()["tables"][0]["indexes"]] == ["by_k"]

@@ -170,13 +170,13 @@ class Case:
         for number in range(chance.randint(1, 4)):
             some = chance.sample(range(120), chance.randint(1, 90))
             rows = [self._row(key, number, nulls) for key in some]
-            store.write("t", pa.Table.from_pylist(rows, schema=SCHEMA))
+            store.table("t").upsert(pa.Table.from_pylist(rows, schema=SCHEMA))
             self.rows |= {row["id"]: row for row in rows}
             gone = chance.sample(range(120), chance.choice([0, 0, 20]))
             if gone:
-                store.delete("t", pa.table({"id": pa.array(gone, pa.int64())}))
+                store.table("t").delete(pa.table({"id": pa.array(gone, pa.int64())}))
                 self.rows = {key: row for key, row in self.rows.items() if key not in gone}
-        if not store.indexes("t"):
+        if not store.table("t").indexes():
             self._make_indexes()
         if chance.random() < 0.3:
             store.compact()
@@ -186,7 +186,7 @@ class Case:
     def _make_indexes(self) -> None:
         for name in self.chance.sample(list(INDEXES), 7):
             columns, kind, include = INDEXES[name]
-            self.store.create_index("t", name, columns, kind, include)
+            self.store.table("t").create_index(name, columns, kind, include)
 
     def _row(self, key: int, number: int, nulls: float) -> Row:
         row = {name: self.chance.choice(domain) for name, domain in DOMAINS.items()}
@@ -207,7 +207,7 @@ class Case:
             return  # a constant that is beyond a type where DuckDB computes in that type
         wanted = [key for (key,) in found]
         paths: list[tuple[str, str | None, bool]] = [("none", None, False), ("auto", None, False)]
-        for info in self.chance.sample(self.store.indexes("t"), 3):
+        for info in self.chance.sample(self.store.table("t").indexes(), 3):
             if info.kind == "sorted":
                 paths.append((info.name, self.chance.choice([None, "index"]), self.chance.random() < 0.5))
             else:
@@ -222,11 +222,10 @@ class Case:
         columns = self.chance.choice([None, ["id", "s", "x"], ["id"]])
         what = f"{condition}; {index}, {order}, {descending}, {page_rows}, {columns}"
         try:
-            scan = self.store.scan(
-                "t",
+            scan = self.store.table("t").scan(
                 columns,
                 for_us(condition),
-                index,
+                index=index,
                 page_rows=page_rows,
                 order=order,
                 descending=descending,

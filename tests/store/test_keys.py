@@ -30,12 +30,12 @@ def clock() -> ManualClock:
 def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
     with Store.create(tmp_path / "s", ["a", "b"], tablets=4, slots=16, clock=clock) as made:
         made.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-        made.write("t", pa.table({"id": IDS}))
+        made.table("t").upsert(pa.table({"id": IDS}))
         yield made
 
 
 def begun(store: Store) -> tuple[list[int], str]:
-    page = next(iter(store.scan("t", page_rows=7)))
+    page = next(iter(store.table("t").scan(page_rows=7)))
     assert page.key is not None
     return page.rows["id"].to_pylist(), page.key
 
@@ -63,9 +63,9 @@ def test_a_key_lives_as_long_as_its_snapshot_is_kept(tmp_path: Path, clock: Manu
     with Store.create(tmp_path / "s", ["a"], 4, 16, retention_seconds=kept, clock=clock) as store:
         store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
         if where == "table":
-            store.set_retention("t", YEAR)
+            store.table("t").set_retention(YEAR)
             clock.advance(SECRETS_SECONDS)
-        store.write("t", pa.table({"id": IDS}))
+        store.table("t").upsert(pa.table({"id": IDS}))
         got, key = begun(store)
         store.rotate_secret()
         clock.advance(YEAR - 1)
@@ -157,7 +157,7 @@ def test_a_revoked_secret_opens_nothing_here_at_once_and_elsewhere_within_a_minu
 
 
 def test_a_scan_under_way_goes_on_when_its_secret_is_revoked(store: Store) -> None:
-    pages = iter(store.scan("t", page_rows=7))
+    pages = iter(store.table("t").scan(page_rows=7))
     got = next(pages).rows["id"].to_pylist()
     store.rotate_secret(revoke=True)
     page = next(pages)
@@ -185,8 +185,8 @@ def test_a_page_of_the_longest_keys_goes_on_from_its_own_key(tmp_path: Path) -> 
     schema = pa.schema([("one", pa.binary()), ("two", pa.binary())])
     with Store.create(tmp_path / "s", ["a"], slots=1, tablets=1) as store:
         store.create_table("t", schema, ["one", "two"])
-        store.write("t", pa.table({"one": [r[0] for r in rows], "two": [r[1] for r in rows]}, schema))
-        got, key = [], store.scan("t", page_rows=1).key
+        store.table("t").upsert(pa.table({"one": [r[0] for r in rows], "two": [r[1] for r in rows]}, schema))
+        got, key = [], store.table("t").scan(page_rows=1).key
         while key is not None:
             page = next(iter(store.resume(key)))
             got += page.rows.to_pylist()
@@ -199,8 +199,8 @@ def test_rows_are_not_given_out_with_a_key_that_would_be_refused(
 ) -> None:
     monkeypatch.setattr(keys, "MAX_KEY_CHARS", 10)
     with pytest.raises(KeyTooLong):
-        next(iter(store.scan("t", page_rows=7)))
-    found = [row for rows in store.scan("t", page_rows=7).batches() for row in rows["id"].to_pylist()]
+        next(iter(store.table("t").scan(page_rows=7)))
+    found = [row for rows in store.table("t").scan(page_rows=7).batches() for row in rows["id"].to_pylist()]
     assert sorted(found) == IDS
 
 

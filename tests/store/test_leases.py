@@ -19,7 +19,7 @@ HOUR = 3_600.0
 def made(place: Path, clock: ManualClock, retention_seconds: float) -> Store:
     store = Store.create(place, ["a", "b"], tablets=4, retention_seconds=retention_seconds, clock=clock)
     store.create_table("t", SCHEMA, ["id"])
-    store.write("t", rows(0))
+    store.table("t").upsert(rows(0))
     return store
 
 
@@ -28,14 +28,14 @@ def rows(value: int) -> pa.Table:
 
 
 def overwrite_and_compact(store: Store, value: int) -> None:
-    store.write("t", rows(value))
+    store.table("t").upsert(rows(value))
     store.compact()
     store.collect_garbage(grace_seconds=0)
 
 
 def test_a_scan_of_a_snapshot_that_retention_keeps_writes_no_lease(tmp_path: Path) -> None:
     store = made(tmp_path / "s", ManualClock(1_000.0), 24 * HOUR)
-    scan = store.scan("t", page_rows=10)
+    scan = store.table("t").scan(page_rows=10)
     next(iter(scan))
     assert store.status()["leases"] == []
 
@@ -44,9 +44,9 @@ def test_a_scan_of_a_snapshot_that_retention_soon_lets_go_is_leased(tmp_path: Pa
     clock = ManualClock(1_000.0)
     store = made(tmp_path / "s", clock, 24 * HOUR)
     old = store.context.catalog.versions()[1]
-    store.write("t", rows(1))
+    store.table("t").upsert(rows(1))
     clock.advance(23 * HOUR)
-    scan = iter(store.scan("t", snapshot=old, page_rows=10))
+    scan = iter(store.table("t").scan(snapshot=old, page_rows=10))
     next(scan)
     (lease,) = store.status()["leases"]
     assert lease["snapshot"] == old
@@ -64,7 +64,7 @@ def test_a_slow_scan_stays_at_its_snapshot_however_short_the_retention(
     clock = ManualClock(1_000.0)
     store = made(tmp_path / "s", clock, retention_hours * HOUR)
     found = []
-    for number, page in enumerate(store.scan("t", page_rows=1)):
+    for number, page in enumerate(store.table("t").scan(page_rows=1)):
         found += page.rows.column("v").to_pylist()
         clock.advance(0.45 * LEASE_SECONDS)
         if number % 3 == 0:
@@ -76,7 +76,7 @@ def test_a_slow_scan_stays_at_its_snapshot_however_short_the_retention(
 def test_a_key_is_good_for_as_long_as_the_retention_promises(tmp_path: Path, retention_hours: int) -> None:
     clock = ManualClock(1_000.0)
     store = made(tmp_path / "s", clock, retention_hours * HOUR)
-    page = next(iter(store.scan("t", page_rows=10)))
+    page = next(iter(store.table("t").scan(page_rows=10)))
     assert page.key is not None
     clock.advance(60)
     overwrite_and_compact(store, 1)
@@ -90,7 +90,7 @@ def test_a_key_is_good_for_as_long_as_the_retention_promises(tmp_path: Path, ret
 def test_a_key_that_outlived_retention_and_lease_is_refused(tmp_path: Path) -> None:
     clock = ManualClock(1_000.0)
     store = made(tmp_path / "s", clock, 3 * HOUR)
-    page = next(iter(store.scan("t", page_rows=10)))
+    page = next(iter(store.table("t").scan(page_rows=10)))
     assert page.key is not None
     overwrite_and_compact(store, 1)
     clock.advance(4 * HOUR)
@@ -102,10 +102,10 @@ def test_a_key_that_outlived_retention_and_lease_is_refused(tmp_path: Path) -> N
 def test_a_lease_on_a_table_that_was_dropped_does_not_hold_up_its_successor(tmp_path: Path) -> None:
     clock = ManualClock(1_000.0)
     store = made(tmp_path / "s", clock, 0)
-    next(iter(store.scan("t", page_rows=10)))
+    next(iter(store.table("t").scan(page_rows=10)))
     assert len(store.status()["leases"]) == 1
-    store.drop_table("t")
+    store.table("t").drop()
     store.create_table("t", SCHEMA, ["id"])
     for value in range(3):
-        store.write("t", rows(value))
+        store.table("t").upsert(rows(value))
     assert store.compact() > 0

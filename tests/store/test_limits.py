@@ -38,7 +38,7 @@ def nested(levels: int, kind: str = "list") -> pa.DataType:
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.create(tmp_path / "s.store", ["s1", "s2"], tablets=2, slots=16) as made:
         made.create_table("t", pa.schema([ID, ("v", pa.string())]), ["id"])
-        made.write("t", pa.table({"id": range(20), "v": ["x"] * 20}))
+        made.table("t").upsert(pa.table({"id": range(20), "v": ["x"] * 20}))
         yield made
 
 
@@ -46,20 +46,20 @@ def works(store: Store, name: str = "t", filled: pa.RecordBatch | None = None) -
     """Everything that is done to a table can be done to this one, and the store opens."""
     table = store.table(name)
     row = filled if filled is not None else definition.sample_row(table.schema)
-    store.write(name, row)
-    store.write(name, row)
-    count = store.scan(name).to_table().num_rows
-    store.delete(name, row.select(list(table.primary_key)))
-    store.compact(name)
+    store.table(name).upsert(row)
+    store.table(name).upsert(row)
+    count = store.table(name).scan().to_table().num_rows
+    store.table(name).delete(row.select(list(table.primary_key)))
+    store.table(name).compact()
     placed = store.status()["tablets"][0]
     store.move(placed["id"], "s2" if placed["shard"] == "s1" else "s1")
-    store.write(name, row)
-    store.create_index(name, "by_key", list(table.primary_key))
+    store.table(name).upsert(row)
+    store.table(name).create_index("by_key", list(table.primary_key))
     with Store.open(store.uri) as again:
-        assert again.scan(name).to_table().num_rows == count
-        assert sum(batch.num_rows for batch in again.changes(name, after=1)) > 0
+        assert again.table(name).scan().to_table().num_rows == count
+        assert sum(batch.num_rows for batch in again.table(name).changes(after=1)) > 0
         assert again.verify() == []
-    store.drop_index(name, "by_key")
+    store.table(name).drop_index("by_key")
 
 
 def create(store: Store, fields: list[pa.Field]) -> object:
@@ -67,7 +67,7 @@ def create(store: Store, fields: list[pa.Field]) -> object:
 
 
 def add(store: Store, fields: list[pa.Field]) -> object:
-    return store.add_columns("t", fields)
+    return store.table("t").add_columns(fields)
 
 
 @pytest.mark.parametrize("make", [create, add])
@@ -81,7 +81,7 @@ def test_a_type_that_is_nested_too_deep_is_refused_and_all_else_goes_on(
     assert caught.value.fields == {"column": "deep", "limit": "nesting", "most": 32}
     assert [table.name for table in store.tables()] == ["t"]
     assert store.table("t").schema.names == ["id", "v"]
-    store.write("t", pa.table({"id": [100], "v": ["y"]}))
+    store.table("t").upsert(pa.table({"id": [100], "v": ["y"]}))
 
 
 @pytest.mark.parametrize("make", [create, add])
@@ -111,7 +111,7 @@ def test_a_definition_that_is_too_large_is_refused(store: Store, make: Make, wha
     with pytest.raises(LimitExceeded, match=what.removeprefix("20,000 ")):
         make(store, TOO_LARGE[what])
     assert [table.name for table in store.tables()] == ["t"]
-    store.write("t", pa.table({"id": [100], "v": ["y"]}))
+    store.table("t").upsert(pa.table({"id": [100], "v": ["y"]}))
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", "a\0b", "a\x7f"])
@@ -160,19 +160,19 @@ def test_metadata_is_dropped_wherever_it_is(store: Store, make: Make) -> None:
 def test_a_key_that_no_continuation_key_takes_is_refused_before_it_is_staged(store: Store) -> None:
     store.create_table("texts", pa.schema([("k", pa.string()), ("n", pa.binary())]), ["k", "n"])
     longest = limits.MAX_KEY_BYTES - 4  # two ends of two bytes
-    store.write("texts", pa.table({"k": ["a" * longest, "b"], "n": [b"", b"\0" * 8_000]}))
+    store.table("texts").upsert(pa.table({"k": ["a" * longest, "b"], "n": [b"", b"\0" * 8_000]}))
     for keys in (
         {"k": ["a" * (longest + 1)], "n": [b""]},
         {"k": ["a"], "n": [b"\0" * 9_000]},  # a zero takes two bytes
         {"k": ["a" * (1 << 20)], "n": [b""]},
     ):
         with pytest.raises(InvalidKey, match=r"primary key takes .* most of them in column") as caught:
-            store.write("texts", pa.table(keys, schema=store.table("texts").schema))
+            store.table("texts").upsert(pa.table(keys, schema=store.table("texts").schema))
         assert caught.value.fields["length"] > limits.MAX_KEY_BYTES
         with pytest.raises(InvalidKey):
-            store.delete("texts", pa.table(keys, schema=store.table("texts").schema))
+            store.table("texts").delete(pa.table(keys, schema=store.table("texts").schema))
     assert store.collect_garbage(grace_seconds=0).removed == 0
-    scan = store.scan("texts", page_rows=1)
+    scan = store.table("texts").scan(page_rows=1)
     found = 0
     for page in scan:
         found += page.rows.num_rows
@@ -184,16 +184,16 @@ def test_a_key_that_no_continuation_key_takes_is_refused_before_it_is_staged(sto
 def test_an_index_takes_no_keys_that_are_too_long_and_a_build_that_meets_one_leaves_none(
     store: Store,
 ) -> None:
-    store.create_index("t", "by_v", ["v"])
+    store.table("t").create_index("by_v", ["v"])
     with pytest.raises(InvalidKey, match="key of index 'by_v'"):
-        store.write("t", pa.table({"id": [7], "v": ["x" * 20_000]}))
-    store.drop_index("t", "by_v")
-    store.write("t", pa.table({"id": [7], "v": ["x" * 20_000]}))
+        store.table("t").upsert(pa.table({"id": [7], "v": ["x" * 20_000]}))
+    store.table("t").drop_index("by_v")
+    store.table("t").upsert(pa.table({"id": [7], "v": ["x" * 20_000]}))
     with pytest.raises(InvalidKey, match="key of index 'again'"):
-        store.create_index("t", "again", ["v"])
-    assert store.indexes("t") == ()
-    store.create_index("t", "hashed", ["v"], kind="hash")
-    assert store.scan("t", filter=f"v = '{'x' * 20_000}'", index="hashed").to_table().num_rows == 1
+        store.table("t").create_index("again", ["v"])
+    assert store.table("t").indexes() == ()
+    store.table("t").create_index("hashed", ["v"], kind="hash")
+    assert store.table("t").scan(filter=f"v = '{'x' * 20_000}'", index="hashed").to_table().num_rows == 1
 
 
 def test_a_table_has_a_limit_on_indexes_and_their_columns(
@@ -202,20 +202,20 @@ def test_a_table_has_a_limit_on_indexes_and_their_columns(
     monkeypatch.setattr("elasticscan.store.indexing.MAX_INDEXES", 2)
     monkeypatch.setattr("elasticscan.store.indexing.MAX_KEY_COLUMNS", 1)
     with pytest.raises(LimitExceeded, match="columns at most"):
-        store.create_index("t", "a", ["id", "v"])
+        store.table("t").create_index("a", ["id", "v"])
     for name in ("a", "b"):
-        store.create_index("t", name, ["v"])
+        store.table("t").create_index(name, ["v"])
     with pytest.raises(LimitExceeded, match="as many as a table may have"):
-        store.create_index("t", "c", ["v"])
-    store.create_index("t", "b", ["v"])  # it is there
+        store.table("t").create_index("c", ["v"])
+    store.table("t").create_index("b", ["v"])  # it is there
 
 
 def test_a_row_that_is_too_large_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elasticscan.storage.row_limits.MAX_ROW_BYTES", 1_000)
     many = pa.table({"id": range(100), "v": ["x" * 900] * 100})
-    store.write("t", many)
+    store.table("t").upsert(many)
     with pytest.raises(LimitExceeded, match="most of them in column 'v'"):
-        store.write("t", pa.table({"id": range(100), "v": ["x"] * 77 + ["x" * 2_000] + ["x"] * 22}))
+        store.table("t").upsert(pa.table({"id": range(100), "v": ["x"] * 77 + ["x" * 2_000] + ["x"] * 22}))
     assert store.collect_garbage(grace_seconds=0).removed == 0
 
 
@@ -290,8 +290,8 @@ def test_any_definition_is_refused_or_everything_works(
         try:
             if added:
                 store.create_table("any", pa.schema([ID]), ["id"])
-                store.write("any", pa.table({"id": [1, 2]}))
-                store.add_columns("any", fields)
+                store.table("any").upsert(pa.table({"id": [1, 2]}))
+                store.table("any").add_columns(fields)
             else:
                 names = [fields[at].name for at in sorted(keys) if at < len(fields)]
                 store.create_table("any", pa.schema(fields), names)
@@ -301,7 +301,7 @@ def test_any_definition_is_refused_or_everything_works(
             works(store, "after")
         else:
             works(store, "any")
-            store.drop_table("any")
+            store.table("any").drop()
             store.collect_garbage(grace_seconds=0)
 
 
@@ -312,4 +312,4 @@ def test_lists_of_names_come_to_an_end(store: Store) -> None:
 
     for names in (endless(), ["id"] * 10_000):
         with pytest.raises(InvalidOption, match="at most 4096 names"):
-            store.scan("t", columns=names)  # type: ignore[arg-type]
+            store.table("t").scan(columns=names)  # type: ignore[arg-type]

@@ -61,12 +61,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 if tablet not in tablets_at(made, shard):
                     made.move(tablet, shard)
             made.create_table("t", SCHEMA, ["id"])
-            made.write("t", table_of(range(COUNT), value=0))
-            made.create_index("t", "by_k", ["k"], include=["v"])
-            made.create_index("t", "plain", ["k"])
-            made.create_index("t", "hashed", ["k"], kind="hash", include=["v"])
-            made.write("t", table_of(range(0, COUNT, 3), value=1))
-            made.delete("t", pa.table({"id": pa.array(range(0, COUNT, 10), pa.int64())}))
+            made.table("t").upsert(table_of(range(COUNT), value=0))
+            made.table("t").create_index("by_k", ["k"], include=["v"])
+            made.table("t").create_index("plain", ["k"])
+            made.table("t").create_index("hashed", ["k"], kind="hash", include=["v"])
+            made.table("t").upsert(table_of(range(0, COUNT, 3), value=1))
+            made.table("t").delete(pa.table({"id": pa.array(range(0, COUNT, 10), pa.int64())}))
         yield place
 
 
@@ -123,7 +123,7 @@ def test_the_rows_are_exact_whatever_the_shard_owns_when_it_is_read(
 ) -> None:
     options = PATHS[path]
     # The first page at `a` ends among the rows of tablet 2, or has some of both.
-    scan = store.scan("t", page_rows=50 if moment.startswith("in a page") else 9, **options)
+    scan = store.table("t").scan(page_rows=50 if moment.startswith("in a page") else 9, **options)
     assert scan.explain()["access"] == (options["index"] if options["index"] != "none" else "direct")
 
     def happens() -> None:
@@ -147,7 +147,7 @@ def test_the_rows_are_exact_whatever_the_shard_owns_when_it_is_read(
 def test_a_key_from_before_each_change_goes_on_after_it(store: Store, path: str) -> None:
     """The shard owns one, two and three tablets in turn, and every page is read by somebody else."""
     rows: list[Row] = []
-    key = store.scan("t", page_rows=20, **PATHS[path]).key
+    key = store.table("t").scan(page_rows=20, **PATHS[path]).key
     changes = [[1], [1, 2, 3], [1, 2], [1], [1, 2], [1, 2, 3]]
     number = 0
     while key is not None:
@@ -170,8 +170,8 @@ def test_a_shard_answers_from_what_it_owns_of_what_it_was_asked_for(
     own(store, owned)
     tablets = {t.id: t.slots for t in store.context.placement().tablets}
     asked = tablets[1] | tablets[2]
-    table = store.table("t")
-    indexes = {each.name: each.id for each in store.indexes("t")}
+    table = store.table("t").definition
+    indexes = {each.name: each.id for each in store.table("t").indexes()}
     order = IndexOrder(indexes[index], ((b"", END),), descending) if index else None
     snapshot = store.context.catalog.versions()[1]
     names = {name: shard for shard, name in store.context.shard_names().items()}

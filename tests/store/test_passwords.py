@@ -76,7 +76,7 @@ def test_a_status_and_errors_about_roots_show_no_password(tmp_path: Path) -> Non
             raise OSError(f"cannot reach {root} with {SECRET}")
 
         with Store.open(store.uri, disks=away) as other:
-            assert SECRET not in told(lambda: other.write("t", pa.table({"id": [1]})))
+            assert SECRET not in told(lambda: other.table("t").upsert(pa.table({"id": [1]})))
 
 
 def test_a_store_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

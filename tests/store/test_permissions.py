@@ -33,10 +33,10 @@ def modes(place: Path) -> dict[str, set[str]]:
 
 def fill(store: Store) -> None:
     store.create_table("t", pa.schema([("id", pa.int64()), ("v", pa.int64())]), ["id"])
-    store.write("t", pa.table({"id": range(100), "v": range(100)}))
-    store.create_index("t", "by_v", ["v"])
+    store.table("t").upsert(pa.table({"id": range(100), "v": range(100)}))
+    store.table("t").create_index("by_v", ["v"])
     store.expand(["c"])
-    store.write("t", pa.table({"id": range(100), "v": range(100)}))
+    store.table("t").upsert(pa.table({"id": range(100), "v": range(100)}))
     store.compact()
 
 
@@ -46,7 +46,7 @@ def test_a_new_store_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
         assert (tmp_path / "s" / "catalog.db-wal").exists()
         assert modes(tmp_path / "s") == {"directories": {"0o700"}, "files": {"0o600"}}
     with Store.open(tmp_path / "s") as store:
-        store.write("t", pa.table({"id": [1], "v": [1]}))
+        store.table("t").upsert(pa.table({"id": [1], "v": [1]}))
         assert modes(tmp_path / "s") == {"directories": {"0o700"}, "files": {"0o600"}}
 
 
@@ -88,7 +88,7 @@ def test_an_sqlite_catalog_by_url_is_its_owners_alone_wherever_it_is(tmp_path: P
 
 def fill_one(store: Store) -> None:
     store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-    store.write("t", pa.table({"id": range(100)}))
+    store.table("t").upsert(pa.table({"id": range(100)}))
 
 
 def test_a_store_that_all_may_read_is_warned_of_once(tmp_path: Path) -> None:

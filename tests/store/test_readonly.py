@@ -45,7 +45,7 @@ def uri(place: Path) -> str:
     uri.chmod(0o755)
     with Store.create(uri, ["a", "b"], tablets=4, slots=16) as store:
         store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-        store.write("t", ids(0, 200))
+        store.table("t").upsert(ids(0, 200))
     return str(uri)
 
 
@@ -71,14 +71,14 @@ def test_nothing_writes_to_a_store_that_was_opened_for_reading(uri: str, how: st
 def test_reading_leaves_no_file_behind_and_tells_everything(uri: str) -> None:
     before = files_of(uri)
     with Store.open(uri, read_only=True) as store:
-        scan = store.scan("t", page_rows=30)
+        scan = store.table("t").scan(page_rows=30)
         page = next(iter(scan))
         assert page.key is not None
         got = page.rows["id"].to_pylist() + store.resume(page.key).to_table()["id"].to_pylist()
         assert sorted(got) == IDS
         assert store.verify() == []
         assert store.status()["read_only"] == store.read_only
-        assert [each.kind for each in store.commits("t")] == ["create", "write"]
+        assert [each.kind for each in store.table("t").commits()] == ["create", "write"]
     assert files_of(uri) == before
 
 
@@ -88,7 +88,7 @@ def test_a_reader_sees_each_commit_as_soon_as_it_is_there(uri: str, written_by: 
         assert Steps.ids(_of(reader)) == IDS
         writer = Store.open(uri)
         for turn in range(4):
-            writer.write("t", ids(200 + turn, 201 + turn))
+            writer.table("t").upsert(ids(200 + turn, 201 + turn))
             if turn == 2:
                 writer.move(1, "b")
             if written_by == "stores that come and go":
@@ -109,7 +109,7 @@ def test_changes_that_a_killed_writer_left_beside_the_catalog_are_read(uri: str,
     """Without the file that says how to read them: as in a copy or a snapshot of the disk."""
     copy = tmp_path / "copy"
     with Store.open(uri) as store:
-        store.write("t", ids(200, 210))
+        store.table("t").upsert(ids(200, 210))
         shutil.copytree(uri, copy)
     (copy / "catalog.db-shm").unlink()
     assert (copy / "catalog.db-wal").stat().st_size
@@ -122,7 +122,7 @@ def test_changes_that_a_killed_writer_left_beside_the_catalog_are_read(uri: str,
 def test_a_catalog_that_was_put_back_is_seen(uri: str, tmp_path: Path) -> None:
     shutil.copy(f"{uri}/catalog.db", tmp_path / "old")
     with Store.open(uri) as store:
-        store.write("t", ids(200, 210))
+        store.table("t").upsert(ids(200, 210))
     with Store.open(uri, read_only=True) as reader:
         assert reader.context.catalog.versions()[1] == 3
         os.replace(tmp_path / "old", f"{uri}/catalog.db")
@@ -133,17 +133,17 @@ def test_a_scan_without_a_lease_goes_on_until_its_snapshot_is_gone(tmp_path: Pat
     clock = ManualClock(1_000_000.0)
     with Store.create(tmp_path / "s", ["a"], 1, 16, retention_seconds=60, clock=clock) as writer:
         writer.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-        writer.write("t", ids(0, 200))
+        writer.table("t").upsert(ids(0, 200))
         with Store.open(writer.uri, clock=clock, read_only=True) as reader:
-            scan = reader.scan("t", page_rows=20)
+            scan = reader.table("t").scan(page_rows=20)
             assert scan.explain()["kept_by"] == "retention"
-            assert writer.scan("t", page_rows=20).explain()["kept_by"] == "lease"
+            assert writer.table("t").scan(page_rows=20).explain()["kept_by"] == "lease"
             with writer.context.catalog.writing() as tx:
                 for lease in tx.leases():
                     tx.end_lease(lease["id"])
             pages = iter(scan)
             first = next(pages)
-            writer.write("t", ids(0, 10))
+            writer.table("t").upsert(ids(0, 10))
             clock.advance(3_000)
             next(pages)  # renews nothing, and is still there
             clock.advance(3_000)
@@ -168,7 +168,7 @@ def test_another_user_reads_a_store_while_its_owner_writes(uri: str) -> None:
             assert reader("write", how)["error"] == "ES_READ_ONLY", how
         with Store.open(uri) as store:
             for turn in range(5):
-                store.write("t", ids(200 + turn, 201 + turn))
+                store.table("t").upsert(ids(200 + turn, 201 + turn))
                 assert reader("ids") == list(range(201 + turn))
                 assert reader("look")[:2] == [store.status()["snapshot"], [201 + turn]]
             assert reader("begin", 20) == "retention"
@@ -214,7 +214,7 @@ def test_a_store_is_read_from_a_read_only_mount_while_it_is_written_elsewhere(
         for how in WRITES:
             assert reader("write", how)["error"] == "ES_READ_ONLY", how
         with Store.open(uri) as store:
-            store.write("t", ids(200, 210))
+            store.table("t").upsert(ids(200, 210))
             assert reader("ids") == list(range(210))
             store.move(1, "b")
             store.move(1, "a")

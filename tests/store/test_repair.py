@@ -24,18 +24,18 @@ Rows = dict[int, tuple[str | None, int | None]]
 
 
 def rows_in(store: Store, table: str = "t") -> Rows:
-    found = store.scan(table, ["id", "v", "n"]).to_table().to_pylist()
+    found = store.table(table).scan(["id", "v", "n"]).to_table().to_pylist()
     assert len({row["id"] for row in found}) == len(found)
     return {row["id"]: (row["v"], row["n"]) for row in found}
 
 
 def write(store: Store, oracle: Rows, keys: list[int], text: str) -> None:
-    store.write("t", pa.table({"id": keys, "v": [f"{text} {k}" for k in keys], "n": keys}, SCHEMA))
+    store.table("t").upsert(pa.table({"id": keys, "v": [f"{text} {k}" for k in keys], "n": keys}, SCHEMA))
     oracle.update({k: (f"{text} {k}", k) for k in keys})
 
 
 def delete(store: Store, oracle: Rows, keys: list[int]) -> None:
-    store.delete("t", pa.table({"id": keys}))
+    store.table("t").delete(pa.table({"id": keys}))
     for key in keys:
         oracle.pop(key, None)
 
@@ -58,7 +58,7 @@ def lived_in(place: Path, seed: int) -> Rows:
                 others = [name for shard, name in store.topology.shard_names if shard != tablet.shard]
                 store.move(tablet.id, others[0])
             elif what == "compact":
-                store.set_retention("t", 0)
+                store.table("t").set_retention(0)
                 store.compact()
             elif what == "gc":
                 store.collect_garbage(0)
@@ -69,7 +69,7 @@ def lived_in(place: Path, seed: int) -> Rows:
             elif rng.random() < 0.3:
                 oracle.clear()
                 oracle.update({k: ("over", k) for k in keys})
-                store.overwrite("t", pa.table({"id": keys, "v": ["over"] * 40, "n": keys}, SCHEMA))
+                store.table("t").overwrite(pa.table({"id": keys, "v": ["over"] * 40, "n": keys}, SCHEMA))
         assert rows_in(store) == oracle
     return oracle
 
@@ -88,27 +88,27 @@ def test_a_store_without_its_catalog_comes_back_as_it_was(tmp_path: Path, seed: 
         assert store.table("t").primary_key == ("id",)
         assert store.table("t").schema == SCHEMA
         assert store.verify() == []
-        store.write("t", pa.table({"id": [1], "v": ["more"], "n": [1]}, SCHEMA))
+        store.table("t").upsert(pa.table({"id": [1], "v": ["more"], "n": [1]}, SCHEMA))
     assert before == sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "old").rglob("*"))
 
 
 def test_indexes_and_columns_that_were_added_come_back(tmp_path: Path) -> None:
     with Store.create(tmp_path / "old", ["a"], tablets=2, slots=8, hash="java") as store:
         store.create_table("t", SCHEMA, ["id"], compression="zstd")
-        store.write("t", pa.table({"id": range(50), "v": ["x"] * 50, "n": range(50)}, SCHEMA))
-        store.create_index("t", "by_n", ["n"], include=["v"])
-        store.create_index("t", "by_v", ["v"], kind="hash")
-        store.add_columns("t", [pa.field("more", pa.float64())])
+        store.table("t").upsert(pa.table({"id": range(50), "v": ["x"] * 50, "n": range(50)}, SCHEMA))
+        store.table("t").create_index("by_n", ["n"], include=["v"])
+        store.table("t").create_index("by_v", ["v"], kind="hash")
+        store.table("t").add_columns([pa.field("more", pa.float64())])
         wide = store.table("t").schema
-        store.write("t", pa.table({"id": [1], "v": ["y"], "n": [7], "more": [0.5]}, wide))
+        store.table("t").upsert(pa.table({"id": [1], "v": ["y"], "n": [7], "more": [0.5]}, wide))
     (tmp_path / "old" / "catalog.db").unlink()
     repair_store(tmp_path / "old", tmp_path / "new")
     with Store.open(tmp_path / "new") as store:
-        table = store.table("t")
+        table = store.table("t").definition
         assert (table.schema, table.compression, store.context.info.hash) == (wide, "zstd", "java")
-        found = {(i.name, i.kind, i.columns, i.include, i.ready) for i in store.indexes("t")}
+        found = {(i.name, i.kind, i.columns, i.include, i.ready) for i in store.table("t").indexes()}
         assert found == {("by_n", "sorted", ("n",), ("v",), True), ("by_v", "hash", ("v",), (), True)}
-        assert store.scan("t", filter="n = 7", index="by_n").to_table().num_rows == 2
+        assert store.table("t").scan(filter="n = 7", index="by_n").to_table().num_rows == 2
 
 
 def test_damaged_parts_are_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_damaged_parts_are_left_out_and_named(tmp_path: Path, monkeypatch: pytes
     with Store.create(tmp_path / "old", ["a"], tablets=1, slots=16) as store:
         store.create_table("t", SCHEMA, ["id"])
         keys = range(100_000)
-        store.write("t", pa.table({"id": keys, "v": [f"{k:09}" for k in keys], "n": keys}, SCHEMA))
+        store.table("t").upsert(pa.table({"id": keys, "v": [f"{k:09}" for k in keys], "n": keys}, SCHEMA))
     (tmp_path / "old" / "catalog.db").unlink()
     (file,) = (tmp_path / "old" / "shards" / "a" / "t1").glob("*.arrow")
     content = bytearray(file.read_bytes())
@@ -148,7 +148,7 @@ def test_files_of_another_store_stay_out(tmp_path: Path) -> None:
     oracle = lived_in(tmp_path / "old", 3)
     with Store.create(tmp_path / "other", ["a"], tablets=1, slots=8) as other:
         other.create_table("t", SCHEMA, ["id"])
-        other.write("t", pa.table({"id": [10_000], "v": ["x"], "n": [0]}, SCHEMA))
+        other.table("t").upsert(pa.table({"id": [10_000], "v": ["x"], "n": [0]}, SCHEMA))
     (strange,) = (tmp_path / "other" / "shards" / "a" / "t1").glob("*.arrow")
     shutil.copy(strange, tmp_path / "old" / "shards" / "a" / "t1")
     report = repair_store(tmp_path / "old", tmp_path / "new")
@@ -215,16 +215,16 @@ def test_what_was_dropped_or_never_committed_stays_away(tmp_path: Path) -> None:
     three_writes(old)
     with Store.open(old) as store:
         store.create_table("gone", SCHEMA, ["id"])
-        store.write("gone", pa.table({"id": [1], "v": ["x"], "n": [1]}, SCHEMA))
-        store.drop_table("gone")
+        store.table("gone").upsert(pa.table({"id": [1], "v": ["x"], "n": [1]}, SCHEMA))
+        store.table("gone").drop()
         store.create_table("empty", SCHEMA, ["id"])
-        store.create_index("t", "by_n", ["n"])
-        store.drop_index("t", "by_n")
+        store.table("t").create_index("by_n", ["n"])
+        store.table("t").drop_index("by_n")
         shutil.copytree(old, tmp_path / "beside")
     # A write to a copy, whose file is brought here: this catalog never heard of it.
     with Store.open(tmp_path / "beside") as beside:
         before = set((tmp_path / "beside" / "shards" / "a" / "t1").glob("*.arrow"))
-        beside.write("t", pa.table({"id": [7], "v": ["never"], "n": [7]}, SCHEMA))
+        beside.table("t").upsert(pa.table({"id": [7], "v": ["never"], "n": [7]}, SCHEMA))
     (strange,) = set((tmp_path / "beside" / "shards" / "a" / "t1").glob("*.arrow")) - before
     shutil.copy(strange, old / "shards" / "a" / "t1")
     report = repair_store(old, tmp_path / "new")
@@ -232,7 +232,7 @@ def test_what_was_dropped_or_never_committed_stays_away(tmp_path: Path) -> None:
     assert ["1 files of writes" in report.doubts[0], "'empty'" in report.doubts[1]] == [True, True]
     assert len(report.doubts) == 2
     with Store.open(tmp_path / "new") as store:
-        assert (rows_in(store)[7], store.indexes("t")) == (("x 7", 7), ())
+        assert (rows_in(store)[7], store.table("t").indexes()) == (("x 7", 7), ())
 
 
 def test_a_catalog_that_is_older_than_the_files_is_not_believed(tmp_path: Path) -> None:

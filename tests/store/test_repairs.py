@@ -25,7 +25,7 @@ ROWS = 2_000
 def filled(uri: Path, shards: tuple[str, ...] = ("a", "b")) -> Iterator[Store]:
     with Store.create(uri, list(shards), tablets=8, slots=64) as store:
         store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-        store.write("t", pa.table({"id": range(ROWS)}))
+        store.table("t").upsert(pa.table({"id": range(ROWS)}))
         yield store
 
 
@@ -60,7 +60,7 @@ def test_damage_is_not_copied_to_where_it_could_not_be_found(tmp_path: Path) -> 
         assert len(store.verify()) == 1
         with pytest.raises(FragmentDamaged, match="checksum"):
             store.move(1, "b")
-        store.write("t", pa.table({"id": range(10)}))
+        store.table("t").upsert(pa.table({"id": range(10)}))
         with pytest.raises(FragmentDamaged, match="checksum"):
             store.compact()
         assert len(store.verify()) == 1
@@ -69,14 +69,14 @@ def test_damage_is_not_copied_to_where_it_could_not_be_found(tmp_path: Path) -> 
 
 def test_garbage_of_removed_shards_is_collected_too(tmp_path: Path) -> None:
     with filled(tmp_path / "store") as store:
-        table = store.table("t")
+        table = store.table("t").definition
         stage(store.context, table, [pa.record_batch({"id": pa.array(range(500))})])  # its writer dies
         store.contract("a")
         store.collect_garbage(grace_seconds=0)
         assert files(tmp_path / "store", "a") == []
         known = {fragment.path for fragment in store_fragments(store)}
         assert {f"t1/{path.name}" for path in files(tmp_path / "store", "b")} == known
-        assert store.scan("t").to_table().num_rows == ROWS
+        assert store.table("t").scan().to_table().num_rows == ROWS
 
 
 def store_fragments(store: Store) -> tuple[object, ...]:
@@ -86,13 +86,13 @@ def store_fragments(store: Store) -> tuple[object, ...]:
 
 def test_a_write_that_was_routed_again_leaves_no_file_behind(tmp_path: Path) -> None:
     with filled(tmp_path / "store") as store:
-        table = store.table("t")
+        table = store.table("t").definition
         staged = stage(store.context, table, [pa.record_batch({"id": pa.array(range(500))})])
         store.contract("a")
         publish(store.context, table, staged)
         gone = next(fragment for fragment in staged if fragment.shard == 1)
         assert not (tmp_path / "store" / "shards" / "a" / gone.path).exists()
-        assert store.scan("t").to_table().num_rows == ROWS
+        assert store.table("t").scan().to_table().num_rows == ROWS
 
 
 def test_a_split_does_not_lose_what_a_dead_process_had_planned(tmp_path: Path, dead: set[str]) -> None:
@@ -109,7 +109,7 @@ def test_an_expansion_finishes_what_a_dead_process_had_planned(tmp_path: Path, d
         plan_by_a_process_that_dies(store, [1], "b", dead)
         store.expand(["c"])
         assert store.status()["moves"] == []
-        assert store.scan("t").to_table().num_rows == ROWS
+        assert store.table("t").scan().to_table().num_rows == ROWS
 
 
 def test_a_failed_expansion_can_be_called_again(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_failed_contraction_can_be_called_off_or_resumed(tmp_path: Path) -> No
         away.rename(root)
         assert store.resume_moves() == 4
         assert [shard["name"] for shard in store.status()["shards"]] == ["b"]
-        assert store.scan("t").to_table().num_rows == ROWS
+        assert store.table("t").scan().to_table().num_rows == ROWS
 
 
 def test_an_empty_catalog_file_is_damage_and_no_invitation(tmp_path: Path) -> None:

@@ -27,18 +27,18 @@ def test_a_transaction_may_change_more_groups_than_one_condition_may_name(
     with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8) as store:
         for number in range(8):
             store.create_table(f"t{number}", SCHEMA, ["id"])
-            store.write(f"t{number}", rows(0, 20))
+            store.table(f"t{number}").upsert(rows(0, 20))
         store.move(1, "b")
         assert store.verify() == []
-        assert all(store.scan(f"t{number}").to_table().num_rows == 20 for number in range(8))
+        assert all(store.table(f"t{number}").scan().to_table().num_rows == 20 for number in range(8))
 
 
 def test_what_is_kept_of_a_narrow_scan_is_its_columns_and_no_reader(tmp_path: Path) -> None:
     with Store.create(tmp_path / "s", ["a"], tablets=1, slots=8) as store:
         store.create_table("t", SCHEMA, ["id"])
         for number in range(6):
-            store.write("t", rows(1_000 * number, 1_000))
-        fragments = store.context.table_state(store.table("t").id, 7).fragments
+            store.table("t").upsert(rows(1_000 * number, 1_000))
+        fragments = store.context.table_state(store.table("t").definition.id, 7).fragments
         disk = store.context.disk_of(1)
         for fragment in fragments:
             reader = FragmentReader(disk, fragment.path, ["a"], fragment.seal)
@@ -47,7 +47,7 @@ def test_what_is_kept_of_a_narrow_scan_is_its_columns_and_no_reader(tmp_path: Pa
             whole = {id(b.parent): b.parent.size for b in buffers if b.parent}
             assert sum(whole.values()) <= 2 * sum(buffer.size for buffer in buffers) + 1_024
         before = set(store.context._batches._batches)
-        store.scan("t", ["a"]).to_table()
+        store.table("t").scan(["a"]).to_table()
         kept = store.context._batches._batches
         assert set(kept) > before
         assert all(isinstance(batch, pa.RecordBatch) for batch, _ in kept.values())
@@ -62,5 +62,5 @@ def test_files_that_root_makes_are_their_roots_owners(tmp_path: Path) -> None:
         for path in (tmp_path / "s").rglob("*"):
             os.chown(path, 65534, 65534)
         os.chown(tmp_path / "s", 65534, 65534)
-        store.write("t", rows(0, 10))
+        store.table("t").upsert(rows(0, 10))
         assert {path.stat().st_uid for path in (tmp_path / "s" / "shards").rglob("*")} == {65534}

@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     )
     with made:
         made.create_table("t", SCHEMA, ["id"])
-        made.write("t", rows_of(range(COUNT)))
+        made.table("t").upsert(rows_of(range(COUNT)))
         yield made
 
 
@@ -130,7 +130,7 @@ def while_reading(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]
 
 @pytest.mark.parametrize("after", [False, True], ids=["before its rows are read", "after"])
 def test_move_during_batch(store: Store, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
-    scan = store.scan("t", page_rows=7)
+    scan = store.table("t").scan(page_rows=7)
     while_reading(monkeypatch, lambda: store.move(1, "s2"), after)
     assert read(scan) == EVERYTHING
     assert scan.stats.moved_slots > 0
@@ -141,7 +141,7 @@ def test_out_and_back_within_one_batch(store: Store, monkeypatch: pytest.MonkeyP
         store.move(1, "s2")
         store.move(1, "s1")
 
-    scan = store.scan("t", page_rows=7)
+    scan = store.table("t").scan(page_rows=7)
     while_reading(monkeypatch, out_and_back)
     assert read(scan) == EVERYTHING
     assert scan.stats.dropped_rows > 0
@@ -155,7 +155,7 @@ def test_limit_reached_on_aborted_batch(store: Store, monkeypatch: pytest.Monkey
             store.move(tablet, "s2")
 
     while_reading(monkeypatch, all_leave)
-    page = next(iter(store.scan("t", page_rows=7)))
+    page = next(iter(store.table("t").scan(page_rows=7)))
     assert page.rows.num_rows == 0
     assert page.key is not None
     assert read(store.resume(page.key)) == EVERYTHING
@@ -167,7 +167,7 @@ def test_migration_aborted_at_each_stage(
     store: Store, monkeypatch: pytest.MonkeyPatch, point: str, fate: str
 ) -> None:
     """The tablet is served from one place, whoever stops the mover and wherever; resuming finishes."""
-    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
 
     def stop(at: str) -> None:
         if at == point:
@@ -181,12 +181,12 @@ def test_migration_aborted_at_each_stage(
     arrived = point == "target_serves"
     assert (1 in tablets_at(store, "s2")) == arrived
     assert sorted(got + read(store.resume(key))) == EVERYTHING
-    store.write("t", rows_of(range(COUNT), 1))
+    store.table("t").upsert(rows_of(range(COUNT), 1))
     left_behind = 1 if fate == "dies" and not arrived else 0
     assert store.resume_moves() == left_behind
     assert (1 in tablets_at(store, "s2")) == (arrived or left_behind == 1)
     store.collect_garbage(0)
-    assert read(store.scan("t")) == with_value(range(COUNT), 1)
+    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
     assert store.verify() == []
 
 
@@ -196,13 +196,13 @@ def test_write_during_handover(store: Store, point: str) -> None:
 
     def write(at: str) -> None:
         if at == point:
-            store.write("t", rows_of(range(0, COUNT, 2), 1))
-            store.delete("t", keys_of(range(0, COUNT, 3)))
+            store.table("t").upsert(rows_of(range(0, COUNT, 2), 1))
+            store.table("t").delete(keys_of(range(0, COUNT, 3)))
 
-    before = store.scan("t")
+    before = store.table("t").scan()
     suspended_move(store, 1, "s2", write)
     expected = [(i, 1 - i % 2) for i in range(COUNT) if i % 3]
-    assert read(store.scan("t")) == expected
+    assert read(store.table("t").scan()) == expected
     assert read(before) == EVERYTHING
 
 
@@ -219,8 +219,8 @@ def test_write_staged_before_the_handover_and_committed_after_it(
         return publish(*args, **kwargs)
 
     monkeypatch.setattr(writer, "publish", late)
-    store.write("t", rows_of(range(COUNT), 5))
-    assert read(store.scan("t")) == with_value(range(COUNT), 5)
+    store.table("t").upsert(rows_of(range(COUNT), 5))
+    assert read(store.table("t").scan()) == with_value(range(COUNT), 5)
 
 
 def test_split_brain_two_owners(store: Store) -> None:
@@ -231,12 +231,12 @@ def test_split_brain_two_owners(store: Store) -> None:
     def taken_over(at: str) -> None:
         if at == "caught_up":
             store.move(tablet, "s3")
-            store.write("t", rows_of(range(COUNT), 1))
+            store.table("t").upsert(rows_of(range(COUNT), 1))
 
     with pytest.raises(InvalidTopologyChange):
         suspended_move(store, tablet, "s2", taken_over, owner=DEAD_OWNER)
     assert tablet in tablets_at(store, "s3")
-    assert read(store.scan("t")) == with_value(range(COUNT), 1)
+    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
 
 
 def test_eod_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,10 +249,10 @@ def test_eod_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(MoverStoppedError):
         suspended_move(store, 1, "s2", die, owner=DEAD_OWNER)
-    assert read(store.scan("t")) == EVERYTHING
-    store.write("t", rows_of(range(COUNT), 1))
+    assert read(store.table("t").scan()) == EVERYTHING
+    store.table("t").upsert(rows_of(range(COUNT), 1))
     store.move(1, "s2")
-    assert read(store.scan("t")) == with_value(range(COUNT), 1)
+    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_eod_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_crash_between_the_switch_and_the_history(store: Store, name: str) -> None:
     """The placement is ahead of the newest topology for ever: scans start from that one all the same."""
-    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
     number = store.topology.number
 
     def die(at: str) -> None:
@@ -275,7 +275,7 @@ def test_crash_between_the_switch_and_the_history(store: Store, name: str) -> No
     with pytest.raises(MoverStoppedError):
         suspended_move(store, 1, "s2", die)
     assert store.topology.number == number, name
-    scan = store.scan("t")
+    scan = store.table("t").scan()
     assert scan.explain()["base_topology"] == number
     assert read(scan) == EVERYTHING
     assert scan.stats.virtual_reads > 0
@@ -284,7 +284,7 @@ def test_crash_between_the_switch_and_the_history(store: Store, name: str) -> No
 
 def test_target_crash_after_publish(store: Store, tmp_path: Path) -> None:
     """Another process goes on after the one that moved is gone."""
-    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
     store.move(1, "s2")
     store.close()
     with Store.open(tmp_path / "store", clock=ManualClock(START)) as opened:
@@ -296,7 +296,7 @@ def test_target_crash_after_publish(store: Store, tmp_path: Path) -> None:
 
 def test_shard_deleted(store: Store) -> None:
     """A base shard is gone before the scan came to it: its tablets go on where they are."""
-    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
     store.contract("s1")
     assert sorted(store.context.shard_names().values()) == ["s2"]
     assert sorted(got + read(store.resume(key))) == EVERYTHING
@@ -304,34 +304,34 @@ def test_shard_deleted(store: Store) -> None:
 
 def test_shard_id_reused(store: Store) -> None:
     """A name comes back with another id, so nobody takes the new shard for the old one."""
-    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
     old = {name: number for number, name in store.context.shard_names().items()}["s1"]
     store.contract("s1")
-    store.write("t", rows_of(range(COUNT), 1))
+    store.table("t").upsert(rows_of(range(COUNT), 1))
     store.expand(["s1"])
     new = {name: number for number, name in store.context.shard_names().items()}["s1"]
     assert new != old
     assert tablets_at(store, "s1")
     assert sorted(got + read(store.resume(key))) == EVERYTHING
-    assert read(store.scan("t")) == with_value(range(COUNT), 1)
+    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
 
 
 def test_count_up(store: Store) -> None:
-    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
     store.expand(["s3", "s4", "s5"])
     assert sorted(got + read(store.resume(key))) == EVERYTHING
 
 
 def test_count_down(store: Store) -> None:
     store.expand(["s3", "s4"])
-    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
     store.contract("s1")
     store.contract("s3")
     assert sorted(got + read(store.resume(key))) == EVERYTHING
 
 
 def test_up_and_down_during_one_scan(store: Store) -> None:
-    scan = store.scan("t", page_rows=5)
+    scan = store.table("t").scan(page_rows=5)
     got: list[tuple[int, int]] = []
     steps: list[Callable[[], Any]] = [
         lambda: store.expand(["s3"]),
@@ -349,7 +349,7 @@ def test_up_and_down_during_one_scan(store: Store) -> None:
 
 def test_to_one_shard(store: Store) -> None:
     store.expand(["s3"])
-    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
     store.contract("s1")
     store.contract("s2")
     with pytest.raises(InvalidTopologyChange):
@@ -358,7 +358,7 @@ def test_to_one_shard(store: Store) -> None:
 
 
 def test_resume_after_all_base_shards_gone(store: Store) -> None:
-    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
     store.expand(["s3"])
     store.contract("s1")
     store.contract("s2")
@@ -371,20 +371,20 @@ def test_empty_shard(store: Store) -> None:
     """A shard without tablets is never asked."""
     for tablet in tablets_at(store, "s1"):
         store.move(tablet, "s2")
-    scan = store.scan("t")
+    scan = store.table("t").scan()
     assert read(scan) == EVERYTHING
     assert len(scan.stats.shards) == 1
 
 
 def test_empty_partition_and_empty_table(store: Store) -> None:
     store.create_table("empty", SCHEMA, ["id"])
-    assert read(store.scan("empty")) == []
-    store.write("empty", rows_of([1]))
-    assert read(store.scan("empty")) == [(1, 0)]
-    store.delete("empty", keys_of([1]))
-    assert read(store.scan("empty")) == []
-    store.compact("empty")
-    assert read(store.scan("empty")) == []
+    assert read(store.table("empty").scan()) == []
+    store.table("empty").upsert(rows_of([1]))
+    assert read(store.table("empty").scan()) == [(1, 0)]
+    store.table("empty").delete(keys_of([1]))
+    assert read(store.table("empty").scan()) == []
+    store.table("empty").compact()
+    assert read(store.table("empty").scan()) == []
 
 
 # --------------------------------------------------------------------------------- pages and keys
@@ -395,7 +395,7 @@ def test_limit_reached_exactly_at_end(store: Store, page_rows: int) -> None:
     """The last page has no key, and every page before it has one."""
     store.contract("s2")
     store.compact()
-    pages = list(store.scan("t", page_rows=page_rows))
+    pages = list(store.table("t").scan(page_rows=page_rows))
     assert [page.key is None for page in pages] == [False] * (len(pages) - 1) + [True]
     assert sum(page.rows.num_rows for page in pages) == COUNT
     if page_rows == COUNT:
@@ -403,7 +403,7 @@ def test_limit_reached_exactly_at_end(store: Store, page_rows: int) -> None:
 
 
 def test_batch_size_one(store: Store) -> None:
-    pages = list(store.scan("t", page_rows=1))
+    pages = list(store.table("t").scan(page_rows=1))
     assert {page.rows.num_rows for page in pages} == {1}
     assert sorted(page.rows["id"][0].as_py() for page in pages) == list(range(COUNT))
 
@@ -411,24 +411,24 @@ def test_batch_size_one(store: Store) -> None:
 def test_one_row_over_byte_limit(store: Store) -> None:
     """A row that is larger than a page comes alone; it neither fails nor stops the scan."""
     store.create_table("wide", pa.schema([("id", pa.int64()), ("text", pa.string())]), ["id"])
-    store.write("wide", pa.table({"id": list(range(10)), "text": ["x" * 10_000] * 10}))
-    pages = list(store.scan("wide", page_bytes=100))
+    store.table("wide").upsert(pa.table({"id": list(range(10)), "text": ["x" * 10_000] * 10}))
+    pages = list(store.table("wide").scan(page_bytes=100))
     assert [page.rows.num_rows for page in pages] == [1] * 10
     assert sorted(page.rows["id"][0].as_py() for page in pages) == list(range(10))
 
 
 def test_empty_last_page(store: Store) -> None:
     """All that the second shard has was deleted: the scan ends with an empty page that has no key."""
-    first, second = store.scan("t", page_rows=COUNT)
-    store.delete("t", keys_of(second.rows["id"].to_pylist()))
-    pages = list(store.scan("t", page_rows=COUNT))
+    first, second = store.table("t").scan(page_rows=COUNT)
+    store.table("t").delete(keys_of(second.rows["id"].to_pylist()))
+    pages = list(store.table("t").scan(page_rows=COUNT))
     assert [page.rows.num_rows for page in pages] == [first.rows.num_rows, 0]
     assert pages[-1].key is None
 
 
 def test_key_replayed_twice(store: Store) -> None:
     """The same page again, as often as it is asked for and wherever its rows are."""
-    _, key = some_pages(store.scan("t", page_rows=7), 2)
+    _, key = some_pages(store.table("t").scan(page_rows=7), 2)
 
     def next_page() -> Page:
         return next(iter(store.resume(key)))
@@ -443,13 +443,13 @@ def test_key_replayed_twice(store: Store) -> None:
 
 
 def test_old_key_after_newer(store: Store) -> None:
-    scan = store.scan("t", page_rows=7)
+    scan = store.table("t").scan(page_rows=7)
     got: list[tuple[int, int]] = []
     marks: list[tuple[str | None, int]] = []
     for page in scan:
         got += zip(page.rows["id"].to_pylist(), page.rows["v"].to_pylist(), strict=True)
         marks.append((page.key, len(got)))
-        store.write("t", rows_of(range(len(marks)), len(marks)))
+        store.table("t").upsert(rows_of(range(len(marks)), len(marks)))
         if len(marks) == 5:
             store.contract("s1")
     for key, returned in reversed(marks[:-1]):
@@ -458,7 +458,7 @@ def test_old_key_after_newer(store: Store) -> None:
 
 
 def test_key_of_other_store(store: Store, tmp_path: Path) -> None:
-    _, key = some_pages(store.scan("t", page_rows=7), 1)
+    _, key = some_pages(store.table("t").scan(page_rows=7), 1)
     with Store.create(tmp_path / "other", ["s1"]) as other:
         other.create_table("t", SCHEMA, ["id"])
         with pytest.raises(ContinuationKeyError):
@@ -467,7 +467,7 @@ def test_key_of_other_store(store: Store, tmp_path: Path) -> None:
 
 def test_key_size_after_many_moves(store: Store) -> None:
     largest = 0
-    for number, page in enumerate(store.scan("t", page_rows=2)):
+    for number, page in enumerate(store.table("t").scan(page_rows=2)):
         names = store.context.shard_names()
         tablet = store.context.placement().tablets[number % 8]
         store.move(tablet.id, next(name for shard, name in names.items() if shard != tablet.shard))
@@ -477,13 +477,13 @@ def test_key_size_after_many_moves(store: Store) -> None:
 
 def test_table_dropped_and_recreated(store: Store) -> None:
     """The new table has the same name and rows, yet it is not the one that the scan reads."""
-    scan = store.scan("t", page_rows=7)
+    scan = store.table("t").scan(page_rows=7)
     pages = iter(scan)
     key = next(pages).key
     assert key is not None
-    store.drop_table("t")
+    store.table("t").drop()
     store.create_table("t", SCHEMA, ["id"])
-    store.write("t", rows_of(range(COUNT)))
+    store.table("t").upsert(rows_of(range(COUNT)))
     with pytest.raises(TableChanged):
         next(pages)
     with pytest.raises(TableChanged):
@@ -492,15 +492,15 @@ def test_table_dropped_and_recreated(store: Store) -> None:
 
 def test_delete_then_insert_same_pk_other_shard(store: Store) -> None:
     """Deleted at one shard, written again at another: old scans see the old row, new ones the new."""
-    got, key = some_pages(store.scan("t", page_rows=7), 1)
-    store.delete("t", keys_of(range(COUNT)))
-    deleted = store.scan("t")
+    got, key = some_pages(store.table("t").scan(page_rows=7), 1)
+    store.table("t").delete(keys_of(range(COUNT)))
+    deleted = store.table("t").scan()
     store.contract("s1")
-    store.write("t", rows_of(range(COUNT), 1))
+    store.table("t").upsert(rows_of(range(COUNT), 1))
     store.compact()
     assert sorted(got + read(store.resume(key))) == EVERYTHING
     assert read(deleted) == []
-    assert read(store.scan("t")) == with_value(range(COUNT), 1)
+    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
 
 
 # ----------------------------------------------------------------------------- history and leases
@@ -508,9 +508,9 @@ def test_delete_then_insert_same_pk_other_shard(store: Store) -> None:
 
 def test_history_gc_while_query_holds_base(store: Store) -> None:
     """Its lease keeps every version that the scan needs, through compaction and collection."""
-    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
     for value in (1, 2, 3):
-        store.write("t", rows_of(range(COUNT), value))
+        store.table("t").upsert(rows_of(range(COUNT), value))
         store.contract("s1")
         store.compact()
         store.collect_garbage(0)
@@ -520,8 +520,8 @@ def test_history_gc_while_query_holds_base(store: Store) -> None:
 
 def test_lease_lost_by_client_crash(store: Store) -> None:
     """Nobody comes back for the lease: its time ends it, and the old versions go."""
-    _, key = some_pages(store.scan("t", page_rows=7), 1)
-    store.write("t", rows_of(range(COUNT), 1))
+    _, key = some_pages(store.table("t").scan(page_rows=7), 1)
+    store.table("t").upsert(rows_of(range(COUNT), 1))
     store.compact()
     with store.context.catalog.reading() as tx:
         assert sum(f.rows for f in tx.fragments()) == 2 * COUNT
@@ -535,22 +535,22 @@ def test_lease_lost_by_client_crash(store: Store) -> None:
 
 def test_an_expired_snapshot_is_refused_though_newer_ones_were_just_read(store: Store) -> None:
     """What is cached for the table was looked up for a newer snapshot, which says nothing of this one."""
-    pages = iter(store.scan("t", page_rows=7))
+    pages = iter(store.table("t").scan(page_rows=7))
     next(pages)
-    store.write("t", rows_of(range(COUNT), 1))
+    store.table("t").upsert(rows_of(range(COUNT), 1))
     clock_of(store).advance(LEASE_SECONDS + 1)
     store.compact()
-    assert read(store.scan("t")) == with_value(range(COUNT), 1)
+    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
     with pytest.raises(SnapshotExpired):
         next(pages)
 
 
 def test_a_lease_that_ran_out_is_renewed_only_while_its_snapshot_is_kept(store: Store) -> None:
-    _, key = some_pages(store.scan("t", page_rows=7), 1)
-    _, later = some_pages(store.scan("t", page_rows=7), 1)
+    _, key = some_pages(store.table("t").scan(page_rows=7), 1)
+    _, later = some_pages(store.table("t").scan(page_rows=7), 1)
     clock_of(store).advance(LEASE_SECONDS + 1)
     assert len(read(store.resume(later))) == COUNT - 7
-    store.write("t", rows_of(range(COUNT), 1))
+    store.table("t").upsert(rows_of(range(COUNT), 1))
     clock_of(store).advance(LEASE_SECONDS + 1)
     store.compact()
     with pytest.raises(SnapshotExpired):
@@ -559,34 +559,34 @@ def test_a_lease_that_ran_out_is_renewed_only_while_its_snapshot_is_kept(store: 
 
 def test_a_lease_taken_while_a_compaction_runs_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     first = store.context.catalog.versions()[1]
-    store.write("t", rows_of(range(COUNT), 1))
+    store.table("t").upsert(rows_of(range(COUNT), 1))
     scans: list[Scan] = []
 
     def interrupted(*args: Any) -> Any:
         merged = copy_slots(*args)
-        scans.append(store.scan("t", snapshot=first))
+        scans.append(store.table("t").scan(snapshot=first))
         return merged
 
     monkeypatch.setattr(upkeep, "copy_slots", interrupted)
     store.compact()
     assert read(scans[0]) == EVERYTHING
-    assert store.table("t").oldest_snapshot <= first
+    assert store.table("t").definition.oldest_snapshot <= first
 
 
 def test_the_oldest_snapshot_never_goes_back(store: Store) -> None:
     """A compaction that began with an old idea of the table ends after a newer one."""
-    stale = store.table("t")
-    store.write("t", rows_of(range(COUNT), 1))
-    store.write("t", rows_of(range(COUNT), 2))
+    stale = store.table("t").definition
+    store.table("t").upsert(rows_of(range(COUNT), 1))
+    store.table("t").upsert(rows_of(range(COUNT), 2))
     store.compact()
-    oldest = store.table("t").oldest_snapshot
+    oldest = store.table("t").definition.oldest_snapshot
     assert oldest == store.context.catalog.versions()[1]
     old_lease = store.context.catalog.versions()[1]
-    store.write("t", rows_of(range(0, COUNT, 2), 3))
-    held = store.scan("t", snapshot=old_lease)
-    store.write("t", rows_of(range(0, COUNT, 2), 4))
+    store.table("t").upsert(rows_of(range(0, COUNT, 2), 3))
+    held = store.table("t").scan(snapshot=old_lease)
+    store.table("t").upsert(rows_of(range(0, COUNT, 2), 4))
     upkeep.compact(store.context, stale)
-    assert store.table("t").oldest_snapshot == oldest
+    assert store.table("t").definition.oldest_snapshot == oldest
     assert read(held) == with_value(range(COUNT), 2)
 
 
@@ -599,13 +599,13 @@ def test_a_row_deleted_and_compacted_while_its_tablet_moves_stays_deleted(store:
 
     def delete_and_compact(at: str) -> None:
         if at == point:
-            store.delete("t", keys_of(range(0, COUNT, 2)))
+            store.table("t").delete(keys_of(range(0, COUNT, 2)))
             store.compact()
 
     suspended_move(store, 1, "s2", delete_and_compact)
-    assert read(store.scan("t")) == with_value(range(1, COUNT, 2))
+    assert read(store.table("t").scan()) == with_value(range(1, COUNT, 2))
     store.compact()
-    assert read(store.scan("t")) == with_value(range(1, COUNT, 2))
+    assert read(store.table("t").scan()) == with_value(range(1, COUNT, 2))
 
 
 @pytest.mark.parametrize("point", ["copying", "copied", "caught_up"])
@@ -619,7 +619,7 @@ def test_garbage_collection_below_a_mover_undoes_the_move_or_harms_it_not(store:
     else:
         with pytest.raises(WriteConflict, match="garbage"):
             suspended_move(store, 1, "s2", collect)
-    assert read(store.scan("t")) == EVERYTHING
+    assert read(store.table("t").scan()) == EVERYTHING
     assert (1 in tablets_at(store, "s2")) == (point == "copying")
     assert store.status()["moves"] == []
 
@@ -627,7 +627,7 @@ def test_garbage_collection_below_a_mover_undoes_the_move_or_harms_it_not(store:
 def test_garbage_collection_below_a_compaction_gives_it_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.write("t", rows_of(range(COUNT), 1))
+    store.table("t").upsert(rows_of(range(COUNT), 1))
 
     def interrupted(*args: Any) -> Any:
         merged = copy_slots(*args)
@@ -638,7 +638,7 @@ def test_garbage_collection_below_a_compaction_gives_it_up(
         patch.setattr(upkeep, "copy_slots", interrupted)
         with pytest.raises(WriteConflict, match="garbage"):
             store.compact()
-    assert read(store.scan("t")) == with_value(range(COUNT), 1)
+    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
     assert store.compact() > 0
 
 
@@ -657,15 +657,15 @@ def test_garbage_collection_below_a_write_refuses_it_whole(
     with monkeypatch.context() as patch:
         patch.setattr(writer, "publish", late)
         with pytest.raises(WriteConflict, match="garbage"):
-            store.write("t", rows_of(range(COUNT), 1))
-    assert read(store.scan("t")) == EVERYTHING
+            store.table("t").upsert(rows_of(range(COUNT), 1))
+    assert read(store.table("t").scan()) == EVERYTHING
 
 
 def test_a_page_whose_lease_cannot_be_renewed_is_read_again_not_lost(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The catalog fails between reading a page and giving it out: the scan stands before that page."""
-    scan = store.scan("t", page_rows=7)
+    scan = store.table("t").scan(page_rows=7)
     pages = iter(scan)
     got = next(pages).rows["id"].to_pylist()
     clock_of(store).advance(LEASE_SECONDS / 2)
@@ -684,7 +684,7 @@ def test_a_page_whose_lease_cannot_be_renewed_is_read_again_not_lost(
 
 def test_parts_of_a_scan_are_read_each_on_their_own(store: Store) -> None:
     """Two tasks own half of the slots each, read in turns while tablets move, and are the scan."""
-    got, key = some_pages(store.scan("t", page_rows=7), 2)
+    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
     opened = store.context.sealer.open(key)
     halves = [restrict_key(opened, slots) for slots in (SlotSet.span(0, 6), SlotSet.span(6, 16))]
     pages = [iter(store.resume_part(half, ends_lease=False)) for half in halves]

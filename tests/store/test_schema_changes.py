@@ -47,7 +47,7 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
     """Two shards, a table of 300 rows: commit 2."""
     with Store.create(tmp_path / "store", ["a", "b"], tablets=8, slots=32) as made:
         made.create_table("t", SCHEMA, ["id"], compression=request.param)
-        made.write("t", old_rows(range(COUNT)))
+        made.table("t").upsert(old_rows(range(COUNT)))
         yield made
 
 
@@ -55,7 +55,7 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
 def other(store: Store) -> Iterator[Store]:
     """The same store as another process has it: with caches of its own, filled before anything changes."""
     with Store.open(store.uri) as found:
-        found.scan("t").to_table()
+        found.table("t").scan().to_table()
         yield found
 
 
@@ -82,7 +82,7 @@ MIXED: Rows = nulls(OLD) | {i: new_row(i) for i in range(0, COUNT + 50, 4)}
 
 
 def read(made: Store, **how: Any) -> Rows:
-    return by_id(made.scan("t", **how).to_table())
+    return by_id(made.table("t").scan(**how).to_table())
 
 
 def by_id(table: pa.Table) -> Rows:
@@ -94,8 +94,8 @@ def by_id(table: pa.Table) -> Rows:
 
 def gain(made: Store) -> None:
     """New columns, and rows that have them among and beside the old ones: commit 3."""
-    made.add_columns("t", NEW)
-    made.write("t", new_rows(range(0, COUNT + 50, 4)))
+    made.table("t").add_columns(NEW)
+    made.table("t").upsert(new_rows(range(0, COUNT + 50, 4)))
 
 
 def paths(made: Store) -> set[str]:
@@ -108,20 +108,20 @@ def paths(made: Store) -> set[str]:
 
 def test_columns_come_after_the_others_and_no_file_is_written_anew(store: Store, other: Store) -> None:
     before = paths(store)
-    found = store.add_columns("t", NEW)
-    assert found == store.table("t") == other.table("t")
-    assert found.schema == pa.schema([*SCHEMA, *NEW])
+    found = store.table("t").add_columns(NEW)
+    assert found == store.table("t").schema == other.table("t").schema
+    assert found == pa.schema([*SCHEMA, *NEW])
     assert paths(store) == before
     assert store.context.catalog.versions()[1] == 2, "it is no commit"
     assert read(store) == read(other) == nulls(OLD)
 
 
 def test_a_column_that_is_there_already_is_passed_over(store: Store) -> None:
-    store.add_columns("t", NEW[:1])
+    store.table("t").add_columns(NEW[:1])
     before = store.context.catalog.versions()
-    assert store.add_columns("t", [*SCHEMA, NEW[0]]).schema.names == ["id", "v", "n"]
+    assert store.table("t").add_columns([*SCHEMA, NEW[0]]).names == ["id", "v", "n"]
     assert store.context.catalog.versions() == before
-    assert store.add_columns("t", pa.schema(NEW)).schema.names == ["id", "v", "n", "note", "by"]
+    assert store.table("t").add_columns(pa.schema(NEW)).names == ["id", "v", "n", "note", "by"]
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_what_cannot_be_added_is_refused_and_nothing_is(
     store: Store, fields: Any, error: type[ElasticScanError], told: str
 ) -> None:
     with pytest.raises(error, match=told):
-        store.add_columns(
-            "t", [pa.field("good", pa.int8()), *fields] if isinstance(fields, list) and fields else fields
+        store.table("t").add_columns(
+            [pa.field("good", pa.int8()), *fields] if isinstance(fields, list) and fields else fields
         )
     assert store.table("t").schema == SCHEMA
     with pytest.raises(TableNotFound):
-        store.add_columns("u", NEW)
+        store.table("u").add_columns(NEW)
 
 
 def test_the_example_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_old_rows_are_null_in_new_columns_whatever_the_pages(store: Store, other
 
 def test_older_snapshots_have_the_new_columns_too(store: Store) -> None:
     gain(store)
-    store.overwrite("t", new_rows(range(10)))
+    store.table("t").overwrite(new_rows(range(10)))
     assert read(store, snapshot=2) == nulls(OLD)
     assert read(store, snapshot=3) == MIXED
     assert read(store, snapshot=4) == {i: new_row(i) for i in range(10)}
@@ -202,32 +202,34 @@ def test_filters_see_the_nulls_and_statistics_pass_over_no_old_row(
     gain(store)
     wanted = {i: row for i, row in MIXED.items() if means(row)}
     assert read(store, filter=text) == wanted
-    store.create_index("t", "by_n", ["n"], include=["v"])
-    store.create_index("t", "by_n_hash", ["n"], kind="hash")
+    store.table("t").create_index("by_n", ["n"], include=["v"])
+    store.table("t").create_index("by_n_hash", ["n"], kind="hash")
     for index in ("auto", "none", "by_n"):
         assert read(store, filter=text, index=index) == wanted
 
 
 def test_an_index_of_a_new_column_has_the_old_rows(store: Store) -> None:
     gain(store)
-    store.create_index("t", "by_n", ["n"], include=["note"])
+    store.table("t").create_index("by_n", ["n"], include=["note"])
     for descending in (False, True):
-        found = store.scan("t", index="by_n", order="index", descending=descending, page_rows=20).to_table()
+        found = (
+            store.table("t").scan(index="by_n", order="index", descending=descending, page_rows=20).to_table()
+        )
         assert by_id(found) == MIXED
         order = [(row["n"] is not None, row["n"] or 0, row["id"]) for row in found.to_pylist()]
         assert order == sorted(order, reverse=descending)
 
 
 def test_rows_fetched_through_an_older_index_have_the_new_columns(store: Store) -> None:
-    store.create_index("t", "by_v", ["v"])
+    store.table("t").create_index("by_v", ["v"])
     gain(store)
-    store.delete("t", pa.table({"id": [1, 2]}))
+    store.table("t").delete(pa.table({"id": [1, 2]}))
     wanted = {i: row for i, row in MIXED.items() if i not in (1, 2)}
     assert read(store, index="by_v", filter="v >= ''", page_rows=50) == wanted
 
 
 def test_a_scan_that_has_begun_goes_on_with_its_columns(store: Store, other: Store) -> None:
-    scan = other.scan("t", page_rows=40)
+    scan = other.table("t").scan(page_rows=40)
     pages = iter(scan)
     first = next(pages)
     assert first.key is not None
@@ -243,19 +245,19 @@ def test_a_scan_that_has_begun_goes_on_with_its_columns(store: Store, other: Sto
 def test_a_column_that_is_added_in_the_middle_of_a_page_disturbs_nobody(
     store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scan = other.scan("t", page_rows=40)
+    scan = other.table("t").scan(page_rows=40)
     while_reading(monkeypatch, lambda: gain(store))
     assert by_id(scan.to_table()) == OLD
 
 
 def test_changes_tell_all_columns_that_there_are_now(store: Store) -> None:
     gain(store)
-    store.write("t", new_rows([1]))
-    store.delete("t", pa.table({"id": [1, 2]}))
-    store.overwrite("t", new_rows([9]))
+    store.table("t").upsert(new_rows([1]))
+    store.table("t").delete(pa.table({"id": [1, 2]}))
+    store.table("t").overwrite(new_rows([9]))
     told = [
         ({name: row[name] for name in ("id", "v", "n", "note", "by")}, row["_change_type"])
-        for row in store.changes("t", 3).to_table().to_pylist()
+        for row in store.table("t").changes(3).to_table().to_pylist()
         if row["id"] in (1, 2, 3, 9)
     ]
     old = nulls(OLD)
@@ -271,7 +273,7 @@ def test_changes_tell_all_columns_that_there_are_now(store: Store) -> None:
         ],
         key=str,
     )
-    first = store.changes("t", 1, 2, feed=False).to_table()
+    first = store.table("t").changes(1, 2, feed=False).to_table()
     assert by_id(first) == nulls(OLD)
 
 
@@ -280,11 +282,11 @@ def test_changes_tell_all_columns_that_there_are_now(store: Store) -> None:
 
 def test_moves_splits_and_compactions_keep_the_nulls_and_the_values(store: Store, other: Store) -> None:
     gain(store)
-    store.create_index("t", "by_n", ["n"])
+    store.table("t").create_index("by_n", ["n"])
     store.expand(["c"])
     store.contract("a")
     assert read(other) == MIXED
-    assert other.compact("t") > 0
+    assert other.table("t").compact() > 0
     assert read(store) == read(other) == MIXED
     assert read(store, snapshot=2) == nulls(OLD)
     assert read(store, index="by_n", filter="n IS NULL") == {
@@ -296,10 +298,10 @@ def test_moves_splits_and_compactions_keep_the_nulls_and_the_values(store: Store
 def test_a_write_that_was_staged_before_the_column_came_is_committed_with_nulls(
     store: Store, other: Store
 ) -> None:
-    table = other.table("t")
+    table = other.table("t").definition
     staged = writer.stage(other.context, table, old_rows(range(290, 320)).to_batches())
     gain(store)
-    store.create_index("t", "by_n", ["n"])
+    store.table("t").create_index("by_n", ["n"])
     store.expand(["c"])  # its rows are staged again elsewhere
     writer.publish(other.context, table, staged)
     wanted = MIXED | nulls({i: {"id": i, "v": "old"} for i in range(290, 320)})
@@ -314,20 +316,20 @@ def test_an_index_of_the_new_column_that_comes_while_a_write_is_staged_has_its_r
 
     def later(*args: Any) -> Any:
         monkeypatch.setattr(writer, "with_runs", honest)
-        store.add_columns("t", NEW)
-        store.create_index("t", "by_n", ["n"], include=["by"])
+        store.table("t").add_columns(NEW)
+        store.table("t").create_index("by_n", ["n"], include=["by"])
         table, indexes = args[1], other.context.indexes(args[1].id)
         assert table.schema == SCHEMA
         return honest(args[0], table, indexes, args[3])
 
     monkeypatch.setattr(writer, "with_runs", later)
-    other.write("t", old_rows([1_000]))
+    other.table("t").upsert(old_rows([1_000]))
     assert read(store, index="by_n", filter="n IS NULL")[1_000]["v"] == "old"
     assert len(read(store, index="by_n", filter="n IS NULL")) == COUNT + 1
 
 
 def test_a_compaction_that_began_before_the_column_came_loses_no_value(store: Store, other: Store) -> None:
-    before = other.table("t")
+    before = other.table("t").definition
     gain(store)
     assert upkeep.compact(other.context, before) > 0
     assert read(store) == MIXED
@@ -336,7 +338,7 @@ def test_a_compaction_that_began_before_the_column_came_loses_no_value(store: St
 def test_a_column_that_comes_while_shards_are_compacted_loses_no_value(
     store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.write("t", old_rows(range(0, COUNT, 2)))
+    store.table("t").upsert(old_rows(range(0, COUNT, 2)))
     honest = upkeep.copy_slots
 
     def once(*args: Any) -> Any:
@@ -346,7 +348,7 @@ def test_a_column_that_comes_while_shards_are_compacted_loses_no_value(
         return merged
 
     monkeypatch.setattr(upkeep, "copy_slots", once)
-    assert other.compact("t") > 0
+    assert other.table("t").compact() > 0
     assert read(store) == read(other) == MIXED
 
 
@@ -361,7 +363,7 @@ def test_a_column_that_comes_while_a_tablet_moves_arrives_with_its_values(
     def checkpoint(name: str) -> None:
         if name == point and point not in reached:
             gain(store)
-            store.create_index("t", "by_n", ["n"])
+            store.table("t").create_index("by_n", ["n"])
         reached.append(name)
 
     owner = new_owner()
@@ -382,8 +384,8 @@ def test_an_index_that_comes_between_a_copy_and_its_runs_has_the_rows_that_moved
 
     def later(table: int) -> Any:
         vars(other.context).pop("indexes")
-        store.add_columns("t", NEW)
-        store.create_index("t", "by_n", ["n"], include=["note"])
+        store.table("t").add_columns(NEW)
+        store.table("t").create_index("by_n", ["n"], include=["note"])
         return known(table)
 
     vars(other.context)["indexes"] = later
@@ -428,16 +430,16 @@ def test_columns_that_a_file_has_are_not_copied_for_those_that_it_lacks(store: S
     assert with_nulls.schema.names == [*wide.names, "_slot"]
     assert with_nulls.select(SCHEMA.names).equals(plain.select(SCHEMA.names))
     assert [with_nulls.column(field.name).null_count for field in NEW] == [len(plain)] * len(NEW)
-    if store.table("t").compression is None:
+    if store.table("t").definition.compression is None:
         mapped = reader._reader.get_batch(0)
         places = [batch.column("id").buffers()[1].address for batch in (with_nulls, mapped)]
         assert places[0] == places[1], "it points into the mapped file"
 
 
 def test_a_definition_from_before_the_column_came_reads_newer_files(store: Store) -> None:
-    before = store.table("t")
+    before = store.table("t").schema
     gain(store)
-    old = replace(store.table("t"), schema=before.schema)
+    old = replace(store.table("t").definition, schema=before)
     with store.context.catalog.reading() as tx:
         newest = tx.fragments()[-1]
     reader = store.context.opener(old)(newest, ("v", "id"))

@@ -110,15 +110,15 @@ def test_reading_from_an_empty_root_says_that_it_is_not_mounted(tmp_path: Path) 
 
 def test_indexes_leave_marks_and_are_not_changed_by_an_older_catalog(tmp_path: Path) -> None:
     first = made(tmp_path / "store")
-    first.create_index("t", "by_v", ["v"])
+    first.table("t").create_index("by_v", ["v"])
     mark = read_mark(first.context.disk_of(1))
     assert mark is not None
     assert (mark.layout, mark.commit) == first.context.catalog.versions()
-    with older_catalog(first, lambda: first.create_index("t", "by_id", ["id"])) as store:
+    with older_catalog(first, lambda: first.table("t").create_index("by_id", ["id"])) as store:
         with pytest.raises(CatalogOutdated):
-            store.drop_index("t", "by_v")
+            store.table("t").drop_index("by_v")
         with pytest.raises(CatalogOutdated):
-            store.scan("t")
+            store.table("t").scan()
 
 
 def test_a_place_never_tells_a_password() -> None:
@@ -146,12 +146,12 @@ def test_a_damaged_marker_proves_nothing(tmp_path: Path, content: bytes) -> None
     with made(tmp_path / "store") as store:
         (root(store, "a") / MARKER).write_bytes(content)
         with pytest.raises((WrongRoot, ShardUnavailable)):
-            store.write("t", rows())
+            store.table("t").upsert(rows())
         (root(store, "a") / MARKER).unlink()
         with pytest.raises(ShardUnavailable):
-            store.write("t", rows())
+            store.table("t").upsert(rows())
         store.adopt()
-        assert store.write("t", rows()) == 3
+        assert store.table("t").upsert(rows()) == 3
 
 
 def test_adopting_needs_the_files_where_there_is_no_marker(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_adopting_does_not_take_what_is_another_shards(tmp_path: Path) -> None:
 def test_a_torn_mark_says_nothing(tmp_path: Path, content: bytes) -> None:
     with made(tmp_path / "store") as store:
         (root(store, "a") / MARK).write_bytes(content)
-        assert store.write("t", rows()) == 3
+        assert store.table("t").upsert(rows()) == 3
         assert content not in (root(store, "a") / MARK).read_bytes()[: len(content) or 0] or not content
 
 
@@ -185,20 +185,20 @@ def test_an_older_catalog_that_is_another_file_is_noticed_as_well(tmp_path: Path
         newest = sqlite3.connect(tmp_path / "store" / "catalog.db")
         with closing(newest), closing(sqlite3.connect(saved)) as copy:
             newest.backup(copy)
-        store.write("t", rows(1_000))
+        store.table("t").upsert(rows(1_000))
     saved.rename(tmp_path / "store" / "catalog.db")
     with Store.open(tmp_path / "store") as store:
-        for change in (lambda: store.write("t", rows()), lambda: store.collect_garbage(0)):
+        for change in (lambda: store.table("t").upsert(rows()), lambda: store.collect_garbage(0)):
             with pytest.raises(CatalogOutdated):
                 change()
         assert count(store, snapshot=2) == len(rows())
         store.adopt()
-        assert store.write("t", rows(5_000)) == 4
+        assert store.table("t").upsert(rows(5_000)) == 4
 
 
 def test_commits_leave_marks_where_they_wrote(tmp_path: Path) -> None:
     with made(tmp_path / "store", ("a",)) as store:
-        before = store.write("t", rows())
+        before = store.table("t").upsert(rows())
         mark = read_mark(store.context.disk_of(1))
         assert mark is not None
         assert (mark.layout, mark.commit) == store.context.catalog.versions()

@@ -1,0 +1,282 @@
+"""`Table`: a handle of one table, through which its rows are written, read and indexed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from elasticscan.base.errors import TableChanged
+from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
+from elasticscan.catalog import Commit, Tx
+from elasticscan.metadata import SORTED, IndexInfo, TableInfo
+from elasticscan.store import arguments, upkeep, writer
+from elasticscan.store.access_paths import AUTO, Wish
+from elasticscan.store.arguments import MAX_NUMBER
+from elasticscan.store.changes import ChangeScan, begin_changes
+from elasticscan.store.context import Context
+from elasticscan.store.indexing import OnIndexed, create_index, define_index
+from elasticscan.store.scan import Scan, begin_scan
+from elasticscan.store.schema_changes import add_columns
+
+
+class Table:
+    """A table of an open store.
+
+    A handle holds no rows and no definition: each call looks the table up as it is then, so columns and
+    indexes that others add meanwhile are there. It stands for one table, not for a name: once that is
+    dropped, every call raises `TableNotFound`, or `TableChanged` where another table has got the name.
+
+    Example:
+        >>> trips = store.table("trips")
+        >>> trips.upsert(pa.table({"id": [1, 2], "km": [0.5, 0.25]}))
+        2
+        >>> trips.scan(columns=["id"], filter="km > 0.3").to_table().num_rows
+        1
+    """
+
+    def __init__(self, context: Context, info: TableInfo) -> None:
+        self._context, self._id, self._name = context, info.id, info.name
+
+    def __repr__(self) -> str:
+        return f"<elasticscan.Table {self._name!r} of {self._context.location.uri}>"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, with those that were added by now."""
+        return self.definition.schema
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        return self.definition.primary_key
+
+    @property
+    def shard_key(self) -> tuple[str, ...]:
+        """The beginning of the primary key that decides a row's slot."""
+        return self.definition.shard_key
+
+    @property
+    def definition(self) -> TableInfo:
+        """All that the catalog says of the table."""
+        with self._context.catalog.reading() as tx:
+            return self._find(tx)[0]
+
+    def _find(self, tx: Tx) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
+        """The table and its indexes, as a transaction sees them."""
+        info, indexes = self._context.table(tx, self._name)
+        if info.id != self._id:
+            raise TableChanged(
+                f"table {self._name!r} was dropped and made again since this handle of it was taken; take "
+                f"another with store.table({self._name!r})",
+                table=self._name,
+            )
+        return info, indexes
+
+    def drop(self) -> None:
+        """Drop the table; its files are removed by a later `Store.collect_garbage`."""
+        with self._context.catalog.writing() as tx:
+            tx.drop_table(self._find(tx)[0].name)
+
+    def add_columns(self, fields: pa.Schema | Sequence[pa.Field]) -> pa.Schema:
+        """Append columns, while others write, scan and move.
+
+        Rows that are there already are null in them, in every snapshot; nothing is written anew. Scans
+        that have begun go on with the columns that they began with. A column that the table has
+        already, of the same type, is passed over.
+
+        Args:
+            fields: columns of any type that `Store.create_table` takes; all of them nullable.
+
+        Returns:
+            The table's new schema.
+
+        Raises:
+            TableNotFound, UnsupportedType, InvalidOption: mend the call.
+            AlreadyExists: there is a column whose name differs in case alone.
+            SchemaMismatch: there is one of another type, or a name is given twice or taken by the store.
+        """
+        return add_columns(self._context, self._find, fields).schema
+
+    def set_retention(self, seconds: float | None) -> None:
+        """How long snapshots and changes stay readable without a lease.
+
+        None for the store's own retention period. A shorter one also ends the time of scans that
+        have begun and took no lease because they relied on the longer one.
+        """
+        kept = None if seconds is None else arguments.seconds("seconds", seconds)
+        with self._context.catalog.writing() as tx:
+            tx.set_retention(self._find(tx)[0].id, kept)
+
+    def commits(self) -> tuple[Commit, ...]:
+        """The commits, oldest first. Raises `CatalogOutdated` when the shards know newer ones."""
+        self._context.check_newest()
+        with self._context.catalog.reading() as tx:
+            return tx.commits(self._find(tx)[0].id)
+
+    # Writing
+
+    def upsert(self, rows: Any, txn: tuple[str, int] | None = None) -> int:
+        """Write rows; those whose primary key is there are replaced. All or nothing over all shards.
+
+        Args:
+            rows: a pyarrow Table, RecordBatch, RecordBatchReader, or anything that offers an Arrow
+                stream (a Polars or pandas frame, a DuckDB relation). A reader may be larger than memory.
+            txn: (application, version): a write that was committed under this pair before is not
+                done again; the number of that commit is returned.
+
+        Returns:
+            The commit's number: a snapshot that `scan` takes.
+
+        Raises:
+            SchemaMismatch, InvalidKey: the rows do not fit; nothing was written.
+            DiskFull, ShardUnavailable: a shard's disk; nothing was written.
+        """
+        return writer.write(self._context, self.definition, rows, txn=arguments.transaction(txn))
+
+    def overwrite(self, rows: Any, txn: tuple[str, int] | None = None) -> int:
+        """Replace all rows by these in one commit. Older snapshots keep the old ones."""
+        once = arguments.transaction(txn)
+        return writer.write(self._context, self.definition, rows, kind="overwrite", txn=once)
+
+    def delete(self, keys: Any) -> int:
+        """Delete rows by primary key; `keys` holds the key columns. Returns the commit's number."""
+        return writer.delete(self._context, self.definition, keys)
+
+    # Reading
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - the word users know
+        *,
+        index: str = AUTO,
+        snapshot: int | None = None,
+        page_rows: int = DEFAULT_PAGE_ROWS,
+        page_bytes: int = DEFAULT_PAGE_BYTES,
+        order: str | None = None,
+        descending: bool = False,
+    ) -> Scan:
+        """Read every row of a snapshot exactly once.
+
+        Args:
+            columns: which, in which order; all by default.
+            filter: a SQL condition; rows for which it is true are returned.
+            index: "auto" for the cheapest access path, "none" for a direct scan, or an index's name.
+            snapshot: a commit number; the newest by default.
+            page_rows: most rows of a page, 1 to 16,777,216 (before the filter).
+            page_bytes: most bytes of a page, up to 1 TiB, unless a single row is larger.
+            order: "index" for all rows in the order of the named sorted index, then of the primary
+                key, over all shards. Nulls come first, NaN above all numbers, as in Spark.
+            descending: turns the order of the named index round.
+
+        Raises:
+            TableNotFound, ColumnNotFound, IndexNotFound, FilterError, InvalidOption: mend the call.
+            IndexNotReady: the named index is still being built.
+            SnapshotNotFound, SnapshotExpired: there is no such snapshot, or not any more.
+            CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
+        """
+        filter = arguments.text_or_none("filter", filter)  # noqa: A001
+        limits = arguments.page_limits(page_rows, page_bytes)
+        if snapshot is not None:
+            snapshot = arguments.whole_number("snapshot", snapshot, 0, MAX_NUMBER)
+        listed = None if columns is None else arguments.names("columns", columns)
+        wish = Wish(
+            arguments.text("index", index),
+            arguments.text_or_none("order", order),
+            arguments.flag("descending", descending),
+        )
+        wish.check()
+        return begin_scan(self._context, self._find, listed, filter, snapshot, limits, wish)
+
+    def changes(
+        self,
+        after: int,
+        upto: int | None = None,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - the word users know
+        *,
+        feed: bool = True,
+        page_rows: int = DEFAULT_PAGE_ROWS,
+        page_bytes: int = DEFAULT_PAGE_BYTES,
+    ) -> ChangeScan:
+        """Read what commits did, each change exactly once, while tablets move.
+
+        Args:
+            after, upto: commits in (after, upto]; up to the newest by default.
+            columns: which, in which order; all by default.
+            filter: a SQL condition on the rows before and after.
+            feed: True for all changes with `_change_type` (insert, update_preimage,
+                update_postimage, delete), `_commit_version` and `_commit_timestamp`; False for the
+                new rows of inserts and updates alone.
+            page_rows, page_bytes: as in `scan`.
+
+        Raises:
+            ChangesExpired: some of the changes are no longer kept.
+            CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
+            TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
+        """
+        filter = arguments.text_or_none("filter", filter)  # noqa: A001
+        limits = arguments.page_limits(page_rows, page_bytes)
+        feed = arguments.flag("feed", feed)
+        after = arguments.whole_number("after", after, 0, MAX_NUMBER)
+        if upto is not None:
+            upto = arguments.whole_number("upto", upto, 0, MAX_NUMBER)
+        listed = None if columns is None else arguments.names("columns", columns)
+        return begin_changes(self._context, self._find, (after, upto), listed, filter, feed, limits)
+
+    # Indexes
+
+    def create_index(
+        self,
+        index: str,
+        columns: Sequence[str],
+        kind: str = SORTED,
+        include: Sequence[str] = (),
+        on_progress: OnIndexed | None = None,
+    ) -> IndexInfo:
+        """Make a secondary index, while others write, scan and move.
+
+        Returns when scans use it. When the process that builds is killed, scans do not use the
+        index, and the same call again goes on where the build ended (`drop_index` cleans up). Calling
+        it for an index that is there already, of the same definition, does nothing.
+
+        Args:
+            index: the index's name, 1 to 64 of a-z, 0-9 and _.
+            columns: what to index, the most significant first. Nulls are indexed too.
+            kind: "sorted", for equality, ranges and order; or "hash", for equality alone.
+            include: more columns to carry, so that queries of these need not fetch rows.
+            on_progress: called with (rows done, rows in all).
+
+        Raises:
+            TableNotFound, ColumnNotFound, UnsupportedType, InvalidOption: mend the call.
+            AlreadyExists: there is an index of that name and another definition.
+        """
+        table = self.definition
+        columns = arguments.names("columns", columns)
+        include = arguments.names("include", include) if include else []
+        kind = arguments.text("kind", kind)
+        asked = define_index(table, arguments.text("index", index), columns, kind, include)
+        return create_index(self._context, table, asked, on_progress)
+
+    def drop_index(self, index: str) -> None:
+        """Remove an index. Scans that read it end with `IndexChanged`."""
+        name = arguments.text("index", index)
+        with self._context.catalog.writing() as tx:
+            tx.drop_indexes(self._find(tx)[0].id, name)
+
+    def indexes(self) -> tuple[IndexInfo, ...]:
+        """The indexes; those with `ready=False` are being built, or their build was killed."""
+        with self._context.catalog.reading() as tx:
+            return self._find(tx)[1]
+
+    # Upkeep
+
+    def compact(self) -> int:
+        """Merge fragments; returns how many went away."""
+        self._context.catalog.check_writable()
+        return upkeep.compact(self._context, self.definition)
