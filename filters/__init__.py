@@ -38,10 +38,10 @@ from elasticscan.filters.expression import (
     quote_name,
     to_sql,
 )
-from elasticscan.filters.key_sets import EVERYTHING, NULLS, KeySet
+from elasticscan.filters.key_sets import EVERYTHING, NULLS, KeySet, KeySets
 from elasticscan.filters.parser import STUMBLES, FilterSql
 from elasticscan.filters.predicate import Predicate
-from elasticscan.filters.value_sets import Found, value_set
+from elasticscan.filters.value_sets import Found, column_sets, value_set
 
 __all__ = [
     "EVERYTHING",
@@ -58,6 +58,7 @@ __all__ = [
     "In",
     "Is",
     "KeySet",
+    "KeySets",
     "Literal",
     "Match",
     "Not",
@@ -66,6 +67,7 @@ __all__ = [
     "axis_of",
     "children",
     "column_names",
+    "column_sets",
     "computed_type",
     "decode_key",
     "integer_as_decimal",

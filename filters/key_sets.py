@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -109,6 +109,8 @@ class KeySet:
     def __and__(self, other: KeySet) -> KeySet:
         return _intersection(self, other)
 
+
+KeySets = Mapping[str, KeySet]  # by column; a row can only meet the condition if all its values are in them
 
 _low: Callable[[Interval], bytes] = lambda interval: interval.low  # noqa: E731
 

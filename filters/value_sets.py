@@ -32,7 +32,7 @@ from elasticscan.filters.expression import (
     column_names,
 )
 from elasticscan.filters.kernels import Rows, compiled
-from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NOTHING, NULLS, Interval, KeySet
+from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NOTHING, NULLS, Interval, KeySet, KeySets
 from elasticscan.filters.patterns import like_pattern
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -63,6 +63,15 @@ def value_set(condition: Expression, field: pa.Field) -> Found:
     found = _Column(field, axis).truth(condition)
     keys = found.true if axis is None else normalised(found.true, axis)
     return Found(keys, found.exact or keys.is_empty)
+
+
+def column_sets(condition: Expression | None, schema: pa.Schema) -> KeySets:
+    """For each column that a condition limits, the values that it leaves possible."""
+    if condition is None:
+        return {}
+    names = sorted(column_names(condition)) or schema.names[:1]
+    sets = {name: value_set(condition, schema.field(name)).keys for name in names}
+    return {name: keys for name, keys in sets.items() if keys != EVERYTHING}
 
 
 @dataclass(frozen=True, slots=True)

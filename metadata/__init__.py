@@ -4,6 +4,7 @@ table       its schema, keys and life (`TableInfo`)
 fragment    an immutable file of sorted rows, with the slots it serves (`Fragment`); staged before its commit
 index       columns that runs of entries are sorted or hashed by (`IndexInfo`, `IndexRun`)
 manifest    what a file says of itself, so that a catalog can be made again from files (`Manifest`, `Seal`)
+interval    slots that the same fragments serve; bounds, the commits that count (`SlotInterval`, `Bounds`)
 statistics  bounds of columns by record batch, histograms of keys (`FragmentStatistics`, `KeyHistogram`)
 
 Everything here is pure. `storage` writes and reads the files, `catalog` keeps the rows, `optimizer`
@@ -12,6 +13,7 @@ decides by the statistics; none of them knows the others.
 
 from elasticscan.metadata.fragments import Fragment, StagedFragment, TableInfo
 from elasticscan.metadata.indexes import HASH, INDEX_KINDS, SORTED, IndexInfo, IndexRun, StagedRun
+from elasticscan.metadata.intervals import Bounds, SlotInterval, intervals_of
 from elasticscan.metadata.manifest import FRAGMENT, INDEX_RUN, Epochs, Manifest, Origin, Seal, epochs_in
 from elasticscan.metadata.statistics import (
     KEY_BYTES,
@@ -33,6 +35,7 @@ __all__ = [
     "KEY_BYTES",
     "SORTED",
     "Block",
+    "Bounds",
     "Epochs",
     "Fragment",
     "FragmentStatistics",
@@ -42,11 +45,13 @@ __all__ = [
     "Manifest",
     "Origin",
     "Seal",
+    "SlotInterval",
     "StagedFragment",
     "StagedRun",
     "Stretch",
     "TableInfo",
     "epochs_in",
+    "intervals_of",
     "pack_histogram",
     "pack_statistics",
     "unpack_histogram",

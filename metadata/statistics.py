@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgpack
 
 from elasticscan.base.value_keys import successor
+from elasticscan.filters import NULLS, KeySets
 
 KEY_BYTES = 32  # bounds longer than this are cut
 _SHARE_BYTES = 12  # more of them would not make an estimate better
@@ -95,6 +96,19 @@ class FragmentStatistics:
     @property
     def rows(self) -> int:
         return sum(self.block_rows)
+
+    def may_match(self, block: int, key_sets: KeySets) -> bool:
+        """Whether a block can have a row all of whose values are in the sets; False is certain."""
+        for name, keys in key_sets.items():
+            if keys.is_empty:
+                return False
+            column = self.columns.get(name)
+            if column is not None:
+                bounds = column[block]
+                nulls = bounds.nulls > 0 and keys.overlaps(*NULLS.intervals[0][:2])
+                if not nulls and not keys.overlaps(bounds.low, bounds.high):
+                    return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ sets take the place of the normal form, and estimates come from histograms.
 
 from elasticscan.optimizer.binding import IndexCondition, bind, covered
 from elasticscan.optimizer.choice import Candidate, Choice, choose
-from elasticscan.optimizer.estimates import key_sets, may_match
 
 __all__ = [
     "Candidate",
@@ -19,6 +18,4 @@ __all__ = [
     "bind",
     "choose",
     "covered",
-    "key_sets",
-    "may_match",
 ]

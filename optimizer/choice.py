@@ -20,10 +20,10 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
-from elasticscan.filters import EVERYTHING, Expression, column_names, to_sql
+from elasticscan.filters import EVERYTHING, Expression, column_names, column_sets, to_sql
 from elasticscan.metadata import HASH, SORTED, IndexInfo, KeyHistogram, Stretch
 from elasticscan.optimizer.binding import IndexCondition, Ranges, bind, covered
-from elasticscan.optimizer.estimates import index_rows, key_sets, rows_to_read
+from elasticscan.optimizer.estimates import index_rows, rows_to_read
 
 AUTO, NONE, DIRECT = "auto", "none", "direct"
 
@@ -170,7 +170,7 @@ class _Estimate:
         self.primary_key, self.needed = primary_key, needed
         self.filter = None if condition is None else to_sql(condition)
         self.read = needed | (column_names(condition) if condition is not None else frozenset())
-        self.keys = key_sets(condition, schema)
+        self.keys = column_sets(condition, schema)
         self.scanned = rows_to_read(stretches, self.keys)
 
     def direct(self) -> Candidate:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import pyarrow as pa
-
-from elasticscan.filters import EVERYTHING, NULLS, Expression, KeySet, column_names, value_set
+from elasticscan.filters import KeySet, KeySets
 from elasticscan.metadata import HASH, FragmentStatistics, KeyHistogram, Stretch
 from elasticscan.optimizer.binding import IndexCondition
 
@@ -14,30 +12,7 @@ from elasticscan.optimizer.binding import IndexCondition
 UNKNOWN_SELECTIVITY = 1 / 3
 
 
-def key_sets(condition: Expression | None, schema: pa.Schema) -> dict[str, KeySet]:
-    """For each column that the condition limits, the values that it leaves possible."""
-    if condition is None:
-        return {}
-    names = sorted(column_names(condition)) or schema.names[:1]
-    found = {name: value_set(condition, schema.field(name)).keys for name in names}
-    return {name: keys for name, keys in found.items() if keys != EVERYTHING}
-
-
-def may_match(statistics: FragmentStatistics, block_index: int, key_sets: Mapping[str, KeySet]) -> bool:
-    """Whether a block can have a row all of whose values are in the sets; False is certain."""
-    for name, keys in key_sets.items():
-        if keys.is_empty:
-            return False
-        column = statistics.columns.get(name)
-        if column is not None:
-            block = column[block_index]
-            nulls = block.nulls > 0 and keys.overlaps(*NULLS.intervals[0][:2])
-            if not nulls and not keys.overlaps(block.low, block.high):
-                return False
-    return True
-
-
-def rows_to_read(stretches: Sequence[Stretch], key_sets: Mapping[str, KeySet]) -> float:
+def rows_to_read(stretches: Sequence[Stretch], key_sets: KeySets) -> float:
     """About how many rows a direct scan looks at: those that statistics do not rule out."""
     matching: dict[int, int] = {}
     total = 0.0
@@ -52,9 +27,9 @@ def rows_to_read(stretches: Sequence[Stretch], key_sets: Mapping[str, KeySet]) -
     return total
 
 
-def _rows_in_blocks(fragment: FragmentStatistics, key_sets: Mapping[str, KeySet]) -> int:
+def _rows_in_blocks(fragment: FragmentStatistics, key_sets: KeySets) -> int:
     """The rows of the blocks that may match."""
-    return sum(rows for at, rows in enumerate(fragment.block_rows) if may_match(fragment, at, key_sets))
+    return sum(rows for at, rows in enumerate(fragment.block_rows) if fragment.may_match(at, key_sets))
 
 
 def index_rows(

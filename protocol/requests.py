@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
 
+from elasticscan.filters import KeySets
 from elasticscan.protocol.cursors import Cursors
 from elasticscan.topology import Placement
 
@@ -31,10 +32,12 @@ class ChangeSpan:
     """Read what commits changed instead of what a snapshot holds.
 
     Attributes:
-        after, upto: commits in (after, upto].
-        floor: as seen from `after`, everything before this commit had been overwritten.
-        overwrite: `upto` is the only commit, and it replaced the whole table.
-        feed: all changes with their type, instead of new rows alone.
+        after, upto: commits in (after, upto]; `after` is not before the table's oldest snapshot.
+        floor: as seen from `after`, everything before this commit had been overwritten; 0 if nothing was.
+        overwrite: `upto` is the only commit, and it replaced the whole table: rows alive at `after` that
+            it does not write are deleted by it. No other span holds such a commit.
+        feed: all changes with their type (an insert, the row before and after an update, a delete with the
+            row as it was), instead of the new rows of inserts and updates alone.
     """
 
     after: int
@@ -46,7 +49,7 @@ class ChangeSpan:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """One page from one shard.
+    """One page from one shard: plain values, so that it can go over a wire.
 
     Attributes:
         table: the table's id.
@@ -55,9 +58,11 @@ class PageRequest:
         snapshot: a commit number; rows come as they were at it.
         columns: the columns wanted, in order.
         page_rows, page_bytes: the page ends at whichever limit is reached first, but holds at
-            least one row if there is one.
+            least one row if there is one. It never ends between two changes of one row.
         order: read through an index; None for a direct scan, ordered by (slot, primary key).
         changes: read changes, in the order of a direct scan; None for rows.
+        key_sets: a shard may leave out rows with a value outside of these sets, by column; a direct scan
+            prunes with them what statistics rule out.
     """
 
     table: int
@@ -69,17 +74,19 @@ class PageRequest:
     page_bytes: int
     order: IndexOrder | None = None
     changes: ChangeSpan | None = None
+    key_sets: KeySets = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PageRows:
-    """The answer: rows, the slot of each, and the cursors that remain for the slots asked for.
+    """The answer: rows in the order of the request, the slot of each, and the cursors that remain.
 
     A shard answers with what is readable at it *while it reads*: rows of a slot that left are
     silently absent. The scan finds that out by looking at the placement again.
 
-    `scanned` counts what was looked at: rows of a direct scan, entries of an index; `skipped` the
-    rows that statistics ruled out.
+    `after` are cursors over the slots asked for; slots in none of them have no more rows. `scanned` counts
+    what was looked at: versions of rows in a direct scan, entries of an index; `skipped` about how many rows
+    statistics ruled out.
     """
 
     rows: pa.RecordBatch

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from elasticscan.filters import KeySets
 from elasticscan.protocol import (
     ChangeSpan,
     Cursors,
@@ -37,6 +38,7 @@ class ScanPlan:
     slots: SlotSet
     order: IndexOrder | None = None
     changes: ChangeSpan | None = None
+    key_sets: KeySets = field(default_factory=dict)
 
     def request(self, read: ShardRead) -> PageRequest:
         return PageRequest(
@@ -49,6 +51,7 @@ class ScanPlan:
             self.page_bytes,
             self.order,
             self.changes,
+            self.key_sets,
         )
 
 

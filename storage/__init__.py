@@ -51,7 +51,6 @@ from elasticscan.storage.changes.pages import (
     INSERT,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
-    ChangeRange,
     read_changes,
 )
 from elasticscan.storage.conform import batches_of, conform
@@ -68,7 +67,7 @@ from elasticscan.storage.fragment import (
     fragment_schema,
     is_fragment_path,
 )
-from elasticscan.storage.indexes.pages import IndexPage, IndexSource, read_index_page
+from elasticscan.storage.indexes.pages import IndexSource, read_index_page
 from elasticscan.storage.indexes.run import RUN_COLUMNS, RunReader, build_runs, run_columns
 from elasticscan.storage.ingest import (
     Hashing,
@@ -80,18 +79,12 @@ from elasticscan.storage.ingest import (
     staged_source,
 )
 from elasticscan.storage.pages import (
-    MayMatch,
     OpenFragment,
-    Page,
-    PageLimits,
     PageSource,
-    Piece,
-    cursors_of,
-    pieces_of,
     read_page,
 )
 from elasticscan.storage.sealed_file import find_seal, read_manifest, verify_file
-from elasticscan.storage.view import Bounds, View, intervals_of
+from elasticscan.storage.view import View
 
 __all__ = [
     "CHANGE_TYPE",
@@ -106,26 +99,19 @@ __all__ = [
     "UPDATE_PREIMAGE",
     "ArrowDisk",
     "BatchCache",
-    "Bounds",
-    "ChangeRange",
     "Copied",
     "Destination",
     "Disk",
     "FragmentReader",
     "Hashing",
-    "IndexPage",
     "IndexSource",
     "Ingest",
     "Keep",
     "LocalDisk",
-    "MayMatch",
     "MemoryDisk",
     "OpenFile",
     "OpenFragment",
-    "Page",
-    "PageLimits",
     "PageSource",
-    "Piece",
     "RunReader",
     "View",
     "batches_of",
@@ -137,15 +123,12 @@ __all__ = [
     "conform",
     "copy_slots",
     "count_rows",
-    "cursors_of",
     "described_schema",
     "discard",
     "find_seal",
     "fragment_schema",
-    "intervals_of",
     "is_fragment_path",
     "open_disk",
-    "pieces_of",
     "read_changes",
     "read_index_page",
     "read_manifest",

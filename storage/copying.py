@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import InvalidKey
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import Fragment, Origin, StagedFragment
+from elasticscan.metadata import Bounds, Fragment, Origin, SlotInterval, StagedFragment
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import (
     COMMIT,
@@ -22,7 +22,6 @@ from elasticscan.storage.fragment import (
 )
 from elasticscan.storage.merge import Array, Run, Versions, windows
 from elasticscan.storage.pages import PageSource
-from elasticscan.storage.view import Bounds, Interval
 from elasticscan.topology import SlotSet
 
 
@@ -88,7 +87,7 @@ class _Copy:
         tombstones = fragment.tombstones and self.keep.drop_tombstones
         return fragment.unique and not tombstones and self.bounds.wholly_hold(fragment)
 
-    def _slices(self, run: Run, interval: Interval) -> Iterator[pa.RecordBatch]:
+    def _slices(self, run: Run, interval: SlotInterval) -> Iterator[pa.RecordBatch]:
         index, row = run.reader.seek(interval.start, None, ())
         while index < run.reader.batch_count:
             slots = run.reader.slots(index)
@@ -113,7 +112,7 @@ class _Copy:
                 columns.append(pa.array(np.zeros(count, dtype=bool)))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _merged(self, runs: Sequence[Run], interval: Interval) -> Iterator[pa.RecordBatch]:
+    def _merged(self, runs: Sequence[Run], interval: SlotInterval) -> Iterator[pa.RecordBatch]:
         span = (interval.start, interval.end)
         key_columns = self.source.table.primary_key
         for window in windows(runs, span, None, key_columns, self.bounds, lambda: BATCH_ROWS):

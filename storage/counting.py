@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import Fragment
+from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
 from elasticscan.storage.merge import Array, Run, windows
 from elasticscan.storage.pages import PageSource
-from elasticscan.storage.view import Bounds
 
 
 def count_rows(source: PageSource, bounds: Bounds, most_merged_rows: int) -> tuple[int, bool]:

@@ -31,13 +31,12 @@ from elasticscan.base.limits import (
     MAX_SCHEMA_BYTES,
 )
 from elasticscan.base.order_keys import check_key_type
-from elasticscan.metadata import Origin, StagedFragment, TableInfo, epochs_in
+from elasticscan.metadata import Bounds, Origin, StagedFragment, TableInfo, epochs_in
 from elasticscan.storage.conform import conform
 from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.disk import MemoryDisk
 from elasticscan.storage.fragment import DELETED, SYSTEM_COLUMNS, fragment_schema
 from elasticscan.storage.ingest import Hashing, Ingest, staged_source
-from elasticscan.storage.view import Bounds
 from elasticscan.topology import Placement, SlotSet, initial_placement
 
 RESERVED = frozenset((*SYSTEM_COLUMNS, "_change_type", "_commit_version", "_commit_timestamp"))

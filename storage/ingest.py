@@ -16,7 +16,7 @@ from elasticscan.base.forks import Birthplace
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.base.order_keys import sort_codes
-from elasticscan.metadata import Fragment, Origin, StagedFragment, TableInfo
+from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.storage.batch_cache import BatchCache
 from elasticscan.storage.copying import Destination, Keep, check_keys_differ, copy_slots, repeated_key
 from elasticscan.storage.disk import Disk
@@ -31,7 +31,7 @@ from elasticscan.storage.fragment import (
 from elasticscan.storage.merge import Array
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.row_limits import check_key_bytes, check_row_bytes
-from elasticscan.storage.view import Bounds, View
+from elasticscan.storage.view import View
 from elasticscan.topology import Placement, SlotSet
 
 

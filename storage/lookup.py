@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from elasticscan.base.errors import UsageError
 from elasticscan.base.order_keys import sort_codes
-from elasticscan.metadata import Fragment
+from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.fragment import COMMIT, SLOT, UNREADABLE, FragmentReader
-from elasticscan.storage.view import Bounds
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]

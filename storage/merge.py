@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.order_keys import encode_row, sort_codes
-from elasticscan.metadata import Fragment
+from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
-from elasticscan.storage.view import Bounds
 
 Array = np.ndarray[Any, Any]
 

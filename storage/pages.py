@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.order_keys import encode_row
-from elasticscan.metadata import Fragment, TableInfo
+from elasticscan.filters import KeySets
+from elasticscan.metadata import Bounds, Fragment, FragmentStatistics, SlotInterval, TableInfo
+from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader
 from elasticscan.storage.merge import Run, windows
-from elasticscan.storage.view import Bounds, Interval, View
+from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
 
 OpenFragment = Callable[[Fragment, tuple[str, ...]], FragmentReader]
-MayMatch = Callable[[Fragment, int | None], bool]
+StatisticsOf = Callable[[Fragment], FragmentStatistics | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,65 +31,72 @@ class Piece:
     key: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Where a page ended: rows of `slot` beyond `key` (all of it, for None) are still to come."""
-
-    slot: int
-    key: bytes | None
+def _no_statistics(_: Fragment) -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
-class PageLimits:
-    """A page ends at `rows` or `bytes`, whichever comes first, but holds a row if there is one."""
+class PageSource:
+    """A table as a shard serves it at one moment.
 
-    rows: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Rows in the order of the pieces, the slot of each, and what is left of the pieces.
-
-    `scanned` counts the versions of rows that were looked at, `skipped` about those that were
-    passed over unread: nothing is opened to count them, so batches, and slots, of one fragment
-    count as equally large.
+    Attributes:
+        table, view: the table, and its fragments at the shard.
+        open: opens a fragment for some columns.
+        floor: as seen from the snapshot that is read, everything before this commit was overwritten.
+        statistics: what is known of the values in a fragment; None where nothing is.
     """
 
-    rows: pa.RecordBatch
-    slots: pa.Array
-    left: tuple[Piece, ...]
-    skipped: int = 0
-    scanned: int = 0
+    table: TableInfo
+    view: View
+    open: OpenFragment
+    floor: int = 0
+    statistics: StatisticsOf = _no_statistics
+
+    def bounds(self, snapshot: int) -> Bounds:
+        """The commits whose rows count at a snapshot."""
+        return Bounds(self.floor, snapshot)
 
 
-class _Skipping:
-    """What one page passes over unread."""
+class Skipping:
+    """Prunes one page: intervals and record batches whose statistics rule the request's key sets out.
 
-    def __init__(self, may_match: MayMatch) -> None:
-        self._may_match = may_match
+    What is pruned is counted in rows, about: nothing is opened to count them, so batches, and slots,
+    of one fragment count as equally large.
+    """
+
+    def __init__(self, statistics: StatisticsOf, key_sets: KeySets) -> None:
+        self._look_up, self._key_sets = statistics, key_sets
         self.rows = 0
+        self._statistics: dict[int, FragmentStatistics | None] = {}
         self._whole: dict[int, bool] = {}
         self._runs: dict[int, tuple[int, int]] = {}
 
-    def passes_over(self, interval: Interval) -> bool:
+    def passes_over(self, interval: SlotInterval) -> bool:
         """Whether no fragment of an interval may match.
 
         One that may is enough for all to be read: a newer version that does not match the filter,
         or a tombstone, hides an older one that does.
         """
-        if any(self._may_match_at_all(fragment) for fragment in interval.fragments):
+        if any(self._may_match(fragment, None) for fragment in interval.fragments):
             return False
         for fragment in interval.fragments:
             slots = max(fragment.slots_written, len(fragment.slots), 1)
             self.rows += _share(fragment.rows, interval.start, interval.end, slots)
         return True
 
-    def _may_match_at_all(self, fragment: Fragment) -> bool:
-        found = self._whole.get(fragment.id)
-        if found is None:
-            found = self._whole[fragment.id] = self._may_match(fragment, None)
-        return found
+    def _may_match(self, fragment: Fragment, batch: int | None) -> bool:
+        """Whether a batch of a fragment, or for None any, can hold a row that meets the filter."""
+        if fragment.id not in self._statistics:
+            self._statistics[fragment.id] = self._look_up(fragment)
+        statistics = self._statistics[fragment.id]
+        if statistics is None:
+            return True
+        if batch is not None:
+            return statistics.may_match(batch, self._key_sets)
+        if fragment.id not in self._whole:
+            batches = range(len(statistics.block_rows))
+            self._whole[fragment.id] = any(statistics.may_match(at, self._key_sets) for at in batches)
+        return self._whole[fragment.id]
 
     def next_match(self, fragment: Fragment, index: int, count: int) -> int:
         """The first of the `count` batches, from `index` on, that may match; `count` if none does.
@@ -112,39 +121,42 @@ def _share(rows: int, start: int, end: int, parts: int) -> int:
     return rows * end // parts - rows * start // parts
 
 
-class _Filling:
-    """A page while it is being filled."""
+class Filling:
+    """A page while it is filled: it ends at `page_rows` or `page_bytes`, but holds a row if there is one."""
 
     def __init__(
-        self, table: TableInfo, columns: Sequence[str], limits: PageLimits, skipping: _Skipping | None
+        self, schema: pa.Schema, page_rows: int, page_bytes: int, skipping: Skipping | None = None
     ) -> None:
-        self.schema = pa.schema([table.schema.field(name) for name in columns])
-        self.limits = limits
+        self.schema, self.page_rows, self.page_bytes = schema, page_rows, page_bytes
         self.skipping = skipping
-        self.scanned = 0
-        self.rows = 0
-        self.bytes = 0
+        self.scanned = self.rows = self.bytes = 0
         self._batches: list[pa.RecordBatch] = []
         self._slots: list[pa.Array] = []
 
     @property
+    def space(self) -> int:
+        """How many more bytes fit."""
+        return self.page_bytes - self.bytes
+
+    @property
     def room(self) -> int:
-        return 0 if self.bytes >= self.limits.bytes else self.limits.rows - self.rows
+        """How many more rows fit."""
+        return 0 if self.space <= 0 else self.page_rows - self.rows
 
     @property
     def worth_returning(self) -> bool:
         """Full enough that ending here is better than copying rows together."""
-        return 2 * self.rows >= self.limits.rows or 2 * self.bytes >= self.limits.bytes
+        return 2 * self.rows >= self.page_rows or 2 * self.bytes >= self.page_bytes
 
     def fitting(self, batch: pa.RecordBatch) -> int:
         """How many rows from the front of `batch` still fit; at least one in an empty page."""
         count: int = min(batch.num_rows, self.room)
-        space = self.limits.bytes - self.bytes
-        if count > 0 and batch.slice(0, count).nbytes > space:
+        if count > 0 and batch.slice(0, count).nbytes > self.space:
             low, high = 0, count
             while low < high:
                 middle = (low + high + 1) // 2
-                low, high = (middle, high) if batch.slice(0, middle).nbytes <= space else (low, middle - 1)
+                fits = batch.slice(0, middle).nbytes <= self.space
+                low, high = (middle, high) if fits else (low, middle - 1)
             count = low
         return max(count, 1) if self.rows == 0 else count
 
@@ -156,7 +168,8 @@ class _Filling:
             self.rows += batch.num_rows
             self.bytes += batch.nbytes
 
-    def finish(self, left: Sequence[Piece]) -> Page:
+    def finish(self, left: Iterable[Piece]) -> PageRows:
+        """The page, and as cursors what is left of what was to be read."""
         if not self._batches:
             rows = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in self.schema], schema=self.schema)
             slots = pa.array([], pa.uint16())
@@ -165,67 +178,48 @@ class _Filling:
         else:
             rows, slots = pa.concat_batches(self._batches), pa.concat_arrays(self._slots)
         skipped = self.skipping.rows if self.skipping else 0
-        return Page(rows, slots, tuple(left), skipped, self.scanned)
+        return PageRows(rows, slots, cursors_of(left), self.scanned, skipped)
 
 
-@dataclass(frozen=True, slots=True)
-class PageSource:
-    """What a page is read from: a view of a table at a shard, and how to open its fragments.
-
-    `may_match` says whether rows of a record batch of a fragment, or for None of all of it, can
-    meet the filter that the reader applies to pages. Rows for which it is false may be left out.
-    It is asked again for every page and has to be quick.
-    """
-
-    table: TableInfo
-    view: View
-    open: OpenFragment
-    may_match: MayMatch | None = None
-
-
-def read_page(
-    source: PageSource, pieces: Sequence[Piece], bounds: Bounds, columns: Sequence[str], limits: PageLimits
-) -> Page:
-    """Rows of the pieces, in their order, until the page is full or there are no more.
+def read_page(source: PageSource, request: PageRequest) -> PageRows:
+    """Rows of a request's cursors, in the order of their pieces, until the page is full or there are no more.
 
     Where one fragment speaks for a range of slots, holds nothing newer than the snapshot and
     nothing deleted, its rows go out as slices of its batches; elsewhere versions are merged.
-    What the source says cannot match is passed over within the page, however much it is, so a page
-    without rows is still the last one.
+    What statistics rule out is passed over within the page, however much it is, so a page
+    without rows is still the last one. `scanned` counts versions of rows.
     """
-    needed = tuple(dict.fromkeys((*columns, *source.table.primary_key)))
-    skipping = _Skipping(source.may_match) if source.may_match else None
-    page = _Filling(source.table, columns, limits, skipping)
+    schema = pa.schema([source.table.schema.field(name) for name in request.columns])
+    skipping = Skipping(source.statistics, request.key_sets) if request.key_sets else None
+    page = Filling(schema, request.page_rows, request.page_bytes, skipping)
+    pieces = pieces_of(request.cursors)
+    return page.finish(fill(source, page, pieces, source.bounds(request.snapshot)))
+
+
+def fill(source: PageSource, page: Filling, pieces: Sequence[Piece], bounds: Bounds) -> list[Piece]:
+    """Add rows of the pieces, in their order, until the page is full; what is left of the pieces."""
+    needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
     for number, piece in enumerate(pieces):
         for interval in source.view.between(piece.start, piece.end, bounds):
             key = piece.key if interval.start == piece.start else None
-            stop = _read_interval(source, page, interval, key, bounds, needed)
-            if stop is not None:
-                return page.finish([*_rest_of(piece, stop), *pieces[number + 1 :]])
-    return page.finish(())
-
-
-def _rest_of(piece: Piece, stop: Stop) -> Iterator[Piece]:
-    if stop.key is None:
-        yield Piece(stop.slot, piece.end)
-        return
-    yield Piece(stop.slot, stop.slot + 1, stop.key)
-    if stop.slot + 1 < piece.end:
-        yield Piece(stop.slot + 1, piece.end)
+            rest = _read_interval(source, page, interval, key, bounds, needed)
+            if rest is not None:
+                return [replace(rest, end=piece.end), *pieces[number + 1 :]]
+    return []
 
 
 def _read_interval(
     source: PageSource,
-    page: _Filling,
-    interval: Interval,
+    page: Filling,
+    interval: SlotInterval,
     key: bytes | None,
     bounds: Bounds,
     needed: tuple[str, ...],
-) -> Stop | None:
+) -> Piece | None:
     if page.skipping and page.skipping.passes_over(interval):
         return None
     if page.room <= 0:
-        return Stop(interval.start, key)
+        return Piece(interval.start, interval.end, key)
     runs = [Run(fragment, source.open(fragment, needed)) for fragment in interval.fragments]
     only = runs[0].fragment if len(runs) == 1 else None
     if only and only.unique and not only.tombstones and bounds.wholly_hold(only):
@@ -234,16 +228,19 @@ def _read_interval(
 
 
 def _read_slices(
-    page: _Filling,
+    page: Filling,
     run: Run,
-    interval: Interval,
+    interval: SlotInterval,
     key: bytes | None,
     primary_key: Sequence[str],
-) -> Stop | None:
-    """Slices of one fragment, uncopied; ends the page between two batches where that is cheaper."""
+) -> Piece | None:
+    """Add slices of one fragment, uncopied; what is left, if the page is full.
+
+    It ends between two batches where that is cheaper.
+    """
     reader, skipping = run.reader, page.skipping
     index, row = reader.seek(interval.start, key, primary_key)
-    resume = Stop(interval.start, key)
+    rest = Piece(interval.start, interval.end, key)
     while index < reader.batch_count:
         if skipping:
             # Where the page ends next, it ends before all rows of the batch that may match or at
@@ -258,28 +255,34 @@ def _read_slices(
             return None
         if page.rows and (page.room <= 0 or (row == 0 and page.worth_returning)):
             slot = int(slots[row])
-            return resume if slot == resume.slot else Stop(slot, None)
+            return _rest_from(rest, slot)
         part = batch.slice(row, limit - row)
         count = page.fitting(part)
         page.scanned += count
         if count < limit - row:
-            return _cut(page, part, slots[row:limit], count, resume, primary_key)
+            return _cut(page, part, slots[row:limit], count, rest, primary_key)
         page.add(part, part.column(SLOT))
         if limit < len(slots):
             return None
-        resume = Stop(int(slots[-1]), encode_row([batch.column(k) for k in primary_key], batch.num_rows - 1))
+        last = encode_row([batch.column(k) for k in primary_key], batch.num_rows - 1)
+        rest = Piece(int(slots[-1]), interval.end, last)
         index, row = index + 1, 0
     return None
 
 
+def _rest_from(rest: Piece, slot: int) -> Piece:
+    """What is left when the next row is of `slot`; the rest before it holds no more rows."""
+    return rest if slot == rest.start else Piece(slot, rest.end)
+
+
 def _cut(
-    page: _Filling,
+    page: Filling,
     part: pa.RecordBatch,
     slots: np.ndarray[Any, Any],
     count: int,
-    resume: Stop,
+    rest: Piece,
     primary_key: Sequence[str],
-) -> Stop:
+) -> Piece:
     """Add the first `count` rows, or fewer where that ends the page between two slots.
 
     A page that ends inside a slot leaves a position in the continuation key; one that ends
@@ -289,23 +292,23 @@ def _cut(
     begin = int(np.searchsorted(slots, slot))
     if begin > 0 and 2 * (page.rows + begin) >= page.rows + count:
         page.add(part.slice(0, begin), part.column(SLOT).slice(0, begin))
-        return Stop(slot, None)
+        return Piece(slot, rest.end)
     page.add(part.slice(0, count), part.column(SLOT).slice(0, count))
     if count == 0:
-        return resume if slot == resume.slot else Stop(slot, None)
-    return Stop(slot, encode_row([part.column(name) for name in primary_key], count - 1))
+        return _rest_from(rest, slot)
+    return Piece(slot, rest.end, encode_row([part.column(name) for name in primary_key], count - 1))
 
 
 def _read_merged(
-    page: _Filling,
+    page: Filling,
     runs: Sequence[Run],
-    interval: Interval,
+    interval: SlotInterval,
     key: bytes | None,
     primary_key: Sequence[str],
     bounds: Bounds,
-) -> Stop | None:
+) -> Piece | None:
     """Rows of several fragments, or of one with several versions: the newest of each key."""
-    resume = Stop(interval.start, key)
+    rest = Piece(interval.start, interval.end, key)
     span = (interval.start, interval.end)
     for window in windows(runs, span, key, primary_key, bounds, lambda: page.room):
         versions = window.versions
@@ -317,13 +320,13 @@ def _read_merged(
             count = page.fitting(rows)
             if count < len(chosen):
                 part = _with_slots(rows, slots)
-                return _cut(page, part, slots, count, resume, primary_key)
+                return _cut(page, part, slots, count, rest, primary_key)
             page.add(rows, pa.array(slots))
         if window.slot >= interval.end:
             return None
-        resume = Stop(window.slot, window.key)
+        rest = Piece(window.slot, interval.end, window.key)
         if page.room <= 0:
-            return resume
+            return rest
     return None
 
 
@@ -331,7 +334,7 @@ def _with_slots(rows: pa.RecordBatch, slots: np.ndarray[Any, Any]) -> pa.RecordB
     return rows.append_column(SLOT, pa.array(slots))
 
 
-def pieces_of(cursors: Sequence[tuple[SlotSet, bytes | None]]) -> list[Piece]:
+def pieces_of(cursors: Cursors) -> list[Piece]:
     """Cursors of a direct scan as pieces: half-read slots first, then whole ones, ascending.
 
     A direct scan's order key is (slot, primary key): the slot takes the first two bytes. Slots
@@ -339,7 +342,8 @@ def pieces_of(cursors: Sequence[tuple[SlotSet, bytes | None]]) -> list[Piece]:
     """
     begun: list[Piece] = []
     whole: list[Piece] = []
-    for slots, position in cursors:
+    for cursor in cursors:
+        slots, position = cursor.slots, cursor.position
         if position is None:
             whole.extend(Piece(start, end) for start, end in slots)
             continue
@@ -351,12 +355,16 @@ def pieces_of(cursors: Sequence[tuple[SlotSet, bytes | None]]) -> list[Piece]:
     return sorted(begun, key=lambda piece: piece.start) + sorted(whole, key=lambda piece: piece.start)
 
 
-def cursors_of(pieces: Sequence[Piece]) -> list[tuple[SlotSet, bytes | None]]:
-    """The inverse of `pieces_of`: untouched slots in one cursor, one more for each half-read slot."""
-    untouched = SlotSet.of((piece.start, piece.end) for piece in pieces if piece.key is None)
-    begun: list[tuple[SlotSet, bytes | None]] = [
-        (SlotSet.span(piece.start, piece.end), piece.start.to_bytes(2, "big") + piece.key)
-        for piece in pieces
-        if piece.key is not None
-    ]
-    return [*begun, (untouched, None)] if untouched else begun
+def cursors_of(pieces: Iterable[Piece]) -> Cursors:
+    """The inverse of `pieces_of`: a cursor for each half-read slot, and one for all untouched ones."""
+    cursors: list[Cursor] = []
+    untouched: list[tuple[int, int]] = []
+    for piece in pieces:
+        start = piece.start
+        if piece.key is not None:
+            position = start.to_bytes(2, "big") + piece.key
+            cursors.append(Cursor(SlotSet.span(start, start + 1), position))
+            start += 1
+        if start < piece.end:
+            untouched.append((start, piece.end))
+    return (*cursors, Cursor(SlotSet.of(untouched))) if untouched else tuple(cursors)

@@ -7,15 +7,14 @@ to read follow from the scan's filter and the index's definition, which never ch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from elasticscan.base.errors import ElasticScanError, IndexChanged, IndexNotReady, InvalidOption
-from elasticscan.filters import Predicate
-from elasticscan.metadata import SORTED, Fragment, IndexInfo, TableInfo
-from elasticscan.optimizer import Choice, bind, choose, key_sets, may_match
+from elasticscan.filters import KeySets, Predicate, column_sets
+from elasticscan.metadata import SORTED, IndexInfo, TableInfo
+from elasticscan.optimizer import Choice, bind, choose
 from elasticscan.protocol import ContinuationKey, IndexOrder
 from elasticscan.reader import SortKey
-from elasticscan.storage import MayMatch
 from elasticscan.store.context import Context
 
 AUTO, NONE = "auto", "none"
@@ -31,14 +30,14 @@ class Access:
         predicate: what is still to be tested on each row, if anything.
         sort: for a scan whose rows leave in one order over all shards.
         index: the index's definition.
-        may_match: for a direct scan, what statistics rule out.
+        key_sets: for a direct scan, the values with which rows can meet the filter, by column.
     """
 
     order: IndexOrder | None
     predicate: Predicate | None
     sort: SortKey | None = None
     index: IndexInfo | None = None
-    may_match: MayMatch | None = None
+    key_sets: KeySets = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,8 @@ def access_of(
         IndexChanged: the index that it reads is not there any more.
     """
     if key.index is None:
-        return Access(None, predicate, may_match=_skipping(context, table, predicate))
+        condition = None if predicate is None else predicate.condition
+        return Access(None, predicate, key_sets=column_sets(condition, table.schema))
     index = context.table_state(table.id, key.snapshot).index(key.index)
     bound = bind(index, predicate.condition if predicate else None, table.schema)
     if bound is None:  # only another release can have chosen it
@@ -134,21 +134,3 @@ def access_of(
     order = IndexOrder(index.id, bound.ranges, key.descending)
     sort = SortKey((*index.columns, *table.primary_key), key.descending) if key.merged else None
     return Access(order, remainder, sort, index)
-
-
-def _skipping(context: Context, table: TableInfo, predicate: Predicate | None) -> MayMatch | None:
-    """What statistics rule out for a condition; None when they can rule out nothing."""
-    if predicate is None:
-        return None
-    sets = key_sets(predicate.condition, table.schema)
-    if not sets:
-        return None
-
-    def matches(fragment: Fragment, block: int | None) -> bool:
-        known = context.statistics(table.id).fragments.get(fragment.id)
-        if known is None:
-            return True
-        blocks = range(len(known.block_rows)) if block is None else (block,)
-        return any(may_match(known, number, sets) for number in blocks)
-
-    return matches

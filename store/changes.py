@@ -15,10 +15,10 @@ import pyarrow as pa
 from elasticscan.base.errors import ChangesExpired
 from elasticscan.catalog import Tx
 from elasticscan.filters import Predicate
-from elasticscan.metadata import TableInfo
+from elasticscan.metadata import Bounds, TableInfo
 from elasticscan.protocol import ChangeSpan, Cursor
 from elasticscan.reader import ScanPlan, ScanStats, drive
-from elasticscan.storage import CHANGE_TYPE, COMMIT_VERSION, Bounds, slot_counts
+from elasticscan.storage import CHANGE_TYPE, COMMIT_VERSION, slot_counts
 from elasticscan.store.context import Context, Find
 from elasticscan.store.scan import columns_of
 from elasticscan.store.shards import CatalogPlacements, LocalShards

@@ -31,17 +31,9 @@ from elasticscan.metadata import (
     Stretch,
     TableInfo,
     epochs_in,
-)
-from elasticscan.storage import (
-    BatchCache,
-    Disk,
-    FragmentReader,
-    Hashing,
-    OpenFragment,
-    RunReader,
-    View,
     intervals_of,
 )
+from elasticscan.storage import BatchCache, Disk, FragmentReader, Hashing, OpenFragment, RunReader, View
 from elasticscan.store.location import Location
 from elasticscan.store.roots import Claims, Mark, Marker, advance_mark, check_mark, check_marker, read_mark
 from elasticscan.store.sealing import StoreSealer

@@ -18,7 +18,8 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.catalog import Tx
-from elasticscan.storage import Bounds, Copied, Destination, Keep, PageSource, View, copy_slots, discard
+from elasticscan.metadata import Bounds
+from elasticscan.storage import Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import with_runs
 from elasticscan.topology import Event, MovePlan, Phase, SlotSet, Tablet, move_tablet

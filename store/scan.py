@@ -195,9 +195,10 @@ class Scan(Iterator[Page]):
             base=self._base.placement,
             slots=state.slots,
             order=access.order,
+            key_sets=access.key_sets,
         )
         placements = CatalogPlacements(self._context)
-        shards = LocalShards(self._context, access.may_match)
+        shards = LocalShards(self._context)
         if access.sort is not None:
             return drive_sorted(plan, access.sort, state.cursors, placements, shards, self.stats)
         return drive(plan, state.cursors, placements, shards, self.stats)

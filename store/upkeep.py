@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.catalog import Tx
-from elasticscan.metadata import Fragment, IndexInfo, TableInfo
+from elasticscan.metadata import Bounds, Fragment, IndexInfo, TableInfo
 from elasticscan.storage import (
-    Bounds,
     Copied,
     Destination,
     Keep,

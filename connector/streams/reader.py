@@ -78,8 +78,7 @@ from elasticscan.connector.streams.snapshot import (
     rows_left,
 )
 from elasticscan.filters import Predicate
-from elasticscan.metadata import TableInfo
-from elasticscan.storage import Bounds
+from elasticscan.metadata import Bounds, TableInfo
 from elasticscan.store import Store, rows_by_slot
 
 _FEWEST_COMMITS, _MOST_COMMITS = 64, 8_192  # looked up at a time

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from elasticscan.metadata import Bounds
 from elasticscan.storage.changes.histories import Histories, Opened, Places, versions_at
 from elasticscan.storage.lookup import Mask, find
-from elasticscan.storage.view import Bounds
 
 INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
 KINDS = pa.array([INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE])

@@ -15,11 +15,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.order_keys import encode_row, sort_codes
-from elasticscan.metadata import TableInfo
+from elasticscan.metadata import Bounds, SlotInterval, TableInfo
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.lookup import Mask, Rows, rows_at, stretches
 from elasticscan.storage.merge import Run
-from elasticscan.storage.view import Bounds, Interval
 
 LEAST_ROWS = 1024  # what a step takes of each fragment, if it has so many
 _ROW = "_row"
@@ -68,7 +67,7 @@ class Opened:
     """The fragments of an interval, opened when they are needed."""
 
     table: TableInfo
-    interval: Interval
+    interval: SlotInterval
     open: Callable[[int], FragmentReader]
 
     def run(self, owner: int) -> Run:

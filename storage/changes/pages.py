@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.limits import BATCH_ROWS
+from elasticscan.metadata import Bounds, SlotInterval
+from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
 from elasticscan.storage.changes.events import (
     DELETE,
     INSERT,
@@ -28,8 +30,7 @@ from elasticscan.storage.changes.events import (
     replacements_of,
 )
 from elasticscan.storage.changes.histories import Histories, Opened, Walk
-from elasticscan.storage.pages import Page, PageLimits, PageSource, Piece, read_page
-from elasticscan.storage.view import Bounds, Interval
+from elasticscan.storage.pages import Filling, PageSource, Piece, fill, pieces_of
 
 CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
 
@@ -40,214 +41,149 @@ __all__ = [
     "INSERT",
     "UPDATE_POSTIMAGE",
     "UPDATE_PREIMAGE",
-    "ChangeRange",
     "read_changes",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRange:
-    """Commits in `(after, upto]`, and what was before them.
-
-    Attributes:
-        after, upto: the range; `after` is not before the table's oldest snapshot.
-        floor: commits before it were overwritten as seen from `after`; 0 if none was.
-        overwrite: the range is one commit, which replaced the whole table: keys alive at `after`
-            that it does not write are deleted by it. No other range holds such a commit.
-    """
-
-    after: int
-    upto: int
-    floor: int
-    overwrite: bool
-
-
-def read_changes(
-    source: PageSource,
-    pieces: Sequence[Piece],
-    range: ChangeRange,  # noqa: A002
-    columns: Sequence[str],
-    limits: PageLimits,
-    feed: bool,
-) -> Page:
-    """Changes of the keys of the pieces, by slot, key and commit, until the page is full.
-
-    Args:
-        source: the table's fragments at the shard.
-        pieces: what is to be read, as for `read_page`.
-        range: which commits.
-        columns: of the table.
-        limits: where the page ends; never between two changes of one key, so those of a single key
-            may exceed them.
-        feed: whether to tell what each change was: an insert, the row before and after an update,
-            or a delete, with the row as it was. Without, only new rows: of inserts and updates.
+def read_changes(source: PageSource, request: PageRequest) -> PageRows:
+    """Changes that a request's span made to the slots of its cursors, by slot, key and commit.
 
     Returns:
-        A page of `columns`, with `feed` the kind of change, and the number of the commit. Where one
-        fragment has nothing but new rows, and no feed is asked for, it is slices of its
-        batches. A page without rows is the last one.
+        A page of the request's columns, with a feed the kind of change, and the number of the commit. Where
+        one fragment has nothing but new rows, and no feed is asked for, it is slices of its batches. A page
+        without rows is the last one.
 
     Raises:
         FragmentDamaged: a fragment cannot be read.
     """
-    return _Reading(source, range, columns, limits, feed).page(pieces)
+    assert request.changes is not None, "a request for changes says of which commits"
+    return _Reading(source, request, request.changes).page(pieces_of(request.cursors))
 
 
 class _Reading:
     """One page while it is read."""
 
-    def __init__(
-        self,
-        source: PageSource,
-        changes: ChangeRange,
-        columns: Sequence[str],
-        limits: PageLimits,
-        feed: bool,
-    ) -> None:
-        self.source, self.range, self.limits, self.feed = source, changes, limits, feed
-        self.columns = tuple(columns)
-        self.needed = tuple(dict.fromkeys((*columns, *source.table.primary_key)))
-        fields = [source.table.schema.field(name) for name in columns]
-        if feed:
+    def __init__(self, source: PageSource, request: PageRequest, span: ChangeSpan) -> None:
+        self.source, self.span, self.columns = source, span, request.columns
+        self.needed = tuple(dict.fromkeys((*request.columns, *source.table.primary_key)))
+        fields = [source.table.schema.field(name) for name in request.columns]
+        self.stored = pa.schema(fields)
+        if span.feed:
             fields.append(pa.field(CHANGE_TYPE, pa.string(), nullable=False))
-        self.schema = pa.schema([*fields, pa.field(COMMIT_VERSION, pa.int64(), nullable=False)])
-        self.within = Bounds(changes.after + 1, changes.upto)
-        self.before = Bounds(changes.floor, changes.after)
-        self.scanned = self.skipped = self.rows = self.bytes = 0
-        self.batches: list[pa.RecordBatch] = []
-        self.slots: list[pa.Array] = []
+        schema = pa.schema([*fields, pa.field(COMMIT_VERSION, pa.int64(), nullable=False)])
+        self.filling = Filling(schema, request.page_rows, request.page_bytes)
+        self.within = Bounds(span.after + 1, span.upto)
+        self.before = Bounds(span.floor, span.after)
 
-    @property
-    def room(self) -> int:
-        return 0 if self.bytes >= self.limits.bytes else self.limits.rows - self.rows
-
-    @property
-    def space(self) -> int:
-        return self.limits.bytes - self.bytes
-
-    def page(self, pieces: Sequence[Piece]) -> Page:
-        bounds = Bounds(self.range.floor, self.range.upto) if self.feed else self.within
+    def page(self, pieces: Sequence[Piece]) -> PageRows:
+        bounds = Bounds(self.span.floor, self.span.upto) if self.span.feed else self.within
         for number, piece in enumerate(pieces):
             for interval in self.source.view.between(piece.start, piece.end, bounds):
-                left = self._read(interval, piece.key if interval.start == piece.start else None)
-                if left:
-                    return self._finish([*_joined(left, interval.end, piece.end), *pieces[number + 1 :]])
-        return self._finish(())
+                rest = self._read(interval, piece.key if interval.start == piece.start else None)
+                if rest is not None:
+                    return self.filling.finish([replace(rest, end=piece.end), *pieces[number + 1 :]])
+        return self.filling.finish(())
 
-    def _finish(self, left: Sequence[Piece]) -> Page:
-        if not self.batches:
-            empty = [pa.array([], field.type) for field in self.schema]
-            rows, slots = pa.RecordBatch.from_arrays(empty, schema=self.schema), pa.array([], pa.uint16())
-        elif len(self.batches) == 1:
-            rows, slots = self.batches[0], self.slots[0]
-        else:
-            rows, slots = pa.concat_batches(self.batches), pa.concat_arrays(self.slots)
-        return Page(rows, slots, tuple(left), self.skipped, self.scanned)
-
-    def _add(self, batch: pa.RecordBatch, slots: pa.Array) -> None:
-        if batch.num_rows:
-            self.batches.append(batch)
-            self.slots.append(slots)
-            self.rows += batch.num_rows
-            self.bytes += batch.nbytes
-
-    def _read(self, interval: Interval, key: bytes | None) -> list[Piece]:
-        """Add what fits of an interval; what is left of it."""
+    def _read(self, interval: SlotInterval, key: bytes | None) -> Piece | None:
+        """Add what fits of an interval; what is left of it, if the page is full."""
         fragments = interval.fragments
         changed = [n for n, fragment in enumerate(fragments) if self.within.touch(fragment)]
-        replaced = self.feed and self.range.overwrite
+        replaced = self.span.feed and self.span.overwrite
         if not changed and not replaced:
-            return []
-        if self.room <= 0:
-            return _rest(interval.start, key, interval.end)
-        if not self.feed and len(changed) == 1 and self._all_new(interval):
+            return None
+        if self.filling.room <= 0:
+            return Piece(interval.start, interval.end, key)
+        if not self.span.feed and len(changed) == 1 and self._all_new(interval):
             return self._slices(interval, key)
-        bounds = Bounds(self.range.floor, self.range.upto) if replaced else self.within
+        bounds = Bounds(self.span.floor, self.span.upto) if replaced else self.within
         opened = Opened(self.source.table, interval, lambda n: self.source.open(fragments[n], self.needed))
         return self._walk(opened, [*range(len(fragments))] if replaced else changed, key, bounds)
 
     # ------------------------------------------------------------------ fragments of nothing but new rows
 
-    def _all_new(self, interval: Interval) -> bool:
+    def _all_new(self, interval: SlotInterval) -> bool:
         (fragment,) = interval.fragments
         one_commit = fragment.min_commit == fragment.max_commit
         return one_commit and fragment.unique and not fragment.tombstones
 
-    def _slices(self, interval: Interval, key: bytes | None) -> list[Piece]:
-        if 2 * self.rows >= self.limits.rows or 2 * self.bytes >= self.limits.bytes:
-            return _rest(interval.start, key, interval.end)  # rather than copy rows together
-        pieces = _rest(interval.start, key, interval.end)
-        read = partial(read_page, self.source, pieces, self.within, self.columns)
-        found = read(PageLimits(self.room, self.space))
-        rows = self._with_commit(found, interval)
-        if rows.nbytes > self.space:  # with the commits, which are not in the file
-            count = bisect_right(range(1, rows.num_rows + 1), self.space, key=partial(_size, rows))
-            if not count and self.rows:
-                return pieces
-            found = read(PageLimits(max(count, 1), self.space))
-            rows = self._with_commit(found, interval)
-        self.scanned += found.scanned
-        self.skipped += found.skipped
-        self._add(rows, found.slots)
-        return list(found.left)
+    def _slices(self, interval: SlotInterval, key: bytes | None) -> Piece | None:
+        page, piece = self.filling, Piece(interval.start, interval.end, key)
+        if page.worth_returning:
+            return piece  # rather than copy rows together
+        part, left = self._new_rows(piece, page.room)
+        rows = self._with_commit(part.rows, interval)
+        if rows.nbytes > page.space:  # with the commits, which are not in the file
+            count = bisect_right(range(1, rows.num_rows + 1), page.space, key=partial(_size, rows))
+            if not count and page.rows:
+                return piece
+            part, left = self._new_rows(piece, max(count, 1))
+            rows = self._with_commit(part.rows, interval)
+        page.scanned += part.scanned
+        page.add(rows, part.slots)
+        return left[0] if left else None
 
-    def _with_commit(self, found: Page, interval: Interval) -> pa.RecordBatch:
-        commits = np.full(len(found.slots), interval.fragments[0].min_commit, dtype=np.int64)
-        return pa.RecordBatch.from_arrays([*found.rows.columns, pa.array(commits)], schema=self.schema)
+    def _new_rows(self, piece: Piece, page_rows: int) -> tuple[PageRows, list[Piece]]:
+        part = Filling(self.stored, page_rows, self.filling.space)
+        left = fill(self.source, part, [piece], self.within)
+        return part.finish(left), left
+
+    def _with_commit(self, rows: pa.RecordBatch, interval: SlotInterval) -> pa.RecordBatch:
+        commits = np.full(rows.num_rows, interval.fragments[0].min_commit, dtype=np.int64)
+        return pa.RecordBatch.from_arrays([*rows.columns, pa.array(commits)], schema=self.filling.schema)
 
     # ------------------------------------------------------------------ all other fragments
 
-    def _walk(self, opened: Opened, owners: Sequence[int], key: bytes | None, bounds: Bounds) -> list[Piece]:
-        interval = opened.interval
+    def _walk(self, opened: Opened, owners: Sequence[int], key: bytes | None, bounds: Bounds) -> Piece | None:
+        interval, page = opened.interval, self.filling
         size = sum(fragment.bytes for fragment in interval.fragments)
         row_bytes = max(1, size // max(1, sum(fragment.rows for fragment in interval.fragments)))
-        walk, at = Walk(opened, owners, key, bounds), (interval.start, key)
-        scanned = self.scanned
+        walk, rest = Walk(opened, owners, key, bounds), Piece(interval.start, interval.end, key)
+        scanned = page.scanned
         while not walk.finished:
-            if self.room <= 0:
-                return _rest(*at, interval.end)
-            found = walk.step(min(self.room, self.space // row_bytes + 16, BATCH_ROWS))
-            self.scanned = scanned + walk.scanned
-            if not len(found):
+            if page.room <= 0:
+                return rest
+            histories = walk.step(min(page.room, page.space // row_bytes + 16, BATCH_ROWS))
+            page.scanned = scanned + walk.scanned
+            if not len(histories):
                 continue
-            stop = self._fill(opened, found, self._events(opened, found), at)
-            if stop is not None:
-                return _rest(*stop, interval.end)
-            at = (int(found.slots[-1]), found.key_at(len(found) - 1))
-        return []
+            left = self._fill(opened, histories, self._events(opened, histories), rest)
+            if left is not None:
+                return left
+            last = len(histories) - 1
+            rest = Piece(int(histories.slots[last]), interval.end, histories.key_at(last))
+        return None
 
     def _events(self, opened: Opened, found: Histories) -> Events:
-        if not self.feed:
+        if not self.span.feed:
             return new_rows(found)
-        if self.range.overwrite:
-            return replacements_of(found, self.range.upto)
+        if self.span.overwrite:
+            return replacements_of(found, self.span.upto)
         return changes_of(opened, found, self.before)
 
-    def _fill(
-        self, opened: Opened, found: Histories, events: Events, at: tuple[int, bytes | None]
-    ) -> tuple[int, bytes | None] | None:
-        """Add the keys that fit; where to go on if not all do. `at`: where these histories begin."""
+    def _fill(self, opened: Opened, histories: Histories, events: Events, rest: Piece) -> Piece | None:
+        """Add the keys that fit; what is left of `rest`, which begins with them, if not all do."""
         if not len(events.places):
             return None
-        keys = np.cumsum(found.first)[events.versions]
+        page = self.filling
+        keys = np.cumsum(histories.first)[events.versions]
         ends = np.append(np.flatnonzero(np.diff(keys)) + 1, len(keys))
-        least = 0 if self.rows else 1
-        fitting = max(int(np.searchsorted(ends, self.room, "right")), least)
+        least = 0 if page.rows else 1
+        fitting = max(int(np.searchsorted(ends, page.room, "right")), least)
         if fitting:
             rows = self._fetch(opened, events, int(ends[fitting - 1]))
-            if rows.nbytes > self.space:
+            if rows.nbytes > page.space:
                 candidates = ends[:fitting].tolist()
-                fitting = max(bisect_right(candidates, self.space, key=partial(_size, rows)), least)
+                fitting = max(bisect_right(candidates, page.space, key=partial(_size, rows)), least)
         count = int(ends[fitting - 1]) if fitting else 0
         if count:
-            self._add(rows.slice(0, count), pa.array(found.slots[events.versions[:count]]))
+            page.add(rows.slice(0, count), pa.array(histories.slots[events.versions[:count]]))
         if fitting == len(ends):
             return None
         if count:
             last = int(events.versions[count - 1])
-            at = (int(found.slots[last]), found.key_at(last))
-        slot = int(found.slots[events.versions[count]])
-        return at if slot == at[0] else (slot, None)
+            rest = Piece(int(histories.slots[last]), rest.end, histories.key_at(last))
+        slot = int(histories.slots[events.versions[count]])
+        return rest if slot == rest.start else Piece(slot, rest.end)
 
     def _fetch(self, opened: Opened, events: Events, count: int) -> pa.RecordBatch:
         """The first `count` events as rows."""
@@ -255,27 +191,9 @@ class _Reading:
         if events.kinds is not None:
             columns.append(KINDS.take(pa.array(events.kinds[:count])))
         columns.append(pa.array(events.commits[:count]))
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self.filling.schema)
 
 
 def _size(rows: pa.RecordBatch, count: int) -> int:
     size: int = rows.slice(0, count).nbytes
     return size
-
-
-def _rest(slot: int, key: bytes | None, end: int) -> list[Piece]:
-    """What is to be read from a position on."""
-    if key is None:
-        return [Piece(slot, end)]
-    half = Piece(slot, slot + 1, key)
-    return [half, Piece(slot + 1, end)] if slot + 1 < end else [half]
-
-
-def _joined(left: Sequence[Piece], at: int, end: int) -> list[Piece]:
-    """What is left of an interval that ends `at`, and all from there to `end`."""
-    if at == end:
-        return list(left)
-    *others, last = left
-    if last.key is None:
-        return [*others, replace(last, end=end)]
-    return [*left, Piece(at, end)]

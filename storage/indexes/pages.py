@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,16 +20,14 @@ from numpy.typing import NDArray
 
 from elasticscan.base.errors import FragmentDamaged
 from elasticscan.base.value_keys import sort_codes
-from elasticscan.metadata import Fragment, IndexInfo, TableInfo
+from elasticscan.metadata import Fragment, IndexInfo
+from elasticscan.protocol import Cursors, IndexOrder, PageRequest, PageRows, merge
 from elasticscan.storage.fragment import SLOT, FragmentReader
 from elasticscan.storage.indexes.run import ROW, RunReader, key_columns, run_columns
 from elasticscan.storage.indexes.walk import Walk
 from elasticscan.storage.lookup import Candidates, newest, rows_at, stretches
-from elasticscan.storage.pages import OpenFragment, PageLimits
-from elasticscan.storage.view import Bounds, View
+from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
-
-Cursors = Sequence[tuple[SlotSet, bytes | None]]
 
 LEAST_ENTRIES = 65_536  # a page of few rows may examine so many entries all the same
 _EMPTY_PAGE_FACTOR = 16  # a page that has no row yet goes on so many times longer
@@ -39,68 +37,30 @@ _LARGEST_ROUND = 1 << 18
 _RANGE_EFFORT = 64  # looking for a range counts as much as so many entries
 
 
-@dataclass(frozen=True, slots=True)
-class IndexSource:
-    """What a page of an index is read from.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexSource(PageSource):
+    """A table as a shard serves it, and an index of it.
 
     Attributes:
-        table, index: what is read.
-        view: the table's fragments at the shard.
+        index: the index's definition.
         runs: the runs of this index that belong to a fragment.
-        open: opens a fragment.
     """
 
-    table: TableInfo
     index: IndexInfo
-    view: View
     runs: Callable[[Fragment], Sequence[RunReader]]
-    open: OpenFragment
 
 
-@dataclass(frozen=True, slots=True)
-class IndexPage:
-    """Rows in the order of the index.
+def read_index_page(source: IndexSource, request: PageRequest) -> PageRows:
+    """The next rows of a request, in the order of their order keys, until the page is full.
 
-    Attributes:
-        rows, slots: the wanted columns, and the slot of each row.
-        left: cursors of what is still to be read; empty when the shard has no more.
-        scanned: how many entries were examined.
-    """
-
-    rows: pa.RecordBatch
-    slots: pa.Array
-    left: tuple[tuple[SlotSet, bytes | None], ...]
-    scanned: int
-
-
-def read_index_page(
-    source: IndexSource,
-    cursors: Cursors,
-    ranges: Sequence[tuple[bytes, bytes]],
-    descending: bool,
-    bounds: Bounds,
-    columns: Sequence[str],
-    limits: PageLimits,
-) -> IndexPage:
-    """The next rows, in the order of their order keys, until the page is full or there are no more.
-
-    Args:
-        source: the index at a shard.
-        cursors: slots, disjoint, and the position beyond which each is to be read.
-        ranges: of index keys, half-open, ascending and disjoint; only these are read.
-        descending: the exact mirror; positions are then turned order keys.
-        bounds: which commits count.
-        columns: the table's columns wanted.
-        limits: when the page ends; it may end between two rows of one index key.
-
-    Returns:
-        A page. One without rows may leave cursors, which are always further on.
+    A page may end between two rows of one index key; when the order is descending, positions are turned
+    order keys. One without rows may leave cursors, which are always further on. `scanned` counts entries.
 
     Raises:
         FragmentDamaged: a fragment or a run cannot be read.
     """
-    cursors = [(slots, position) for slots, position in cursors if slots]
-    return _Reading(source, cursors, ranges, descending, bounds, columns, limits).page()
+    assert request.order is not None, "a request for a page of an index says which entries"
+    return _Reading(source, request, request.order).page()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +101,12 @@ _NO_ENTRIES = _Entries(
 class _Reading:
     """One page while it is read."""
 
-    def __init__(
-        self,
-        source: IndexSource,
-        cursors: Cursors,
-        ranges: Sequence[tuple[bytes, bytes]],
-        descending: bool,
-        bounds: Bounds,
-        columns: Sequence[str],
-        limits: PageLimits,
-    ) -> None:
-        table = source.table
-        self.source, self.cursors, self.descending = source, cursors, descending
-        self.bounds, self.limits = bounds, limits
+    def __init__(self, source: IndexSource, request: PageRequest, order: IndexOrder) -> None:
+        table, columns = source.table, request.columns
+        self.source, self.descending = source, order.descending
+        self.cursors = [cursor for cursor in request.cursors if cursor.slots]
+        self.bounds = bounds = source.bounds(request.snapshot)
+        self.page_rows, self.page_bytes = request.page_rows, request.page_bytes
         self.schema = pa.schema([table.schema.field(name) for name in columns])
         covered = run_columns(table, source.index)
         self.covered = tuple(dict.fromkeys(name for name in columns if name in covered))
@@ -164,10 +117,10 @@ class _Reading:
         arrays = [pa.array([], field.type) for field in self.schema]
         self.rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         self.entries = _NO_ENTRIES  # those of the rows
-        wanted = SlotSet.of(slot_range for slots, _ in cursors for slot_range in slots)
+        wanted = SlotSet.of(slot_range for cursor in self.cursors for slot_range in cursor.slots)
         self.end = wanted.ranges[-1][1] if wanted else 0
         self.speakers = self._count_speakers()
-        self.walks = self._begin(ranges, wanted) if wanted else []
+        self.walks = self._begin(order.ranges, wanted) if wanted else []
 
     def _count_speakers(self) -> NDArray[np.intp]:
         """How many fragments speak for each slot; the last one stands for all slots beyond."""
@@ -178,11 +131,11 @@ class _Reading:
         return speakers
 
     def _begin(self, ranges: Sequence[tuple[bytes, bytes]], wanted: SlotSet) -> list[Walk]:
-        positions = list(dict.fromkeys(position for _, position in self.cursors))
+        positions = list(dict.fromkeys(cursor.position for cursor in self.cursors))
         pieces = np.zeros(self.end + 1, dtype=np.intp)
-        for slots, position in self.cursors:
-            for start, end in slots:
-                pieces[start:end] = 1 + positions.index(position)
+        for cursor in self.cursors:
+            for start, end in cursor.slots:
+                pieces[start:end] = 1 + positions.index(cursor.position)
         return [
             Walk(fragment, run, ranges, self.descending, positions, pieces)
             for fragment in self.fragments
@@ -190,8 +143,8 @@ class _Reading:
             for run in self.source.runs(fragment)
         ]
 
-    def page(self) -> IndexPage:
-        most = max(4 * self.limits.rows, LEAST_ENTRIES)
+    def page(self) -> PageRows:
+        most = max(4 * self.page_rows, LEAST_ENTRIES)
         target, effort = self._first_target(), self._effort
         while walks := [number for number, walk in enumerate(self.walks) if not walk.finished]:
             share = target // len(walks) + _LEAST_SHARE
@@ -210,8 +163,8 @@ class _Reading:
             target = self._next_target(target)
         return self._finish(())
 
-    def _finish(self, left: Sequence[tuple[SlotSet, bytes | None]]) -> IndexPage:
-        return IndexPage(self.rows, pa.array(self.entries.slots), tuple(left), self.scanned)
+    def _finish(self, left: Cursors) -> PageRows:
+        return PageRows(self.rows, pa.array(self.entries.slots), left, self.scanned)
 
     @property
     def _effort(self) -> int:
@@ -221,25 +174,21 @@ class _Reading:
         run = self.walks[next(iter(walks))].run
         return run.damaged("its entries, or those of another run of the index, are not in order")
 
-    def _left(self, position: bytes) -> list[tuple[SlotSet, bytes | None]]:
+    def _left(self, position: bytes) -> Cursors:
         """The cursors, moved on to a position; those that are further on stay."""
-        if all(before is not None and position <= before for _, before in self.cursors):
+        if all(at.position is not None and position <= at.position for at in self.cursors):
             raise self._disordered(range(len(self.walks)))  # the scan would never end
-        moved: dict[bytes, SlotSet] = {}
-        for slots, before in self.cursors:
-            at = position if before is None else max(before, position)
-            moved[at] = moved.get(at, SlotSet()) | slots
-        return [(moved[at], at) for at in sorted(moved)]
+        return merge(replace(at, position=max(at.position or b"", position)) for at in self.cursors)
 
     @property
     def _is_full(self) -> bool:
-        return bool(self.rows.num_rows >= self.limits.rows or self.rows.nbytes >= self.limits.bytes)
+        return bool(self.rows.num_rows >= self.page_rows or self.rows.nbytes >= self.page_bytes)
 
     def _first_target(self) -> int:
         """How many entries to begin with: not too many, for their rows may be large."""
         size = sum(fragment.bytes for fragment in self.fragments)
         per_row = size // max(1, sum(fragment.rows for fragment in self.fragments))
-        return min(self.limits.rows, _FIRST_ROUND, self.limits.bytes // max(1, per_row) + 16)
+        return min(self.page_rows, _FIRST_ROUND, self.page_bytes // max(1, per_row) + 16)
 
     def _next_target(self, last: int) -> int:
         """How many more entries fill the page, going by those so far; growing step by step."""
@@ -248,7 +197,7 @@ class _Reading:
         size: int = max(1, self.rows.nbytes)
         if not rows:
             return most
-        room = min(self.limits.rows - rows, (self.limits.bytes - size) * rows // size)
+        room = min(self.page_rows - rows, (self.page_bytes - size) * rows // size)
         return max(16, min(most, room * self.scanned // rows))
 
     # ------------------------------------------------------------------------------- one round
@@ -259,7 +208,7 @@ class _Reading:
         if not counting:
             return None
         entries = self._merged(counting)
-        rows = self._fetch(entries.at(slice(0, self.limits.rows - self.rows.num_rows)))
+        rows = self._fetch(entries.at(slice(0, self.page_rows - self.rows.num_rows)))
         if self.rows.num_rows:
             rows = pa.concat_batches([self.rows, rows])
             entries = _Entries.together([self.entries, entries])
@@ -358,11 +307,11 @@ class _Reading:
 
     def _fitting(self, rows: pa.RecordBatch) -> int:
         """How many of the rows the page may hold; at least one."""
-        count: int = min(rows.num_rows, self.limits.rows)
-        if rows.slice(0, count).nbytes <= self.limits.bytes:
+        count: int = min(rows.num_rows, self.page_rows)
+        if rows.slice(0, count).nbytes <= self.page_bytes:
             return count
         sizes = range(1, count + 1)
-        return max(1, bisect_right(sizes, self.limits.bytes, key=lambda n: rows.slice(0, n).nbytes))
+        return max(1, bisect_right(sizes, self.page_bytes, key=lambda n: rows.slice(0, n).nbytes))
 
 
 def _grouped(

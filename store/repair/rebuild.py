@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -30,14 +30,12 @@ from elasticscan.base.errors import (
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
 from elasticscan.metadata import FRAGMENT, Fragment, TableInfo
+from elasticscan.protocol import Cursor, PageRequest
 from elasticscan.storage import (
     BatchCache,
-    Bounds,
     Disk,
     FragmentReader,
-    PageLimits,
     PageSource,
-    Piece,
     View,
     described_schema,
     find_seal,
@@ -52,6 +50,7 @@ from elasticscan.store.location import Location
 from elasticscan.store.repair.catalog import KnownStore, ask_catalog
 from elasticscan.store.repair.plan import FoundFile, PlannedPiece, StorePlan, TablePlan, plan_repair
 from elasticscan.store.store import Store
+from elasticscan.topology import SlotSet
 
 MOST_READERS = 256
 
@@ -146,13 +145,20 @@ class TableRows:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         fragments = [_fragment(number, piece) for number, piece in enumerate(self._plan.pieces)]
         fragments = [fragment for fragment in fragments if self._is_readable(fragment)]
-        source = PageSource(self.info, View(fragments), lru_cache(maxsize=MOST_READERS)(self._open))
-        bounds = Bounds(self._plan.floor, max((f.max_commit for f in fragments), default=0))
-        pieces: Sequence[Piece] = [Piece(0, self._slots)]
-        limits = PageLimits(DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
-        while pieces:
-            page = read_page(source, pieces, bounds, self.info.schema.names, limits)
-            pieces = page.left
+        open_fragment = lru_cache(maxsize=MOST_READERS)(self._open)
+        source = PageSource(self.info, View(fragments), open_fragment, self._plan.floor)
+        request = PageRequest(
+            self.info.id,
+            shard=0,
+            cursors=(Cursor(SlotSet.span(0, self._slots)),),
+            snapshot=max((f.max_commit for f in fragments), default=0),
+            columns=tuple(self.info.schema.names),
+            page_rows=DEFAULT_PAGE_ROWS,
+            page_bytes=DEFAULT_PAGE_BYTES,
+        )
+        while request.cursors:
+            page = read_page(source, request)
+            request = replace(request, cursors=page.after)
             if page.rows.num_rows:
                 yield page.rows
 

@@ -22,28 +22,26 @@ from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.filters import value_sets
 from elasticscan.filters.expression import Not
 from elasticscan.filters.key_sets import NOTHING, NULLS
-from elasticscan.metadata import TableInfo
+from elasticscan.metadata import Bounds, TableInfo
 from elasticscan.optimizer import binding as access
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, keys
 from elasticscan.reader import Accepted, ShardRead, cursor, sorted_scan
 from elasticscan.reader import scan as driver
 from elasticscan.storage import (
-    Bounds,
     Copied,
     Destination,
     Keep,
     PageSource,
-    Piece,
     copy_slots,
     copying,
     fragment,
     lookup,
     pages,
-    pieces_of,
 )
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import walk as index_walk
-from elasticscan.store import context, indexing, mover, owners, shards, upkeep, writer
+from elasticscan.storage.pages import Piece, pieces_of
+from elasticscan.store import context, indexing, mover, owners, upkeep, writer
 from elasticscan.store.context import Context
 from elasticscan.store.mover import Mover
 from elasticscan.topology import Event, Phase, Placement, SlotSet, move_tablet
@@ -398,7 +396,7 @@ def expired_snapshot_is_read(patch: Patch) -> None:
 
 @fault("soup", "a scan reads at its snapshot")
 def scan_reads_the_newest_rows(patch: Patch) -> None:
-    patch.setattr(shards, "Bounds", lambda floor, snapshot: Bounds(floor, 1 << 40))
+    patch.setattr(PageSource, "bounds", lambda self, snapshot: Bounds(self.floor, 1 << 40))
 
 
 @fault("soup", "an overwrite hides all rows before it", seed=13)
@@ -439,7 +437,7 @@ def page_begins_at_its_position(patch: Patch) -> None:
     def inclusive(cursors: Any) -> list[Piece]:
         return [p if p.key is None else replace(p, key=just_before(p.key)) for p in pieces_of(cursors)]
 
-    patch.setattr(shards, "pieces_of", inclusive)
+    patch.setattr(pages, "pieces_of", inclusive)
 
 
 @fault("soup", "garbage is only what nothing refers to")

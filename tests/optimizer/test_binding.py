@@ -18,6 +18,7 @@ from elasticscan.filters.expression import Expression
 from elasticscan.filters.key_sets import EVERYTHING, NULLS
 from elasticscan.filters.parser import parse_condition
 from elasticscan.filters.predicate import Predicate
+from elasticscan.filters.value_sets import column_sets
 from elasticscan.metadata import (
     HASH,
     SORTED,
@@ -30,7 +31,7 @@ from elasticscan.metadata import (
 from elasticscan.optimizer import choice
 from elasticscan.optimizer.binding import MAX_RANGES, IndexCondition, bind, covered
 from elasticscan.optimizer.choice import Choice, choose
-from elasticscan.optimizer.estimates import key_sets, may_match, rows_to_read
+from elasticscan.optimizer.estimates import rows_to_read
 
 SCHEMA = pa.schema(
     [
@@ -307,31 +308,31 @@ def test_where_versions_may_meet_all_are_read_as_soon_as_one_may_match() -> None
     apart = [Stretch((one,), (1.0,), by_block=True), Stretch((other,), (1.0,), by_block=True)]
     meeting = [Stretch((one, other), (1.0, 0.5), by_block=False), Stretch((other,), (0.5,), by_block=True)]
     several_versions = [Stretch((one,), (1.0,), by_block=False)]
-    limits = key_sets(condition("a = 5"), SCHEMA)
+    limits = column_sets(condition("a = 5"), SCHEMA)
     assert rows_to_read(apart, limits) == 10
     assert rows_to_read(meeting, limits) == 20 + 10
     assert rows_to_read(several_versions, limits) == 20
-    nothing = key_sets(condition("a = 100"), SCHEMA)
+    nothing = column_sets(condition("a = 100"), SCHEMA)
     assert [rows_to_read(each, nothing) for each in (apart, meeting, several_versions)] == [0, 0, 0]
 
 
 def test_blocks_that_cannot_match_are_known_from_their_bounds(statistics: list[FragmentStatistics]) -> None:
-    assert rows_to_read(alone(statistics), key_sets(condition("id < 1000"), SCHEMA)) == 1_000
-    assert rows_to_read(alone(statistics), key_sets(condition("id = 1000 OR id = 7999"), SCHEMA)) == 1_000
-    assert rows_to_read(alone(statistics), key_sets(condition("a = 1 AND FALSE"), SCHEMA)) == 0
-    assert rows_to_read(alone(statistics), key_sets(condition("x = 1"), SCHEMA)) == ROWS
-    assert rows_to_read(alone(statistics), key_sets(None, SCHEMA)) == ROWS
+    assert rows_to_read(alone(statistics), column_sets(condition("id < 1000"), SCHEMA)) == 1_000
+    assert rows_to_read(alone(statistics), column_sets(condition("id = 1000 OR id = 7999"), SCHEMA)) == 1_000
+    assert rows_to_read(alone(statistics), column_sets(condition("a = 1 AND FALSE"), SCHEMA)) == 0
+    assert rows_to_read(alone(statistics), column_sets(condition("x = 1"), SCHEMA)) == ROWS
+    assert rows_to_read(alone(statistics), column_sets(None, SCHEMA)) == ROWS
 
 
 def test_nulls_make_a_block_match_only_if_it_has_some() -> None:
     blocks = (Block(key(1), key(3), 0), Block(key(1), key(3), 1))
     found = FragmentStatistics((3, 3), {"a": blocks})
-    assert [may_match(found, block, {"a": NULLS}) for block in (0, 1)] == [False, True]
-    assert [may_match(found, block, {"a": EVERYTHING}) for block in (0, 1)] == [True, True]
+    assert [found.may_match(block, {"a": NULLS}) for block in (0, 1)] == [False, True]
+    assert [found.may_match(block, {"a": EVERYTHING}) for block in (0, 1)] == [True, True]
     absent = FragmentStatistics((3,), {"a": (Block(b"", b"", 3),)})
-    assert may_match(absent, 0, {"a": NULLS})
-    assert not may_match(absent, 0, key_sets(condition("a > 1"), SCHEMA))
-    assert may_match(absent, 0, {"other": NULLS})
+    assert absent.may_match(0, {"a": NULLS})
+    assert not absent.may_match(0, column_sets(condition("a > 1"), SCHEMA))
+    assert absent.may_match(0, {"other": NULLS})
 
 
 # ------------------------------------------------------------------------------------- choosing

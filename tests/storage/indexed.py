@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.value_keys import END, encode_value, encode_values, index_hash, successor, turned
-from elasticscan.metadata import HASH, SORTED, Fragment, IndexInfo, StagedFragment, TableInfo
+from elasticscan.metadata import HASH, SORTED, Bounds, Fragment, IndexInfo, StagedFragment, TableInfo
+from elasticscan.protocol import Cursor, Cursors
 from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.disk import Disk, MemoryDisk
 from elasticscan.storage.fragment import (
@@ -33,7 +34,7 @@ from elasticscan.storage.fragment import (
 from elasticscan.storage.indexes.pages import IndexSource
 from elasticscan.storage.indexes.run import RunReader, build_runs
 from elasticscan.storage.pages import PageSource
-from elasticscan.storage.view import Bounds, View
+from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
 from tests.storage.versions import ORIGIN
 
@@ -247,7 +248,7 @@ class Indexed:
             staged = build_runs(self.disk, self.table, self.index, fragment, ORIGIN)
             return [RunReader(self.disk, self.table, self.index, run) for run in staged]
 
-        return IndexSource(self.table, self.index, View(self.fragments), runs, self._opener())
+        return IndexSource(self.table, View(self.fragments), self._opener(), index=self.index, runs=runs)
 
     def _opener(self) -> Callable[[Fragment, tuple[str, ...]], FragmentReader]:
         return cache(
@@ -320,19 +321,19 @@ class Indexed:
             edges |= {key, successor(key)}
         return [piece for piece in pairwise(sorted(edges)) if rng.random() < 0.6]
 
-    def cursors(self, descending: bool) -> list[tuple[SlotSet, bytes | None]]:
+    def cursors(self, descending: bool) -> Cursors:
         """Some of the slots in pieces, each with a position of its own."""
         rng, left = self.rng, list(range(self.slot_count))
         rng.shuffle(left)
-        cursors: list[tuple[SlotSet, bytes | None]] = []
+        cursors: list[Cursor] = []
         while left:
             size = rng.randint(1, len(left))
             slots, left = SlotSet.of((at, at + 1) for at in left[:size]), left[size:]
             key = self.order_key(self.some_row())
             position = None if rng.random() < 0.4 else turned(key) if descending else key
             if rng.random() < 0.9:
-                cursors.append((slots, position))
-        return cursors
+                cursors.append(Cursor(slots, position))
+        return tuple(cursors)
 
 
 def ordered(value: Any) -> tuple[Any, ...]:

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import InvalidKey
-from elasticscan.metadata import Fragment
+from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.copying import Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import count_rows
 from elasticscan.storage.disk import MemoryDisk
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
-from elasticscan.storage.pages import PageLimits, PageSource, Piece, read_page
+from elasticscan.storage.pages import PageSource, read_page
 from elasticscan.storage.sealed_file import find_seal, verify_file
-from elasticscan.storage.view import Bounds, View
+from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
 from tests.storage.versions import (
     KEY_KINDS,
@@ -29,12 +29,13 @@ from tests.storage.versions import (
     Shelf,
     Version,
     keys_of,
+    request_of,
     table_of,
     visible,
 )
 
 SEEDS = st.integers(0, 1 << 32)
-EVERYTHING = PageLimits(1 << 20, 1 << 30)
+PLENTY = (1 << 20, 1 << 30)
 
 
 @pytest.fixture(autouse=True)
@@ -104,13 +105,12 @@ def as_fragment(copied: Copied, number: int) -> Fragment:
 
 def visible_through(shelf: Shelf, fragments: list[Fragment], floor: int, snapshot: int) -> dict[Key, str]:
     names = [*shelf.table.primary_key, "v"]
-    source = PageSource(shelf.table, View(fragments), shelf.source().open)
-    bounds = Bounds(floor, snapshot)
-    page = read_page(source, [Piece(0, shelf.slot_count)], bounds, names, EVERYTHING)
-    assert page.left == () or page.rows.num_rows
-    rows = list(zip(keys_of(page.rows, shelf.table), page.rows.column("v").to_pylist(), strict=True))
-    while page.left:
-        page = read_page(source, page.left, bounds, names, EVERYTHING)
+    source, cursors = shelf.source(fragments, floor), shelf.everything()
+    rows: list[tuple[Key, str]] = []
+    while cursors:
+        page = read_page(source, request_of(cursors, snapshot, names, PLENTY))
+        cursors = page.after
+        assert page.rows.num_rows or not cursors
         rows += zip(keys_of(page.rows, shelf.table), page.rows.column("v").to_pylist(), strict=True)
     assert len(dict(rows)) == len(rows)
     return dict(rows)

@@ -13,32 +13,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.order_keys import encode_row
+from elasticscan.protocol import Cursor, Cursors, PageRows
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.disk import LocalDisk, MemoryDisk
-from elasticscan.storage.pages import (
-    Page,
-    PageLimits,
-    PageSource,
-    Piece,
-    cursors_of,
-    pieces_of,
-    read_page,
-)
-from elasticscan.storage.view import Bounds
+from elasticscan.storage.pages import PageSource, Piece, cursors_of, pieces_of, read_page
 from elasticscan.topology import SlotSet
 from tests.storage.versions import (
     KEY_KINDS,
     Key,
+    Limits,
     Scenario,
     Shelf,
     Version,
     addresses,
     keys_of,
+    position_of,
+    request_of,
     table_of,
     visible,
 )
 
-PLENTY = PageLimits(1 << 20, 1 << 30)
+PLENTY = (1 << 20, 1 << 30)
 SEEDS = st.integers(0, 1 << 32)
 
 
@@ -55,39 +50,39 @@ def encoded(key: Key, scenario: Scenario) -> bytes:
 
 def read_all(
     source: PageSource,
-    pieces: Sequence[Piece],
-    bounds: Bounds,
+    cursors: Cursors,
+    snapshot: int,
     columns: Sequence[str],
-    limits: Iterator[PageLimits],
-) -> list[Page]:
+    limits: Iterator[Limits],
+) -> list[PageRows]:
     """Page after page, each from the cursors of the one before it, as if by another process."""
-    pages: list[Page] = []
-    while pieces:
-        limit = next(limits)
-        page = read_page(source, pieces, bounds, columns, limit)
+    pages: list[PageRows] = []
+    while cursors:
+        page_rows, page_bytes = next(limits)
+        page = read_page(source, request_of(cursors, snapshot, columns, (page_rows, page_bytes)))
         assert page.rows.schema.names == list(columns)
         assert page.rows.num_rows == len(page.slots)
-        assert page.rows.num_rows <= limit.rows
-        assert page.rows.num_rows <= 1 or page.rows.nbytes <= limit.bytes
+        assert page.rows.num_rows <= page_rows
+        assert page.rows.num_rows <= 1 or page.rows.nbytes <= page_bytes
         # Either rows or the end: no page without rows can be followed by another, so none loops.
-        assert page.rows.num_rows or not page.left
+        assert page.rows.num_rows or not page.after
         pages.append(page)
-        pieces = pieces_of(cursors_of(page.left))
-        assert set(pieces) == set(pieces_of(cursors_of(pieces)))
+        cursors = page.after
+        assert set(cursors) == set(cursors_of(pieces_of(cursors)))
     return pages
 
 
-def same(limit: PageLimits) -> Iterator[PageLimits]:
+def same(limit: Limits) -> Iterator[Limits]:
     while True:
         yield limit
 
 
-def varying(rng: random.Random) -> Iterator[PageLimits]:
+def varying(rng: random.Random) -> Iterator[Limits]:
     while True:
-        yield PageLimits(rng.choice((1, 2, 3, 5, 9, 100)), rng.choice((1, 30, 100, 300, 1 << 20)))
+        yield rng.choice((1, 2, 3, 5, 9, 100)), rng.choice((1, 30, 100, 300, 1 << 20))
 
 
-def together(pages: Sequence[Page], shelf: Shelf) -> list[tuple[int, Key, Any]]:
+def together(pages: Sequence[PageRows], shelf: Shelf) -> list[tuple[int, Key, Any]]:
     """(slot, key, value) of all rows, in the order in which they came."""
     return [
         (slot, key, value)
@@ -101,10 +96,10 @@ def together(pages: Sequence[Page], shelf: Shelf) -> list[tuple[int, Key, Any]]:
     ]
 
 
-def check_against_oracle(scenario: Scenario, snapshot: int, limits: Iterator[PageLimits]) -> None:
-    shelf, bounds = scenario.shelf, Bounds(scenario.floor(snapshot), snapshot)
-    columns = [*shelf.table.primary_key, "v"]
-    pages = read_all(shelf.source(), [Piece(0, shelf.slot_count)], bounds, columns, limits)
+def check_against_oracle(scenario: Scenario, snapshot: int, limits: Iterator[Limits]) -> None:
+    shelf = scenario.shelf
+    source, columns = shelf.source(floor=scenario.floor(snapshot)), [*shelf.table.primary_key, "v"]
+    pages = read_all(source, shelf.everything(), snapshot, columns, limits)
     rows = together(pages, shelf)
     expected = scenario.visible(snapshot)
     assert {key: value for _, key, value in rows} == expected
@@ -123,7 +118,7 @@ def test_pages_of_any_limits_hold_each_visible_row_once_and_in_order(seed: int) 
 @given(seed=SEEDS, rows=st.integers(1, 12))
 def test_pages_of_any_kind_of_key_hold_each_visible_row_once(kind: str, seed: int, rows: int) -> None:
     scenario = Scenario(seed, kind)
-    check_against_oracle(scenario, scenario.commits, same(PageLimits(rows, 1 << 20)))
+    check_against_oracle(scenario, scenario.commits, same((rows, 1 << 20)))
 
 
 @settings(max_examples=60, deadline=None)
@@ -141,7 +136,7 @@ def test_any_cursors_give_the_rows_beyond_their_positions(seed: int) -> None:
     """Positions come from other shards: their keys need not be here, nor be visible."""
     scenario = Scenario(seed)
     rng, shelf, snapshot = scenario.rng, scenario.shelf, scenario.commits
-    cursors: list[tuple[SlotSet, bytes | None]] = []
+    cursors: list[Cursor] = []
     asked: list[tuple[SlotSet, int, Key | None]] = []
     left = list(range(shelf.slot_count))
     while left:
@@ -149,15 +144,14 @@ def test_any_cursors_give_the_rows_beyond_their_positions(seed: int) -> None:
         rng.shuffle(left)
         slots, left = SlotSet.of((at, at + 1) for at in left[:size]), left[size:]
         if rng.random() < 0.3:
-            cursors.append((slots, None))
+            cursors.append(Cursor(slots))
             asked.append((slots, -1, None))
         elif rng.random() < 0.9:
             at, key = rng.randrange(shelf.slot_count), scenario.kind.make(rng, rng.randint(0, 30))
-            cursors.append((slots, at.to_bytes(2, "big") + encoded(key, scenario)))
+            cursors.append(Cursor(slots, at.to_bytes(2, "big") + encoded(key, scenario)))
             asked.append((slots, at, key))
-    bounds = Bounds(scenario.floor(snapshot), snapshot)
-    columns = [*shelf.table.primary_key, "v"]
-    pages = read_all(shelf.source(), pieces_of(cursors), bounds, columns, varying(rng))
+    source, columns = shelf.source(floor=scenario.floor(snapshot)), [*shelf.table.primary_key, "v"]
+    pages = read_all(source, tuple(cursors), snapshot, columns, varying(rng))
     expected = {
         (scenario.slots[key], key, value)
         for key, value in scenario.visible(snapshot).items()
@@ -173,10 +167,9 @@ def test_any_cursors_give_the_rows_beyond_their_positions(seed: int) -> None:
 @given(SEEDS)
 def test_columns_come_as_asked_for_without_the_key(seed: int) -> None:
     scenario = Scenario(seed)
-    snapshot = scenario.commits
-    bounds = Bounds(scenario.floor(snapshot), snapshot)
-    source = scenario.shelf.source()
-    pages = read_all(source, [Piece(0, scenario.shelf.slot_count)], bounds, ["n", "v"], varying(scenario.rng))
+    shelf, snapshot = scenario.shelf, scenario.commits
+    source = shelf.source(floor=scenario.floor(snapshot))
+    pages = read_all(source, shelf.everything(), snapshot, ["n", "v"], varying(scenario.rng))
     found = [value for page in pages for value in page.rows.column("v").to_pylist()]
     assert sorted(found) == sorted(scenario.visible(snapshot).values())
 
@@ -192,23 +185,24 @@ def written(shelf: Shelf, keys: Sequence[int], commit: int = 1, value: str | Non
     return [Version((key,), commit, value, shelf.slot_of((key,))) for key in keys]
 
 
-def page_of(shelf: Shelf, pieces: Sequence[Piece], limits: PageLimits, snapshot: int = 99) -> Page:
-    return read_page(shelf.source(), pieces, Bounds(0, snapshot), ["k", "v"], limits)
+def page_of(shelf: Shelf, limits: Limits, snapshot: int = 99, cursors: Cursors | None = None) -> PageRows:
+    request = request_of(cursors or shelf.everything(), snapshot, ["k", "v"], limits)
+    return read_page(shelf.source(), request)
 
 
 def test_an_empty_table_gives_one_empty_page_and_nothing_is_left() -> None:
-    page = page_of(shelf_of(4), [Piece(0, 4)], PLENTY)
+    page = page_of(shelf_of(4), PLENTY)
     assert page.rows.num_rows == 0
     assert page.rows.schema == pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
-    assert page.left == ()
+    assert page.after == ()
 
 
 def test_a_page_of_one_row_holds_the_first_row() -> None:
     shelf = shelf_of(1)
     shelf.add(written(shelf, range(10)))
-    page = page_of(shelf, [Piece(0, 1)], PageLimits(1, 1 << 30))
+    page = page_of(shelf, (1, 1 << 30))
     assert page.rows.column("k").to_pylist() == [0]
-    assert page.left == (Piece(0, 1, encode_row([pa.array([0])], 0)),)
+    assert page.after == (Cursor(SlotSet.span(0, 1), position_of(0, 0)),)
 
 
 @pytest.mark.parametrize("fragments", [1, 2])
@@ -217,8 +211,8 @@ def test_a_limit_that_is_reached_exactly_at_the_end_leaves_nothing(fragments: in
     for part in range(fragments):
         shelf.add(written(shelf, range(part, 12, fragments), part + 1))
     for rows in (1, 2, 3, 4, 6, 12):
-        limits = same(PageLimits(rows, 1 << 30))
-        pages = read_all(shelf.source(), [Piece(0, 1)], Bounds(0, 9), ["k", "v"], limits)
+        limits = same((rows, 1 << 30))
+        pages = read_all(shelf.source(), shelf.everything(), 9, ["k", "v"], limits)
         assert [key for _, (key,), _ in together(pages, shelf)] == list(range(12))
         assert all(page.rows.num_rows for page in pages), "no empty page behind the last row"
 
@@ -228,7 +222,7 @@ def test_a_row_beyond_the_byte_limit_comes_alone(fragments: int) -> None:
     shelf = shelf_of(2)
     for part in range(fragments):
         shelf.add(written(shelf, range(part, 9, fragments), part + 1, "x" * 1_000))
-    pages = read_all(shelf.source(), [Piece(0, 2)], Bounds(0, 9), ["k", "v"], same(PageLimits(100, 10)))
+    pages = read_all(shelf.source(), shelf.everything(), 9, ["k", "v"], same((100, 10)))
     assert [page.rows.num_rows for page in pages] == [1] * 9
     assert sorted(key for _, (key,), _ in together(pages, shelf)) == list(range(9))
 
@@ -238,9 +232,7 @@ def test_a_slot_that_spans_batches_is_read_by_key() -> None:
     fragment = shelf.add(written(shelf, range(19)))
     assert shelf.source().open(fragment, ("k",)).batch_count > 3
     for rows in range(1, 20):
-        pages = read_all(
-            shelf.source(), [Piece(0, 1)], Bounds(0, 1), ["k", "v"], same(PageLimits(rows, 1 << 30))
-        )
+        pages = read_all(shelf.source(), shelf.everything(), 1, ["k", "v"], same((rows, 1 << 30)))
         assert [key for _, (key,), _ in together(pages, shelf)] == list(range(19))
 
 
@@ -250,9 +242,8 @@ def test_a_half_read_slot_goes_on_beyond_its_key_and_before_the_other_slots(frag
     for part in range(fragments):
         shelf.add(written(shelf, range(part, 60, fragments), part + 1))
     inside = sorted(key for key in range(60) if shelf.slot_of((key,)) == 2)
-    middle = encode_row([pa.array([inside[len(inside) // 2]])], 0)
-    cursors = [(SlotSet.span(0, 2), None), (SlotSet.span(2, 3), b"\0\2" + middle)]
-    page = page_of(shelf, pieces_of(cursors), PLENTY)
+    middle = position_of(2, inside[len(inside) // 2])
+    page = page_of(shelf, PLENTY, cursors=(Cursor(SlotSet.span(0, 2)), Cursor(SlotSet.span(2, 3), middle)))
     keys = page.rows.column("k").to_pylist()
     rest = inside[len(inside) // 2 + 1 :]
     assert keys[: len(rest)] == rest
@@ -266,10 +257,9 @@ def test_a_position_between_two_keys_or_beyond_the_last_is_no_error() -> None:
     shelf.add(written(shelf, range(0, 40, 4), 2))
     for snapshot in (1, 2):
         for key in range(-1, 41):
-            piece = Piece(0, 1, encode_row([pa.array([key])], 0))
-            page = page_of(shelf, [piece], PLENTY, snapshot)
+            page = page_of(shelf, PLENTY, snapshot, (Cursor(SlotSet.span(0, 1), position_of(0, key)),))
             assert page.rows.column("k").to_pylist() == [k for k in range(0, 40, 2) if k > key]
-            assert page.left == ()
+            assert page.after == ()
 
 
 @pytest.mark.parametrize("versions", [1, 3, 4, 5, 9, 50])
@@ -281,9 +271,7 @@ def test_a_key_with_more_versions_than_a_page_has_rows_comes_once(versions: int,
     )
     shelf.add(written(shelf, [4, 5], versions + 1, "newest"))
     for snapshot in range(versions + 2):
-        pages = read_all(
-            shelf.source(), [Piece(0, 1)], Bounds(0, snapshot), ["k", "v"], same(PageLimits(rows, 1 << 30))
-        )
+        pages = read_all(shelf.source(), shelf.everything(), snapshot, ["k", "v"], same((rows, 1 << 30)))
         found = {key: value for _, key, value in together(pages, shelf)}
         assert found == visible(shelf.versions(), 0, snapshot)
 
@@ -292,9 +280,9 @@ def test_a_slot_of_nothing_but_tombstones_gives_no_row() -> None:
     shelf = shelf_of(2)
     shelf.add(written(shelf, range(30)))
     shelf.add(written(shelf, range(30), 2, None))
-    assert page_of(shelf, [Piece(0, 2)], PageLimits(1, 1)).left == ()
-    assert page_of(shelf, [Piece(0, 2)], PageLimits(1, 1)).rows.num_rows == 0
-    assert page_of(shelf, [Piece(0, 2)], PLENTY, snapshot=1).rows.num_rows == 30
+    assert page_of(shelf, (1, 1)).after == ()
+    assert page_of(shelf, (1, 1)).rows.num_rows == 0
+    assert page_of(shelf, PLENTY, snapshot=1).rows.num_rows == 30
 
 
 def test_the_last_slot_of_the_largest_store_is_read_and_resumed() -> None:
@@ -302,9 +290,7 @@ def test_the_last_slot_of_the_largest_store_is_read_and_resumed() -> None:
     last = (1 << 16) - 1
     rows = [Version((key,), 1, "v", last - (key < 5)) for key in range(15)]
     shelf.add(rows)
-    pages = read_all(
-        shelf.source(), [Piece(0, 1 << 16)], Bounds(0, 1), ["k", "v"], same(PageLimits(2, 1 << 30))
-    )
+    pages = read_all(shelf.source(), shelf.everything(), 1, ["k", "v"], same((2, 1 << 30)))
     assert [key for _, (key,), _ in together(pages, shelf)] == list(range(15))
 
 
@@ -315,7 +301,7 @@ def test_pages_of_a_clean_fragment_are_slices_of_its_batches(
     shelf = shelf_of(8, LocalDisk(tmp_path))
     fragment = shelf.add(written(shelf, range(3_000)))
     source = shelf.source()
-    pages = read_all(source, [Piece(0, 8)], Bounds(0, 1), ["k", "v"], same(PageLimits(1_000, 1 << 30)))
+    pages = read_all(source, shelf.everything(), 1, ["k", "v"], same((1_000, 1 << 30)))
     assert sum(page.rows.num_rows for page in pages) == 3_000
     known = addresses(source.open(fragment, ("k", "v")))
     for page in pages:
@@ -330,9 +316,9 @@ def test_a_page_of_a_clean_fragment_ends_between_slots_where_that_costs_less_tha
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 200)
     shelf = shelf_of(16)
     shelf.add(written(shelf, range(400)))
-    page = page_of(shelf, [Piece(0, 16)], PageLimits(100, 1 << 30))
+    page = page_of(shelf, (100, 1 << 30))
     assert 50 <= page.rows.num_rows <= 100
-    assert [piece.key for piece in page.left] == [None]
+    assert [cursor.position for cursor in page.after] == [None]
 
 
 cursor_pieces = st.lists(

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from elasticscan.base import value_keys
 from elasticscan.base.value_keys import NULL, encode_value, successor
-from elasticscan.metadata import KEY_BYTES, FragmentStatistics, StagedFragment, TableInfo, unpack_statistics
+from elasticscan.metadata import (
+    KEY_BYTES,
+    Bounds,
+    FragmentStatistics,
+    StagedFragment,
+    TableInfo,
+    unpack_statistics,
+)
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage import statistics as statistics_module
 from elasticscan.storage.copying import Destination, Keep, copy_slots
@@ -31,7 +38,6 @@ from elasticscan.storage.fragment import (
     write_fragment,
 )
 from elasticscan.storage.statistics import extremes
-from elasticscan.storage.view import Bounds
 from elasticscan.topology import SlotSet
 from tests.storage.versions import KEY_KINDS, ORIGIN, Shelf, Version, table_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticscan.metadata import Fragment
-from elasticscan.storage.view import Bounds, View, intervals_of
+from elasticscan.metadata import Bounds, Fragment, intervals_of
+from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
 
 SLOTS = 24

@@ -17,7 +17,9 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.hashing import slots_of
+from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import Fragment, Origin, TableInfo
+from elasticscan.protocol import Cursor, Cursors, PageRequest
 from elasticscan.storage.disk import Disk, MemoryDisk
 from elasticscan.storage.fragment import (
     COMMIT,
@@ -157,12 +159,16 @@ class Shelf:
         self.contents[number] = list(rows)
         return fragment
 
-    def source(self, fragments: Sequence[Fragment] | None = None) -> PageSource:
+    def source(self, fragments: Sequence[Fragment] | None = None, floor: int = 0) -> PageSource:
         @cache
         def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
             return FragmentReader(self.disk, fragment.path, columns, fragment.seal)
 
-        return PageSource(self.table, View(self.fragments if fragments is None else fragments), open_fragment)
+        view = View(self.fragments if fragments is None else fragments)
+        return PageSource(self.table, view, open_fragment, floor)
+
+    def everything(self) -> Cursors:
+        return (Cursor(SlotSet.span(0, self.slot_count)),)
 
     def versions(self) -> list[Version]:
         """Every version in a slot that its fragment speaks for."""
@@ -172,6 +178,20 @@ class Shelf:
             for version in self.contents[fragment.id]
             if version.slot in fragment.slots
         ]
+
+
+Limits = tuple[int, int]  # rows and bytes of a page
+
+
+def request_of(
+    cursors: Cursors, snapshot: int, columns: Sequence[str], limits: Limits, **more: Any
+) -> PageRequest:
+    return PageRequest(7, 1, cursors, snapshot, tuple(columns), *limits, **more)
+
+
+def position_of(slot: int, *values: Any) -> bytes:
+    """The position of a row whose primary key has these values, 64-bit numbers."""
+    return slot.to_bytes(2, "big") + encode_row([pa.array([value], pa.int64()) for value in values], 0)
 
 
 def visible(versions: Sequence[Version], floor: int, snapshot: int) -> dict[Key, str]:

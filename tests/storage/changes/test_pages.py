@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import FragmentDamaged
 from elasticscan.base.order_keys import encode_row
-from elasticscan.metadata import Fragment
+from elasticscan.metadata import Bounds, Fragment
+from elasticscan.protocol import ChangeSpan, Cursor, Cursors, PageRows
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.changes import histories as histories_module
@@ -27,29 +28,30 @@ from elasticscan.storage.changes.pages import (
     INSERT,
     UPDATE_POSTIMAGE,
     UPDATE_PREIMAGE,
-    ChangeRange,
     read_changes,
 )
 from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.disk import LocalDisk, MemoryDisk
 from elasticscan.storage.fragment import FragmentReader, FragmentTarget, write_fragment
-from elasticscan.storage.pages import Page, PageLimits, PageSource, Piece, cursors_of, pieces_of
-from elasticscan.storage.view import Bounds, View
+from elasticscan.storage.pages import PageSource, cursors_of, pieces_of
+from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
 from tests.storage.versions import (
     KEY_KINDS,
     ORIGIN,
     Key,
+    Limits,
     Scenario,
     Shelf,
     Version,
     addresses,
     keys_of,
+    request_of,
     table_of,
     visible,
 )
 
-PLENTY = PageLimits(1 << 20, 1 << 30)
+PLENTY = (1 << 20, 1 << 30)
 SEEDS = st.integers(0, 1 << 32)
 
 
@@ -88,16 +90,16 @@ class Past:
     def state(self, snapshot: int) -> dict[Key, str]:
         return visible(self.versions, self.floor(snapshot), snapshot)
 
-    def ranges(self, after: int, upto: int) -> list[ChangeRange]:
+    def spans(self, after: int, upto: int, feed: bool) -> list[ChangeSpan]:
         """A range as it has to be asked for: every overwrite alone."""
         found, at = [], after
         for commit in [c for c in self.overwrites if after < c <= upto]:
             if at < commit - 1:
-                found.append(ChangeRange(at, commit - 1, self.floor(at), False))
-            found.append(ChangeRange(commit - 1, commit, self.floor(commit - 1), True))
+                found.append(ChangeSpan(at, commit - 1, self.floor(at), overwrite=False, feed=feed))
+            found.append(ChangeSpan(commit - 1, commit, self.floor(commit - 1), overwrite=True, feed=feed))
             at = commit
         if at < upto:
-            found.append(ChangeRange(at, upto, self.floor(at), False))
+            found.append(ChangeSpan(at, upto, self.floor(at), overwrite=False, feed=feed))
         return found
 
     def new_rows(self, after: int, upto: int) -> list[Event]:
@@ -139,7 +141,7 @@ def in_order(events: Sequence[Event]) -> list[Event]:
 # ------------------------------------------------------------------------------- reading
 
 
-def check_page(page: Page, shelf: Shelf, columns: Sequence[str], limit: PageLimits, feed: bool) -> None:
+def check_page(page: PageRows, shelf: Shelf, columns: Sequence[str], limit: Limits, feed: bool) -> None:
     fields = [shelf.table.schema.field(name) for name in columns]
     kind = [pa.field(CHANGE_TYPE, pa.string(), nullable=False)] if feed else []
     assert page.rows.schema == pa.schema(
@@ -148,8 +150,8 @@ def check_page(page: Page, shelf: Shelf, columns: Sequence[str], limit: PageLimi
     page.rows.validate(full=True)
     assert page.rows.num_rows == len(page.slots)
     # Either rows or the end: no page without rows can be followed by another, so none loops.
-    assert page.rows.num_rows or not page.left
-    too_large = page.rows.num_rows > limit.rows or page.rows.nbytes > limit.bytes
+    assert page.rows.num_rows or not page.after
+    too_large = page.rows.num_rows > limit[0] or page.rows.nbytes > limit[1]
     if too_large and set(shelf.table.primary_key) <= set(columns):
         assert len(set(keys_of(page.rows, shelf.table))) == 1
 
@@ -157,25 +159,24 @@ def check_page(page: Page, shelf: Shelf, columns: Sequence[str], limit: PageLimi
 def read_all(
     shelf: Shelf,
     source: PageSource,
-    pieces: Sequence[Piece],
-    changes: ChangeRange,
+    cursors: Cursors,
+    changes: ChangeSpan,
     columns: Sequence[str],
-    limits: Iterator[PageLimits],
-    feed: bool,
-) -> list[Page]:
+    limits: Iterator[Limits],
+) -> list[PageRows]:
     """Page after page, each from the cursors of the one before it, as if by another process."""
-    pages: list[Page] = []
-    while pieces:
+    pages: list[PageRows] = []
+    while cursors:
         limit = next(limits)
-        page = read_changes(source, pieces, changes, columns, limit, feed)
-        check_page(page, shelf, columns, limit, feed)
+        page = read_changes(source, request_of(cursors, changes.upto, columns, limit, changes=changes))
+        check_page(page, shelf, columns, limit, changes.feed)
         pages.append(page)
-        pieces = pieces_of(cursors_of(page.left))
-        assert set(pieces) == set(pieces_of(cursors_of(pieces)))
+        cursors = page.after
+        assert set(cursors) == set(cursors_of(pieces_of(cursors)))
     return pages
 
 
-def events_of(page: Page, shelf: Shelf) -> list[Event]:
+def events_of(page: PageRows, shelf: Shelf) -> list[Event]:
     rows = page.rows
     feed = CHANGE_TYPE in rows.schema.names
     kinds = rows.column(CHANGE_TYPE).to_pylist() if feed else [None] * rows.num_rows
@@ -192,12 +193,12 @@ def events_of(page: Page, shelf: Shelf) -> list[Event]:
     ]
 
 
-def varying(rng: random.Random) -> Iterator[PageLimits]:
+def varying(rng: random.Random) -> Iterator[Limits]:
     while True:
-        yield PageLimits(rng.choice((1, 2, 3, 5, 9, 100)), rng.choice((1, 60, 200, 600, 1 << 20)))
+        yield rng.choice((1, 2, 3, 5, 9, 100)), rng.choice((1, 60, 200, 600, 1 << 20))
 
 
-def same(limit: PageLimits) -> Iterator[PageLimits]:
+def same(limit: Limits) -> Iterator[Limits]:
     while True:
         yield limit
 
@@ -241,16 +242,15 @@ class Soup:
         after = self.rng.randint(self.horizon, self.commits)
         return after, self.rng.randint(after, self.commits)
 
-    def pages(self, changes: ChangeRange, feed: bool, pieces: Sequence[Piece] = ()) -> list[Page]:
-        pieces = pieces or [Piece(0, self.shelf.slot_count)]
-        limits = varying(self.rng)
-        return read_all(self.shelf, self.source, pieces, changes, self.columns, limits, feed)
+    def pages(self, changes: ChangeSpan, cursors: Cursors | None = None) -> list[PageRows]:
+        cursors = self.shelf.everything() if cursors is None else cursors
+        return read_all(self.shelf, self.source, cursors, changes, self.columns, varying(self.rng))
 
     def read(self, after: int, upto: int, feed: bool) -> list[Event]:
         """All events of a range, of every key in the order of commits."""
         found: list[Event] = []
-        for changes in self.past.ranges(after, upto):
-            pages = [events_of(page, self.shelf) for page in self.pages(changes, feed)]
+        for changes in self.past.spans(after, upto, feed):
+            pages = [events_of(page, self.shelf) for page in self.pages(changes)]
             for page, following in pairwise(list(filter(None, pages))):
                 assert (page[-1].slot, page[-1].key) < (following[0].slot, following[0].key)
             events = [event for page in pages for event in page]
@@ -310,7 +310,7 @@ def test_any_pieces_give_the_changes_beyond_their_positions(seed: int, feed: boo
     soup = Soup(seed)
     rng, scenario, slot_count = soup.rng, soup.scenario, soup.shelf.slot_count
     kinds = [soup.shelf.table.schema.field(name).type for name in soup.shelf.table.primary_key]
-    pieces: list[Piece] = []
+    cursors: list[Cursor] = []
     asked: dict[int, Key | None] = {}
     at = 0
     while at < slot_count:
@@ -318,19 +318,19 @@ def test_any_pieces_give_the_changes_beyond_their_positions(seed: int, feed: boo
         if rng.random() < 0.4:
             key = scenario.kind.make(rng, rng.randint(0, 30))
             encoded = encode_row([pa.array([part], kind) for part, kind in zip(key, kinds, strict=True)], 0)
-            pieces.append(Piece(at, at + 1, encoded))
+            cursors.append(Cursor(SlotSet.span(at, at + 1), at.to_bytes(2, "big") + encoded))
             asked[at], at = key, at + 1
         elif rng.random() < 0.8:
-            pieces.append(Piece(at, end))
+            cursors.append(Cursor(SlotSet.span(at, end)))
             asked.update(dict.fromkeys(range(at, end)))
             at = end
         else:
             at = end
-    rng.shuffle(pieces)
+    rng.shuffle(cursors)
     after, upto = soup.span()
     found: list[Event] = []
-    for changes in soup.past.ranges(after, upto) if pieces else []:
-        found += [e for page in soup.pages(changes, feed, pieces) for e in events_of(page, soup.shelf)]
+    for changes in soup.past.spans(after, upto, feed):
+        found += [e for page in soup.pages(changes, tuple(cursors)) for e in events_of(page, soup.shelf)]
     expected = soup.past.feed(after, upto) if feed else soup.past.new_rows(after, upto)
     assert in_order(found) == [
         event
@@ -345,7 +345,7 @@ def test_columns_come_as_asked_for_without_the_key(seed: int, feed: bool, column
     soup = Soup(seed)
     soup.columns = columns
     after, upto = soup.span()
-    found = [p.rows for changes in soup.past.ranges(after, upto) for p in soup.pages(changes, feed)]
+    found = [p.rows for changes in soup.past.spans(after, upto, feed) for p in soup.pages(changes)]
     expected = soup.past.feed(after, upto) if feed else soup.past.new_rows(after, upto)
     commits = [commit for rows in found for commit in rows.column(COMMIT_VERSION).to_pylist()]
     assert sorted(commits) == sorted(event.commit for event in expected)
@@ -365,38 +365,40 @@ def written(shelf: Shelf, keys: Sequence[int], commit: int = 1, value: str | Non
     return [Version((key,), commit, value, shelf.slot_of((key,))) for key in keys]
 
 
-def page_of(
-    shelf: Shelf, changes: ChangeRange, limits: PageLimits = PLENTY, feed: bool = True, **source: Any
-) -> Page:
-    pieces = [Piece(0, shelf.slot_count)]
-    return read_changes(replace(shelf.source(), **source), pieces, changes, ["k", "v"], limits, feed)
+def span(after: int, upto: int, floor: int = 0, overwrite: bool = False, feed: bool = True) -> ChangeSpan:
+    return ChangeSpan(after, upto, floor, overwrite, feed)
 
 
-def short(page: Page) -> list[tuple[Any, ...]]:
+def page_of(shelf: Shelf, changes: ChangeSpan, limits: Limits = PLENTY, **source: Any) -> PageRows:
+    request = request_of(shelf.everything(), changes.upto, ["k", "v"], limits, changes=changes)
+    return read_changes(replace(shelf.source(), **source), request)
+
+
+def short(page: PageRows) -> list[tuple[Any, ...]]:
     names = [name for name in ("k", CHANGE_TYPE, "v", COMMIT_VERSION) if name in page.rows.schema.names]
     return list(zip(*(page.rows.column(name).to_pylist() for name in names), strict=True))
 
 
 @pytest.mark.parametrize("feed", [True, False])
 def test_no_commits_give_one_empty_page_and_nothing_is_left(feed: bool) -> None:
-    page = page_of(shelf_of(4), ChangeRange(0, 0, 0, False), feed=feed)
+    page = page_of(shelf_of(4), span(0, 0, feed=feed))
     check_page(page, shelf_of(4), ["k", "v"], PLENTY, feed)
     assert page.rows.num_rows == 0
-    assert page.left == ()
+    assert page.after == ()
 
 
 def test_the_life_of_a_key_is_told_commit_by_commit() -> None:
     shelf = shelf_of(1)
     for commit, value in enumerate(("a", "b", None, None, "c"), 1):
         shelf.add(written(shelf, [7], commit, value))
-    assert short(page_of(shelf, ChangeRange(0, 5, 0, False))) == [
+    assert short(page_of(shelf, span(0, 5))) == [
         (7, INSERT, "a", 1),
         (7, UPDATE_PREIMAGE, "a", 2),
         (7, UPDATE_POSTIMAGE, "b", 2),
         (7, DELETE, "b", 3),
         (7, INSERT, "c", 5),
     ]
-    assert short(page_of(shelf, ChangeRange(0, 5, 0, False), feed=False)) == [
+    assert short(page_of(shelf, span(0, 5, feed=False))) == [
         (7, "a", 1),
         (7, "b", 2),
         (7, "c", 5),
@@ -411,11 +413,10 @@ def test_a_page_never_ends_between_two_changes_of_a_key(rows: int) -> None:
     pages = read_all(
         shelf,
         shelf.source(),
-        [Piece(0, 1)],
-        ChangeRange(0, 4, 0, False),
+        shelf.everything(),
+        span(0, 4),
         ["k", "v"],
-        same(PageLimits(rows, 1 << 30)),
-        True,
+        same((rows, 1 << 30)),
     )
     keys = [[key for key, _ in groupby(page.rows.column("k").to_pylist())] for page in pages]
     assert sorted(key for page in keys for key in page) == list(range(5))
@@ -427,7 +428,7 @@ def test_rows_from_before_an_overwrite_are_no_predecessors_after_it() -> None:
     shelf.add(written(shelf, [1, 2], 1, "old"))
     shelf.add(written(shelf, [2], 2, "over"))
     shelf.add(written(shelf, [1, 2], 3, "new"))
-    assert short(page_of(shelf, ChangeRange(2, 3, 2, False))) == [
+    assert short(page_of(shelf, span(2, 3, floor=2))) == [
         (1, INSERT, "new", 3),
         (2, UPDATE_PREIMAGE, "over", 3),
         (2, UPDATE_POSTIMAGE, "new", 3),
@@ -439,32 +440,30 @@ def test_an_overwrite_deletes_the_living_keys_that_it_does_not_write() -> None:
     shelf.add(written(shelf, [1, 2, 3], 1, "old"))
     shelf.add(written(shelf, [3], 2, None))
     shelf.add(written(shelf, [2, 4], 3, "over"))
-    assert short(page_of(shelf, ChangeRange(2, 3, 0, True))) == [
+    assert short(page_of(shelf, span(2, 3, overwrite=True))) == [
         (1, DELETE, "old", 3),
         (2, UPDATE_PREIMAGE, "old", 3),
         (2, UPDATE_POSTIMAGE, "over", 3),
         (4, INSERT, "over", 3),
     ]
-    assert short(page_of(shelf, ChangeRange(2, 3, 0, True), feed=False)) == [(2, "over", 3), (4, "over", 3)]
+    assert short(page_of(shelf, span(2, 3, overwrite=True, feed=False))) == [(2, "over", 3), (4, "over", 3)]
 
 
 def test_an_overwrite_with_nothing_deletes_every_row() -> None:
     shelf = shelf_of(2)
     shelf.add(written(shelf, range(30)))
-    page = page_of(shelf, ChangeRange(1, 2, 0, True))
+    page = page_of(shelf, span(1, 2, overwrite=True))
     assert sorted(short(page)) == [(key, DELETE, "v", 2) for key in range(30)]
-    assert page_of(shelf, ChangeRange(1, 2, 0, True), feed=False).rows.num_rows == 0
+    assert page_of(shelf, span(1, 2, overwrite=True, feed=False)).rows.num_rows == 0
 
 
 def test_deletes_of_rows_that_never_were_are_passed_over_up_to_the_first_change() -> None:
     shelf = shelf_of(2)
     shelf.add(written(shelf, range(40), 1, None))
-    assert page_of(shelf, ChangeRange(0, 1, 0, False), PageLimits(1, 1)) == page_of(
-        shelf, ChangeRange(0, 1, 0, False)
-    )
+    assert page_of(shelf, span(0, 1), (1, 1)) == page_of(shelf, span(0, 1))
     last = max(range(40), key=lambda key: (shelf.slot_of((key,)), key))
     shelf.add(written(shelf, [last], 2, "v"))
-    page = page_of(shelf, ChangeRange(0, 2, 0, False), PageLimits(1, 1))
+    page = page_of(shelf, span(0, 2), (1, 1))
     assert short(page) == [(last, INSERT, "v", 2)]
 
 
@@ -482,7 +481,7 @@ def test_older_fragments_are_opened_only_by_a_feed(feed: bool, monkeypatch: pyte
         opened.append(fragment.id)
         return source.open(fragment, columns)
 
-    page = page_of(shelf, ChangeRange(1, 3, 0, False), feed=feed, open=watching)
+    page = page_of(shelf, span(1, 3, feed=feed), open=watching)
     assert page.rows.num_rows == (4 if feed else 2)
     assert page.scanned == 3
     assert (old.id in opened) is feed
@@ -502,7 +501,7 @@ def test_of_a_compacted_fragment_only_versions_in_the_range_are_taken(
         return original(reader, rows, columns)
 
     monkeypatch.setattr(histories_module, "rows_at", counted)
-    page = page_of(shelf, ChangeRange(1, 2, 0, False), feed=False)
+    page = page_of(shelf, span(1, 2, feed=False))
     assert short(page) == [(10, "new", 2), (4_000, "new", 2)]
     assert sum(taken) < 20
 
@@ -515,9 +514,9 @@ def test_new_rows_of_a_clean_fragment_are_slices_of_its_batches(
     shelf.add(written(shelf, range(100)))
     fragment = shelf.add(written(shelf, range(50, 3_050), 2))
     source = shelf.source()
-    limits = same(PageLimits(1_000, 1 << 30))
-    changes = ChangeRange(1, 2, 0, False)
-    pages = read_all(shelf, source, [Piece(0, 8)], changes, ["k", "v"], limits, False)
+    limits = same((1_000, 1 << 30))
+    changes = span(1, 2, feed=False)
+    pages = read_all(shelf, source, shelf.everything(), changes, ["k", "v"], limits)
     assert sum(page.rows.num_rows for page in pages) == 3_000
     known = addresses(source.open(fragment, ("k", "v")))
     for page in pages:
@@ -540,7 +539,7 @@ def test_a_null_in_a_key_is_damage_and_not_a_change() -> None:
     damaged = replace(fragment, path=staged.path, bytes=staged.bytes, tail=staged.tail, digest=staged.digest)
     view = View([damaged, shelf.fragments[1]])
     with pytest.raises(FragmentDamaged):
-        page_of(shelf, ChangeRange(0, 2, 0, False), view=view)
+        page_of(shelf, span(0, 2), view=view)
 
 
 def test_the_last_slot_of_the_largest_store_is_read_and_resumed() -> None:
@@ -548,8 +547,8 @@ def test_the_last_slot_of_the_largest_store_is_read_and_resumed() -> None:
     last = (1 << 16) - 1
     for commit in (1, 2):
         shelf.add([Version((key,), commit, "v", last - (key < 5)) for key in range(15)])
-    for changes in (ChangeRange(1, 2, 0, False), ChangeRange(1, 2, 0, True)):
-        limits = same(PageLimits(5, 1 << 30))
-        pages = read_all(shelf, shelf.source(), [Piece(0, 1 << 16)], changes, ["k", "v"], limits, True)
+    for changes in (span(1, 2), span(1, 2, overwrite=True)):
+        limits = same((5, 1 << 30))
+        pages = read_all(shelf, shelf.source(), shelf.everything(), changes, ["k", "v"], limits)
         keys = [key for page in pages for key in page.rows.column("k").to_pylist()]
         assert keys == [key for key in range(15) for _ in range(2)]

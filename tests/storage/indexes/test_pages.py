@@ -17,23 +17,23 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import FragmentDamaged
 from elasticscan.base.value_keys import END, encode_value, successor, turned
+from elasticscan.metadata import Bounds
+from elasticscan.protocol import Cursor, Cursors, IndexOrder, PageRows
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.storage.indexes import walk as index_walk
-from elasticscan.storage.indexes.pages import IndexPage, IndexSource, read_index_page
+from elasticscan.storage.indexes.pages import IndexSource, read_index_page
 from elasticscan.storage.indexes.run import run_columns
-from elasticscan.storage.pages import PageLimits
-from elasticscan.storage.view import Bounds
 from elasticscan.topology import SlotSet
 from tests.storage.indexed import COLUMNS, NAN, Indexed, Key, Values
+from tests.storage.versions import Limits, request_of
 
-PLENTY = PageLimits(1 << 20, 1 << 30)
-EVERYTHING = [(b"", END)]
+PLENTY = (1 << 20, 1 << 30)
+EVERYTHING = IndexOrder(3, ((b"", END),))
 SEEDS = st.integers(0, 1 << 32)
 
-Cursors = Sequence[tuple[SlotSet, bytes | None]]
 Row = tuple[int, Key, Values]
 
 
@@ -52,7 +52,7 @@ def _small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_pages, "_RANGE_EFFORT", 1)
 
 
-def rows_of(page: IndexPage, indexed: Indexed) -> list[Row]:
+def rows_of(page: PageRows, indexed: Indexed) -> list[Row]:
     values = zip(*(page.rows.column(name).to_pylist() for name in COLUMNS), strict=True)
     keys = zip(*(page.rows.column(name).to_pylist() for name in indexed.table.primary_key), strict=True)
     return list(zip(page.slots.to_pylist(), keys, values, strict=True))
@@ -63,32 +63,43 @@ def alike(rows: Sequence[Any]) -> str:
     return repr(list(rows))
 
 
-def varying(rng: random.Random) -> Iterator[PageLimits]:
+def varying(rng: random.Random) -> Iterator[Limits]:
     while True:
-        yield PageLimits(rng.choice((1, 2, 3, 5, 9, 100)), rng.choice((1, 60, 200, 600, 1 << 20)))
+        yield rng.choice((1, 2, 3, 5, 9, 100)), rng.choice((1, 60, 200, 600, 1 << 20))
+
+
+def read_one(
+    source: IndexSource,
+    cursors: Cursors,
+    order: IndexOrder,
+    bounds: Bounds,
+    names: Sequence[str],
+    limits: Limits,
+) -> PageRows:
+    request = request_of(cursors, bounds.snapshot, names, limits, order=order)
+    return read_index_page(replace(source, floor=bounds.floor), request)
 
 
 def read_all(
     indexed: Indexed,
     source: IndexSource,
     cursors: Cursors,
-    ranges: Sequence[tuple[bytes, bytes]],
-    descending: bool,
+    order: IndexOrder,
     bounds: Bounds,
-    limits: Iterator[PageLimits],
-) -> list[IndexPage]:
+    limits: Iterator[Limits],
+) -> list[PageRows]:
     """Page after page, each from what the one before it left."""
     names = [*indexed.table.primary_key, *COLUMNS]
-    pages: list[IndexPage] = []
+    pages: list[PageRows] = []
     while cursors:
         limit = next(limits)
-        page = read_index_page(source, cursors, ranges, descending, bounds, names, limit)
+        page = read_one(source, cursors, order, bounds, names, limit)
         assert page.rows.schema == pa.schema([indexed.table.schema.field(name) for name in names])
-        assert page.rows.num_rows == len(page.slots) <= limit.rows
-        assert page.rows.num_rows <= 1 or page.rows.nbytes <= limit.bytes
-        assert_moved_on(cursors, page.left)
+        assert page.rows.num_rows == len(page.slots) <= limit[0]
+        assert page.rows.num_rows <= 1 or page.rows.nbytes <= limit[1]
+        assert_moved_on(cursors, page.after)
         pages.append(page)
-        cursors = page.left
+        cursors = page.after
     return pages
 
 
@@ -97,7 +108,7 @@ def assert_moved_on(before: Cursors, after: Cursors) -> None:
         return
 
     def of_slots(cursors: Cursors) -> dict[int, bytes]:
-        return {at: position or b"" for slots, position in cursors for r in slots for at in range(*r)}
+        return {at: c.position or b"" for c in cursors for r in c.slots for at in range(*r)}
 
     old, new = of_slots(before), of_slots(after)
     assert old.keys() == new.keys()
@@ -108,31 +119,30 @@ def assert_moved_on(before: Cursors, after: Cursors) -> None:
 def expected_rows(
     indexed: Indexed,
     cursors: Cursors,
-    ranges: Sequence[tuple[bytes, bytes]],
-    descending: bool,
+    order: IndexOrder,
     bounds: Bounds,
 ) -> list[Row]:
     found = []
-    for row in indexed.expected(bounds, descending):
+    for row in indexed.expected(bounds, order.descending):
         slot, key = indexed.slots[row[0]], indexed.order_key(row)
-        position = next((at or b"" for slots, at in cursors if slot in slots), None)
-        is_beyond = position is not None and (turned(key) if descending else key) > position
-        if is_beyond and any(low <= indexed.index_key(row) < high for low, high in ranges):
+        position = next((c.position or b"" for c in cursors if slot in c.slots), None)
+        is_beyond = position is not None and (turned(key) if order.descending else key) > position
+        if is_beyond and any(low <= indexed.index_key(row) < high for low, high in order.ranges):
             found.append((slot, row[0], row[1]))
     return found
 
 
-def check_against_oracle(indexed: Indexed, limits: Iterator[PageLimits]) -> None:
+def check_against_oracle(indexed: Indexed, limits: Iterator[Limits]) -> None:
     rng = indexed.rng
     source = indexed.source()
     for descending in (False, True):
-        bounds, ranges = indexed.bounds(indexed.snapshot()), indexed.ranges()
-        cursors: Cursors = [(SlotSet.span(0, indexed.slot_count), None)]
+        bounds, order = indexed.bounds(indexed.snapshot()), order_of(indexed, descending)
+        cursors = whole(indexed)
         if rng.random() < 0.7:
             cursors = indexed.cursors(descending)
-        pages = read_all(indexed, source, cursors, ranges, descending, bounds, limits)
+        pages = read_all(indexed, source, cursors, order, bounds, limits)
         found = [row for page in pages for row in rows_of(page, indexed)]
-        assert alike(found) == alike(expected_rows(indexed, cursors, ranges, descending, bounds))
+        assert alike(found) == alike(expected_rows(indexed, cursors, order, bounds))
 
 
 @settings(max_examples=200, deadline=None)
@@ -150,18 +160,15 @@ def test_pieces_that_are_read_one_by_one_or_together_give_the_same_rows(seed: in
     rng, source, limits = indexed.rng, indexed.source(), varying(indexed.rng)
     names = [*indexed.table.primary_key, *COLUMNS]
     descending = rng.random() < 0.5
-    bounds, ranges, cursors = (
-        indexed.bounds(indexed.snapshot()),
-        indexed.ranges(),
-        indexed.cursors(descending),
-    )
-    expected = expected_rows(indexed, cursors, ranges, descending, bounds)
+    bounds, order = indexed.bounds(indexed.snapshot()), order_of(indexed, descending)
+    cursors = list(indexed.cursors(descending))
+    expected = expected_rows(indexed, cursors, order, bounds)
     found: list[Row] = []
     while cursors:
         rng.shuffle(cursors)
         count = rng.randint(1, len(cursors))
-        page = read_index_page(source, cursors[:count], ranges, descending, bounds, names, next(limits))
-        cursors = [*cursors[count:], *page.left]
+        page = read_one(source, tuple(cursors[:count]), order, bounds, names, next(limits))
+        cursors = [*cursors[count:], *page.after]
         rows = rows_of(page, indexed)
         keys = [indexed.order_key(row[1:]) for row in rows]
         assert keys == sorted(keys, reverse=descending)
@@ -175,13 +182,13 @@ def test_columns_come_as_asked_for(seed: int) -> None:
     indexed = Indexed(seed)
     schema, bounds = indexed.table.schema, indexed.bounds(indexed.snapshot())
     names = indexed.rng.sample(schema.names, indexed.rng.randint(1, len(schema)))
-    left: Cursors = whole(indexed)
+    left = whole(indexed)
     source = indexed.source()
     while left:
-        page = read_index_page(source, left, EVERYTHING, False, bounds, names, PLENTY)
+        page = read_one(source, left, EVERYTHING, bounds, names, PLENTY)
         assert page.rows.schema == pa.schema([schema.field(name) for name in names])
         page.rows.validate(full=True)
-        left = page.left
+        left = page.after
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
@@ -205,22 +212,26 @@ def seed_where(holds: Any) -> Indexed:
     return next(indexed for indexed in map(Indexed, range(10_000)) if holds(indexed))
 
 
-def whole(indexed: Indexed) -> list[tuple[SlotSet, bytes | None]]:
-    return [(SlotSet.span(0, indexed.slot_count), None)]
+def whole(indexed: Indexed) -> Cursors:
+    return (Cursor(SlotSet.span(0, indexed.slot_count)),)
+
+
+def order_of(indexed: Indexed, descending: bool) -> IndexOrder:
+    return IndexOrder(3, tuple(indexed.ranges()), descending)
 
 
 def test_an_empty_table_no_cursors_and_no_ranges_give_an_empty_page_and_leave_nothing() -> None:
     empty = seed_where(lambda t: not t.fragments)
     full = seed_where(lambda t: len(t.expected(t.bounds(t.commits))) > 5)
-    for indexed, cursors, ranges in (
+    for indexed, cursors, order in (
         (empty, whole(empty), EVERYTHING),
-        (full, [], EVERYTHING),
-        (full, [(SlotSet(), None)], EVERYTHING),
-        (full, whole(full), []),
+        (full, (), EVERYTHING),
+        (full, (Cursor(SlotSet()),), EVERYTHING),
+        (full, whole(full), IndexOrder(3, ())),
     ):
         bounds = indexed.bounds(indexed.commits)
-        page = read_index_page(indexed.source(), cursors, ranges, False, bounds, ["f", "t"], PLENTY)
-        assert (page.rows.num_rows, len(page.slots), page.left, page.scanned) == (0, 0, (), 0)
+        page = read_one(indexed.source(), cursors, order, bounds, ["f", "t"], PLENTY)
+        assert (page.rows.num_rows, len(page.slots), page.after, page.scanned) == (0, 0, (), 0)
         assert page.rows.schema.names == ["f", "t"]
 
 
@@ -239,11 +250,11 @@ def test_an_index_that_carries_the_columns_is_read_without_the_rows() -> None:
     source = replace(indexed.source(), open=refuse)
     bounds = Bounds(0, indexed.commits)
     names = run_columns(indexed.table, indexed.index)
-    cursors: Cursors = whole(indexed)
+    cursors = whole(indexed)
     rows = 0
     while cursors:
-        page = read_index_page(source, cursors, EVERYTHING, False, bounds, names, PLENTY)
-        rows, cursors = rows + page.rows.num_rows, page.left
+        page = read_one(source, cursors, EVERYTHING, bounds, names, PLENTY)
+        rows, cursors = rows + page.rows.num_rows, page.after
     assert rows == len(indexed.expected(bounds)) > 0
 
 
@@ -251,13 +262,13 @@ def test_a_page_of_stale_entries_makes_progress(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(index_pages, "LEAST_ENTRIES", 1)
     indexed = seed_where(lambda t: len(t.versions) > 60 and not t.expected(t.bounds(t.commits)))
     bounds = indexed.bounds(indexed.commits)
-    pages = read_all(indexed, indexed.source(), whole(indexed), EVERYTHING, False, bounds, one_row())
+    pages = read_all(indexed, indexed.source(), whole(indexed), EVERYTHING, bounds, one_row())
     assert not any(page.rows.num_rows for page in pages)
 
 
-def one_row() -> Iterator[PageLimits]:
+def one_row() -> Iterator[Limits]:
     while True:
-        yield PageLimits(1, 1 << 20)
+        yield 1, 1 << 20
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -267,9 +278,9 @@ def test_pages_go_on_through_many_ranges_that_hold_nothing(
     monkeypatch.setattr(index_pages, "LEAST_ENTRIES", 1)
     indexed = seed_where(lambda t: t.index.columns == ("i", "k") and len(t.versions) > 30)
     nothing = [encode_value(pa.scalar(number, pa.int16())) for number in range(-290, -190)]
-    ranges = [(key, successor(key)) for key in nothing]
+    order = IndexOrder(3, tuple((key, successor(key)) for key in nothing), descending)
     bounds = indexed.bounds(indexed.commits)
-    pages = read_all(indexed, indexed.source(), whole(indexed), ranges, descending, bounds, one_row())
+    pages = read_all(indexed, indexed.source(), whole(indexed), order, bounds, one_row())
     assert len(pages) > 5
     assert not any(page.rows.num_rows for page in pages)
 
@@ -281,18 +292,19 @@ def test_descending_pages_go_on_past_bounds_that_differ_by_zeros_at_their_ends(
     monkeypatch.setattr(index_pages, "LEAST_ENTRIES", 1)
     indexed = seed_where(lambda t: t.index.columns == ("f", "i") and len(t.versions) > 30)
     low = encode_value(pa.scalar(NAN, pa.float64()))
-    ranges = [(b"", low), *((low + bytes(n), low + bytes(n + 1)) for n in range(9)), (low + bytes(9), END)]
+    between = [(low + bytes(n), low + bytes(n + 1)) for n in range(9)]
+    order = IndexOrder(3, ((b"", low), *between, (low + bytes(9), END)), descending=True)
     bounds, cursors = indexed.bounds(indexed.commits), whole(indexed)
-    pages = read_all(indexed, indexed.source(), cursors, ranges, True, bounds, one_row())
+    pages = read_all(indexed, indexed.source(), cursors, order, bounds, one_row())
     found = [row for page in pages for row in rows_of(page, indexed)]
-    assert alike(found) == alike(expected_rows(indexed, cursors, ranges, True, bounds))
+    assert alike(found) == alike(expected_rows(indexed, cursors, order, bounds))
 
 
 def test_what_a_page_examines_is_bounded() -> None:
     indexed = seed_where(lambda t: len(t.expected(t.bounds(t.commits))) > 25)
     bounds, source = indexed.bounds(indexed.commits), indexed.source()
-    cursors: Cursors = whole(indexed)
-    pages = read_all(indexed, source, cursors, EVERYTHING, False, bounds, one_row())
+    cursors = whole(indexed)
+    pages = read_all(indexed, source, cursors, EVERYTHING, bounds, one_row())
     total = sum(run.entries for fragment in indexed.fragments for run in source.runs(fragment))
     assert len(pages) > 25
     assert all(page.scanned < total for page in pages)
@@ -309,7 +321,7 @@ def test_an_index_whose_entries_are_not_in_order_never_makes_a_scan_endless(
         indexed = Indexed(seed)
         bounds, cursors = indexed.bounds(indexed.commits), whole(indexed)
         try:
-            read_all(indexed, indexed.source(), cursors, indexed.ranges(), descending, bounds, one_row())
+            read_all(indexed, indexed.source(), cursors, order_of(indexed, descending), bounds, one_row())
             ends.add("read")
         except FragmentDamaged:
             ends.add("damaged")
@@ -324,4 +336,4 @@ def test_an_index_of_another_fragment_is_damaged() -> None:
     swapped = replace(source, runs=lambda fragment: source.runs(large if fragment == small else small))
     bounds = Bounds(0, indexed.commits)
     with pytest.raises(FragmentDamaged, match="a row that it does not have"):
-        read_all(indexed, swapped, whole(indexed), EVERYTHING, False, bounds, one_row())
+        read_all(indexed, swapped, whole(indexed), EVERYTHING, bounds, one_row())

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from elasticscan.base.errors import DiskFull, FragmentDamaged
 from elasticscan.base.value_keys import encode_value, encode_values, index_hash, sort_codes
 from elasticscan.metadata import HASH, KEY_BYTES, IndexInfo, StagedRun, unpack_histogram
+from elasticscan.protocol import Cursor, IndexOrder
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.disk import MemoryDisk
 from elasticscan.storage.fragment import FragmentReader
@@ -24,11 +25,10 @@ from elasticscan.storage.indexes import run as index_run
 from elasticscan.storage.indexes.pages import read_index_page
 from elasticscan.storage.indexes.run import RunReader, build_runs, key_columns, run_columns
 from elasticscan.storage.lookup import rows_at
-from elasticscan.storage.pages import PageLimits
 from elasticscan.topology import SlotSet
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.indexed import COLUMNS, Indexed, Version
-from tests.storage.versions import ORIGIN
+from tests.storage.versions import ORIGIN, request_of
 
 SEEDS = st.integers(0, 1 << 32)
 
@@ -249,15 +249,17 @@ def test_no_byte_of_a_run_that_changed_ends_the_process_or_a_scan_in_another_err
             for _ in range(rng.choice((1, 1, 3))):
                 content[rng.randrange(len(content))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
             indexed.disk.files[run.path] = bytes(content)
-        left: Any = [(SlotSet.span(0, indexed.slot_count), None)]
+        left: Any = (Cursor(SlotSet.span(0, indexed.slot_count)),)
         with suppress(FragmentDamaged):
             opened = {fragment: readers(indexed, staged)}
-            source = replace(indexed.source(), runs=opened.__getitem__)
+            source = replace(indexed.source(), floor=bounds.floor, runs=opened.__getitem__)
             while left:
-                names, limits = indexed.table.schema.names, PageLimits(3, 1 << 20)
-                page = read_index_page(source, left, [(b"", b"\2")], False, bounds, names, limits)
+                names = indexed.table.schema.names
+                order = IndexOrder(3, ((b"", b"\2"),))
+                request = request_of(left, bounds.snapshot, names, (3, 1 << 20), order=order)
+                page = read_index_page(source, request)
                 page.rows.validate(full=True)
-                left = page.left
+                left = page.after
 
 
 # ------------------------------------------------------------------------------- rows by number

@@ -1,0 +1,64 @@
+"""Which rows count, by commit and by slot: bounds of commits, and slots that the same fragments speak for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from elasticscan.metadata.fragments import Fragment
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Which commits count: from `floor` (everything before was overwritten) to `snapshot`."""
+
+    floor: int
+    snapshot: int
+
+    def wholly_hold(self, fragment: Fragment) -> bool:
+        return self.floor <= fragment.min_commit and fragment.max_commit <= self.snapshot
+
+    def touch(self, fragment: Fragment) -> bool:
+        return self.floor <= fragment.max_commit and fragment.min_commit <= self.snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInterval:
+    """Slots `[start, end)` that are spoken for by the same fragments."""
+
+    start: int
+    end: int
+    fragments: tuple[Fragment, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds no two versions of a row, so that its rows can be read batch by batch."""
+        only = self.fragments[0]
+        return len(self.fragments) == 1 and only.unique and not only.tombstones
+
+    def share_of(self, fragment: Fragment) -> float:
+        """About how much of a fragment's rows is in these slots, 0 to 1."""
+        return (self.end - self.start) / max(fragment.slots_written, len(fragment.slots), 1)
+
+
+def intervals_of(fragments: Iterable[Fragment]) -> tuple[SlotInterval, ...]:
+    """Sorted, disjoint intervals covering every slot that some fragment speaks for."""
+    events: dict[int, tuple[set[int], set[int]]] = {}
+    by_id = {fragment.id: fragment for fragment in fragments}
+    for fragment in by_id.values():
+        for start, end in fragment.slots:
+            events.setdefault(start, (set(), set()))[0].add(fragment.id)
+            events.setdefault(end, (set(), set()))[1].add(fragment.id)
+    intervals: list[SlotInterval] = []
+    active: dict[int, Fragment] = {}
+    previous = 0
+    for at in sorted(events):
+        if active:
+            intervals.append(SlotInterval(previous, at, tuple(active.values())))
+        begins, ends = events[at]
+        for fragment_id in ends - begins:
+            active.pop(fragment_id)
+        for fragment_id in begins - ends:
+            active[fragment_id] = by_id[fragment_id]
+        previous = at
+    return tuple(intervals)
