@@ -18,6 +18,18 @@ DEFAULT_TABLETS: Final = 64
 DEFAULT_PAGE_ROWS: Final = 65_536
 DEFAULT_PAGE_BYTES: Final = 16 << 20
 MAX_PAGE_ROWS: Final = 1 << 24
+MAX_PAGE_BYTES: Final = 1 << 40
+
+# About how much one task of Spark reads.
+DEFAULT_SPLIT_BYTES: Final = 512 << 20
+
+# Numbers of commits and versions, and ids of tablets, as the catalog keeps them.
+MAX_NUMBER: Final = 2**63 - 1
+MAX_ID: Final = 2**31 - 1
+
+# How many tablets are moved at a time.
+PARALLEL_MOVES: Final = 2
+MAX_PARALLEL_MOVES: Final = 1_024
 
 # How long things stay. A lease keeps a snapshot readable; without one, retention does. A file that
 # nothing refers to waits for the grace period, because a reader may have just opened it.

@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.table import Table as Listing
 
 from elasticscan.cli.options import (
-    AUTO,
     Columns,
     Filter,
     IndexChoice,
@@ -23,6 +22,7 @@ from elasticscan.cli.options import (
     names_of,
 )
 from elasticscan.cli.output import console, print_json
+from elasticscan.metadata import AUTO
 from elasticscan.store import Scan, Store
 
 CHOSEN = "▶"

@@ -10,8 +10,6 @@ import typer
 
 from elasticscan.base.errors import InvalidOption
 
-AUTO = "auto"  # the index that is taken when none is named: the cheapest way
-
 _JSON = "elasticscan.json"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9}

@@ -1,4 +1,8 @@
-"""The options of a read or a write, checked before anything is opened."""
+"""The options of a read or a write: one table, and what is checked before anything is opened.
+
+Each option is a field of `Options` or `ChangeOptions`; its name in Spark, its parser, where it is for
+and what it means stand beside it and nowhere else. The README's table is held against them by a test.
+"""
 
 from __future__ import annotations
 
@@ -6,53 +10,19 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.limits import BATCH_ROWS, MAX_PAGE_ROWS, NAME_PATTERN
+from elasticscan.base.limits import BATCH_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS, NAME_PATTERN
 from elasticscan.base.showing import brief
 from elasticscan.catalog import Txn
+from elasticscan.metadata import AUTO
 from elasticscan.store import FROM_ENVIRONMENT, resolved
 
-DEFAULT_SPLIT_BYTES = 512 << 20
-
-_OWN = (
-    "store",
-    "table",
-    "path",
-    "columns",
-    "filter",
-    "index",
-    "versionAsOf",
-    "timestampAsOf",
-    "batchSize",
-    "splitSize",
-    "numPartitions",
-    "includeMetadata",
-    "explain",
-    "readChangeFeed",
-    "startingVersion",
-    "startingTimestamp",
-    "endingVersion",
-    "endingTimestamp",
-    "skipChangeCommits",
-    "maxRowsPerTrigger",
-    "maxBytesPerTrigger",
-    "minPartitions",
-    "failOnDataLoss",
-    "streamName",
-    "txnAppId",
-    "txnVersion",
-    "primaryKey",
-    "shardKey",
-    "deleteColumn",
-    "mergeSchema",
-    "checkpointLocation",
-)
 # What takes the place of options that are no more.
 _REMOVED = {
     "pushdown": "use the options 'filter' and 'columns', or attach(spark, uri).sql(...), which sets both for "
@@ -73,91 +43,240 @@ _FROM_SPARK = frozenset(
 )
 _FROM_SPARK_PREFIXES = ("option.", "spark.")
 
-_BYTES = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
-T = TypeVar("T")
-
-_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 EARLIEST, LATEST = "earliest", "latest"
-_MAX_NUMBER = (1 << 63) - 1
+
+# Where an option is for. A batch read of changes is a read that takes some options more and some less.
+READ, FEED, STREAM, WRITE, STREAM_WRITE = "read", "change feed", "readStream", "write", "writeStream"
+_READS = (READ, FEED, STREAM)
+_WRITES = (WRITE, STREAM_WRITE)
 
 
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option as users know it.
+
+    Attributes:
+        parse: (name, text) -> value; raises `InvalidOption`.
+        where: some of `READ`, `FEED`, `STREAM`, `WRITE`, `STREAM_WRITE`.
+    """
+
+    name: str
+    parse: Callable[[str, str], Any]
+    where: tuple[str, ...]
+    meaning: str
+
+
+# The values of options
+
+
+def _bad(name: str, value: str, allowed: str) -> InvalidOption:
+    return InvalidOption(f"option {name!r}={brief(value, 200)} must be {allowed}", option=name)
+
+
+def _text(name: str, text: str) -> str:
+    if not text.strip():
+        raise _bad(name, text, "some text; leave it out for none")
+    return text
+
+
+def _names(name: str, text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names) or len({part.lower() for part in names}) < len(names):
+        raise _bad(name, text, "column names with commas between, each once, such as 'id, name'")
+    return names
+
+
+def _index(name: str, text: str) -> str:
+    """Whether the table has an index of that name is seen when a read is planned."""
+    index = text.strip().lower()  # names of indexes have no other letters
+    if not re.fullmatch(NAME_PATTERN, index):
+        raise _bad(name, text, "'auto', 'none' or the name of an index")
+    return index
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[str, str], int]:
+    def parse(name: str, text: str) -> int:
+        digits = text.strip()
+        number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else -1
+        if number < least or (most is not None and number > most):
+            bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+            raise _bad(name, text, f"a whole number {bounds}")
+        return number
+
+    return parse
+
+
+def _start(name: str, text: str) -> int | str:
+    word = text.strip().lower()
+    if word in (EARLIEST, LATEST):
+        return word
+    if not (word.isascii() and word.isdigit()):
+        raise _bad(name, text, "the number of a commit, 'earliest' or 'latest'")
+    return _whole(0, MAX_NUMBER)(name, text)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise _bad(name, text, "true or false")
+    return text.strip().lower() == "true"
+
+
+_BYTES = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def _size(name: str, text: str) -> int:
+    match = _BYTES.fullmatch(text.strip())
+    digits = match[1] if match and match[1].isascii() and len(match[1]) < 20 else "0"
+    size = int(digits) * _FACTORS[match[2].lower()] if match else 0
+    if not 1 <= size <= MAX_NUMBER:
+        raise _bad(name, text, "a number of bytes of at least 1, such as 67108864, 64m or 1g")
+    return size
+
+
+def _moment(name: str, text: str) -> float:
+    """Seconds since the epoch. Digits alone are that already; without a zone, UTC is meant."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            time = datetime.fromisoformat(text.strip())
+        except ValueError:
+            seconds = math.nan
+        else:
+            seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    if not math.isfinite(seconds):
+        raise _bad(
+            name,
+            text,
+            "an ISO date or time such as '2026-01-31' or '2026-01-31T12:00:00Z' (UTC without a zone), or "
+            "seconds since 1970",
+        )
+    return seconds
+
+
+# The table: attribute, name, parser, default, where it is for, meaning
+
+
+def _option(
+    name: str,
+    parse: Callable[[str, str], Any],
+    default: Any,
+    where: Collection[str],
+    meaning: str,
+    shown: bool = True,
+) -> Any:
+    """A field for an option; `default` is its value where it is not given."""
+    metadata = {"option": Option(name, parse, tuple(where), meaning)}
+    return field(default=default, repr=shown, metadata=metadata)
+
+
+# fmt: off
 @dataclass(frozen=True, slots=True)
 class ChangeOptions:
     """How commits are followed: by a stream, or by a batch read with `readChangeFeed`.
 
-    Attributes:
-        feed: whether every change is told (insert, update_preimage, update_postimage, delete), with
-            `_change_type`, `_commit_version` and `_commit_timestamp`; else the new rows alone.
-        start: the first commit that is wanted, or "earliest" or "latest".
-        start_time: in place of it, seconds since the epoch: commits made then or later.
-        end, end_time: the last commit of a batch read, in the same ways.
-        skip_change_commits: whether commits of deletes and overwrites are passed over.
-        max_rows, max_bytes: most of a micro-batch.
-        min_partitions: fewest tasks of a micro-batch, where it has as many slots.
-        fail_on_data_loss: whether it is an error when changes are no longer kept.
-        stream_name: the name under which what a stream still needs is kept for it.
+    Times are seconds since the epoch.
     """
 
-    feed: bool = False
-    start: int | str | None = None
-    start_time: float | None = None
-    end: int | None = None
-    end_time: float | None = None
-    skip_change_commits: bool = False
-    max_rows: int | None = None
-    max_bytes: int | None = None
-    min_partitions: int | None = None
-    fail_on_data_loss: bool = True
-    stream_name: str | None = None
+    feed: bool = _option("readChangeFeed", _flag, False, (FEED, STREAM),
+        "every insert, update and delete, with `_change_type`, `_commit_version` and `_commit_timestamp`; "
+        "in a batch with `startingVersion` or `startingTimestamp`")
+    start: int | str | None = _option("startingVersion", _start, None, (FEED, STREAM),
+        "the first commit of a change feed or a stream: a number, `earliest`, and in streams `latest`")
+    start_time: float | None = _option("startingTimestamp", _moment, None, (FEED, STREAM),
+        "the same by time: commits made then or later")
+    end: int | None = _option("endingVersion", _whole(0, MAX_NUMBER), None, (FEED,),
+        "the last commit of a change feed, else the newest")
+    end_time: float | None = _option("endingTimestamp", _moment, None, (FEED,),
+        "the same by time: commits made then or before")
+    max_rows: int | None = _option("maxRowsPerTrigger", _whole(1, MAX_NUMBER), None, (STREAM,),
+        "most rows of a micro-batch")
+    max_bytes: int | None = _option("maxBytesPerTrigger", _size, None, (STREAM,),
+        "most bytes of a micro-batch, as `64m`")
+    skip_change_commits: bool = _option("skipChangeCommits", _flag, False, (STREAM,),
+        "leave out commits that delete rows (wholly, also if they upsert others) or replace the table")
+    fail_on_data_loss: bool = _option("failOnDataLoss", _flag, True, (FEED, STREAM),
+        "false: leave out changes that are no longer kept, with a warning")
+    stream_name: str | None = _option("streamName", _text, None, (STREAM,),
+        "keeps what the stream still needs, and lists it in `elasticscan status`")
+    min_partitions: int | None = _option("minPartitions", _whole(1), None, (FEED, STREAM),
+        "fewest tasks of a micro-batch or a change feed")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options as values. Built by `parse_options`, which checks each and all together.
+    """Options as values. Built by `parse_options`, which checks each and all together."""
 
-    Attributes:
-        store: the store's uri, or `env:` and the name of a variable that holds it; a directory is absolute,
-            since tasks may run in another one.
-        table: the table's name.
-        columns, filter: what a read returns.
-        index: "auto", "none" or an index's name.
-        version, timestamp: the snapshot to read (a commit number, or seconds since the epoch);
-            at most one is given.
-        batch_rows: most rows of an Arrow batch.
-        split_bytes: about how much a task reads.
-        partitions: most partitions of a read.
-        metadata: whether `_shard` and `_slot` are added.
-        txn: (txnAppId, txnVersion) of a batch write.
-        app_id: txnAppId; a stream gives no txnVersion, it counts its batches itself.
-        checkpoint: where Spark keeps the state of the stream that writes.
-        delete_column: the column of the rows that says which of them delete.
-        merge_schema: whether a write adds the columns that the table lacks; those that it has and the
-            rows lack are then null.
-        primary_key, shard_key: of the table that a write may create.
-        explain: whether a read gives the ways there are to read, in place of rows.
-        changes: how changes are read.
-    """
-
-    store: str = field(repr=False)
-    table: str
-    columns: tuple[str, ...] | None = None
-    filter: str | None = None
-    index: str = "auto"
-    version: int | None = None
-    timestamp: float | None = None
-    batch_rows: int = BATCH_ROWS
-    split_bytes: int = DEFAULT_SPLIT_BYTES
-    partitions: int | None = None
-    metadata: bool = False
-    txn: Txn | None = None
-    primary_key: tuple[str, ...] | None = None
-    shard_key: tuple[str, ...] | None = None
-    explain: bool = False
-    app_id: str | None = None
-    checkpoint: str | None = None
-    delete_column: str | None = None
-    merge_schema: bool = False
+    store: str = _option("store", _text, MISSING, _READS + _WRITES,
+        "the store's directory or URL, or `env:` and the name of a variable that holds it", shown=False)
+    table: str = _option("table", _text, MISSING, _READS + _WRITES,
+        'the table; or both as `.load("store/table")`')
+    columns: tuple[str, ...] | None = _option("columns", _names, None, _READS,
+        'comma list, else all; or `.schema("id bigint, v double")`')
+    filter: str | None = _option("filter", _text, None, _READS,
+        "SQL condition, evaluated at the source with Arrow kernels, three-valued like Spark's")
+    index: str = _option("index", _index, AUTO, (READ,),
+        "`auto` (the cheapest access path), `none` (a direct scan) or an index's name; another name is an "
+        "error that tells the nearest")
+    explain: bool = _option("explain", _flag, False, (READ,),
+        "`load()` gives one row for each access path, with its cost and why not, in place of the rows")
+    version: int | None = _option("versionAsOf", _whole(0), None, (READ,),
+        "a snapshot (commit number); else the newest")
+    timestamp: float | None = _option("timestampAsOf", _moment, None, (READ,),
+        "the newest snapshot at or before a time (UTC); not together with `versionAsOf`")
+    batch_rows: int = _option("batchSize", _whole(1, MAX_PAGE_ROWS), BATCH_ROWS, _READS,
+        "most rows of an Arrow batch")
+    split_bytes: int = _option("splitSize", _size, DEFAULT_SPLIT_BYTES, _READS,
+        "about how many bytes one task reads")
+    partitions: int | None = _option("numPartitions", _whole(1), None, _READS,
+        "upper bound on tasks")
+    metadata: bool = _option("includeMetadata", _flag, False, (READ,),
+        "adds `_shard` and `_slot`")
+    app_id: str | None = _option("txnAppId", _text, None, _WRITES,
+        "with `txnVersion`: a write that was committed under this pair is not done again; a stream counts "
+        "its batches itself")
+    txn_version: int | None = _option("txnVersion", _whole(0, MAX_NUMBER), None, (WRITE,),
+        "the number of a write under its `txnAppId`")
+    primary_key: tuple[str, ...] | None = _option("primaryKey", _names, None, _WRITES,
+        "make the table if it is missing, together with its first rows: a write that fails leaves none")
+    shard_key: tuple[str, ...] | None = _option("shardKey", _names, None, _WRITES,
+        "of a table that is made so: the first columns of its primary key, else all of it")
+    delete_column: str | None = _option("deleteColumn", _text, None, _WRITES,
+        "the column that says which rows delete")
+    merge_schema: bool = _option("mergeSchema", _flag, False, _WRITES,
+        "add the columns that the table lacks; those that the rows lack are null")
+    checkpoint: str | None = _option("checkpointLocation", _text, None, (STREAM_WRITE,),
+        "Spark's own: where it keeps the stream's state")
     changes: ChangeOptions = field(default_factory=ChangeOptions)
+    # fmt: on
+
+    @property
+    def txn(self) -> Txn | None:
+        """The pair under which a batch write is committed once."""
+        if self.app_id is None or self.txn_version is None:
+            return None
+        return Txn(self.app_id, self.txn_version)
+
+
+def _options_of(values: type[Options] | type[ChangeOptions]) -> Iterator[tuple[Field[Any], Option]]:
+    return ((one, one.metadata["option"]) for one in fields(values) if "option" in one.metadata)
+
+
+OPTIONS: tuple[Option, ...] = tuple(
+    option for values in (Options, ChangeOptions) for _, option in _options_of(values)
+)
+
+
+def _given(options: Options) -> Iterator[Option]:
+    """The options that have another value than their default."""
+    for values in (options, options.changes):
+        for one, option in _options_of(type(values)):
+            if getattr(values, one.name) != one.default:
+                yield option
+
+
+# All together
 
 
 def parse_options(given: Mapping[str, str], stream_write: bool = False) -> Options:
@@ -170,41 +289,14 @@ def parse_options(given: Mapping[str, str], stream_write: bool = False) -> Optio
         InvalidOption: one is unknown (the nearest right one is named), has an impossible value,
             or contradicts another.
     """
-    values = _known(given)
-    store, table = _where(values)
-    if "versionAsOf" in values and "timestampAsOf" in values:
-        raise InvalidOption(
-            "options 'versionAsOf' and 'timestampAsOf' both choose the snapshot; give one of them",
-            option="timestampAsOf",
-        )
-    options = Options(
-        store=store,
-        table=table,
-        columns=_take(values, "columns", _names("columns")),
-        filter=_take(values, "filter", _text("filter")),
-        index=_take(values, "index", _index) or "auto",
-        version=_take(values, "versionAsOf", _whole("versionAsOf", 0)),
-        timestamp=_take(values, "timestampAsOf", _moment("timestampAsOf")),
-        batch_rows=_take(values, "batchSize", _whole("batchSize", 1, MAX_PAGE_ROWS)) or BATCH_ROWS,
-        split_bytes=_take(values, "splitSize", _size("splitSize")) or DEFAULT_SPLIT_BYTES,
-        partitions=_take(values, "numPartitions", _whole("numPartitions", 1)),
-        metadata=_take(values, "includeMetadata", _flag("includeMetadata")) or False,
-        txn=None if stream_write else _txn(values),
-        primary_key=_take(values, "primaryKey", _names("primaryKey")),
-        shard_key=_take(values, "shardKey", _names("shardKey")),
-        explain=_take(values, "explain", _flag("explain")) or False,
-        app_id=_take(values, "txnAppId", _text("txnAppId")),
-        checkpoint=_take(values, "checkpointLocation", _text("checkpointLocation")),
-        delete_column=_take(values, "deleteColumn", _text("deleteColumn")),
-        merge_schema=_take(values, "mergeSchema", _flag("mergeSchema")) or False,
-        changes=_changes(values),
-    )
-    if stream_write and "txnVersion" in values:
-        raise InvalidOption(
-            "option 'txnVersion' is for batch writes: a stream's batches have numbers of their own, and each "
-            "is written once; leave it out",
-            option="txnVersion",
-        )
+    texts = _by_name(given)
+    texts["store"], texts["table"] = _where(texts)
+    _refuse_two(texts, "versionAsOf", "timestampAsOf", "the snapshot")
+    options = Options(**_parsed(Options, texts), changes=ChangeOptions(**_parsed(ChangeOptions, texts)))
+    _refuse_two(texts, "startingVersion", "startingTimestamp", "a commit")
+    _refuse_two(texts, "endingVersion", "endingTimestamp", "a commit")
+    _check_numbers_of_tasks(options)
+    _check_transaction(texts, stream_write)
     if options.shard_key and not options.primary_key:
         raise InvalidOption(
             "option 'shardKey' only goes with 'primaryKey', for a table that a write creates",
@@ -213,66 +305,117 @@ def parse_options(given: Mapping[str, str], stream_write: bool = False) -> Optio
     return options
 
 
+def _by_name(given: Mapping[str, str]) -> dict[str, str]:
+    """The options by their proper names."""
+    names = {option.name.lower(): option.name for option in OPTIONS} | {"path": "path"}
+    texts: dict[str, str] = {}
+    for key, text in given.items():
+        lower = key.lower()
+        if lower in names:
+            texts[names[lower]] = text
+        elif lower == "paths":
+            texts.setdefault("path", _only_path(text))
+        elif lower in _REMOVED:
+            raise InvalidOption(f"there is no option {key!r} any more; {_REMOVED[lower]}", option=key)
+        elif lower not in _FROM_SPARK and not lower.startswith(_FROM_SPARK_PREFIXES):
+            near = difflib.get_close_matches(lower, names, n=1, cutoff=0.5)
+            hint = f"did you mean {names[near[0]]!r}?" if near else f"there are {', '.join(names.values())}"
+            raise InvalidOption(f"there is no option {key!r}; {hint}", option=key)
+    return texts
+
+
+def _parsed(values: type[Options] | type[ChangeOptions], texts: Mapping[str, str]) -> dict[str, Any]:
+    """The fields for which a text was given."""
+    return {
+        one.name: option.parse(option.name, texts[option.name])
+        for one, option in _options_of(values)
+        if option.name in texts
+    }
+
+
+def _refuse_two(texts: Mapping[str, str], one: str, other: str, what: str) -> None:
+    if one in texts and other in texts:
+        raise InvalidOption(
+            f"options {one!r} and {other!r} both choose {what}; give one of them", option=other
+        )
+
+
+def _check_numbers_of_tasks(options: Options) -> None:
+    least, most = options.changes.min_partitions, options.partitions
+    if least is not None and most is not None and least > most:
+        raise InvalidOption(
+            f"option 'minPartitions'={least} is more than 'numPartitions'={most}, the most there may be; "
+            "leave one of them out",
+            option="minPartitions",
+        )
+
+
+def _check_transaction(texts: Mapping[str, str], stream_write: bool) -> None:
+    pair = [name for name in ("txnAppId", "txnVersion") if name in texts]
+    if stream_write and "txnVersion" in pair:
+        raise InvalidOption(
+            "option 'txnVersion' is for batch writes: a stream's batches have numbers of their own, and each "
+            "is written once; leave it out",
+            option="txnVersion",
+        )
+    if not stream_write and len(pair) == 1:
+        raise InvalidOption(
+            f"option {pair[0]!r} needs the other of 'txnAppId' and 'txnVersion' beside it; give both or "
+            "neither",
+            option=pair[0],
+        )
+
+
 def check_for_batch(options: Options) -> Options:
     """Refuse what only a stream does, and a change feed that does not say which changes."""
-    found = options.changes
-    for name, value in (
-        ("skipChangeCommits", found.skip_change_commits),
-        ("maxRowsPerTrigger", found.max_rows),
-        ("maxBytesPerTrigger", found.max_bytes),
-        ("streamName", found.stream_name),
-    ):
-        if value:
-            raise InvalidOption(f"option {name!r} is for readStream; a batch leaves it out", option=name)
-    bounds = _bounds(found)
-    if not found.feed:
-        for name in bounds:
+    for option in _given(options):
+        if option.where == (STREAM,):
             raise InvalidOption(
-                f"option {name!r} chooses changes: a batch read takes it with 'readChangeFeed' = 'true', and "
-                "else chooses its snapshot with 'versionAsOf' or 'timestampAsOf'",
-                option=name,
+                f"option {option.name!r} is for readStream; a batch leaves it out", option=option.name
             )
+    changes = options.changes
+    if not changes.feed:
+        for option in _given(options):
+            if option.name.startswith(("starting", "ending")):
+                raise InvalidOption(
+                    f"option {option.name!r} chooses changes: a batch read takes it with 'readChangeFeed' = "
+                    "'true', and else chooses its snapshot with 'versionAsOf' or 'timestampAsOf'",
+                    option=option.name,
+                )
         return options
-    if found.start is None and found.start_time is None:
+    if changes.start is None and changes.start_time is None:
         raise InvalidOption(
             "option 'readChangeFeed' needs 'startingVersion' or 'startingTimestamp' in a batch read, to say "
             "which changes ('earliest' for all that are kept)",
             option="startingVersion",
         )
-    if found.start == LATEST:
+    if changes.start == LATEST:
         raise InvalidOption(
             "option 'startingVersion'='latest' is for readStream: a batch read has nothing to wait for",
             option="startingVersion",
         )
-    _refuse_other_reads(options, "a change feed")
+    _refuse_other_reads(options, FEED, "a change feed")
     return options
 
 
 def check_for_stream(options: Options) -> Options:
     """Refuse what a stream cannot do."""
-    found = options.changes
-    for name, value in (("endingVersion", found.end), ("endingTimestamp", found.end_time)):
-        if value is not None:
+    for option in _given(options):
+        if option.where == (FEED,):
             raise InvalidOption(
-                f"option {name!r} is for batch reads; a stream with trigger(availableNow=True) ends with the "
-                "newest commit",
-                option=name,
+                f"option {option.name!r} is for batch reads; a stream with trigger(availableNow=True) ends "
+                "with the newest commit",
+                option=option.name,
             )
-    _refuse_other_reads(options, "a stream")
+    _refuse_other_reads(options, STREAM, "a stream")
     return options
 
 
-def _refuse_other_reads(options: Options, what: str) -> None:
-    for name, value in (
-        ("versionAsOf", options.version is not None),
-        ("timestampAsOf", options.timestamp is not None),
-        ("index", options.index != "auto"),
-        ("includeMetadata", options.metadata),
-        ("explain", options.explain),
-    ):
-        if value:
-            hint = "use 'startingVersion' or 'startingTimestamp'" if "AsOf" in name else "leave it out"
-            raise InvalidOption(f"option {name!r} is not for {what}; {hint}", option=name)
+def _refuse_other_reads(options: Options, where: str, what: str) -> None:
+    for option in _given(options):
+        if READ in option.where and where not in option.where:
+            hint = "use 'startingVersion' or 'startingTimestamp'" if "AsOf" in option.name else "leave it out"
+            raise InvalidOption(f"option {option.name!r} is not for {what}; {hint}", option=option.name)
 
 
 def check_for_write(options: Options) -> Options:
@@ -297,25 +440,6 @@ def check_for_write(options: Options) -> Options:
                 option=name,
             )
     return options
-
-
-def _known(given: Mapping[str, str]) -> dict[str, str]:
-    """The options by their proper names."""
-    own = {name.lower(): name for name in _OWN}
-    values: dict[str, str] = {}
-    for key, value in given.items():
-        lower = key.lower()
-        if lower in own:
-            values[own[lower]] = value
-        elif lower == "paths":
-            values.setdefault("path", _only_path(value))
-        elif lower in _REMOVED:
-            raise InvalidOption(f"there is no option {key!r} any more; {_REMOVED[lower]}", option=key)
-        elif lower not in _FROM_SPARK and not lower.startswith(_FROM_SPARK_PREFIXES):
-            near = difflib.get_close_matches(lower, own, n=1, cutoff=0.5)
-            hint = f"did you mean {own[near[0]]!r}?" if near else f"there are {', '.join(_OWN)}"
-            raise InvalidOption(f"there is no option {key!r}; {hint}", option=key)
-    return values
 
 
 def _only_path(text: str) -> str:
@@ -372,165 +496,3 @@ def _absolute(uri: str) -> str:
     if uri.startswith("file://"):
         uri = uri.removeprefix("file://")
     return uri if "://" in uri else str(Path(uri).absolute())
-
-
-def _changes(values: Mapping[str, str]) -> ChangeOptions:
-    fail = _take(values, "failOnDataLoss", _flag("failOnDataLoss"))
-    found = ChangeOptions(
-        feed=_take(values, "readChangeFeed", _flag("readChangeFeed")) or False,
-        start=_take(values, "startingVersion", _start),
-        start_time=_take(values, "startingTimestamp", _moment("startingTimestamp")),
-        end=_take(values, "endingVersion", _whole("endingVersion", 0, _MAX_NUMBER)),
-        end_time=_take(values, "endingTimestamp", _moment("endingTimestamp")),
-        skip_change_commits=_take(values, "skipChangeCommits", _flag("skipChangeCommits")) or False,
-        max_rows=_take(values, "maxRowsPerTrigger", _whole("maxRowsPerTrigger", 1, _MAX_NUMBER)),
-        max_bytes=_take(values, "maxBytesPerTrigger", _size("maxBytesPerTrigger")),
-        min_partitions=_take(values, "minPartitions", _whole("minPartitions", 1)),
-        fail_on_data_loss=fail is not False,
-        stream_name=_take(values, "streamName", _text("streamName")),
-    )
-    bounds = _bounds(found)
-    for one, other in (("startingVersion", "startingTimestamp"), ("endingVersion", "endingTimestamp")):
-        if one in bounds and other in bounds:
-            raise InvalidOption(
-                f"options {one!r} and {other!r} both choose a commit; give one of them", option=other
-            )
-    most = _take(values, "numPartitions", _whole("numPartitions", 1))
-    if most is not None and (found.min_partitions or 0) > most:
-        raise InvalidOption(
-            f"option 'minPartitions'={found.min_partitions} is more than 'numPartitions'={most}, the most "
-            "there may be; leave one of them out",
-            option="minPartitions",
-        )
-    return found
-
-
-def _bounds(found: ChangeOptions) -> dict[str, object]:
-    """The options that choose commits, of those that were given."""
-    values = {
-        "startingVersion": found.start,
-        "startingTimestamp": found.start_time,
-        "endingVersion": found.end,
-        "endingTimestamp": found.end_time,
-    }
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _txn(values: Mapping[str, str]) -> Txn | None:
-    given = [name for name in ("txnAppId", "txnVersion") if name in values]
-    if len(given) == 1:
-        raise InvalidOption(
-            f"option {given[0]!r} needs the other of 'txnAppId' and 'txnVersion' beside it; give "
-            "both or neither",
-            option=given[0],
-        )
-    if not given:
-        return None
-    application = _text("txnAppId")(values["txnAppId"])
-    return Txn(application, _whole("txnVersion", 0, (1 << 63) - 1)(values["txnVersion"]))
-
-
-# One value
-
-
-def _take(values: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T | None:
-    text = values.get(name)
-    return None if text is None else parse(text)
-
-
-def _bad(name: str, value: str, wanted: str) -> InvalidOption:
-    return InvalidOption(f"option {name!r}={brief(value, 200)} must be {wanted}", option=name)
-
-
-def _text(name: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if not text.strip():
-            raise _bad(name, text, "some text; leave it out for none")
-        return text
-
-    return parse
-
-
-def _names(name: str) -> Callable[[str], tuple[str, ...]]:
-    def parse(text: str) -> tuple[str, ...]:
-        names = tuple(part.strip() for part in text.split(","))
-        if not all(names) or len({part.lower() for part in names}) < len(names):
-            raise _bad(name, text, "column names with commas between, each once, such as 'id, name'")
-        return names
-
-    return parse
-
-
-def _index(text: str) -> str:
-    """Whether the table has an index of that name is seen when a read is planned."""
-    name = text.strip().lower()  # names of indexes have no other letters
-    if not re.fullmatch(NAME_PATTERN, name):
-        raise _bad("index", text, "'auto', 'none' or the name of an index")
-    return name
-
-
-def _start(text: str) -> int | str:
-    word = text.strip().lower()
-    if word in (EARLIEST, LATEST):
-        return word
-    if not (word.isascii() and word.isdigit()):
-        raise _bad("startingVersion", text, "the number of a commit, 'earliest' or 'latest'")
-    return _whole("startingVersion", 0, _MAX_NUMBER)(text)
-
-
-def _whole(name: str, least: int, most: int | None = None) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        digits = text.strip()
-        number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else -1
-        if number < least or (most is not None and number > most):
-            bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-            raise _bad(name, text, f"a whole number {bounds}")
-        return number
-
-    return parse
-
-
-def _flag(name: str) -> Callable[[str], bool]:
-    def parse(text: str) -> bool:
-        if text.strip().lower() not in ("true", "false"):
-            raise _bad(name, text, "true or false")
-        return text.strip().lower() == "true"
-
-    return parse
-
-
-def _size(name: str) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        found = _BYTES.fullmatch(text.strip())
-        digits = found[1] if found and found[1].isascii() and len(found[1]) < 20 else "0"
-        size = int(digits) * _FACTORS[found[2].lower()] if found else 0
-        if not 1 <= size <= _MAX_NUMBER:
-            raise _bad(name, text, "a number of bytes of at least 1, such as 67108864, 64m or 1g")
-        return size
-
-    return parse
-
-
-def _moment(name: str) -> Callable[[str], float]:
-    """Seconds since the epoch. Digits alone are that already; without a zone, UTC is meant."""
-
-    def parse(text: str) -> float:
-        try:
-            seconds = float(text)
-        except ValueError:
-            try:
-                found = datetime.fromisoformat(text.strip())
-            except ValueError:
-                seconds = math.nan
-            else:
-                seconds = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-        if not math.isfinite(seconds):
-            raise _bad(
-                name,
-                text,
-                "an ISO date or time such as '2026-01-31' or '2026-01-31T12:00:00Z' (UTC without a zone), or "
-                "seconds since 1970",
-            )
-        return seconds
-
-    return parse

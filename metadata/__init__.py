@@ -12,7 +12,17 @@ decides by the statistics; none of them knows the others.
 """
 
 from elasticscan.metadata.fragments import Fragment, StagedFragment, TableInfo
-from elasticscan.metadata.indexes import HASH, INDEX_KINDS, SORTED, IndexInfo, IndexRun, StagedRun
+from elasticscan.metadata.indexes import (
+    AUTO,
+    DIRECT,
+    HASH,
+    INDEX_KINDS,
+    NONE,
+    SORTED,
+    IndexInfo,
+    IndexRun,
+    StagedRun,
+)
 from elasticscan.metadata.intervals import Bounds, SlotInterval, intervals_of
 from elasticscan.metadata.manifest import FRAGMENT, INDEX_RUN, Epochs, Manifest, Origin, Seal, epochs_in
 from elasticscan.metadata.statistics import (
@@ -28,11 +38,14 @@ from elasticscan.metadata.statistics import (
 )
 
 __all__ = [
+    "AUTO",
+    "DIRECT",
     "FRAGMENT",
     "HASH",
     "INDEX_KINDS",
     "INDEX_RUN",
     "KEY_BYTES",
+    "NONE",
     "SORTED",
     "Block",
     "Bounds",

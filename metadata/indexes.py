@@ -10,6 +10,10 @@ from elasticscan.metadata.statistics import Packed
 SORTED, HASH = "sorted", "hash"
 INDEX_KINDS = (SORTED, HASH)
 
+# What a scan is told in place of an index's name, and how the path without an index is called: no index
+# may have one of these names.
+AUTO, NONE, DIRECT = "auto", "none", "direct"
+
 
 @dataclass(frozen=True, slots=True)
 class IndexInfo:

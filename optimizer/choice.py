@@ -21,11 +21,9 @@ import pyarrow as pa
 
 from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
 from elasticscan.filters import EVERYTHING, Expression, column_names, column_sets, to_sql
-from elasticscan.metadata import HASH, SORTED, IndexInfo, KeyHistogram, Stretch
+from elasticscan.metadata import AUTO, DIRECT, HASH, NONE, SORTED, IndexInfo, KeyHistogram, Stretch
 from elasticscan.optimizer.binding import IndexCondition, Ranges, bind, covered
 from elasticscan.optimizer.estimates import index_rows, rows_to_read
-
-AUTO, NONE, DIRECT = "auto", "none", "direct"
 
 # Weights, in units of reading one row of a direct scan, about 7 ns where they were calibrated: forced
 # scans (index="none", index=<name>) of ten million rows, filters of several selectivities, some columns

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 
 from elasticscan.base.errors import ElasticScanError, IndexChanged, IndexNotReady, InvalidOption
 from elasticscan.filters import KeySets, Predicate, column_sets
-from elasticscan.metadata import SORTED, IndexInfo, TableInfo
+from elasticscan.metadata import AUTO, NONE, SORTED, IndexInfo, TableInfo
 from elasticscan.optimizer import Choice, bind, choose
 from elasticscan.protocol import ContinuationKey, IndexOrder
 from elasticscan.reader import SortKey
 from elasticscan.store.context import Context
 
-AUTO, NONE = "auto", "none"
 ORDERS = (None, "index")
 
 

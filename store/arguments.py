@@ -17,14 +17,9 @@ from numbers import Real
 from typing import Any
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.limits import MAX_COLUMNS, MAX_PAGE_ROWS
+from elasticscan.base.limits import MAX_COLUMNS, MAX_NUMBER, MAX_PAGE_BYTES, MAX_PAGE_ROWS
 from elasticscan.base.showing import brief
 from elasticscan.catalog import Txn
-
-MAX_ID = 2**31 - 1  # ids of tablets, as the catalog keeps them
-MAX_NUMBER = 2**63 - 1  # numbers of commits and versions, as the catalog keeps them
-MAX_PAGE_BYTES = 1 << 40
-MAX_PARALLEL = 1_024
 
 
 def whole_number(option: str, value: Any, least: int, most: int) -> int:

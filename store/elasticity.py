@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, MoveInProgress, TryAgain
+from elasticscan.base.limits import PARALLEL_MOVES
 from elasticscan.base.resources import starting_threads
 from elasticscan.catalog import Tx
 from elasticscan.store.context import Context
@@ -23,7 +24,6 @@ from elasticscan.topology import (
     split_tablet,
 )
 
-PARALLEL_MOVES = 2
 WAIT_SECONDS = 600.0
 EXPAND_ROUNDS = 3
 _POLL_SECONDS = 0.02

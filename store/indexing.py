@@ -27,7 +27,17 @@ from elasticscan.base.resources import starting_threads
 from elasticscan.base.showing import brief
 from elasticscan.base.value_keys import check_index_type
 from elasticscan.catalog import Tx
-from elasticscan.metadata import INDEX_KINDS, Fragment, IndexInfo, StagedFragment, StagedRun, TableInfo
+from elasticscan.metadata import (
+    AUTO,
+    DIRECT,
+    INDEX_KINDS,
+    NONE,
+    Fragment,
+    IndexInfo,
+    StagedFragment,
+    StagedRun,
+    TableInfo,
+)
 from elasticscan.storage import RUN_COLUMNS, Disk, build_runs
 from elasticscan.store.context import Context
 
@@ -111,7 +121,7 @@ def define_index(
             )
     if not columns:
         raise InvalidOption("columns must name at least one column to index", option="columns")
-    if name in ("auto", "none", "direct"):
+    if name in (AUTO, NONE, DIRECT):
         raise InvalidOption(
             f"an index cannot be named {name!r}, because index={name!r} means something else in a scan; "
             "choose another name",

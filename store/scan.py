@@ -14,7 +14,7 @@ import pyarrow as pa
 from elasticscan.base.errors import ColumnNotFound, InvalidOption, ScanFinished, ScanInUse
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.filters import Predicate
-from elasticscan.metadata import TableInfo
+from elasticscan.metadata import DIRECT, TableInfo
 from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, Cursor, Cursors, slots_of
 from elasticscan.reader import ScannedPage, ScanPlan, ScanStats, drive, drive_sorted
@@ -252,7 +252,7 @@ class Scan(Iterator[Page]):
             "base_topology": self._base.number,
             "columns": list(self._state.columns),
             "filter": self._state.filter,
-            "access": access.index.name if access.index else "direct",
+            "access": access.index.name if access.index else DIRECT,
             "index_condition": self._choice.candidate.condition if self._choice else None,
             "ranges": len(access.order.ranges) if access.order else None,
             "remainder": str(access.predicate) if access.predicate else None,

@@ -16,6 +16,8 @@ from elasticscan.base.limits import (
     DEFAULT_TABLETS,
     GC_GRACE_SECONDS,
     GC_SHARE,
+    MAX_ID,
+    MAX_PARALLEL_MOVES,
     MAX_SLOTS,
     RETENTION_SECONDS,
     TRASH_SECONDS,
@@ -27,7 +29,6 @@ from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, upkeep
 from elasticscan.store.adoption import Adopted, adopt, settle_copy
-from elasticscan.store.arguments import MAX_ID, MAX_PARALLEL
 from elasticscan.store.collector import Collected, collect_garbage
 from elasticscan.store.context import Context
 from elasticscan.store.definitions import define_table
@@ -260,7 +261,7 @@ class Store:
     ) -> Elasticity:
         """Topology changes with a bound on copying, with progress, or with more moves at a time."""
         most = arguments.speed("bytes_per_second", bytes_per_second)
-        at_once = arguments.whole_number("parallel", parallel, 1, MAX_PARALLEL)
+        at_once = arguments.whole_number("parallel", parallel, 1, MAX_PARALLEL_MOVES)
         return Elasticity(self._context, most, on_progress, at_once)
 
     def expand(self, shards: Sequence[str] | Mapping[str, str]) -> Topology:

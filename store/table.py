@@ -8,12 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import TableChanged
-from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
+from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
 from elasticscan.catalog import Commit, Tx
-from elasticscan.metadata import SORTED, IndexInfo, TableInfo
+from elasticscan.metadata import AUTO, SORTED, IndexInfo, TableInfo
 from elasticscan.store import arguments, upkeep, writer
-from elasticscan.store.access_paths import AUTO, Wish
-from elasticscan.store.arguments import MAX_NUMBER
+from elasticscan.store.access_paths import Wish
 from elasticscan.store.changes import ChangeScan, begin_changes
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import OnIndexed, create_index, define_index

@@ -12,12 +12,13 @@ import pytest
 from elasticscan.base.errors import ContinuationKeyError, ElasticScanError, InvalidOffset
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.conversion import spark_schema
-from elasticscan.connector.options import _OWN, parse_options
+from elasticscan.connector.options import OPTIONS, parse_options
 from elasticscan.connector.streams.offsets import InChanges, Offset, OffsetFormat
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.store import Store
 from tests.connector.conftest import SCHEMA
 
+NAMES = [*(option.name for option in OPTIONS), "path"]
 NINES = "9" * 5_000
 WORDS = [
     *("", " ", "0", "1", "-1", "1.5", NINES, f"-{NINES}", f"{NINES}g", "٣", "٣g", "²", "1e999", "nan", "inf"),
@@ -67,7 +68,7 @@ def test_hostile_options_are_refused_with_a_code(store: Store, seed: int) -> Non
     for _ in range(150):
         given = {"store": store.uri, "table": "t"}
         given |= {
-            dice.choice([*_OWN, "paths", "x", ""]): dice.choice(WORDS) for _ in range(dice.randint(1, 3))
+            dice.choice([*NAMES, "paths", "x", ""]): dice.choice(WORDS) for _ in range(dice.randint(1, 3))
         }
         try:
             dice.choice(WAYS)(ElasticScanSource(given))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.limits import DEFAULT_SPLIT_BYTES
 from elasticscan.connector.options import (
-    DEFAULT_SPLIT_BYTES,
+    FEED,
+    OPTIONS,
+    READ,
     ChangeOptions,
+    Option,
     Options,
     check_for_batch,
     check_for_stream,
@@ -90,7 +96,16 @@ def test_all_read_options_arrive() -> None:
         includeMetadata="true",
     )
     expected = Options(
-        "/data/my.store", "t", ("id", "name"), "id > 3", "none", 12, None, 1000, 64 << 20, 4, True
+        "/data/my.store",
+        "t",
+        columns=("id", "name"),
+        filter="id > 3",
+        index="none",
+        version=12,
+        batch_rows=1000,
+        split_bytes=64 << 20,
+        partitions=4,
+        metadata=True,
     )
     assert found == expected
 
@@ -278,3 +293,27 @@ def test_order_is_left_to_spark() -> None:
 def test_a_write_does_not_mind_how_reads_are_cut() -> None:
     options = parsed(numPartitions="2", batchSize="10", columns="id")
     assert check_for_write(options) is options
+
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def row(option: Option, default: Any) -> str:
+    """An option as the README lists it; a batch read of changes is a read to its readers."""
+    where = list(dict.fromkeys(READ if use == FEED else use for use in option.where))
+    if default in (None, MISSING):
+        shown = ""
+    elif isinstance(default, bool):
+        shown = str(default).lower()
+    else:
+        shown = f"{default >> 20}m" if isinstance(default, int) and default >= 1 << 20 else f"{default}"
+    return f"| `{option.name}` | {', '.join(where)} | {shown} | {option.meaning} |"
+
+
+def test_the_table_of_the_readme_is_the_table_of_options() -> None:
+    """Where this fails, put what it expects into the README."""
+    defaults = [one.default for kind in (Options, ChangeOptions) for one in fields(kind) if one.metadata]
+    rows = [row(option, default) for option, default in zip(OPTIONS, defaults, strict=True)]
+    text = README.read_text(encoding="utf-8")
+    _, _, rest = text.partition("| option | for | default | meaning |\n|---|---|---|---|\n")
+    assert rest.partition("\n\n")[0] == "\n".join(rows)
