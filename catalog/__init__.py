@@ -16,6 +16,8 @@ shards at once, one transaction moves a tablet. What it promises:
   damaged database alters, hides or repeats is told as damage and never as other rows.
 - **No clock is believed alone.** Times of commits never go back; what ends with time ends when the store
   believes that it is over (`believed_time.py`).
+- **State tables drive.** A move and an index's build change by the tables of `topology` and `metadata` alone;
+  `Tx.transition` is the one writer of their rows.
 - **The answer to a commit may be lost**, and then the error says so (`CommitUnknown`).
 
 The tables are described in `docs/formats.md`. A fragment's row lists the slots that it speaks
@@ -33,11 +35,12 @@ It leaves out: rows (they are in Arrow files, `elasticscan.storage`), and decisi
 should go where is planned in `elasticscan.topology` and carried out by `elasticscan.store`).
 """
 
-from elasticscan.catalog.catalog import Catalog, MoveRow, NewStore, Tx
+from elasticscan.catalog.catalog import Catalog, NewStore, Tx
 from elasticscan.catalog.commits import Commit, Txn
 from elasticscan.catalog.engine import holds_store
 from elasticscan.catalog.fragments import DroppedFile
 from elasticscan.catalog.home import Home
+from elasticscan.catalog.moves import OwnedMove
 from elasticscan.catalog.seal_keys import KEYS, SecretTx
 from elasticscan.catalog.state import Identity, StoreInfo
 
@@ -48,8 +51,8 @@ __all__ = [
     "DroppedFile",
     "Home",
     "Identity",
-    "MoveRow",
     "NewStore",
+    "OwnedMove",
     "SecretTx",
     "StoreInfo",
     "Tx",

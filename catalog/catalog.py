@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import select, text
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import AlreadyExists, MoveInProgress, ReadOnlyStore, StoreCopied
+from elasticscan.base.errors import AlreadyExists, ReadOnlyStore, StoreCopied
 from elasticscan.catalog.checks import CheckTx
 from elasticscan.catalog.connections import Watch, transaction
 from elasticscan.catalog.engine import (
@@ -25,81 +24,16 @@ from elasticscan.catalog.engine import (
 )
 from elasticscan.catalog.failures import damaged, decoding, told_plainly
 from elasticscan.catalog.home import Home, check_one_name, home_of
+from elasticscan.catalog.moves import MoveTx
 from elasticscan.catalog.readonly import why_not_writable
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
 from elasticscan.catalog.sealed import versions_digest
-from elasticscan.catalog.tables import metadata, moves, store_state
-from elasticscan.topology import FINAL, Event, Phase, Placement, advance
+from elasticscan.catalog.tables import metadata, store_state
+from elasticscan.topology import Placement
 
 
-@dataclass(frozen=True, slots=True)
-class MoveRow:
-    """A move under way, as every process sees it."""
-
-    tablet: int
-    source: int
-    target: int
-    phase: Phase
-    owner: str
-    started_at: float
-    heartbeat_at: float
-
-
-class Tx(SecretTx, CheckTx):
+class Tx(MoveTx, SecretTx, CheckTx):
     """One catalog transaction: everything done through it becomes visible at once, or nothing."""
-
-    def plan_move(self, tablet: int, source: int, target: int, owner: str) -> None:
-        """Enter a planned move; nobody else may move the tablet until it ended."""
-        # A row that damage hides would be refused as the second one with its key.
-        row = self._rows.one(moves, missing_is_checked=False, tablet_id=tablet)
-        if row is not None:
-            busy = _move_row(row)
-            raise MoveInProgress(
-                f"tablet {tablet} is already being moved by {busy.owner}; wait for it, or run "
-                "`elasticscan move --resume` if that process is gone",
-                tablet=tablet,
-                owner=busy.owner,
-            )
-        new = {"tablet_id": tablet, "source": source, "target": target, "phase": Phase.PLANNED.value}
-        at = self.times.stamp
-        self._rows.insert(moves, new | {"owner": owner, "started_at": at, "heartbeat_at": at})
-
-    def move(self, tablet: int) -> MoveRow | None:
-        row = self._rows.one(moves, tablet_id=tablet)
-        return None if row is None else _move_row(row)
-
-    def moves(self) -> tuple[MoveRow, ...]:
-        return tuple(_move_row(row) for row in self._rows.all(moves, order_by=moves.c.started_at))
-
-    def advance_move(self, tablet: int, owner: str, event: Event) -> Phase | None:
-        """Note what happened to a move; it is forgotten when that was the end of it.
-
-        Returns:
-            The phase that it is in now; None, and nothing changed, when it is not this owner's.
-
-        Raises:
-            InvalidTopologyChange: that cannot happen in the move's phase.
-        """
-        row = self._rows.one(moves, tablet_id=tablet)
-        if row is None or row.owner != owner:
-            return None
-        phase = advance(_move_row(row).phase, event)
-        if phase in FINAL:
-            self._rows.delete(moves, [row])
-        else:
-            self._rows.update(moves, [(row, {"phase": phase.value, "heartbeat_at": self.times.stamp})])
-        return phase
-
-    def beat(self, owner: str) -> None:
-        """Show that an owner of moves is alive."""
-        rows = self._rows.select(moves, moves.c.owner == owner)
-        self._rows.update(moves, [(row, {"heartbeat_at": self.times.stamp}) for row in rows])
-
-
-def _move_row(row: Any) -> MoveRow:
-    with decoding(f"the move of tablet {row.tablet_id}"):
-        phase = Phase(row.phase)
-    return MoveRow(row.tablet_id, row.source, row.target, phase, row.owner, row.started_at, row.heartbeat_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from elasticscan.store.owners import beating, owner_is_gone, owning
 from elasticscan.store.roots import Claims
 from elasticscan.topology import (
     Event,
-    MovePlan,
+    Move,
     Placement,
     Topology,
     join_tablets,
@@ -94,10 +94,10 @@ class Elasticity:
                         f"tablet {tablet_id} is at shard {target_name!r} already", tablet=tablet_id
                     )
                 self._forget_dead(tx, tablet_id)
-                plan = MovePlan(tablet_id, tablet.shard, target.id)
-                tx.plan_move(plan.tablet, plan.source, plan.target, owner)
+                move = Move(tablet_id, tablet.shard, target.id)
+                tx.plan_move(move, owner)
             with beating(self._context.catalog, owner):
-                Mover(self._context, owner, self._bytes_per_second).carry_out(plan)
+                Mover(self._context, owner, self._bytes_per_second).carry_out(move)
         return self._publish(f"tablet {tablet_id} moved to {target_name}")
 
     def split(self, tablet_id: int, at: int | None = None) -> Topology:
@@ -173,7 +173,7 @@ class Elasticity:
             self._context.clock.sleep(_POLL_SECONDS)
             waited += _POLL_SECONDS
 
-    def _plan_draining(self, shard: int, owner: str) -> list[MovePlan] | None:
+    def _plan_draining(self, shard: int, owner: str) -> list[Move] | None:
         """Moves that empty a shard; none while others move its tablets. None when it was removed."""
         with self._context.catalog.writing() as tx:
             known = next((s for s in tx.shards() if s.id == shard), None)
@@ -191,7 +191,7 @@ class Elasticity:
                 return None
             return self._plan(tx, owner, only_from=shard)
 
-    def _plan(self, tx: Tx, owner: str, only_from: int | None = None) -> list[MovePlan]:
+    def _plan(self, tx: Tx, owner: str, only_from: int | None = None) -> list[Move]:
         """Plan on the placement as it will be after the moves under way; enter our part."""
         adopted = self._adopt_dead(tx, owner)
         moving = {move.tablet: move.target for move in tx.moves()}
@@ -200,16 +200,16 @@ class Elasticity:
         wanted = [p for p in plan_balance(after, active) if p.tablet not in moving]
         plans = [p for p in wanted if only_from is None or p.source == only_from]
         for plan in plans:
-            tx.plan_move(plan.tablet, plan.source, plan.target, owner)
+            tx.plan_move(plan, owner)
         return adopted + plans
 
-    def _carry_out(self, plans: Sequence[MovePlan], owner: str, tolerate: bool = False) -> None:
+    def _carry_out(self, plans: Sequence[Move], owner: str, tolerate: bool = False) -> None:
         """Run planned moves, a few at a time. All are tried; the first error is raised at the end."""
         if plans:
             with beating(self._context.catalog, owner):
                 self._carry_out_all(plans, owner, tolerate)
 
-    def _carry_out_all(self, plans: Sequence[MovePlan], owner: str, tolerate: bool) -> None:
+    def _carry_out_all(self, plans: Sequence[Move], owner: str, tolerate: bool) -> None:
         mover = Mover(self._context, owner, self._bytes_per_second)
         errors: list[BaseException] = []
         pool = ThreadPoolExecutor(self._parallel, thread_name_prefix="move")
@@ -233,13 +233,13 @@ class Elasticity:
         if errors:
             raise errors[0]
 
-    def _give_up(self, plans: Sequence[MovePlan], owner: str) -> None:
+    def _give_up(self, plans: Sequence[Move], owner: str) -> None:
         """End moves that did not begin. If the catalog stays away, they are left to whoever comes next."""
         for wait in UNDO_WAITS_SECONDS:
             try:
                 with self._context.catalog.writing() as tx:
                     for plan in plans:
-                        tx.advance_move(plan.tablet, owner, Event.FAILED)
+                        tx.transition(plan, owner, Event.FAILED)
             except TryAgain:
                 self._context.clock.sleep(wait)
             except ElasticScanError:
@@ -251,23 +251,23 @@ class Elasticity:
         with self._context.catalog.writing() as tx:
             return tx.append_topology(reason)
 
-    def _adopt_dead(self, tx: Tx, owner: str) -> list[MovePlan]:
+    def _adopt_dead(self, tx: Tx, owner: str) -> list[Move]:
         """Make the moves of processes that died ours, where they still make sense."""
         active = {shard.id for shard in tx.shards() if not shard.draining}
         adopted = []
         for move in tx.moves():
             if owner_is_gone(move, tx.times.expiry):
-                tx.advance_move(move.tablet, move.owner, Event.OWNER_DIED)  # the source goes on serving
+                tx.transition(move, move.owner, Event.OWNER_DIED)  # the source goes on serving
                 if tx.tablet(move.tablet).shard == move.source and move.target in active:
-                    tx.plan_move(move.tablet, move.source, move.target, owner)
-                    adopted.append(MovePlan(move.tablet, move.source, move.target))
+                    adopted.append(Move(move.tablet, move.source, move.target))
+                    tx.plan_move(adopted[-1], owner)
         return adopted
 
     def _forget_dead(self, tx: Tx, tablet_id: int) -> None:
         """End the move of a tablet whose mover died, because something else is to happen to it."""
         move = tx.move(tablet_id)
         if move is not None and owner_is_gone(move, tx.times.expiry):
-            tx.advance_move(move.tablet, move.owner, Event.OWNER_DIED)
+            tx.transition(move, move.owner, Event.OWNER_DIED)
 
     def _check_not_moving(self, tx: Tx, tablet_id: int) -> None:
         self._forget_dead(tx, tablet_id)

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.catalog import Catalog, MoveRow
+from elasticscan.catalog import Catalog, OwnedMove
 
 SILENT_SECONDS = 600.0
 BEAT_SECONDS = 120.0
@@ -75,7 +75,7 @@ def beating(catalog: Catalog, owner: str) -> Iterator[None]:
         ended.set()
 
 
-def owner_is_gone(move: MoveRow, now: float) -> bool:
+def owner_is_gone(move: OwnedMove, now: float) -> bool:
     """Whether nobody works at a move any more; `now` is a time that is believed."""
     where, _, rest = move.owner.partition(":")
     pid, _, rest = rest.partition(":")

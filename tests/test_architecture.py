@@ -143,7 +143,7 @@ def behind_front_pages(folder: str, tree: ast.AST) -> Iterator[str]:
 
 
 # Folders whose modules have nothing to do with each other, by intention.
-TOOLBOXES = frozenset({"base", "topology"})
+TOOLBOXES = frozenset({"base"})
 
 
 def in_folders() -> list[str]:
@@ -346,6 +346,52 @@ def test_only_the_module_of_digests_changes_rows_of_the_catalog() -> None:
 def test_the_walk_notices_a_statement_that_changes_rows() -> None:
     code = "from sqlalchemy import delete\nsql.execute(delete(fragments))\nsql.exec_driver_sql('x')"
     assert statements(ast.parse(code)) == {"delete", "exec_driver_sql"}
+
+
+# Rows whose state a table of transitions says, and the functions that write them: each enters a row in the
+# first phase, asks the table, or writes down that an owner is alive.
+STATE_WRITERS = {
+    "moves": {("catalog/moves.py", name) for name in ("plan_move", "transition", "beat")},
+}
+ROW_CHANGES = frozenset({"insert", "update", "delete"})
+
+
+def state_changes(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """(function, table) of every place that changes rows whose state a table of transitions says."""
+    for function in functions_of(tree):
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+                table = node.args[0].id if isinstance(node.args[0], ast.Name) else None
+                if node.func.attr in ROW_CHANGES and table in STATE_WRITERS:
+                    yield function.name, table
+
+
+def test_states_are_changed_through_their_tables_of_transitions_only() -> None:
+    def around(source: str, tree: ast.Module) -> Iterator[str]:
+        for function, table in state_changes(tree):
+            if (source, function) not in STATE_WRITERS[table]:
+                yield f"{function} changes {table}: let `transition` do it"
+        for line, name in imports_of(tree):
+            if name == "elasticscan.catalog.tables.moves" and source != "catalog/moves.py":
+                yield f"line {line}: moves are the matter of catalog/moves.py"
+
+    assert offenders(around, sources()) == []
+    written = {
+        (table, source, name) for source in sources() for name, table in state_changes(tree_of(source))
+    }
+    assert written == {(table, *writer) for table, writers in STATE_WRITERS.items() for writer in writers}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def _undo(tx, row):\n    tx._rows.delete(moves, [row])",
+        "def adopt(self, row):\n    self._rows.update(moves, [(row, {'owner': 'me'})])",
+    ],
+)
+def test_the_walk_notices_a_state_that_is_changed_around_its_table(code: str) -> None:
+    ((function, table),) = state_changes(ast.parse(code))
+    assert ("catalog/moves.py", function) not in STATE_WRITERS[table]
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,9 @@ This layer supplies the words for them; each is kept by another:
 
 Changes of a placement (`move_tablet`, `split_tablet`, `join_tablets`) check what they require and
 return the next placement. A plan (`plan_balance`) leaves shards with equally many tablets, give or
-take one, by the fewest moves that can do so. The phases of a move are a table (`TRANSITIONS`); in
-each, exactly one shard serves the tablet, and a move whose owner died before the target served is
-undone.
+take one, by the fewest moves that can do so. The phases of a `Move` are a table (`TRANSITIONS`), and
+every change of one goes through it (`Move.after`); in each, exactly one shard serves the tablet, and
+a move whose owner died before the target served is undone.
 
 Left out: who may change what (the catalog serializes), copying (the store), and balancing by bytes
 or load: a tablet counts as a tablet, and one that has grown too large is split.
@@ -45,9 +45,8 @@ lifetime. That limit is gone here, because a cursor never stores where its slots
 up for each page, so a tablet that moves again, returns or fails to move is no special case.
 """
 
-from elasticscan.topology.moves import FINAL, TRANSITIONS, Event, Phase, advance, serving_side
+from elasticscan.topology.moves import FINAL, TRANSITIONS, Event, Move, Phase, advance
 from elasticscan.topology.planner import (
-    MovePlan,
     initial_placement,
     join_tablets,
     move_tablet,
@@ -61,7 +60,7 @@ __all__ = [
     "FINAL",
     "TRANSITIONS",
     "Event",
-    "MovePlan",
+    "Move",
     "Phase",
     "Placement",
     "Range",
@@ -74,6 +73,5 @@ __all__ = [
     "join_tablets",
     "move_tablet",
     "plan_balance",
-    "serving_side",
     "split_tablet",
 ]

@@ -1,4 +1,4 @@
-"""The phases of a move, as a table.
+"""A move, and its phases as a table.
 
 Every phase is named by what is true in it, so whoever finds a half-finished move after a crash
 can read off which shard serves the tablet, and that there is exactly one:
@@ -19,14 +19,19 @@ The recovery rule is one line: a move whose owner died before the target served 
 needs to be rescued, since the source served all along, and whoever still wants the tablet
 elsewhere plans a new move. The only step that changes who serves is `switched`, one transaction of
 the catalog; there is no phase "in between" for a crash to leave behind.
+
+The table drives: a move begins in `planned`, each change of it goes through `Move.after`, and the one
+writer of what is kept of moves (`Tx.transition` of the catalog) calls that. Of a move that is over
+nothing is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Self
 
 from elasticscan.base.errors import InvalidTopologyChange
 
@@ -95,6 +100,24 @@ def advance(phase: Phase, event: Event) -> Phase:
     )
 
 
-def serving_side(phase: Phase) -> Literal["source", "target"]:
-    """Which end of the move serves the tablet: always exactly one."""
-    return "target" if phase is Phase.TARGET_SERVES else "source"
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One tablet, by its id, on its way between two shards, by theirs."""
+
+    tablet: int
+    source: int
+    target: int
+    phase: Phase = Phase.PLANNED
+
+    @property
+    def server(self) -> int:
+        """The shard that serves the tablet: always exactly one."""
+        return self.target if self.phase is Phase.TARGET_SERVES else self.source
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in FINAL
+
+    def after(self, event: Event) -> Self:
+        """The move after an event; raises as `advance`."""
+        return replace(self, phase=advance(self.phase, event))

@@ -9,20 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from elasticscan.base.errors import InvalidOption, InvalidTopologyChange, TabletNotFound, WriteConflict
 from elasticscan.base.limits import MAX_SLOTS
+from elasticscan.topology.moves import Move
 from elasticscan.topology.values import Placement, Tablet
-
-
-@dataclass(frozen=True, slots=True)
-class MovePlan:
-    """One tablet to be moved, by its id, between two shards, by theirs."""
-
-    tablet: int
-    source: int
-    target: int
 
 
 def initial_placement(slots: int, tablets: int, shards: Sequence[int]) -> Placement:
@@ -51,7 +43,7 @@ def initial_placement(slots: int, tablets: int, shards: Sequence[int]) -> Placem
     return Placement.of(Tablet(i + 1, bounds[i], bounds[i + 1], homes[i], epoch=1) for i in range(tablets))
 
 
-def plan_balance(placement: Placement, shards: Sequence[int]) -> tuple[MovePlan, ...]:
+def plan_balance(placement: Placement, shards: Sequence[int]) -> tuple[Move, ...]:
     """The fewest moves after which each of the `shards` has as many tablets as any other, give or take one.
 
     Tablets at a shard that is not listed all leave it.
@@ -83,7 +75,7 @@ def plan_balance(placement: Placement, shards: Sequence[int]) -> tuple[MovePlan,
         else:
             leaving.append(tablet)
     room = [shard for shard in sorted(shards) for _ in range(share[shard] - kept[shard])]
-    return tuple(MovePlan(t.id, t.shard, target) for t, target in zip(leaving, room, strict=True))
+    return tuple(Move(t.id, t.shard, target) for t, target in zip(leaving, room, strict=True))
 
 
 def move_tablet(placement: Placement, tablet_id: int, target: int, expected_epoch: int) -> Placement:

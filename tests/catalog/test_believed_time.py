@@ -14,7 +14,7 @@ from elasticscan.base.limits import CLAIM_SECONDS, TRUSTED_JUMP_SECONDS
 from elasticscan.catalog import Catalog, NewStore
 from elasticscan.catalog.believed_time import Belief, Times, look, next_commit_time
 from elasticscan.metadata import TableInfo
-from elasticscan.topology import initial_placement
+from elasticscan.topology import Move, initial_placement
 from tests.base.manual_clock import ManualClock
 
 DAY, HOUR = 86_400.0, 3_600.0
@@ -214,7 +214,7 @@ def test_a_sign_of_life_of_a_process_behind_is_no_old_one(
 ) -> None:
     behind = Catalog(where, Shifted(clock, -2 * DAY), "here")
     with behind.writing() as tx:
-        tx.plan_move(1, 1, 1, "other/machine:1:1:1")
+        tx.plan_move(Move(1, 1, 1), "other/machine:1:1:1")
         tx.beat("other/machine:1:1:1")
     with catalog.reading() as tx:
         assert tx.moves()[0].heartbeat_at == tx.times.expiry

@@ -32,7 +32,7 @@ from elasticscan.base.errors import (
 from elasticscan.catalog import Catalog, NewStore, Tx
 from elasticscan.catalog import engine as engine_module
 from elasticscan.metadata import TableInfo
-from elasticscan.topology import initial_placement
+from elasticscan.topology import Move, initial_placement
 from tests.base.manual_clock import ManualClock
 
 CLOCK = ManualClock(1_000.0)
@@ -83,7 +83,7 @@ def where(tmp_path: Path) -> Path:
     with opened(path) as catalog, catalog.writing() as tx:
         for name in ("t", "u"):
             tx.create_table(name, TableInfo(0, name, SCHEMA, ("k",), ("k",), None, 0, 0))
-            tx.plan_move(len(tx.moves()) + 1, 1, 1, "me")
+            tx.plan_move(Move(len(tx.moves()) + 1, 1, 1), "me")
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()

@@ -36,6 +36,7 @@ from elasticscan.catalog.placement import _pack_topology, _unpack_topology
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.topology import (
     Event,
+    Move,
     Phase,
     Placement,
     SlotSet,
@@ -158,7 +159,7 @@ def test_nothing_of_a_transaction_that_raises_is_kept(catalog: Catalog) -> None:
         tx.replace_placement(placement, move_tablet(placement, 1, 2, placement.tablets[0].epoch))
         tx.append_topology("moved")
         tx.add_shard("c", "shards/c")
-        tx.plan_move(3, 2, 1, "me")
+        tx.plan_move(Move(3, 2, 1), "me")
         tx.take_lease("l", table, 2, "scan", 10)
         tx.set_oldest_snapshot(table.id, 2)
         tx.drop_table("t")
@@ -303,8 +304,8 @@ def test_the_layout_grows_with_what_an_older_snapshot_could_see_and_with_nothing
     add_commit(catalog, table, staged("t1/b.arrow"))
     with catalog.writing() as tx:
         tx.take_lease("l", table, number, "scan", 10)
-        tx.plan_move(1, 1, 2, "me")
-        tx.advance_move(1, "me", Event.FAILED)
+        tx.plan_move(MOVE, "me")
+        tx.transition(MOVE, "me", Event.FAILED)
         tx.add_shard("c", "shards/c")
         tx.append_topology("nothing new")
     assert layout() == at, "plain commits, leases, plans and empty shards leave it alone"
@@ -689,18 +690,22 @@ def test_any_topology_comes_back_as_it_was_packed(topology: Topology) -> None:
 # --------------------------------------------------------------------------------------------- moves
 
 
+MOVE = Move(1, 1, 2)
+
+
 def test_a_tablet_is_moved_by_one_owner_at_a_time(catalog: Catalog, clock: ManualClock) -> None:
     with catalog.writing() as tx:
-        tx.plan_move(1, 1, 2, "me")
+        tx.plan_move(MOVE, "me")
     clock.advance(3)
     with catalog.writing() as tx:
         with pytest.raises(MoveInProgress, match="by me"):
-            tx.plan_move(1, 1, 2, "you")
-        assert tx.advance_move(1, "you", Event.START_COPY) is None
-        assert tx.advance_move(1, "me", Event.START_COPY) is Phase.COPYING
-        assert tx.advance_move(1, "you", Event.OWNER_DIED) is None
+            tx.plan_move(MOVE, "you")
+        assert tx.transition(MOVE, "you", Event.START_COPY) is None
+        begun = tx.transition(MOVE, "me", Event.START_COPY)
+        assert begun is not None and begun.phase is Phase.COPYING
+        assert tx.transition(MOVE, "you", Event.OWNER_DIED) is None
         with pytest.raises(InvalidTopologyChange, match="cannot take switched"):
-            tx.advance_move(1, "me", Event.SWITCHED)
+            tx.transition(MOVE, "me", Event.SWITCHED)
         (move,) = tx.moves()
         assert tx.move(1) == move
         assert (move.phase, move.owner, move.started_at, move.heartbeat_at) == (
@@ -709,7 +714,25 @@ def test_a_tablet_is_moved_by_one_owner_at_a_time(catalog: Catalog, clock: Manua
             1_000.0,
             1_003.0,
         )
-        assert tx.advance_move(1, "me", Event.FAILED) is Phase.UNDONE
-        assert tx.advance_move(1, "me", Event.FAILED) is None
+        undone = tx.transition(MOVE, "me", Event.FAILED)
+        assert undone is not None and undone.phase is Phase.UNDONE
+        assert tx.transition(MOVE, "me", Event.FAILED) is None
         assert tx.move(1) is None
-        tx.plan_move(1, 1, 2, "you")
+        tx.plan_move(MOVE, "you")
+
+
+def test_a_move_arrives_in_the_transaction_that_switches_the_placement(catalog: Catalog) -> None:
+    with catalog.writing() as tx:
+        tx.plan_move(MOVE, "me")
+        for event in (Event.START_COPY, Event.COPIED):
+            tx.transition(MOVE, "me", event)
+    with pytest.raises(AssertionError, match="placement differ"), catalog.writing() as tx:
+        tx.transition(MOVE, "me", Event.SWITCHED)
+    with catalog.writing() as tx:
+        before = tx.placement()
+        tx.replace_placement(before, move_tablet(before, 1, 2, before.tablets[0].epoch))
+        arrived = tx.transition(MOVE, "me", Event.SWITCHED)
+        assert arrived is not None and arrived.server == 2
+        assert tx.moves() == ()
+    with pytest.raises(AssertionError, match="begins with a plan"), catalog.writing() as tx:
+        tx.plan_move(Move(1, 1, 2, Phase.CAUGHT_UP), "me")

@@ -33,7 +33,7 @@ from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.reading import ElasticScanReader, ScanPartition
 from elasticscan.connector.splits import BASE, VIRTUAL
 from elasticscan.store import Store, mover, owners
-from elasticscan.topology import MovePlan
+from elasticscan.topology import Move
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("v", pa.float64())])
@@ -167,9 +167,9 @@ def test_slots_that_left_since_the_newest_topology_are_virtual_scans(store: Stor
     target = next(s for s in store.topology.placement.shards if s != tablet.shard)
     owner = owners.new_owner()
     with store.context.catalog.writing() as tx:
-        tx.plan_move(tablet.id, tablet.shard, target, owner)
+        tx.plan_move(Move(tablet.id, tablet.shard, target), owner)
     # Without a published topology, as in the middle of an expansion.
-    mover.Mover(store.context, owner).carry_out(MovePlan(tablet.id, tablet.shard, target))
+    mover.Mover(store.context, owner).carry_out(Move(tablet.id, tablet.shard, target))
     reader, partitions = planned(store)
     kinds = [part.kind for part in partitions if isinstance(part, ScanPartition)]
     assert sorted(kinds) == [BASE, BASE, VIRTUAL]

@@ -305,7 +305,7 @@ def strike_in_a_transaction_of_its_own(patch: Patch) -> None:
         with self._context.catalog.writing() as tx:
             self._check_still_right(tx, move)
             self._copy(move, mover._sources(self._context, tx, move, tx.versions()[1]), tx.versions()[1])
-            tx.strike_slots(move.plan.source, move.tablet.slots)
+            tx.strike_slots(move.move.source, move.tablet.slots)
             tx.bump_layout()
         self._checkpoint("struck")
         switch(self, move)
@@ -453,7 +453,7 @@ def switch_to_collected_files(patch: Patch) -> None:
 @fault("soup", "a mover whose move was taken over stops", seed=31)
 def zombie_mover_goes_on(patch: Patch) -> None:
     patch.setattr(Mover, "_check_still_right", lambda self, tx, move: None)
-    patch.setattr(Tx, "advance_move", lambda self, tablet, owner, event: _phase_after(event))
+    patch.setattr(Tx, "transition", lambda self, move, owner, event: replace(move, phase=_phase_after(event)))
 
 
 def _phase_after(event: Event) -> Phase:
@@ -472,7 +472,7 @@ def failed_move_strikes_the_source(patch: Patch) -> None:
 
     def stubborn(self: Mover, move: Any) -> None:
         with contextlib.suppress(Exception), self._context.catalog.writing() as tx:
-            tx.strike_slots(move.plan.source, move.tablet.slots)
+            tx.strike_slots(move.move.source, move.tablet.slots)
             tx.bump_layout()
         undo(self, move)
 

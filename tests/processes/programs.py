@@ -85,7 +85,7 @@ def move_slowly(uri: str, seed: int) -> None:
     """A mover that says where it is and waits there a little: killed at every phase sooner or later."""
     from elasticscan.store.mover import Mover  # noqa: PLC0415
     from elasticscan.store.owners import new_owner  # noqa: PLC0415
-    from elasticscan.topology import MovePlan  # noqa: PLC0415
+    from elasticscan.topology import Move  # noqa: PLC0415
 
     store, chance = Store.open(uri), random.Random(seed)
 
@@ -98,8 +98,8 @@ def move_slowly(uri: str, seed: int) -> None:
         with store.context.catalog.writing() as tx:
             target = chance.choice([s.id for s in tx.shards() if s.id != tablet.shard])
             owner = new_owner()
-            tx.plan_move(tablet.id, tablet.shard, target, owner)
-        Mover(store.context, owner, checkpoint=pause).carry_out(MovePlan(tablet.id, tablet.shard, target))
+            tx.plan_move(Move(tablet.id, tablet.shard, target), owner)
+        Mover(store.context, owner, checkpoint=pause).carry_out(Move(tablet.id, tablet.shard, target))
 
 
 def resume(store: Store) -> None:

@@ -37,7 +37,7 @@ from elasticscan.store import Page, Scan, Store, Table, mover, shards, upkeep, w
 from elasticscan.store.mover import Mover
 from elasticscan.store.owners import machine, new_owner
 from elasticscan.store.shards import LocalShards
-from elasticscan.topology import MovePlan, Tablet
+from elasticscan.topology import Move, Tablet
 from tests.base.manual_clock import ManualClock
 
 Key = tuple[Any, ...]
@@ -248,7 +248,7 @@ class Soup:
         }
         self.scans: list[SoupScan] = []
         self.lease_ends: dict[str, float] = {}
-        self.under_way: list[MovePlan] = []
+        self.under_way: list[Move] = []
         self.keys = rng.choice([5, 40, 150])
         # Every program likes some operations, never does others, and is more or less disturbed.
         chance = {name: weight * rng.choice([0, 1, 1, 5]) for name, weight in WEIGHTS.items()}
@@ -477,7 +477,7 @@ class Soup:
         if chosen is None:
             return
         tablet, (target, _) = chosen
-        plan = MovePlan(tablet.id, tablet.shard, target)
+        plan = Move(tablet.id, tablet.shard, target)
         fate = self.random.choice(["arrives", "arrives", "fails", "dies"])
         stop_at = self.random.choice(POINTS)
 
@@ -495,7 +495,7 @@ class Soup:
             busy = tx.move(tablet.id)
             if busy is not None:
                 return  # left behind by a process that died: a matter of `resume_moves`
-            tx.plan_move(plan.tablet, plan.source, plan.target, owner)
+            tx.plan_move(plan, owner)
         carrier = Mover(self.store.context, owner, checkpoint=checkpoint)
         if fate == "dies":
             carrier._undo = lambda move: None  # type: ignore[method-assign]

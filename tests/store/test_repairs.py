@@ -17,6 +17,7 @@ from elasticscan.base.errors import (
     StoreDamaged,
 )
 from elasticscan.store import Store, elasticity, publish, stage
+from elasticscan.topology import Move
 
 ROWS = 2_000
 
@@ -44,7 +45,7 @@ def dead(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def plan_by_a_process_that_dies(store: Store, tablets: list[int], target: str, dead: set[str]) -> None:
     with store.context.catalog.writing() as tx:
         for tablet in tablets:
-            tx.plan_move(tablet, tx.tablet(tablet).shard, tx.shard_named(target).id, "dead")
+            tx.plan_move(Move(tablet, tx.tablet(tablet).shard, tx.shard_named(target).id), "dead")
     dead.add("dead")
 
 

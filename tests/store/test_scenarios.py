@@ -28,7 +28,7 @@ from elasticscan.store import Page, Scan, Store, restrict_key, upkeep, writer
 from elasticscan.store.mover import Mover
 from elasticscan.store.owners import new_owner
 from elasticscan.store.shards import LocalShards
-from elasticscan.topology import MovePlan, SlotSet
+from elasticscan.topology import Move, SlotSet
 from tests.base.manual_clock import ManualClock
 from tests.store.soup import DEAD_OWNER, POINTS, MoverStoppedError
 
@@ -102,10 +102,10 @@ def suspended_move(
     found = store.context.placement().tablet(tablet)
     assert found is not None
     ids = {name: number for number, name in store.context.shard_names().items()}
-    plan = MovePlan(tablet, found.shard, ids[target])
+    plan = Move(tablet, found.shard, ids[target])
     owner = owner or new_owner()
     with store.context.catalog.writing() as tx:
-        tx.plan_move(plan.tablet, plan.source, plan.target, owner)
+        tx.plan_move(plan, owner)
     Mover(store.context, owner, checkpoint=at).carry_out(plan)
 
 

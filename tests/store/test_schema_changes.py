@@ -25,7 +25,7 @@ from elasticscan.storage import FragmentReader
 from elasticscan.store import Store, upkeep, writer
 from elasticscan.store.mover import Mover
 from elasticscan.store.owners import new_owner
-from elasticscan.topology import MovePlan
+from elasticscan.topology import Move
 from tests.store.test_scenarios import while_reading
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
@@ -357,7 +357,7 @@ def test_a_column_that_comes_while_a_tablet_moves_arrives_with_its_values(
     store: Store, other: Store, point: str
 ) -> None:
     tablet = next(t for t in other.context.placement().tablets if t.shard == 1)
-    plan = MovePlan(tablet.id, 1, 2)
+    plan = Move(tablet.id, 1, 2)
     reached: list[str] = []
 
     def checkpoint(name: str) -> None:
@@ -368,7 +368,7 @@ def test_a_column_that_comes_while_a_tablet_moves_arrives_with_its_values(
 
     owner = new_owner()
     with other.context.catalog.writing() as tx:
-        tx.plan_move(plan.tablet, plan.source, plan.target, owner)
+        tx.plan_move(plan, owner)
     Mover(other.context, owner, checkpoint=checkpoint).carry_out(plan)
     assert point in reached
     assert read(store) == read(other) == MIXED

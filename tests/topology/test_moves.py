@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from elasticscan.base.errors import InvalidTopologyChange
-from elasticscan.topology import FINAL, TRANSITIONS, Event, Phase, advance, serving_side
+from elasticscan.topology import FINAL, TRANSITIONS, Event, Move, Phase, advance
 
 # One row per phase, one column per event; a dot is a refusal.
 TABLE = """
@@ -34,8 +34,10 @@ def test_the_table_has_every_pair() -> None:
 @pytest.mark.parametrize(("phase", "event"), list(product(Phase, Event)))
 def test_every_pair_does_what_the_table_says(phase: Phase, event: Event) -> None:
     cell = expected()[phase, event]
+    move = Move(7, source=1, target=2, phase=phase)
     if cell != ".":
         assert advance(phase, event) is Phase(cell)
+        assert move.after(event) == Move(7, 1, 2, Phase(cell))
         return
     with pytest.raises(InvalidTopologyChange) as caught:
         advance(phase, event)
@@ -48,13 +50,17 @@ def test_every_pair_does_what_the_table_says(phase: Phase, event: Event) -> None
 @pytest.mark.parametrize("phase", [p for p in Phase if p not in FINAL])
 def test_a_move_whose_owner_died_before_the_target_served_is_undone(phase: Phase) -> None:
     assert advance(phase, Event.OWNER_DIED) is Phase.UNDONE
-    assert serving_side(phase) == serving_side(Phase.UNDONE) == "source"
+    assert server(phase) == server(Phase.UNDONE) == "source"
+
+
+def server(phase: Phase) -> str:
+    return {1: "source", 2: "target"}[Move(7, source=1, target=2, phase=phase).server]
 
 
 def test_only_the_switch_changes_who_serves() -> None:
-    changing = {e for (phase, e), after in TRANSITIONS.items() if serving_side(phase) != serving_side(after)}
+    changing = {e for (phase, e), after in TRANSITIONS.items() if server(phase) != server(after)}
     assert changing == {Event.SWITCHED}
-    assert [p for p in Phase if serving_side(p) == "target"] == [Phase.TARGET_SERVES]
+    assert [p for p in Phase if server(p) == "target"] == [Phase.TARGET_SERVES]
 
 
 def test_every_phase_can_be_reached_and_every_move_can_end() -> None:

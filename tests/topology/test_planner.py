@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import InvalidOption, InvalidTopologyChange
 from elasticscan.topology import (
-    MovePlan,
+    Move,
     Placement,
     SlotSet,
     Tablet,
@@ -29,7 +29,7 @@ def placed(homes: Sequence[int]) -> Placement:
     return Placement.of(Tablet(i + 1, i, i + 1, home, 1) for i, home in enumerate(homes))
 
 
-def carried_out(placement: Placement, plan: Sequence[MovePlan]) -> Placement:
+def carried_out(placement: Placement, plan: Sequence[Move]) -> Placement:
     for move in plan:
         tablet = placement.tablet(move.tablet)
         assert tablet is not None
@@ -104,10 +104,10 @@ def test_the_order_in_which_shards_are_listed_does_not_matter(
 def test_donors_give_their_last_tablets_and_receivers_take_neighbours() -> None:
     before = initial_placement(64, 12, [1, 2])
     assert plan_balance(before, [1, 2, 3]) == (
-        MovePlan(5, 1, 3),
-        MovePlan(6, 1, 3),
-        MovePlan(11, 2, 3),
-        MovePlan(12, 2, 3),
+        Move(5, 1, 3),
+        Move(6, 1, 3),
+        Move(11, 2, 3),
+        Move(12, 2, 3),
     )
     after = carried_out(before, plan_balance(before, [2]))
     assert after.at(2) == SlotSet.span(0, 64)
@@ -188,4 +188,4 @@ def test_tablets_always_need_a_shard_to_live_at() -> None:
 
 def test_a_contraction_that_stopped_half_way_can_be_planned_again() -> None:
     draining = placed([1, 1, 2, 3])
-    assert plan_balance(draining, [1, 2]) == (MovePlan(4, 3, 2),)
+    assert plan_balance(draining, [1, 2]) == (Move(4, 3, 2),)

@@ -1,0 +1,98 @@
+"""Catalog transactions: the moves under way, and the one writer of what state they are in.
+
+A row is entered in the first phase of `elasticscan.topology.moves`, goes from phase to phase by that table,
+and is removed with the phase that ends it. A test holds that nobody else writes these rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from elasticscan.base.errors import MoveInProgress
+from elasticscan.catalog.failures import decoding
+from elasticscan.catalog.placement import PlacementTx
+from elasticscan.catalog.tables import moves
+from elasticscan.topology import Event, Move, Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedMove(Move):
+    """A move under way, as every process sees it."""
+
+    owner: str
+    started_at: float
+    heartbeat_at: float
+
+
+class MoveTx(PlacementTx):
+    """Reads and changes of moves."""
+
+    def plan_move(self, move: Move, owner: str) -> None:
+        """Enter a planned move; nobody else may move the tablet until it ended."""
+        assert move.phase is Phase.PLANNED, f"a move begins with a plan: {move}"
+        # A row that damage hides would be refused as the second one with its key.
+        row = self._rows.one(moves, missing_is_checked=False, tablet_id=move.tablet)
+        if row is not None:
+            busy = _move(row)
+            raise MoveInProgress(
+                f"tablet {move.tablet} is already being moved by {busy.owner}; wait for it, or run "
+                "`elasticscan move --resume` if that process is gone",
+                tablet=move.tablet,
+                owner=busy.owner,
+            )
+        new = {"tablet_id": move.tablet, "source": move.source, "target": move.target}
+        at = self.times.stamp
+        times = {"started_at": at, "heartbeat_at": at}
+        self._rows.insert(moves, new | {"phase": move.phase.value, "owner": owner} | times)
+
+    def move(self, tablet: int) -> OwnedMove | None:
+        row = self._rows.one(moves, tablet_id=tablet)
+        return None if row is None else _move(row)
+
+    def moves(self) -> tuple[OwnedMove, ...]:
+        return tuple(_move(row) for row in self._rows.all(moves, order_by=moves.c.started_at))
+
+    def transition(self, move: Move, owner: str, event: Event) -> Move | None:
+        """Let something happen to a move, by the table of its phases; it is forgotten when it is over.
+
+        The placement is switched before `SWITCHED` is told, in the same transaction.
+
+        Returns:
+            The move in the phase that it is in now; None, and nothing changed, when it is not this owner's.
+
+        Raises:
+            InvalidTopologyChange: that cannot happen in the phase that the catalog knows.
+        """
+        row = self._rows.one(moves, tablet_id=move.tablet)
+        if row is None or row.owner != owner:
+            return None
+        before = _move(row)
+        after = before.after(event)
+        if after.server != before.server:
+            assert self.tablet(move.tablet).shard == after.server, f"{after} and the placement differ"
+        if after.is_over:
+            self._rows.delete(moves, [row])
+        else:
+            new = {"phase": after.phase.value, "heartbeat_at": self.times.stamp}
+            self._rows.update(moves, [(row, new)])
+        return after
+
+    def beat(self, owner: str) -> None:
+        """Show that an owner of moves is alive."""
+        rows = self._rows.select(moves, moves.c.owner == owner)
+        self._rows.update(moves, [(row, {"heartbeat_at": self.times.stamp}) for row in rows])
+
+
+def _move(row: Any) -> OwnedMove:
+    with decoding(f"the move of tablet {row.tablet_id}"):
+        phase = Phase(row.phase)
+    return OwnedMove(
+        row.tablet_id,
+        row.source,
+        row.target,
+        phase,
+        owner=row.owner,
+        started_at=row.started_at,
+        heartbeat_at=row.heartbeat_at,
+    )
