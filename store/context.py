@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
@@ -39,33 +39,33 @@ from elasticscan.store.roots import Claims, Mark, Marker, advance_mark, check_ma
 from elasticscan.store.sealing import StoreSealer
 from elasticscan.topology import Placement, Shard, Topology
 
-OPEN_FRAGMENTS = 256
+MOST_CACHED = 256  # of open readers, and of filters that were parsed, each of at most 64 KB
 
 # Finds a table and its indexes, as a transaction sees them.
 Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
 
 Key = TypeVar("Key")
-Reader = TypeVar("Reader")
+Value = TypeVar("Value")
 
 
-class _Kept(Generic[Key, Reader]):
-    """Open readers; the ones that were used least lately are let go."""
+class LruCache(Generic[Key, Value]):
+    """Values that were made lately; of more than `MOST_CACHED`, those that were used least lately go."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[Key, Reader] = OrderedDict()
+        self._values: OrderedDict[Key, Value] = OrderedDict()
         self._lock = ChildSafeLock()
 
-    def get(self, key: Key, make: Callable[[], Reader]) -> Reader:
+    def get(self, key: Key, make: Callable[[], Value]) -> Value:
         with self._lock:
-            found = self._found.get(key)
-            if found is not None:
-                self._found.move_to_end(key)
-                return found
+            cached = self._values.get(key)
+            if cached is not None:
+                self._values.move_to_end(key)
+                return cached
         made = make()
         with self._lock:
-            self._found[key] = made
-            while len(self._found) > OPEN_FRAGMENTS:
-                self._found.popitem(last=False)
+            self._values[key] = made
+            while len(self._values) > MOST_CACHED:
+                self._values.popitem(last=False)
         return made
 
 
@@ -99,8 +99,10 @@ class Context:
         self._placement: tuple[int, Placement] | None = None
         self._tables: dict[int, TableState] = {}
         self._batches = BatchCache()
-        self._readers: _Kept[tuple[int, str, tuple[str, ...]], FragmentReader] = _Kept()
-        self._run_readers: _Kept[tuple[int, str], RunReader] = _Kept()
+        self._readers: LruCache[tuple[int, str, tuple[str, ...]], FragmentReader] = LruCache()
+        self._run_readers: LruCache[tuple[int, str], RunReader] = LruCache()
+        # What follows from a scan's key and a table's definition alone, for the layers above.
+        self.derived: LruCache[Hashable, Any] = LruCache()
         self._statistics: dict[int, tuple[int, int, TableStatistics]] = {}
         self._named: dict[str, tuple[tuple[int, int], TableInfo, tuple[IndexInfo, ...]]] = {}
         self._topologies: dict[int, Topology] = {}
