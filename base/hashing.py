@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import InvalidKey, InvalidOption, UnsupportedType
+from elasticscan.base.limits import MAX_SLOTS
 
 Words = NDArray[np.uint32]
 Bytes = NDArray[np.uint8]
@@ -38,7 +39,6 @@ SPARK_SEED = 42
 _BLOCK_ROWS = 16_384
 _FEW_ROWS = 32  # fewer are hashed one after another
 _BLOCK_BYTES = 1 << 17
-_MAX_SLOTS = 2**31 - 1
 
 _C1 = np.uint32(0xCC9E2D51)
 _C2 = np.uint32(0x1B873593)
@@ -128,16 +128,16 @@ def slots_of(
     columns: Sequence[pa.Array | pa.ChunkedArray],
     slots: int,
     hash: str = "spark",  # noqa: A002
-) -> NDArray[np.uint16] | NDArray[np.uint32]:
-    """The slot of every row, `pmod(hash, slots)`, as uint16 where `slots` <= 65536 and as uint32 above.
+) -> NDArray[np.uint16]:
+    """The slot of every row, `pmod(hash, slots)`.
 
     `hash` is "spark" (any shard key) or "java" (see `java_hash`). Hadoop's `HashPartitioner` clears the
     sign bit instead of taking `pmod`: where `slots` is a power of two that comes to the same.
     """
     if hash not in HASHES:
         raise InvalidOption(f"There is no hash {hash!r}. Use one of: {', '.join(HASHES)}.", hash=hash)
-    if not 1 <= slots <= _MAX_SLOTS:
-        raise InvalidOption(f"A hash can be cut into 1 to {_MAX_SLOTS} slots, not {slots}.", slots=slots)
+    if not 1 <= slots <= MAX_SLOTS:
+        raise InvalidOption(f"A hash can be cut into 1 to {MAX_SLOTS} slots, not {slots}.", slots=slots)
     hashes = HASHES[hash](columns)
     if slots & (slots - 1) == 0:
         hashes &= np.int32(slots - 1)
@@ -145,7 +145,7 @@ def slots_of(
         # NumPy's floor division by a scalar is vectorised and its remainder is not. The product may
         # wrap around; so does the subtraction, back to the right remainder.
         hashes -= hashes // np.int32(slots) * np.int32(slots)
-    return hashes.astype(np.uint16) if slots <= 1 << 16 else hashes.view(np.uint32)
+    return hashes.astype(np.uint16)
 
 
 HASHES: dict[str, Callable[[Sequence[pa.Array | pa.ChunkedArray]], NDArray[np.int32]]] = {

@@ -1,4 +1,7 @@
-"""Every limit and default, with its unit in its name."""
+"""The limits and defaults that users can meet, each with its unit in its name.
+
+What merely tunes one module stands in that module.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,20 @@ DEFAULT_SPLIT_BYTES: Final = 512 << 20
 MAX_NUMBER: Final = 2**63 - 1
 MAX_ID: Final = 2**31 - 1
 
-# How many tablets are moved at a time.
+# How many tablets are moved at a time. The owner of a move says now and then that it lives; on another
+# machine it is taken to be gone after a silence. A contraction waits so long for somebody else's moves.
 PARALLEL_MOVES: Final = 2
 MAX_PARALLEL_MOVES: Final = 1_024
+BEAT_SECONDS: Final = 120.0
+SILENT_SECONDS: Final = 600.0
+DRAIN_WAIT_SECONDS: Final = 600.0
 
 # How long things stay. A lease keeps a snapshot readable; without one, retention does. A file that
 # nothing refers to waits for the grace period, because a reader may have just opened it.
 LEASE_SECONDS: Final = 3_600
 RETENTION_SECONDS: Final = 7 * 86_400
 GC_GRACE_SECONDS: Final = 3_600
+STREAM_LEASE_SECONDS: Final = 7 * 86_400  # what a named stream has not read stays so long after it ran
 TRASH_SECONDS: Final = 7 * 86_400
 
 # Garbage that the catalog never knew is a small part of a shard, or something is wrong with the
@@ -64,15 +72,22 @@ CLAIM_SECONDS: Final = 3_600
 
 # How data is written.
 BATCH_ROWS: Final = 131_072  # rows of one Arrow batch in a fragment, and of one that Spark gets
-BATCH_BYTES = 32 << 20
+BATCH_BYTES: Final = 32 << 20
 WRITE_BUFFER_BYTES: Final = 128 << 20
+
+# How long a transaction waits for the catalog's writer, and a fork for transactions to end.
+BUSY_SECONDS: Final = 120.0
+FORK_WAIT_SECONDS: Final = 20.0
+
+# Files that a process keeps open to read from; others are opened again when they are read.
+OPEN_FILES: Final = 64
 
 # Record batches that were read are kept for a while, those of all scans of an open store together.
 BATCH_CACHE_BYTES: Final = 128 << 20
 
 # One index run covers at most this much of a fragment, because building it sorts all of it at once.
-RUN_ROWS = 4 << 20
-RUN_BYTES = 512 << 20
+RUN_ROWS: Final = 4 << 20
+RUN_BYTES: Final = 512 << 20
 
 # How large a definition may be. Arrow itself reads no type that is nested 64 deep, and what every process
 # reads with the catalog, and every file begins with, must stay small. A write into more columns than this
@@ -86,6 +101,14 @@ MAX_SCHEMA_BYTES: Final = 4 << 20  # as the catalog and every file hold it
 MAX_FIXED_BYTES: Final = 16 << 20  # what a row of nulls takes: fixed-size binaries and lists
 MAX_KEY_COLUMNS: Final = 32  # of a primary key, and of an index
 MAX_INDEXES: Final = 64  # of a table: each is written with every write
+
+# How large a filter may be: a continuation key repeats it.
+MAX_FILTER_BYTES: Final = 64 << 10
+MAX_FILTER_DEPTH: Final = 100
+MAX_FILTER_PARTS: Final = 20_000
+
+# Digits of a decimal, in Spark as in Arrow's decimal128.
+MAX_DECIMAL_DIGITS: Final = 38
 
 # How large a row may be: Arrow's plain texts and binaries end at 2 GiB a batch.
 MAX_ROW_BYTES: Final = 256 << 20

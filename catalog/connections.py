@@ -27,10 +27,10 @@ from sqlalchemy import Connection, Engine, Select
 
 from elasticscan.base.errors import UnsafeFork
 from elasticscan.base.forks import ForkGate
+from elasticscan.base.limits import FORK_WAIT_SECONDS
 from elasticscan.catalog.failures import committing
 
 WATCHERS = 4  # at most so many connections for each Watch
-FORK_WAIT_SECONDS = 20.0
 
 _GATE = ForkGate()
 

@@ -13,13 +13,12 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from elasticscan.base.errors import InvalidOption, StoreNotFound, StoreTooNew, StoreTooOld
+from elasticscan.base.limits import BUSY_SECONDS
 from elasticscan.base.redaction import shown, without
 from elasticscan.catalog.connections import follow_forks, is_sqlite, transaction
 from elasticscan.catalog.failures import damaged, told_plainly
 from elasticscan.catalog.readonly import read_only_engine
 from elasticscan.catalog.tables import FORMAT_VERSION, group_digests, store_state
-
-BUSY_SECONDS = 120.0
 
 
 def make_engine(url: str | Path, read_only: bool = False) -> Engine:

@@ -44,9 +44,8 @@ from pyspark.sql.types import (
 )
 
 from elasticscan.base.errors import SchemaMismatch, UnsupportedType
+from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 from elasticscan.storage import conform
-
-MAX_DECIMAL_DIGITS = 38
 
 _PLAIN: dict[pa.DataType, DataType] = {
     pa.null(): NullType(),

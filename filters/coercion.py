@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError
+from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 
-MAX_DIGITS = 38
 TIMESTAMP = pa.timestamp("us", "UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -71,9 +71,9 @@ def is_number(kind: pa.DataType) -> bool:
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
     """A decimal type that loses nothing, or an error: beyond 38 digits Spark rounds."""
-    if precision > MAX_DIGITS:
+    if precision > MAX_DECIMAL_DIGITS:
         raise FilterError(
-            f"an exact result needs {precision} digits, and decimals have at most {MAX_DIGITS}; "
+            f"an exact result needs {precision} digits, and decimals have at most {MAX_DECIMAL_DIGITS}; "
             "CAST one side to DOUBLE, or to a DECIMAL with fewer digits"
         )
     return pa.decimal128(precision, scale)

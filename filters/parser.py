@@ -17,6 +17,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
 
 from elasticscan.base.errors import ColumnNotFound, FilterError
+from elasticscan.base.limits import MAX_FILTER_BYTES, MAX_FILTER_DEPTH, MAX_FILTER_PARTS
 from elasticscan.filters import typed
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, decimal_type, type_name
 from elasticscan.filters.expression import (
@@ -31,9 +32,6 @@ from elasticscan.filters.expression import (
     quote_name,
 )
 
-MAX_TEXT_BYTES = 64 << 10
-MAX_DEPTH = 100
-MAX_NODES = 20_000
 # What sqlglot raises, beside errors of its own, for some texts that it does not expect.
 STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _PIECE_CHARACTERS = 80
@@ -88,9 +86,9 @@ def parse_condition(text: str, schema: pa.Schema) -> Expression:
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise FilterError("the filter holds half a character (a lone surrogate), which is no text")
     size = len(text.encode())
-    if size > MAX_TEXT_BYTES:
+    if size > MAX_FILTER_BYTES:
         raise FilterError(
-            f"the filter is {size} bytes long; at most {MAX_TEXT_BYTES} are allowed", bytes=size
+            f"the filter is {size} bytes long; at most {MAX_FILTER_BYTES} are allowed", bytes=size
         )
     try:
         return _Reader(schema).condition(_parsed(text))
@@ -169,10 +167,12 @@ class _Reader:
 
     def read(self, node: exp.Expr) -> Expression:
         self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise FilterError(f"the filter has more than {MAX_NODES} parts", nodes=self.nodes)
-        if self.depth >= MAX_DEPTH:
-            raise FilterError(f"the filter is nested more than {MAX_DEPTH} levels deep", depth=self.depth)
+        if self.nodes > MAX_FILTER_PARTS:
+            raise FilterError(f"the filter has more than {MAX_FILTER_PARTS} parts", nodes=self.nodes)
+        if self.depth >= MAX_FILTER_DEPTH:
+            raise FilterError(
+                f"the filter is nested more than {MAX_FILTER_DEPTH} levels deep", depth=self.depth
+            )
         handler, known = _HANDLERS.get(type(node), (None, frozenset()))
         if handler is None or any(value for key, value in node.args.items() if key not in known):
             subquery = node.args.get("query")

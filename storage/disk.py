@@ -19,6 +19,7 @@ import pyarrow.fs as pafs
 
 from elasticscan.base.errors import RESTORE, FragmentDamaged
 from elasticscan.base.forks import Birthplace
+from elasticscan.base.limits import OPEN_FILES
 from elasticscan.storage.disk_errors import (
     cut_file,
     disk_error,
@@ -26,9 +27,6 @@ from elasticscan.storage.disk_errors import (
     missing_root,
     out_of_memory,
 )
-
-# Most files that a process keeps open to read from; others are opened again when they are read.
-OPEN_FILES = 64
 
 
 class OpenFile(Protocol):

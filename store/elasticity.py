@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, MoveInProgress, TryAgain
-from elasticscan.base.limits import PARALLEL_MOVES
+from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
 from elasticscan.base.resources import starting_threads
 from elasticscan.catalog import Tx
 from elasticscan.store.context import Context
@@ -24,7 +24,6 @@ from elasticscan.topology import (
     split_tablet,
 )
 
-WAIT_SECONDS = 600.0
 EXPAND_ROUNDS = 3
 _POLL_SECONDS = 0.02
 
@@ -164,10 +163,10 @@ class Elasticity:
                 moved += len(plans)
             if plans:
                 continue
-            if waited > WAIT_SECONDS:
+            if waited > DRAIN_WAIT_SECONDS:
                 raise MoveInProgress(
                     f"shard {shard} could not be emptied: another process has been moving its tablets for "
-                    f"{WAIT_SECONDS:.0f} s; look at `elasticscan status` and try again",
+                    f"{DRAIN_WAIT_SECONDS:.0f} s; look at `elasticscan status` and try again",
                     shard=shard,
                 )
             self._context.clock.sleep(_POLL_SECONDS)

@@ -17,14 +17,13 @@ import hashlib
 import secrets
 
 from elasticscan.base.errors import TableChanged
-from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.base.limits import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ContinuationKey
 from elasticscan.store.context import Context
 from elasticscan.topology import Topology
 
-STREAM_LEASE_SECONDS = 7 * 86_400
 # Pages renew a lease when half of it is over; one with more than this left needs nothing before.
 FRESH_LEASE = 0.75
 

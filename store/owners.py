@@ -25,10 +25,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.limits import BEAT_SECONDS, SILENT_SECONDS
 from elasticscan.catalog import Catalog, OwnedMove
-
-SILENT_SECONDS = 600.0
-BEAT_SECONDS = 120.0
 
 _RUNNING: set[str] = set()
 _numbers = itertools.count()

@@ -397,21 +397,19 @@ def test_what_lies_below_a_null_is_never_looked_at() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.lists(LONGS, max_size=20), st.one_of(st.integers(1, 2**31 - 1), st.integers(0, 30).map(lambda n: 2**n))
+    st.lists(LONGS, max_size=20), st.one_of(st.integers(1, 65_536), st.integers(0, 16).map(lambda n: 2**n))
 )
 def test_the_slot_is_the_positive_remainder_of_the_hash(values: list[int | None], slots: int) -> None:
     column = pa.array(values, pa.int64())
-    found = slots_of([column], slots)
-    assert found.dtype == (np.uint16 if slots <= 65_536 else np.uint32)
-    assert found.tolist() == [h % slots for h in spark_hash([column]).tolist()]
+    assert slots_of([column], slots).tolist() == [h % slots for h in spark_hash([column]).tolist()]
 
 
 def test_extreme_hashes_have_slots_too() -> None:
     column = pa.array([-(2**31), 2**31 - 1, -1, 0], pa.int32())
-    for slots in (1, 3, 1000, 4096, 65_535, 65_536, 65_537, 2**31 - 1):
+    for slots in (1, 3, 1000, 4096, 65_535, 65_536):
         found = slots_of([column], slots, "java")
         assert found.tolist() == [h % slots for h in column.to_pylist()]
-        assert found.dtype == (np.uint16 if slots <= 65_536 else np.uint32)
+        assert found.dtype == np.uint16
 
 
 def test_slots_by_either_hash_are_those_of_known_rows() -> None:
@@ -426,7 +424,7 @@ def test_an_unknown_hash_is_refused_with_those_that_exist() -> None:
         slots_of([pa.array([1])], 16, hash="md5")
 
 
-@pytest.mark.parametrize("slots", [0, -1, 2**31])
+@pytest.mark.parametrize("slots", [0, -1, 65_537])
 def test_an_impossible_number_of_slots_is_refused(slots: int) -> None:
     with pytest.raises(InvalidOption, match="slots"):
         slots_of([pa.array([1])], slots)
@@ -505,13 +503,13 @@ def test_random_rows_have_the_hashes_and_slots_that_spark_gives_them(spark: Spar
     for number, names in enumerate(COMBINATIONS):
         selected.append(f"hash({', '.join(names)}) AS h{number}")
         selected.append(f"pmod(hash({', '.join(names)}), 4096) AS p{number}")
-        selected.append(f"pmod(hash({', '.join(names)}), 70001) AS q{number}")
+        selected.append(f"pmod(hash({', '.join(names)}), 60001) AS q{number}")
     answers = spark.createDataFrame(table).selectExpr(*selected).toArrow()
     for number, names in enumerate(COMBINATIONS):
         columns = [table[name] for name in names]
         np.testing.assert_array_equal(spark_hash(columns), answers[f"h{number}"].to_numpy(), str(names))
         np.testing.assert_array_equal(slots_of(columns, 4096), answers[f"p{number}"].to_numpy(), str(names))
-        np.testing.assert_array_equal(slots_of(columns, 70_001), answers[f"q{number}"].to_numpy(), str(names))
+        np.testing.assert_array_equal(slots_of(columns, 60_001), answers[f"q{number}"].to_numpy(), str(names))
 
 
 @pytest.mark.spark

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import ColumnNotFound, FilterError
-from elasticscan.filters.parser import MAX_TEXT_BYTES
+from elasticscan.base.limits import MAX_FILTER_BYTES
 from elasticscan.filters.predicate import Predicate
 
 NAN, INF = math.nan, math.inf
@@ -530,7 +530,7 @@ def test_what_is_not_supported_is_refused_by_name(text: str, message: str) -> No
         "coalesce(" * 5_000,
         "place" + ".x" * 20_000 + " = 1",
         "n IN (" + ", ".join(["1"] * 21_000) + ")",
-        "name = '" + "a" * MAX_TEXT_BYTES + "'",
+        "name = '" + "a" * MAX_FILTER_BYTES + "'",
     ],
     ids=lambda text: text[:12],
 )
