@@ -31,15 +31,15 @@ venv: $(VENV)/installed  ## create .venv with the pinned packages and elasticsca
 demo: java $(VENV)/installed  ## scan a store while its tablets move, with Spark
 	$(BIN)/python examples/demo.py
 
-test: java $(VENV)/installed  ## run all tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+test: java $(VENV)/installed  ## run the tests that a change needs at once, some minutes
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not long'
 
 check: java $(VENV)/installed  ## format, lint, strict types, layers, then all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 bench: java $(VENV)/installed  ## run the benchmarks
 	$(BIN)/python benchmarks/run.py

@@ -14,9 +14,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Beside other workers, one runs all tests that share a Spark session, and long tests come first."""
+    if config.getoption("dist", "no") == "no":
+        return
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One small local session for the whole run; starting one takes longer than most tests."""
+    """One small local session; starting one takes longer than most tests."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - the other tests run without it, too
 
     with pytest.MonkeyPatch.context() as patch:

@@ -37,6 +37,8 @@ WORDS = [
     "a\nb",
     "\n",
 ]
+NUMBERS = [*"ijlfdm", *"0 1 -1 2 7 1.5 -0.25 1e3 1.5D 2147483648 9007199254740993 99999999.99 NULL".split()]  # noqa: SIM905
+NUMBERS += ["9223372036854775807", "9223372036854775807.0", "CAST('NaN' AS DOUBLE)"]
 INTEGERS = [0, 1, -1, 2, 5, 7, -7, 10, 100, 2**31 - 1, -(2**31)]
 LONGS = [0, 1, -1, 3, 10, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63)]
 DOUBLES = [0.0, -0.0, 1.0, 1.5, -2.5, 0.1, 1e300, 9007199254740992.0, INF, -INF, NAN]
@@ -85,30 +87,7 @@ class _Dice:
 
     def number(self, depth: int) -> str:
         if depth <= 0 or self.random.random() < 0.4:
-            return self.pick(
-                "i",
-                "j",
-                "l",
-                "f",
-                "d",
-                "m",
-                "0",
-                "1",
-                "-1",
-                "2",
-                "7",
-                "1.5",
-                "-0.25",
-                "1e3",
-                "1.5D",
-                "2147483648",
-                "9007199254740993",
-                "9223372036854775807",
-                "9223372036854775807.0",
-                "99999999.99",
-                "NULL",
-                "CAST('NaN' AS DOUBLE)",
-            )
+            return self.pick(*NUMBERS)
         one, two, less = self.number(depth - 1), self.number(depth - 1), depth - 1
         return self.pick(
             f"({one} + {two})",
@@ -161,10 +140,7 @@ class _Dice:
     def time(self) -> str:
         date, time = self.random.choice(DATES), self.random.choice(TIMES)
         return self.pick(
-            "dt",
-            "ts",
-            "dt",
-            "ts",
+            *("dt", "ts", "dt", "ts"),
             f"DATE '{date}'",
             f"TIMESTAMP '{time}'",
             f"TIMESTAMP_NTZ '{time}'",

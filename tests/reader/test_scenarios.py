@@ -1,8 +1,8 @@
 """Named schedules of moves against a scan, each as small as it can be, on a cluster in memory.
 
 Eight slots of five rows; tablets 1 and 2 begin at shard 1, tablets 3 and 4 at shard 2; shards 3
-and 4 are empty. Every scenario runs in both orders, direct and index, and must be exact. The table
-in `docs/testing.md` lists them beside those that need a real store.
+and 4 are empty. Every scenario runs in both orders, direct and index, and must be exact. Those that need
+a real store, or say more on one, are in `tests/store/test_scenarios.py`.
 """
 
 from __future__ import annotations
@@ -300,27 +300,7 @@ def test_target_fails_after_it_served_virtual_batches(play: Play) -> None:
     assert play.dropped == 0
 
 
-def test_migration_aborted(play: Play) -> None:
-    """A move that fails in the middle of a page changes nothing at all."""
-    play.cluster.begin_move(1, 3)
-    play.page(2, lambda: play.cluster.fail_move(1))
-    assert play.dropped == 0
-    play.finish()
-    assert play.scan.stats.virtual_reads == 0
-
-
-def test_write_during_handover(play: Play) -> None:
-    """What the source accepted after it was copied is at the target when that begins to serve."""
-    play.cluster.begin_move(1, 3)
-    play.cluster.write({0: 77, 1: None, 100 * 8: 78})
-    play.cluster.commit_move(1)
-    play.finish()  # at its own, older snapshot
-    rows = {key: value for key, value in ROWS.items() if key != 1} | {0: 77, 800: 78}
-    play.scan = SimulatedScan.of(play.cluster, rows, 3)
-    play.finish()
-
-
-# ------------------------------------------------------------------------- splits, joins, shards
+# --------------------------------------------------------------------------------- splits, joins
 
 
 def test_split_during_batch(play: Play) -> None:
@@ -336,41 +316,6 @@ def test_join_during_batch(play: Play) -> None:
     assert play.scan.stats.virtual_reads == 0
 
 
-def test_count_up(play: Play) -> None:
-    play.pages(1)
-    play.move(2, 3)
-    play.pages(1)
-    play.move(4, 4)
-    play.finish()
-
-
-def test_count_down(play: Play) -> None:
-    """A base shard is emptied and gone: each of its tablets goes on from where it was."""
-    play.pages(1)
-    play.move(3, 1)
-    play.move(4, 1)
-    play.finish()
-    assert play.scan.stats.shards == {1}
-
-
-def test_up_and_down_during_one_scan(play: Play) -> None:
-    for shard in (3, 4, 1, 2):
-        play.pages(1)
-        for tablet in (1, 3):
-            found = play.cluster.current().tablet(tablet)
-            if found is not None and found.shard != shard:
-                play.move(tablet, shard)
-    play.finish()
-
-
-def test_to_one_shard(play: Play) -> None:
-    play.pages(1)
-    for tablet in (1, 2, 3, 4):
-        play.move(tablet, 4)
-    play.finish()
-    assert play.scan.stats.shards == {1, 4}
-
-
 def test_empty_partition() -> None:
     """Tablets without a row are finished like any other."""
     for order in (DIRECT, INDEX):
@@ -382,27 +327,7 @@ def test_empty_partition() -> None:
         play.finish()
 
 
-def test_empty_table() -> None:
-    cluster = MemoryCluster(initial_placement(8, 4, [1, 2, 3, 4]))
-    scan = SimulatedScan.of(cluster, {}, 1)
-    while not scan.done:
-        scan.step()
-    scan.check()
-    assert scan.stats.pages == 4
-
-
 # ---------------------------------------------------------------------------------- pages and keys
-
-
-def test_limit_reached_on_aborted_batch(play: Play) -> None:
-    """A full page of which everything is dropped is empty, has a key, and is not the end."""
-    play.move(2, 3)
-    play.pages(1)
-    before = play.scan.cursors
-    assert play.page(AT_THE_END, lambda: play.move(1, 4)) == []
-    assert play.scan.cursors == before
-    play.scan = play.scan.resumed(play.scan.key, len(play.scan.got))
-    play.finish()
 
 
 @pytest.mark.parametrize("page_rows", [20, 10, 40])
@@ -445,44 +370,6 @@ def test_starvation(play: Play) -> None:
         assert play.page(1, all_leave) == []
     play.finish()
     assert play.scan.stats.rows == len(ROWS)
-
-
-def test_key_replayed_twice(play: Play) -> None:
-    """The reply to a page was lost: the same page again, though a tablet moved in between."""
-    play.pages(2)
-    key, returned = play.scan.key, len(play.scan.got)
-    first = play.scan.resumed(key, returned)
-    first.step()
-    again = play.scan.resumed(key, returned)
-    again.step()
-    assert again.got == first.got
-    play.move(1, 3)
-    for scan in (first, again, play.scan.resumed(key, returned)):
-        play.scan = scan
-        play.finish()
-
-
-def test_old_key_after_newer(play: Play) -> None:
-    play.pages(1)
-    old, returned = play.scan.key, len(play.scan.got)
-    play.pages(4)
-    play.move(2, 4)
-    newer = play.scan
-    play.scan = newer.resumed(old, returned)
-    play.finish()
-    play.scan = newer
-    play.finish()
-
-
-def test_resume_after_all_base_shards_gone(play: Play) -> None:
-    play.pages(2)
-    key, returned = play.scan.key, len(play.scan.got)
-    for tablet in (1, 2, 3, 4):
-        play.move(tablet, 3)
-        play.move(tablet, 4)
-    play.scan = play.scan.resumed(key, returned)
-    play.finish()
-    assert play.scan.stats.shards == {4}
 
 
 def test_delete_then_insert_same_key_while_its_tablet_moves(play: Play) -> None:

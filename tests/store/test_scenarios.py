@@ -1,6 +1,6 @@
 """Named scenarios that need the real store: its catalog, its files, its movers and its leases.
 
-The table in `docs/testing.md` lists them beside those that a cluster in memory can play.
+Those that a cluster in memory can play are in `tests/reader/test_scenarios.py`.
 """
 
 from __future__ import annotations
@@ -390,24 +390,6 @@ def test_empty_partition_and_empty_table(store: Store) -> None:
 # --------------------------------------------------------------------------------- pages and keys
 
 
-@pytest.mark.parametrize("page_rows", [COUNT, COUNT // 2, 1])
-def test_limit_reached_exactly_at_end(store: Store, page_rows: int) -> None:
-    """The last page has no key, and every page before it has one."""
-    store.contract("s2")
-    store.compact()
-    pages = list(store.table("t").scan(page_rows=page_rows))
-    assert [page.key is None for page in pages] == [False] * (len(pages) - 1) + [True]
-    assert sum(page.rows.num_rows for page in pages) == COUNT
-    if page_rows == COUNT:
-        assert len(pages) == 1
-
-
-def test_batch_size_one(store: Store) -> None:
-    pages = list(store.table("t").scan(page_rows=1))
-    assert {page.rows.num_rows for page in pages} == {1}
-    assert sorted(page.rows["id"][0].as_py() for page in pages) == list(range(COUNT))
-
-
 def test_one_row_over_byte_limit(store: Store) -> None:
     """A row that is larger than a page comes alone; it neither fails nor stops the scan."""
     store.create_table("wide", pa.schema([("id", pa.int64()), ("text", pa.string())]), ["id"])
@@ -415,15 +397,6 @@ def test_one_row_over_byte_limit(store: Store) -> None:
     pages = list(store.table("wide").scan(page_bytes=100))
     assert [page.rows.num_rows for page in pages] == [1] * 10
     assert sorted(page.rows["id"][0].as_py() for page in pages) == list(range(10))
-
-
-def test_empty_last_page(store: Store) -> None:
-    """All that the second shard has was deleted: the scan ends with an empty page that has no key."""
-    first, second = store.table("t").scan(page_rows=COUNT)
-    store.table("t").delete(keys_of(second.rows["id"].to_pylist()))
-    pages = list(store.table("t").scan(page_rows=COUNT))
-    assert [page.rows.num_rows for page in pages] == [first.rows.num_rows, 0]
-    assert pages[-1].key is None
 
 
 def test_key_replayed_twice(store: Store) -> None:

@@ -1,0 +1,97 @@
+"""Runs one program of any harness, with a fault or without one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+import tests.faults.planted_damage
+import tests.faults.planted_roots  # noqa: F401 - enters its faults
+from tests.faults.planted import FAULTS, Fault, Harness
+from tests.reader.simulation import Simulation
+from tests.store import root_scenarios
+from tests.store.catalog_programs import CatalogPrograms
+from tests.store.damage_soup import DamageKitchen
+from tests.store.index_soup import IndexKitchen
+from tests.store.schema_soup import SchemaKitchen
+from tests.store.soup import Kitchen
+
+SEEDS_FILE = Path(__file__).with_name("seeds.json")
+
+# Runs the program of a seed; the second argument is its style.
+Run = Callable[[int, str | None], object]
+
+# A patch whose names or arguments are out of date breaks everything: that is no fault that was found.
+STALE = (TypeError, AttributeError, NameError, ImportError)
+
+
+def read_seeds() -> dict[str, int]:
+    """The seed of a program that finds each fault, by the fault's name."""
+    seeds: dict[str, int] = json.loads(SEEDS_FILE.read_text(encoding="utf-8"))
+    return seeds
+
+
+@contextmanager
+def _open(harness: Harness, directory: Path) -> Iterator[Run]:
+    soups = {"soup": Kitchen, "index soup": IndexKitchen, "schema soup": SchemaKitchen}
+    if harness in soups:
+        with soups[harness](directory) as kitchen:
+            yield kitchen.run
+    elif harness == "simulation":
+        yield lambda seed, _: Simulation(seed).run()
+    elif harness == "catalog":
+        yield CatalogPrograms(directory).run
+    elif harness == "roots":
+        scenarios = {play.__name__: play for play in root_scenarios.SCENARIOS}
+        yield lambda seed, style: scenarios[style or ""](
+            directory / f"{style}{len(list(directory.iterdir()))}"
+        )
+    else:
+        damage = DamageKitchen(directory)
+        damage.prepare()
+        yield damage.run
+
+
+class Harnesses:
+    """All harnesses, of which one is open at a time: several wrap the same functions."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stack = ExitStack()
+        self._opened: tuple[Harness, Run] | None = None
+
+    def close(self) -> None:
+        self._stack.close()
+        self._opened = None
+
+    def run(self, fault: Fault, seed: int) -> None:
+        """Run the program of a seed, of the harness and in the style that are to find the fault."""
+        self.open(fault.harness)(seed, fault.style)
+
+    def open(self, harness: Harness) -> Run:
+        if self._opened is None or self._opened[0] != harness:
+            self.close()
+            place = self._directory / f"{harness}{len(list(self._directory.iterdir()))}"
+            place.mkdir()
+            self._opened = harness, self._stack.enter_context(_open(harness, place))
+        return self._opened[1]
+
+    def notices(self, fault: Fault, seed: int) -> bool:
+        """Run the program while the fault is planted, and tell whether it fails."""
+        self.open(fault.harness)  # before anything is broken
+        with pytest.MonkeyPatch.context() as patch:
+            fault.plant(patch)
+            try:
+                self.run(fault, seed)
+            except STALE:
+                raise
+            except (Exception, pytest.fail.Exception):
+                return True
+        return False
+
+
+__all__ = ["FAULTS", "SEEDS_FILE", "STALE", "Fault", "Harnesses", "read_seeds"]

@@ -1,0 +1,64 @@
+"""Look for seeds that find the planted faults, and write them down.
+
+    python -m tests.faults.seeds                      those whose seed finds nothing any more
+    python -m tests.faults.seeds no_second_look       a new fault, or another seed for one
+    python -m tests.faults.seeds --from 5000 NAME     beginning with this seed
+
+A seed's program changes with the code it runs, so a seed that finds nothing says little about the fault;
+that no seed does says that the harness has become blind to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.faults.harnesses import FAULTS, SEEDS_FILE, Fault, Harnesses, read_seeds
+
+# The effort after which a harness that found nothing has failed.
+MOST = {"simulation": 400, "roots": 1}
+MOST_PROGRAMS = 100
+
+
+def find_seed(harnesses: Harnesses, fault: Fault, first: int) -> int | None:
+    """The first seed that finds the fault and passes without it."""
+    for seed in range(first, first + MOST.get(fault.harness, MOST_PROGRAMS)):
+        if harnesses.notices(fault, seed):
+            harnesses.run(fault, seed)
+            return seed
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Look for seeds that find the planted faults.")
+    parser.add_argument("names", nargs="*", help="faults; by default those whose seed finds nothing")
+    parser.add_argument("--from", dest="first", type=int, help="the first seed to try")
+    options = parser.parse_args()
+    seeds = {name: seed for name, seed in read_seeds().items() if name in {fault.name for fault in FAULTS}}
+    blind = []
+    with tempfile.TemporaryDirectory() as directory:
+        harnesses = Harnesses(Path(directory))
+        for fault in FAULTS:
+            if options.names and fault.name not in options.names:
+                continue
+            first = options.first or 0
+            if not options.names and fault.name in seeds:
+                if harnesses.notices(fault, seeds[fault.name]):
+                    continue
+                first = options.first or seeds[fault.name]
+            seed = find_seed(harnesses, fault, first)
+            print(f"{fault.name}: {seed}", flush=True)  # noqa: T201
+            if seed is None:
+                blind.append(fault.name)
+            else:
+                seeds[fault.name] = seed
+                SEEDS_FILE.write_text(json.dumps(seeds, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        harnesses.close()
+    return 1 if blind else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
