@@ -45,8 +45,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+import elasticscan
+
+# Not for users: the plain reader asks shards in the words that scans and shards exchange.
 from elasticscan.protocol import Cursor, Cursors, PageRequest
-from elasticscan.store import LocalShards, Store
+from elasticscan.store import LocalShards
 from elasticscan.topology import SlotSet
 
 SHARDS, JOINING, LEAVING, TABLETS = ("s1", "s2"), "s3", "s1", 64
@@ -118,7 +121,7 @@ def tablets_followed(rows: pa.Table, tablets: list[dict[str, Any]]) -> tuple[int
 class PlainReader:
     """Looks once where the tablets are, then reads every shard to its end, a page of each in turn."""
 
-    store: Store
+    store: elasticscan.Store
     rows: int = 0
     _batches: list[pa.RecordBatch] = field(default_factory=list)
     _cursors: dict[int, Cursors] = field(init=False)
@@ -131,13 +134,11 @@ class PlainReader:
 
     def read_pages(self) -> bool:
         """Read a page of each shard that is not at its end; False when all are."""
-        table = self.store.table(TABLE)
+        table, shards = self.store.table(TABLE).definition, LocalShards(self.store.context)
+        columns = tuple(table.schema.names)
         for shard, cursors in list(self._cursors.items()):
-            columns = tuple(table.schema.names)
-            page = LocalShards(self.store.context).read_page(
-                PageRequest(
-                    table.definition.id, shard, cursors, self._snapshot, columns, PAGE_ROWS, PAGE_BYTES
-                )
+            page = shards.read_page(
+                PageRequest(table.id, shard, cursors, self._snapshot, columns, PAGE_ROWS, PAGE_BYTES)
             )
             self._batches.append(page.rows)
             self.rows += page.rows.num_rows
@@ -158,7 +159,7 @@ class PlainReader:
 class Operator:
     """Keeps tablets moving; `act` tells people what it does."""
 
-    store: Store
+    store: elasticscan.Store
     progress: Callable[[], float]
     dice: random.Random
     act: str = ""
@@ -291,7 +292,12 @@ def result(expected: Account, spark: Account, plain: Account) -> Table:
 
 
 def watch(
-    store: Store, source: pa.Table, seconds: float, scan: DataFrame, pages: Path, console: Console
+    store: elasticscan.Store,
+    source: pa.Table,
+    seconds: float,
+    scan: DataFrame,
+    pages: Path,
+    console: Console,
 ) -> Any:
     """Let the three work at once; returns what Spark and the plain reader got, and the number of moves."""
     expected, picture, stop = source.num_rows, Picture(store.status()), threading.Event()
@@ -335,9 +341,8 @@ def main() -> int:
         pages = Path(place) / "pages"
         pages.mkdir()
         uri = f"{place}/demo.store"
-        with spark_session(Path(place)) as spark, Store.create(uri, SHARDS, TABLETS) as store:
-            store.create_table(TABLE, source.schema, KEY)
-            store.table(TABLE).upsert(source)
+        with spark_session(Path(place)) as spark, elasticscan.create(uri, SHARDS, TABLETS) as store:
+            store.create_table(TABLE, source.schema, KEY).upsert(source)
             first = store.status()["tablets"]
             reader = spark.read.format("elasticscan").option("includeMetadata", "true")
             scan = reader.option("batchSize", str(PAGE_ROWS)).load(f"{uri}/{TABLE}")

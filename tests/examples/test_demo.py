@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from elasticscan.store import Store
+from elasticscan import Store
 from examples import demo
 
 ROWS = 20_000
@@ -25,8 +25,7 @@ def source() -> pa.Table:
 @pytest.fixture
 def store(tmp_path: Path, source: pa.Table) -> Iterator[Store]:
     with Store.create(tmp_path / "demo.store", demo.SHARDS, tablets=8) as store:
-        store.create_table(demo.TABLE, source.schema, demo.KEY)
-        store.table(demo.TABLE).upsert(source)
+        store.create_table(demo.TABLE, source.schema, demo.KEY).upsert(source)
         yield store
 
 
