@@ -63,6 +63,7 @@ class Harnesses:
         self._directory = directory
         self._stack = ExitStack()
         self._opened: tuple[Harness, Run] | None = None
+        self._passed: set[tuple[Harness, str | None, int]] = set()
 
     def close(self) -> None:
         self._stack.close()
@@ -79,6 +80,13 @@ class Harnesses:
             place.mkdir()
             self._opened = harness, self._stack.enter_context(_open(harness, place))
         return self._opened[1]
+
+    def passes(self, fault: Fault, seed: int) -> None:
+        """Run the program without the fault, unless it did for another one: several have the same program."""
+        program = (fault.harness, fault.style, seed)
+        if program not in self._passed:
+            self.run(fault, seed)
+            self._passed.add(program)
 
     def notices(self, fault: Fault, seed: int) -> bool:
         """Run the program while the fault is planted, and tell whether it fails."""

@@ -27,7 +27,7 @@ def find_seed(harnesses: Harnesses, fault: Fault, first: int) -> int | None:
     """The first seed that finds the fault and passes without it."""
     for seed in range(first, first + MOST.get(fault.harness, MOST_PROGRAMS)):
         if harnesses.notices(fault, seed):
-            harnesses.run(fault, seed)
+            harnesses.passes(fault, seed)
             return seed
     return None
 
@@ -47,6 +47,7 @@ def main() -> int:
             first = options.first or 0
             if not options.names and fault.name in seeds:
                 if harnesses.notices(fault, seeds[fault.name]):
+                    harnesses.passes(fault, seeds[fault.name])
                     continue
                 first = options.first or seeds[fault.name]
             seed = find_seed(harnesses, fault, first)

@@ -107,7 +107,8 @@ def tidy(store: Store, seed: int, stopping: Event) -> None:
     chance = random.Random(seed)
     while not stopping.wait(chance.uniform(0.3, 2.0)):
         try:
-            fragments = store.table(chance.choice([SOURCE, SOURCE, COPY, None])).compact()
+            name = chance.choice([SOURCE, SOURCE, COPY, None])
+            fragments = store.compact() if name is None else store.table(name).compact()
             files = store.collect_garbage(GRACE_SECONDS).removed if chance.random() < 0.3 else 0
         except TryAgain as error:
             tell(refused=error.code)

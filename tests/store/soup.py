@@ -546,7 +546,8 @@ class Soup:
     # Upkeep
 
     def _compact(self) -> None:
-        self._try(lambda: self.store.table(self.random.choice([None, *self.tables])).compact())
+        name = self.random.choice([None, *self.tables])
+        self._try(self.store.compact if name is None else lambda: self.store.table(name).compact())
 
     def _collect_garbage(self) -> None:
         self.collections += 1
