@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from elasticscan.protocol import ContinuationKey
 from elasticscan.store import Page, Scan, Store
 
 
@@ -22,29 +23,19 @@ def first_pages(store: Store, scan: Scan, rows: int | None, pages: int | None) -
             if number == pages:
                 return
         return
-    key, count = scan.key, 0
-    usual = most = _page_rows(store, key)
-    while key is not None and rows and count != pages:
-        page = _one_page(store, key, most)
+    at, usual, count = scan.standing, scan.standing.page_rows, 0
+    most = usual
+    while at.cursors and rows and count != pages:
+        page = _one_page(store, at, most)
         while page.rows.num_rows > rows:
             most = max(1, min(most // 2, page.rows.num_rows))
-            page = _one_page(store, key, most)
+            page = _one_page(store, at, most)
         # Whoever goes on with the key gets pages of the usual length.
-        key = None if page.key is None else _with_page_rows(store, page.key, usual)
-        yield Page(page.rows, key)
+        at = replace(page.standing, page_rows=usual)
+        yield replace(page, standing=at)
         rows, count, most = rows - page.rows.num_rows, count + 1, min(2 * most, usual)
 
 
-def _page_rows(store: Store, key: str | None) -> int:
-    return 1 if key is None else store.context.sealer.open(key).page_rows
-
-
-def _with_page_rows(store: Store, key: str, page_rows: int) -> str:
-    sealer = store.context.sealer
-    return sealer.seal(replace(sealer.open(key), page_rows=page_rows))
-
-
-def _one_page(store: Store, key: str, page_rows: int) -> Page:
-    """The page after `key`. Its lease goes on: the page may be read again, and others follow."""
-    opened = replace(store.context.sealer.open(key), page_rows=page_rows)
-    return next(iter(store.resume_part(opened, ends_lease=False)))
+def _one_page(store: Store, at: ContinuationKey, page_rows: int) -> Page:
+    """The next page. Its lease goes on: the page may be read again, and others follow."""
+    return next(store.resume_part(replace(at, page_rows=page_rows), ends_lease=False))

@@ -172,8 +172,8 @@ class Sealer:
         if len(text) > MAX_KEY_CHARS:
             raise KeyTooLong(
                 f"the continuation key would have {len(text):,} characters, more than the {MAX_KEY_CHARS:,} "
-                "that are accepted: name fewer columns or use a shorter filter, or read with Scan.batches(), "
-                "which gives rows without keys",
+                "that are accepted: name fewer columns or use a shorter filter, or read the scan to its end "
+                "without asking for keys",
                 chars=len(text),
                 most=MAX_KEY_CHARS,
             )

@@ -33,6 +33,7 @@ from elasticscan.metadata import (
     epochs_in,
     intervals_of,
 )
+from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import BatchCache, Disk, FragmentReader, Hashing, OpenFragment, RunReader, View
 from elasticscan.store.location import Location
 from elasticscan.store.roots import Claims, Mark, Marker, advance_mark, check_mark, check_marker, read_mark
@@ -103,6 +104,7 @@ class Context:
         self._batches = BatchCache()
         self._readers: LruCache[tuple[int, str, tuple[str, ...]], FragmentReader] = LruCache()
         self._run_readers: LruCache[tuple[int, str], RunReader] = LruCache()
+        self._bases: LruCache[int, Topology] = LruCache()
         # What follows from a scan's key and a table's definition alone, for the layers above.
         self.derived: LruCache[Hashable, Any] = LruCache()
         self._statistics: dict[int, tuple[int, int, TableStatistics]] = {}
@@ -145,6 +147,10 @@ class Context:
         """Of the store's secrets as they are now; an incarnation has its own."""
         self.incarnation()
         return self._sealer
+
+    def seal(self, key: ContinuationKey) -> str:
+        """Raises `KeyTooLong`."""
+        return self.sealer.seal(key)
 
     def incarnation(self) -> str:
         """Which copy of the store this is now; costs one small query unless something moved."""
@@ -269,6 +275,15 @@ class Context:
         if found is None:
             found = self._topologies[number] = tx.topology(number)
         return found
+
+    def topology(self, number: int) -> Topology:
+        """A published topology: it never changes, so each is read once."""
+
+        def read() -> Topology:
+            with self.catalog.reading() as tx:
+                return tx.topology(number)
+
+        return self._bases.get(number, read)
 
     def table_state(self, table_id: int, snapshot: int) -> TableState:
         """A table's fragments as they are now, and what its snapshot excludes.
@@ -435,10 +450,19 @@ class TableState:
             by_shard.setdefault(fragment.shard, []).append(fragment)
         self._views = {shard: View(found) for shard, found in by_shard.items()}
         self._nothing = View(())
+        self._kept: dict[int, tuple[float, float]] = {}
 
     def serves(self, snapshot: int) -> bool:
         """Whether a snapshot is known to be readable: its commits are all here and it is still kept."""
         return self.table.oldest_snapshot <= snapshot <= self.last_commit
+
+    def is_kept(self, snapshot: int, now: float) -> bool:
+        """Whether retention was seen to keep a snapshot, lately enough not to look again."""
+        begin, end = self._kept.get(snapshot, (now, now))
+        return begin <= now < end
+
+    def note_kept(self, snapshot: int, begin: float, end: float) -> None:
+        self._kept[snapshot] = begin, end
 
     def view(self, shard: int) -> View:
         return self._views.get(shard, self._nothing)

@@ -78,14 +78,18 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
         TableChanged: the table was dropped.
         SnapshotExpired: the lease had run out, and the snapshot is gone.
     """
+    state, now = context.table_state(key.table, key.snapshot), context.clock.now()
+    # In a store that is open for reading alone a scan goes on for as long as the snapshot is there.
+    if context.catalog.read_only is not None or state.is_kept(key.snapshot, now):
+        return state.table
     with context.catalog.reading() as tx:
         table = _readable_table(tx, key)
+        if is_kept(context, tx, table, key.snapshot):
+            # Who resumes page after page need not ask each time: a running scan does so twice a lease.
+            state.note_kept(key.snapshot, now, now + LEASE_SECONDS / 4)
+            return table
         # A task that begins soon after it was planned has nothing to write.
-        if (
-            context.catalog.read_only is not None  # it goes on for as long as the snapshot is there
-            or is_kept(context, tx, table, key.snapshot)
-            or tx.lease_end(key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS
-        ):
+        if tx.lease_end(key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS:
             return table
     with context.catalog.leasing() as tx:
         table = _readable_table(tx, key)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from threading import Lock, get_ident
 from typing import Any
 
@@ -25,17 +26,26 @@ from elasticscan.store.shards import CatalogPlacements, LocalShards
 from elasticscan.topology import SlotSet, Topology
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Page:
     """Some rows of a scan.
 
     Attributes:
         rows: the rows; possibly none, when a filter kept none or all had moved while being read.
-        key: where the scan stands after this page, for `Store.resume`; None after the last page.
+        standing: where the scan stands after this page, for this process alone.
     """
 
     rows: pa.RecordBatch
-    key: str | None
+    standing: ContinuationKey = field(repr=False)
+    _seal: Callable[[ContinuationKey], str] = field(repr=False)
+
+    @cached_property
+    def key(self) -> str | None:
+        """Where the scan stands after this page, for `Store.resume`; None after the last page.
+
+        It is sealed when it is first asked for. Raises `KeyTooLong`.
+        """
+        return self._seal(self.standing) if self.standing.cursors else None
 
 
 class Scan(Iterator[Page]):
@@ -78,7 +88,6 @@ class Scan(Iterator[Page]):
         self._reader: int | None = None  # the thread that is reading a page
         self._read_by = os.getpid()
         self._finished = False
-        self._with_keys = True
         self.stats = ScanStats()
 
     @property
@@ -98,7 +107,12 @@ class Scan(Iterator[Page]):
     @property
     def key(self) -> str | None:
         """The continuation key of where the scan stands now; None when it is complete."""
-        return self._key_of(self._state)
+        return self._context.seal(self._state) if self._state.cursors else None
+
+    @property
+    def standing(self) -> ContinuationKey:
+        """Where the scan stands now, for this process alone."""
+        return self._state
 
     def __iter__(self) -> Iterator[Page]:
         """The pages from where the scan stands, as one iterator for all who ask.
@@ -112,21 +126,9 @@ class Scan(Iterator[Page]):
         self._check_not_finished()
         return self
 
-    def __next__(self) -> Page:
-        return self._next(with_key=True)
-
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the pages without keys, which costs less; for whoever reads to the end at once."""
-        self._check_not_finished()
-        return self._batches()
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        while True:
-            try:
-                page = self._next(with_key=False)
-            except StopIteration:
-                return
-            yield page.rows
+        """The rows of the pages, for whoever reads to the end at once."""
+        return (page.rows for page in self)
 
     def _check_not_finished(self) -> None:
         if self._finished:
@@ -136,7 +138,7 @@ class Scan(Iterator[Page]):
                 table=self._table.name,
             )
 
-    def _next(self, with_key: bool) -> Page:
+    def __next__(self) -> Page:
         self._check_thread()
         with self._lock:
             if self._finished:
@@ -144,7 +146,6 @@ class Scan(Iterator[Page]):
             self._reader = get_ident()
             if self._reading is None:
                 self._reading = self._read()
-            self._with_keys = with_key
             try:
                 return next(self._reading)
             except BaseException as error:
@@ -170,17 +171,13 @@ class Scan(Iterator[Page]):
             # Whatever may fail comes first: the scan stands after a page only when the page is given out.
             rows = self._finish(page.rows)
             after = replace(self._state, cursors=page.cursors)
-            key = self._key_of(after) if self._with_keys else None
             if page.cursors:
                 self._renew_lease()
             elif self._ends_lease and self._may_have_lease and os.getpid() == self._process:
                 end_lease(self._context, self._state.lease)
             self._state = after
             self._returned += rows.num_rows
-            yield Page(rows, key)
-
-    def _key_of(self, state: ContinuationKey) -> str | None:
-        return self._context.sealer.seal(state) if state.cursors else None
+            yield Page(rows, after, self._context.seal)
 
     def _pages(self) -> Iterator[ScannedPage]:
         access, state = self._access, self._state
@@ -313,9 +310,7 @@ def begin_scan(
 
 def resume_scan(context: Context, key: ContinuationKey, ends_lease: bool) -> Scan:
     """A scan from where its key stands."""
-    with context.catalog.reading() as tx:
-        base = tx.topology(key.base_topology)
-    return Scan(context, keep_lease(context, key), base, key, ends_lease)
+    return Scan(context, keep_lease(context, key), context.topology(key.base_topology), key, ends_lease)
 
 
 def columns_of(table: TableInfo, wanted: list[str] | None) -> tuple[str, ...]:
