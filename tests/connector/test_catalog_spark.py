@@ -113,6 +113,7 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
 # Random queries
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, QUERIES, 12))
 def test_a_random_query_gives_the_rows_of_plain_views_and_of_parquet(
     spark: SparkSession, catalog: Catalog, parquet: SparkSession, rewritten: None, first: int
@@ -151,6 +152,7 @@ def tablets_moving(store: Store) -> Iterator[list[int]]:
             mover.result()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(1_000, 1_000 + QUERIES // 4, 6))
 def test_a_random_query_gives_the_same_rows_while_tablets_move(
     spark: SparkSession, parquet: SparkSession, rewritten: None, tmp_path: Path, first: int
@@ -246,6 +248,7 @@ FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], list[str]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("plant", "texts"), FAULTS, ids=lambda each: getattr(each, "__name__", ""))
 def test_a_planted_fault_is_found(
     catalog: Catalog,

@@ -60,6 +60,7 @@ def run(command: list[str], where: Path) -> str:
     return printed
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_examples_work_in_a_session_of_spark_connect(tmp_path: Path) -> None:
     run([sys.executable, guide.__file__, "Spark Connect", str(tmp_path)], tmp_path)
@@ -68,6 +69,7 @@ def test_the_examples_work_in_a_session_of_spark_connect(tmp_path: Path) -> None
     assert _contents(store, "visits_copy").equals(_contents(store, "visits"))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_pipeline_reads_a_table_and_copies_its_changes_to_another(tmp_path: Path) -> None:
     pytest.importorskip("yaml", reason="pipelines need PyYAML (pip install 'pyspark[pipelines]')")

@@ -15,7 +15,7 @@ from elasticscan.connector import Catalog, attach
 from elasticscan.store import Store
 from tests.connector.conftest import rows
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @contextmanager

@@ -40,6 +40,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_finds_the_installed_package_by_itself(store: Store, tmp_path: Path) -> None:
     sources, target = tmp_path / "sources", tmp_path / "installed"

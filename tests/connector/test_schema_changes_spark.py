@@ -17,7 +17,7 @@ from tests.connector.test_sink_spark import run as write_stream
 from tests.connector.test_sink_spark import start as start_writing
 from tests.connector.test_streaming_spark import Sink, run, start, stream
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 NEW = pa.field("n", pa.int32())
 

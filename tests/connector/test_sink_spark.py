@@ -146,6 +146,7 @@ def test_rows_that_delete_and_a_feed_with_several_changes_of_a_key(
     assert kinds(store) == ["create", "write", "merge", "merge"]
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_lost_its_newest_files_is_noticed(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_checkpoint_that_lost_its_newest_files_is_noticed(
     assert kinds(store, "copy") == ["create", "write", "write"]
 
 
+@pytest.mark.long
 def test_complete_mode_keeps_a_table_equal_to_an_aggregate(
     source: Source, store: Store, tmp_path: Path
 ) -> None:
@@ -189,6 +191,7 @@ def test_complete_mode_keeps_a_table_equal_to_an_aggregate(
     assert contents(store, "counts") == {"n0": 2, "n1": 2, "n2": 1}
 
 
+@pytest.mark.long
 def test_mistakes_stop_the_stream_with_their_code_and_leave_nothing(
     source: Source, store: Store, tmp_path: Path
 ) -> None:
@@ -206,6 +209,7 @@ def test_mistakes_stop_the_stream_with_their_code_and_leave_nothing(
     assert store.collect_garbage(grace_seconds=0).removed == 0
 
 
+@pytest.mark.long
 def test_a_function_for_each_batch_writes_once_with_the_batch_as_version(
     source: Source, store: Store, tmp_path: Path
 ) -> None:

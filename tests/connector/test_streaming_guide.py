@@ -27,6 +27,7 @@ def following(spark: SparkSession) -> Iterator[SparkSession]:
     root.handlers[:] = handlers
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_examples_of_the_guide_do_what_it_says(
     following: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -139,6 +139,7 @@ def test_a_stream_follows_a_table_that_is_written_while_its_tablets_move(
     )
 
 
+@pytest.mark.long
 def test_a_batch_that_is_replayed_after_a_crash_has_the_same_rows(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
@@ -204,6 +205,7 @@ def test_a_change_feed_is_told_by_streams_and_batches_alike(
     assert spark.sql("SELECT count(*) FROM feed WHERE _change_type = 'delete'").collect()[0][0] > 990
 
 
+@pytest.mark.long
 def test_errors_of_a_stream_keep_their_codes(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     sink, frame = Sink(), stream(spark, store, startingVersion="latest", columns="id")
     run(frame, sink, tmp_path / "c")

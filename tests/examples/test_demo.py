@@ -92,6 +92,7 @@ def test_the_picture_keeps_the_colour_of_where_a_tablet_was(store: Store) -> Non
     assert "tablets rest" in blocks
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_demo_reads_every_flight_exactly_once(tmp_path: Path) -> None:
     """In a process of its own, as people run it: it starts and stops a Spark session."""

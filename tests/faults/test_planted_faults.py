@@ -9,6 +9,7 @@ import pytest
 from tests.faults.harnesses import FAULTS, Fault, Harnesses, read_seeds
 
 SEEDS = read_seeds()
+QUICK = frozenset({"simulation", "catalog"})
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,10 @@ def harnesses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harnesses]:
     harnesses.close()
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(f, id=f.name, marks=() if f.harness in QUICK else pytest.mark.long) for f in FAULTS],
+)
 def test_a_planted_fault_is_found_and_the_same_seed_passes_without_it(
     fault: Fault, harnesses: Harnesses
 ) -> None:

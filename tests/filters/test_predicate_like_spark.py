@@ -230,6 +230,7 @@ def _spark_answers(frame: DataFrame, texts: list[str]) -> pa.Table | None:
         return None
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_random_filters_give_what_spark_gives(spark: SparkSession) -> None:
     dice = _Dice(20_240_229)

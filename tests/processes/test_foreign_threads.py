@@ -13,6 +13,8 @@ PROGRAM = Path(__file__).with_name("foreign.py")
 ROUNDS = int(os.environ.get("ELASTICSCAN_ROUNDS", "2"))
 SECONDS = 240
 
+pytestmark = pytest.mark.long
+
 
 def run(name: str, directory: Path) -> None:
     ended = subprocess.run(

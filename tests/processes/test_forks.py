@@ -70,6 +70,7 @@ def refuses(work: Callable[[], object]) -> None:
     raise AssertionError("it was not refused")
 
 
+@pytest.mark.long
 def test_children_of_a_busy_process_scan_and_write_and_none_hangs(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, str(PROGRAM), str(tmp_path / "s"), str(CHILDREN)],

@@ -23,6 +23,8 @@ from elasticscan.store import Store
 PROGRAMS = Path(__file__).with_name("programs.py")
 KILLS = int(os.environ.get("ELASTICSCAN_KILLS", "6"))
 
+pytestmark = pytest.mark.long
+
 
 @contextmanager
 def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:

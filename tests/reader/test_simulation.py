@@ -5,7 +5,6 @@ Set ELASTICSCAN_SEEDS to one seed, or to a range such as 0-100000, to run others
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -15,19 +14,10 @@ import pytest
 from elasticscan.topology import initial_placement
 from tests.reader.memory import DIRECT, INDEX, MemoryCluster, Order
 from tests.reader.simulation import SimulatedScan, run_simulations
-
-CHUNKS, SEEDS_OF_A_CHUNK = 8, 250
-
-
-def chosen_seeds() -> list[range]:
-    text = os.environ.get("ELASTICSCAN_SEEDS")
-    if text:
-        first, _, last = text.partition("-")
-        return [range(int(first), int(last or first) + 1)]
-    return [range(n * SEEDS_OF_A_CHUNK, (n + 1) * SEEDS_OF_A_CHUNK) for n in range(CHUNKS)]
+from tests.seeds import ranges_of_seeds
 
 
-@pytest.mark.parametrize("seeds", chosen_seeds(), ids=str)
+@pytest.mark.parametrize("seeds", ranges_of_seeds(20, 100, short=5), ids=str)
 def test_scans_return_their_snapshot_exactly_once_whatever_moves(seeds: range) -> None:
     run_simulations(seeds)
 

@@ -11,6 +11,7 @@ from tests.soak.soak import plan_from_environment, run
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.long,
     pytest.mark.timeout(3_600),
     pytest.mark.skipif(not (PROC / "self" / "stat").exists(), reason="finds processes in /proc"),
 ]

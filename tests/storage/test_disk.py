@@ -404,27 +404,6 @@ def test_a_flipped_bit_is_told_as_damage_by_whoever_reads_its_column(monkeypatch
     assert found > 150
 
 
-@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
-def test_altered_fragments_raise_typed_errors_and_end_no_process(
-    compression: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 20)
-    disk, rng = MemoryDisk(), random.Random(3)
-    staged = small_fragment(disk, compression)
-    content = disk.files[staged.path]
-    for _ in range(300):
-        altered = bytearray(content)
-        for _ in range(rng.choice((1, 4, 20))):
-            altered[rng.randrange(len(altered))] ^= rng.randrange(1, 256)
-        if bytes(altered) == content:
-            continue
-        disk.files[staged.path] = bytes(altered)
-        with pytest.raises(FragmentDamaged):
-            read_fragment(disk, staged)
-        with pytest.raises(FragmentDamaged):
-            verify_file(disk, staged.path, staged.seal)
-
-
 def test_any_arrow_reader_takes_a_sealed_file(made: Made, fragment: StagedFragment) -> None:
     table = pa.ipc.open_file(pa.BufferReader(read(made.disk, fragment.path))).read_all()
     assert table.column("k").to_pylist() == list(range(90))

@@ -61,6 +61,7 @@ def collect(store: Store) -> None:
     store.collect_garbage(grace_seconds=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("carried_out", [False, True], ids=["lost", "answer lost"])
 @pytest.mark.parametrize("operation", [write, move, compact, collect])
 def test_a_connection_that_is_dropped_at_any_statement_leaves_nothing_half_done(

@@ -19,6 +19,7 @@ FLIPS = int(os.environ.get("ELASTICSCAN_CATALOG_FLIPS", "120"))
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["catalog.db", "catalog.db-wal"])
 def test_a_flipped_bit_gives_the_same_rows_or_an_error_of_ours(tmp_path: Path, name: str) -> None:
     """In a process of its own: a signal or a hang is a failure, too."""

@@ -22,19 +22,12 @@ import pytest
 from elasticscan.base.errors import ElasticScanError, FragmentDamaged
 from elasticscan.storage import BatchCache
 from elasticscan.store import Store
+from tests.seeds import ranges_of_seeds
 from tests.store.damage_model import NAMES, Row, Template, files_below, opened, rows_of
 from tests.store.damage_soup import DamageKitchen
 
 ROOT = Path(__file__).resolve().parents[2]
 FLIPS = os.environ.get("ELASTICSCAN_FLIPS", "100")
-PER_PROCESS = 16
-
-
-def chosen_seeds() -> list[range]:
-    text = os.environ.get("ELASTICSCAN_DAMAGE_SEEDS", "0-47")
-    first, _, last = text.partition("-")
-    everything = range(int(first), int(last or first) + 1)
-    return [everything[at : at + PER_PROCESS] for at in range(0, len(everything), PER_PROCESS)]
 
 
 def run_in_child(seeds: range, directory: Path) -> list[str]:
@@ -67,7 +60,7 @@ def _child(seeds: list[int], directory: Path) -> tuple[list[dict[str, Any]], str
     return lines, f"{how}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("seeds", chosen_seeds(), ids=str)
+@pytest.mark.parametrize("seeds", ranges_of_seeds(6, 8, 1, "ELASTICSCAN_DAMAGE_SEEDS"), ids=str)
 def test_a_damaged_store_answers_right_or_with_a_typed_error(seeds: range, tmp_path: Path) -> None:
     assert run_in_child(seeds, tmp_path) == []
 
@@ -110,10 +103,10 @@ def bits_to_flip(size: int, rng: random.Random) -> list[int]:
     ("table", "index", "large"),
     [
         ("small", None, False),
-        ("small", "by_v", False),
-        ("small", "by_b", False),
-        ("big", None, True),
-        ("big", "by_k", True),
+        pytest.param("small", "by_v", False, marks=pytest.mark.long),
+        pytest.param("small", "by_b", False, marks=pytest.mark.long),
+        pytest.param("big", None, True, marks=pytest.mark.long),
+        pytest.param("big", "by_k", True, marks=pytest.mark.long),
     ],
 )
 def test_no_flipped_bit_gives_a_wrong_row(

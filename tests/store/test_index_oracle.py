@@ -24,9 +24,9 @@ from elasticscan.optimizer import binding as access
 from elasticscan.storage import fragment
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.store import Scan, Store
+from tests.seeds import ranges_of_seeds
 from tests.store.conditions import INFINITY, NAN, order_of
 from tests.store.soup import comparable, fast_store
-from tests.store.test_model import chosen_seeds
 
 
 def moment(microseconds: int) -> datetime:
@@ -288,7 +288,7 @@ def check_seed(template: Path, place: Path, seed: int) -> None:
         shutil.rmtree(place)
 
 
-@pytest.mark.parametrize("seeds", chosen_seeds()[:1], ids=str)
+@pytest.mark.parametrize("seeds", ranges_of_seeds(2, 5, short=1), ids=str)
 def test_every_access_path_returns_what_duckdb_returns(template: Path, tmp_path: Path, seeds: range) -> None:
     for seed in seeds:
         check_seed(template, tmp_path / f"store{seed}", seed)

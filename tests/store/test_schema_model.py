@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.seeds import ranges_of_seeds
 from tests.store.schema_soup import SchemaKitchen
-from tests.store.test_model import chosen_seeds
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaKitchen]
         yield kitchen
 
 
-@pytest.mark.parametrize("seeds", chosen_seeds()[:3], ids=str)
+@pytest.mark.parametrize("seeds", ranges_of_seeds(6, 5, short=1), ids=str)
 def test_every_scan_of_a_table_that_gains_columns_returns_its_snapshot_exactly_once(
     kitchen: SchemaKitchen, seeds: range
 ) -> None:

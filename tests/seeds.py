@@ -1,0 +1,24 @@
+"""Seeds of random programs, as parameters of tests."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+
+def ranges_of_seeds(count: int, size: int, short: int, variable: str = "ELASTICSCAN_SEEDS") -> list[Any]:
+    """So many ranges of so many seeds, of which only the first few are not `long`.
+
+    Instead of them those that the environment names, such as 7 or 0-5000.
+    """
+    text = os.environ.get(variable)
+    if text:
+        first, _, last = text.partition("-")
+        return [range(int(first), int(last or first) + 1)]
+    marks = [() if number < short else pytest.mark.long for number in range(count)]
+    return [
+        pytest.param(range(number * size, (number + 1) * size), marks=mark)
+        for number, mark in enumerate(marks)
+    ]
