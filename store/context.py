@@ -42,8 +42,6 @@ from elasticscan.topology import Placement, Shard, Topology
 
 MOST_CACHED = 256  # of open readers, and of filters that were parsed, each of at most 64 KB
 
-MOST_CACHED = 256  # of open readers, and of filters that were parsed, each of at most 64 KB
-
 # Finds a table and its indexes, as a transaction sees them.
 Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
 
