@@ -41,7 +41,6 @@
     │   └── IndexChanged            ES_INDEX_CHANGED         dropped, or dropped and made again
     └── OperatorNeeded              somebody has to look at the store or its disks
         ├── StoreTooNew             ES_STORE_TOO_NEW
-        ├── StoreTooOld             ES_STORE_TOO_OLD
         ├── StoreDamaged            ES_STORE_DAMAGED
         ├── ShardUnavailable        ES_SHARD_UNAVAILABLE
         ├── WrongRoot               ES_WRONG_ROOT            a shard's root that is another one's
@@ -109,7 +108,6 @@ __all__ = [
     "StoreNotFound",
     "StoreReadableByAll",
     "StoreTooNew",
-    "StoreTooOld",
     "TableChanged",
     "TableNotFound",
     "TabletNotFound",
@@ -310,10 +308,6 @@ class OperatorNeeded(ElasticScanError):
 
 class StoreTooNew(OperatorNeeded):
     code = "ES_STORE_TOO_NEW"
-
-
-class StoreTooOld(OperatorNeeded):
-    code = "ES_STORE_TOO_OLD"
 
 
 class StoreDamaged(OperatorNeeded):

@@ -12,13 +12,13 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, func, insp
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from elasticscan.base.errors import InvalidOption, StoreNotFound, StoreTooNew, StoreTooOld
+from elasticscan.base.errors import InvalidOption, StoreNotFound, StoreTooNew
 from elasticscan.base.limits import BUSY_SECONDS
 from elasticscan.base.redaction import shown, without
 from elasticscan.catalog.connections import follow_forks, is_sqlite, transaction
 from elasticscan.catalog.failures import damaged, told_plainly
 from elasticscan.catalog.readonly import read_only_engine
-from elasticscan.catalog.tables import FORMAT_VERSION, group_digests, store_state
+from elasticscan.catalog.tables import FORMAT_VERSION, store_state
 
 
 def make_engine(url: str | Path, read_only: bool = False) -> Engine:
@@ -165,7 +165,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
     It begins by touching the state row. That is the lock on databases with row locks, and makes
     the order of commit numbers the order in which commits become visible. A process that had the
-    store open when a newer release migrated it stops here.
+    store open when a newer release changed its format stops here.
     """
     with told_plainly(engine), transaction(engine, writing=True) as connection:
         known = store_state.c.format_version <= FORMAT_VERSION
@@ -183,31 +183,21 @@ def check_format(engine: Engine, where: str) -> None:
     """Refuse a catalog that is none, or of another format."""
     try:
         with reading(engine) as connection:
-            inspector = inspect(connection)
-            if not inspector.has_table(store_state.name):
+            if not inspect(connection).has_table(store_state.name):
                 raise StoreNotFound(
                     f"{where} holds no elasticscan store; "
                     "create one with Store.create or `elasticscan create`",
                     uri=where,
                 )
             found = connection.execute(select(store_state.c.format_version)).scalar_one()
-            sealed = inspector.has_table(group_digests.name)
     except SQLAlchemyError as error:
         raise damaged(error) from error
-    # Only sealed catalogs have that table, and only from this format on.
-    if not isinstance(found, int) or found < 1 or (sealed and found < FORMAT_VERSION):
+    if not isinstance(found, int) or found < FORMAT_VERSION:
         raise damaged(f"{found!r} is no format version")
     if found > FORMAT_VERSION:
         raise StoreTooNew(
-            f"{where} is a store of format {found}, this release knows format {FORMAT_VERSION}; "
-            "upgrade elasticscan",
-            found=found,
-            known=FORMAT_VERSION,
-        )
-    if found < FORMAT_VERSION:
-        raise StoreTooOld(
-            f"{where} is a store of format {found}, made by a development version; this release reads "
-            f"format {FORMAT_VERSION} alone. Write it anew with load, from what that version reads",
+            f"{where} is a store of format {found}, this release reads format {FORMAT_VERSION} alone; use "
+            "the release that made it, or a newer one",
             found=found,
             known=FORMAT_VERSION,
         )

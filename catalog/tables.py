@@ -25,7 +25,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 1
 
 metadata = MetaData()
 

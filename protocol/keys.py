@@ -25,7 +25,7 @@ from elasticscan.base.limits import MAX_KEY_CHARS
 from elasticscan.protocol.cursors import Cursor, Cursors
 from elasticscan.topology import SlotSet
 
-KEY_VERSION = 3
+KEY_VERSION = 1
 _HEADER_BYTES = 3
 _NONCE_BYTES, _TAG_BYTES = 12, 16
 _BODY = _HEADER_BYTES + _NONCE_BYTES

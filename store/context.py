@@ -354,9 +354,8 @@ class Context:
             return known[2]
         with self.catalog.reading() as tx:
             layout, last_commit = tx.versions()
-            # Of fragments from before there were statistics only the number of rows is known.
             live = tx.fragments(table=table_id)
-            known_values = {f.id: FragmentStatistics((f.rows,), {}) for f in live} | tx.statistics(table_id)
+            known_values = tx.statistics(table_id)
             histograms = tx.histograms(table_id)
         found = TableStatistics(known_values, tuple(_stretches(live, known_values)), histograms)
         self._statistics[table_id] = (layout, last_commit, found)
