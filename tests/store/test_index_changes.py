@@ -319,7 +319,7 @@ def slow(*args):
     return built[-1]
 
 indexing.build_runs, indexing.BUILDERS = slow, 1
-Store.open(sys.argv[1]).create_index("t", "by_v", ["v"], include=["k"])
+Store.open(sys.argv[1]).table("t").create_index("by_v", ["v"], include=["k"])
 """
 
 
