@@ -24,7 +24,7 @@ from elasticscan.catalog.believed_time import next_commit_time
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.catalog.tables import COMMITS, OVERWRITES, commits, leases, tables
-from elasticscan.metadata import StagedFragment, TableInfo
+from elasticscan.metadata import IndexEvent, StagedFragment, TableInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,8 @@ class CommitTx(FragmentTx):
         table = self.table(name)
         self._change_table(table.id, dropped_at=self.times.stamp)
         self._drop_table_files(table.id)
-        self.drop_indexes(table.id)
+        for index in self.indexes(table.id):
+            self.transition_index(index, IndexEvent.DROPPED)
         self.bump_layout()
 
     def table(self, name: str) -> TableInfo:

@@ -1,26 +1,22 @@
-"""Catalog transactions, part two: fragments, and the secondary indexes whose runs belong to them."""
+"""Catalog transactions, part two: fragments, and the runs of secondary indexes that belong to them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from sqlalchemy import Table, select
 
-from elasticscan.base.errors import AlreadyExists, IndexNotFound, WriteConflict
+from elasticscan.base.errors import WriteConflict
 from elasticscan.catalog.failures import damaged, decoding
-from elasticscan.catalog.placement import PlacementTx
-from elasticscan.catalog.tables import condemned, fragments, histograms, index_runs, indexes, statistics
+from elasticscan.catalog.indexes import IndexTx
+from elasticscan.catalog.tables import condemned, fragments, histograms, index_runs, statistics
 from elasticscan.metadata import (
     Fragment,
     FragmentStatistics,
     IndexInfo,
-    IndexRun,
-    KeyHistogram,
     StagedFragment,
     StagedRun,
-    unpack_histogram,
     unpack_statistics,
 )
 from elasticscan.topology import SlotSet
@@ -41,7 +37,7 @@ class DroppedFile(NamedTuple):
     dropped_at: float
 
 
-class FragmentTx(PlacementTx):
+class FragmentTx(IndexTx):
     """Fragments, their statistics, and the runs of secondary indexes."""
 
     def add_fragments(
@@ -221,65 +217,7 @@ class FragmentTx(PlacementTx):
                 found[row.fragment_id] = unpack_statistics(row.body)
         return found
 
-    # Indexes
-
-    def create_index(self, info: IndexInfo) -> IndexInfo:
-        """Enter an index that has no runs yet; commits made from now on bring theirs."""
-        if any(index.name == info.name for index in self.indexes(info.table)):
-            raise AlreadyExists(f"the table already has an index {info.name!r}", index=info.name)
-        row = {"id": self._next("next_index"), "table_id": info.table, "name": info.name, "kind": info.kind}
-        lists = {"columns": json.dumps(info.columns), "include": json.dumps(info.include)}
-        self._rows.insert(indexes, row | lists | {"ready": False, "created_at": self.now})
-        self.bump_layout()
-        return self.index(info.table, info.name)
-
-    def indexes(self, table: int | None = None) -> tuple[IndexInfo, ...]:
-        part = {} if table is None else {"table_id": table}
-        rows = self._rows.group(indexes, part, order_by=indexes.c.id)
-        return tuple(_index(row) for row in rows if row.dropped_at is None)
-
-    def index(self, table: int, name: str) -> IndexInfo:
-        known = self.indexes(table)
-        for index in known:
-            if index.name == name:
-                return index
-        names = ", ".join(index.name for index in known) or "none"
-        raise IndexNotFound(f"the table has no index {name!r}; it has {names}", index=name)
-
-    def set_index_ready(self, index: int) -> None:
-        """Scans may use the index from now on."""
-        row = self._rows.one(indexes, id=index)
-        if row is None:
-            raise damaged(f"index {index} is not there")
-        self._rows.update(indexes, [(row, {"ready": True})])
-        self.bump_layout()
-
-    def drop_indexes(self, table: int, name: str | None = None) -> None:
-        """Drop one index of a table, or all of them."""
-        infos = self.indexes(table) if name is None else [self.index(table, name)]
-        going, at = {index.id for index in infos}, {"dropped_at": self.times.stamp}
-        rows = [row for row in self._rows.group(indexes, {"table_id": table}) if row.id in going]
-        self._rows.update(indexes, [(row, at) for row in rows])
-        runs = [run for run in self._rows.group(index_runs, {"table_id": table}) if run.index_id in going]
-        self._rows.update(index_runs, [(run, at) for run in runs])
-        self.bump_layout()
-
-    def runs(self, table: int) -> tuple[IndexRun, ...]:
-        """The runs of a table's fragments that serve slots now."""
-        rows = self._rows.group(index_runs, {"table_id": table}, order_by=index_runs.c.id)
-        names = ("id", "index_id", "fragment_id", "path", "rows", "bytes", "tail", "digest")
-        return tuple(IndexRun(*(getattr(row, name) for name in names)) for row in rows)
-
-    def histograms(self, table: int) -> dict[int, list[KeyHistogram]]:
-        """The histograms of all runs of a table, by the index's id."""
-        index_of = {run.id: run.index for run in self.runs(table)}
-        r = index_runs.c
-        live = select(r.id).where(r.table_id == table, r.dropped_at.is_(None))
-        found: dict[int, list[KeyHistogram]] = {}
-        for row in self._rows.select(histograms, histograms.c.run_id.in_(live)):
-            with decoding(f"the histogram of index run {row.run_id}"):
-                found.setdefault(index_of[row.run_id], []).append(unpack_histogram(row.body))
-        return found
+    # Runs of indexes
 
     def without_runs(self, index: IndexInfo) -> tuple[Fragment, ...]:
         """The fragments that serve slots and lack runs of an index."""
@@ -302,22 +240,6 @@ class FragmentTx(PlacementTx):
             return False
         return self._insert_runs(index.table, fragment, row.shard_id, runs)
 
-    def _insert_runs(self, table: int, fragment: int, shard: int, runs: Iterable[StagedRun]) -> bool:
-        """Runs of an index that was dropped meanwhile stay out; false if any did."""
-        known = {index.id for index in self.indexes(table)}
-        wanted = list(runs)
-        staged = [run for run in wanted if run.index in known]
-        first = self._next("next_run", len(staged))
-        entered, bodies = [], []
-        for number, run in enumerate(staged, first):
-            own = {"id": number, "table_id": table, "index_id": run.index, "fragment_id": fragment}
-            file = {"shard_id": shard, "path": run.path, "rows": run.rows, "bytes": run.bytes}
-            entered.append(own | file | {"tail": run.tail, "digest": run.digest})
-            bodies.append({"run_id": number, "body": run.histogram})
-        self._rows.insert(index_runs, *entered)
-        self._rows.insert(histograms, *bodies)
-        return len(staged) == len(wanted)
-
 
 def _name_of(file: File) -> str:
     return f"{file[0]}/{file[1]}"
@@ -327,12 +249,6 @@ def _file_of(row: Any) -> File:
     shard, _, path = row.file.partition("/")
     with decoding("the list of condemned files"):
         return int(shard), path
-
-
-def _index(row: Any) -> IndexInfo:
-    with decoding(f"index {row.name!r}"):
-        columns, include = tuple(json.loads(row.columns)), tuple(json.loads(row.include))
-    return IndexInfo(row.id, row.table_id, row.name, row.kind, columns, include, bool(row.ready))
 
 
 def _fragment(row: Any) -> Fragment:

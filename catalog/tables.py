@@ -217,7 +217,7 @@ indexes = _sealed(
     Column("kind", String(8), nullable=False),
     Column("columns", Text, nullable=False),
     Column("include", Text, nullable=False),
-    Column("ready", SmallInteger, nullable=False),
+    Column("phase", String(16), nullable=False),
     Column("created_at", Double, nullable=False),
     Column("dropped_at", Double),
     groups=(Grouping("indexes", by=("table_id",)),),

@@ -2,7 +2,8 @@
 
 table       its schema, keys and life (`TableInfo`)
 fragment    an immutable file of sorted rows, with the slots it serves (`Fragment`); staged before its commit
-index       columns that runs of entries are sorted or hashed by (`IndexInfo`, `IndexRun`)
+index       columns that runs of entries are sorted or hashed by, and the phases of its build (`IndexInfo`,
+            `IndexPhase`, `INDEX_TRANSITIONS`); its runs (`IndexRun`)
 manifest    what a file says of itself, so that a catalog can be made again from files (`Manifest`, `Seal`)
 interval    slots that the same fragments serve; bounds, the commits that count (`SlotInterval`, `Bounds`)
 statistics  bounds of columns by record batch, histograms of keys (`FragmentStatistics`, `KeyHistogram`)
@@ -17,9 +18,12 @@ from elasticscan.metadata.indexes import (
     DIRECT,
     HASH,
     INDEX_KINDS,
+    INDEX_TRANSITIONS,
     NONE,
     SORTED,
+    IndexEvent,
     IndexInfo,
+    IndexPhase,
     IndexRun,
     StagedRun,
 )
@@ -44,6 +48,7 @@ __all__ = [
     "HASH",
     "INDEX_KINDS",
     "INDEX_RUN",
+    "INDEX_TRANSITIONS",
     "KEY_BYTES",
     "NONE",
     "SORTED",
@@ -52,7 +57,9 @@ __all__ = [
     "Epochs",
     "Fragment",
     "FragmentStatistics",
+    "IndexEvent",
     "IndexInfo",
+    "IndexPhase",
     "IndexRun",
     "KeyHistogram",
     "Manifest",

@@ -1,8 +1,34 @@
-"""Secondary indexes as values: what is indexed, and the files that hold the entries."""
+"""Secondary indexes as values: what is indexed, how far its build is, and the files that hold the entries.
+
+The phases of an index are a table, each named by what is true in it:
+
+    phase       commits bring their runs    older fragments have theirs    scans use it
+    entered     yes                         none                           no
+    building    yes                         some                           no
+    ready       yes                         all                            yes
+    dropped     no                          garbage, to be collected       no; final
+
+    entered ──runs_missing──> building ──completed──> ready
+     │  │                      │  │  ^                 ^ │
+     │  └─ completed ──────────┼──┼──┼─────────────────┘ │        a table without rows
+     │                         │  └──┘ runs_missing      │
+     └── dropped, refused ─────┴───────────── dropped ───┴──> dropped
+
+A build that was killed leaves an index in `entered` or `building`; whoever builds it again goes on there, as
+nothing but the runs that are missing says what is to be done. `refused` are rows that cannot be in it; of two
+builders, one may still meet such rows when the other has completed it without them, and then it stays ready.
+
+The table drives, as that of moves does: every change of an index goes through `IndexInfo.after`, and the one
+writer of what is kept of indexes (`Tx.transition_index` of the catalog) calls that.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
 
 from elasticscan.metadata.manifest import Seal
 from elasticscan.metadata.statistics import Packed
@@ -15,6 +41,45 @@ INDEX_KINDS = (SORTED, HASH)
 AUTO, NONE, DIRECT = "auto", "none", "direct"
 
 
+class IndexPhase(StrEnum):
+    """What is true of an index."""
+
+    ENTERED = "entered"
+    BUILDING = "building"
+    READY = "ready"
+    DROPPED = "dropped"
+
+
+class IndexEvent(StrEnum):
+    """What can happen to an index.
+
+    `RUNS_MISSING`: somebody who builds it looked, and fragments lack theirs. `COMPLETED`: none does, or none
+    did before. `REFUSED`: rows that are there cannot be in it. `DROPPED`: somebody dropped it, or its table.
+    """
+
+    RUNS_MISSING = "runs_missing"
+    COMPLETED = "completed"
+    REFUSED = "refused"
+    DROPPED = "dropped"
+
+
+INDEX_TRANSITIONS: Final[Mapping[tuple[IndexPhase, IndexEvent], IndexPhase]] = MappingProxyType(
+    {
+        (IndexPhase.ENTERED, IndexEvent.RUNS_MISSING): IndexPhase.BUILDING,
+        (IndexPhase.ENTERED, IndexEvent.COMPLETED): IndexPhase.READY,
+        (IndexPhase.ENTERED, IndexEvent.REFUSED): IndexPhase.DROPPED,
+        (IndexPhase.ENTERED, IndexEvent.DROPPED): IndexPhase.DROPPED,
+        (IndexPhase.BUILDING, IndexEvent.RUNS_MISSING): IndexPhase.BUILDING,
+        (IndexPhase.BUILDING, IndexEvent.COMPLETED): IndexPhase.READY,
+        (IndexPhase.BUILDING, IndexEvent.REFUSED): IndexPhase.DROPPED,
+        (IndexPhase.BUILDING, IndexEvent.DROPPED): IndexPhase.DROPPED,
+        (IndexPhase.READY, IndexEvent.COMPLETED): IndexPhase.READY,
+        (IndexPhase.READY, IndexEvent.REFUSED): IndexPhase.READY,  # those rows went meanwhile
+        (IndexPhase.READY, IndexEvent.DROPPED): IndexPhase.DROPPED,
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class IndexInfo:
     """A secondary index of a table.
@@ -23,7 +88,7 @@ class IndexInfo:
         kind: "sorted" (by the columns' values) or "hash" (by a hash of them; equality only).
         columns: the indexed columns, the most significant first.
         include: more columns that its entries carry, so that queries need not fetch rows.
-        ready: whether every fragment of the table has its runs, so that scans may use it.
+        phase: how far its build is.
     """
 
     id: int
@@ -32,7 +97,22 @@ class IndexInfo:
     kind: str
     columns: tuple[str, ...]
     include: tuple[str, ...]
-    ready: bool
+    phase: IndexPhase = IndexPhase.ENTERED
+
+    @property
+    def ready(self) -> bool:
+        """Whether every fragment of the table has its runs, so that scans may use it."""
+        return self.phase is IndexPhase.READY
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase is IndexPhase.DROPPED
+
+    def after(self, event: IndexEvent) -> IndexInfo:
+        """The index after an event. That the event can happen in its phase is up to us alone."""
+        phase = INDEX_TRANSITIONS.get((self.phase, event))
+        assert phase is not None, f"index {self.name!r} in phase {self.phase} cannot take {event}"
+        return replace(self, phase=phase)
 
 
 @dataclass(frozen=True, slots=True)

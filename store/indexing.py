@@ -33,7 +33,9 @@ from elasticscan.metadata import (
     INDEX_KINDS,
     NONE,
     Fragment,
+    IndexEvent,
     IndexInfo,
+    IndexPhase,
     StagedFragment,
     StagedRun,
     TableInfo,
@@ -136,7 +138,7 @@ def define_index(
     for column in columns:
         check_index_type(column, table.schema.field(column).type)
     carried = tuple(c for c in include if c not in columns and c not in table.primary_key)
-    return IndexInfo(0, table.id, name, kind, tuple(columns), carried, ready=False)
+    return IndexInfo(0, table.id, name, kind, tuple(columns), carried)
 
 
 def create_index(
@@ -152,7 +154,7 @@ def create_index(
         if known is None:
             _check_room(tx, table)
             index = tx.create_index(wanted)
-        elif replace(known, id=0, ready=False) == wanted:
+        elif replace(known, id=wanted.id, phase=wanted.phase) == wanted:
             index = known
         else:
             raise AlreadyExists(
@@ -161,14 +163,13 @@ def create_index(
                 index=wanted.name,
             )
     try:
-        while not _finish(context, index):
+        while (index := _look_for_missing(context, index)).phase is IndexPhase.BUILDING:
             _build(context, table, index, on_progress or _silent)
     except (InvalidKey, LimitExceeded):  # rows that are there cannot be in it, so it would never be ready
         with context.catalog.writing() as tx:
-            if index.id in {live.id for live in tx.indexes(table.id)}:
-                tx.drop_indexes(table.id, index.name)
+            tx.transition_index(index, IndexEvent.REFUSED)
         raise
-    return replace(index, ready=True)
+    return index
 
 
 def _check_room(tx: Tx, table: TableInfo) -> None:
@@ -184,15 +185,11 @@ def _silent(_done: int, _total: int) -> None:
     """Nobody watches."""
 
 
-def _finish(context: Context, index: IndexInfo) -> bool:
-    """Let scans use the index if every fragment has its runs; true also when it was dropped."""
+def _look_for_missing(context: Context, index: IndexInfo) -> IndexInfo:
+    """The index as it is now: ready, so that scans use it, once every fragment has its runs."""
     with context.catalog.writing() as tx:
-        if index.id not in {known.id for known in tx.indexes(index.table)}:
-            return True
-        if tx.without_runs(index):
-            return False
-        tx.set_index_ready(index.id)
-    return True
+        missing = tx.without_runs(index)
+        return tx.transition_index(index, IndexEvent.RUNS_MISSING if missing else IndexEvent.COMPLETED)
 
 
 def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: OnIndexed) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
 from elasticscan.catalog import Commit, Tx
-from elasticscan.metadata import AUTO, SORTED, IndexInfo, TableInfo
+from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
 from elasticscan.store import arguments, upkeep, writer
 from elasticscan.store.access_paths import Wish
 from elasticscan.store.changes import ChangeScan, begin_changes
@@ -266,7 +266,7 @@ class Table:
         """Remove an index. Scans that read it end with `IndexChanged`."""
         name = arguments.text("index", index)
         with self._context.catalog.writing() as tx:
-            tx.drop_indexes(self._find(tx)[0].id, name)
+            tx.transition_index(tx.index(self._find(tx)[0].id, name), IndexEvent.DROPPED)
 
     def indexes(self) -> tuple[IndexInfo, ...]:
         """The indexes; those with `ready=False` are being built, or their build was killed."""

@@ -94,7 +94,7 @@ def test_a_dropped_index_is_gone(shell: Shell, indexed: str) -> None:
 def test_an_index_that_was_not_finished_is_shown_as_such(shell: Shell, uri: str) -> None:
     with Store.open(uri) as store, store.context.catalog.writing() as tx:
         table = tx.table("t").id
-        tx.create_index(IndexInfo(0, table, "by_name", "sorted", ("name",), (), ready=False))
+        tx.create_index(IndexInfo(0, table, "by_name", "sorted", ("name",), ()))
     assert "not built yet" in shell.ok("index", "list", uri)
     assert "not built yet" in shell.ok("status", uri)
     assert shell.json("index", "create", uri, "t", "by_name", "--columns", "name")["ready"]

@@ -19,10 +19,11 @@ from elasticscan.base.errors import IndexChanged
 from elasticscan.catalog import Tx, commits, sealed, state
 from elasticscan.catalog.believed_time import Belief
 from elasticscan.catalog.fragments import FragmentTx
+from elasticscan.catalog.tables import moves
 from elasticscan.filters import value_sets
 from elasticscan.filters.expression import Not
 from elasticscan.filters.key_sets import NOTHING, NULLS
-from elasticscan.metadata import Bounds, TableInfo
+from elasticscan.metadata import Bounds, IndexEvent, IndexInfo, TableInfo
 from elasticscan.optimizer import binding as access
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, keys
 from elasticscan.reader import Accepted, ShardRead, cursor, sorted_scan
@@ -44,7 +45,7 @@ from elasticscan.storage.pages import Piece, pieces_of
 from elasticscan.store import context, indexing, mover, owners, upkeep, writer
 from elasticscan.store.context import Context
 from elasticscan.store.mover import Mover
-from elasticscan.topology import Event, Phase, Placement, SlotSet, move_tablet
+from elasticscan.topology import Event, Move, Phase, Placement, SlotSet, move_tablet
 from tests.reader import memory
 from tests.reader.memory import MemoryCluster, Versions
 from tests.reader.simulation import Simulation
@@ -456,6 +457,20 @@ def zombie_mover_goes_on(patch: Patch) -> None:
     patch.setattr(Tx, "transition", lambda self, move, owner, event: replace(move, phase=_phase_after(event)))
 
 
+@fault("soup", "every phase of a move is written down, by its table", style="compaction below movers")
+def phases_of_moves_are_not_written(patch: Patch) -> None:
+    def around(self: Tx, move: Move, owner: str, event: Event) -> Move | None:
+        row = self._rows.one(moves, tablet_id=move.tablet)
+        if row is None or row.owner != owner:
+            return None
+        after = replace(move, phase=_phase_after(event))
+        if after.is_over:
+            self._rows.delete(moves, [row])
+        return after
+
+    patch.setattr(Tx, "transition", around)
+
+
 def _phase_after(event: Event) -> Phase:
     """What a mover that asks nobody believes."""
     return {
@@ -487,6 +502,17 @@ def failed_move_strikes_the_source(patch: Patch) -> None:
 )
 def index_is_published_unfinished(patch: Patch) -> None:
     patch.setattr(FragmentTx, "without_runs", lambda self, index: self.fragments(table=index.table)[:0])
+    patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+
+
+@fault("index soup", "an index becomes ready by its table", style="builds beside changes")
+def index_is_ready_around_its_table(patch: Patch) -> None:
+    honest = Tx.transition_index
+
+    def hasty(self: Tx, index: IndexInfo, event: IndexEvent) -> IndexInfo:
+        return honest(self, index, IndexEvent.COMPLETED if event is IndexEvent.RUNS_MISSING else event)
+
+    patch.setattr(Tx, "transition_index", hasty)
     patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 

@@ -25,6 +25,7 @@ from elasticscan.metadata import (
     Block,
     FragmentStatistics,
     IndexInfo,
+    IndexPhase,
     KeyHistogram,
     Stretch,
 )
@@ -48,7 +49,7 @@ SCHEMA = pa.schema(
 
 def index(*columns: str, kind: str = SORTED, include: tuple[str, ...] = (), ready: bool = True) -> IndexInfo:
     name = f"{'hash_' if kind == HASH else ''}by_{'_'.join(columns)}"
-    return IndexInfo(1, 1, name, kind, columns, include, ready)
+    return IndexInfo(1, 1, name, kind, columns, include, IndexPhase.READY if ready else IndexPhase.BUILDING)
 
 
 def condition(text: str | None) -> Expression | None:

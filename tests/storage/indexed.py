@@ -98,7 +98,7 @@ class Indexed:
         compression = compression or rng.choice((None, None, "lz4"))
         self.table = TableInfo(7, "t", schema, names, names[:1], compression, 1, 1)
         kind, columns, include = rng.choice(INDEXES)
-        self.index = IndexInfo(3, 7, "by", kind, columns, include, True)
+        self.index = IndexInfo(3, 7, "by", kind, columns, include)
         self.disk = disk or MemoryDisk()
         self.slot_count = rng.choice((1, 2, 4, 16))
         self.fragments: list[Fragment] = []

@@ -222,7 +222,7 @@ def test_a_run_that_was_cut_or_is_of_another_index_is_damaged() -> None:
     indexed = filled(3)
     assert isinstance(indexed.disk, MemoryDisk)
     run = build_runs(indexed.disk, indexed.table, indexed.index, indexed.fragments[0], ORIGIN)[0]
-    other = IndexInfo(9, 7, "other", "sorted", ("i", "f", "t"), (), True)
+    other = IndexInfo(9, 7, "other", "sorted", ("i", "f", "t"), ())
     with pytest.raises(FragmentDamaged, match="not those of the index"):
         RunReader(indexed.disk, indexed.table, other, run)
     content = indexed.disk.files[run.path]
