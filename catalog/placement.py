@@ -132,37 +132,63 @@ class PlacementTx(StateTx):
 
     # Topology history
 
-    def append_topology(self, reason: str) -> Topology:
-        """Publish the placement as it is now as the next topology."""
-        number = self.newest_topology_number() + 1
-        placement = self.placement()
+    def append_topology(self, reason: str, published: bool = True) -> Topology:
+        """Enter the placement as it is now as the newest topology of the history.
+
+        At most the newest one is not published: what is entered next takes its row and its number. So
+        the history has every placement that a scan may have begun with, and the one of now, however
+        many tablets a plan moves.
+        """
+        newest = self._newest_topology_row() if self._state("newest_topology") else None
+        number = 1 if newest is None else newest.number + int(newest.published)
         names = tuple((shard.id, shard.name) for shard in self.shards())
-        topology = Topology(number, placement, names, self.now, reason)
-        made = {"number": number, "created_at": self.now, "reason": reason, "body": _pack_topology(topology)}
-        self._rows.insert(topologies, made)
-        self._set(newest_topology=number)
+        topology = Topology(number, self.placement(), names, self.now, reason, published)
+        made = {"created_at": self.now, "reason": reason, "published": published}
+        made["body"] = _pack_topology(topology)
+        if newest is not None and newest.number == number:
+            self._rows.update(topologies, [(newest, made)])
+        else:
+            self._rows.insert(topologies, made | {"number": number})
+            self._set(newest_topology=number)
         return topology
 
-    def newest_topology_number(self) -> int:
-        return int(self._state("newest_topology"))
+    def _newest_topology_row(self) -> Any:
+        return self._topology_row(int(self._state("newest_topology")))
 
-    def newest_topology(self) -> Topology:
-        number = self.newest_topology_number()
+    def _topology_row(self, number: int) -> Any:
         row = self._rows.one(topologies, missing_is_checked=False, number=number)
         if row is None:
-            raise damaged(f"the newest topology, {number}, is not in the topology history")
+            raise damaged(f"topology {number} is not in the topology history")
+        return row
+
+    def newest_topology(self, known: Topology | None = None) -> Topology:
+        """The newest one that is published: the base topology of whoever begins to read.
+
+        `known` is returned if it is that one; its row is read all the same.
+        """
+        row = self._newest_topology_row()
+        if not row.published:
+            row = self._topology_row(row.number - 1)
+        if known is not None and (known.number, known.created_at) == (row.number, row.created_at):
+            return known
         return _unpack_topology(row)
+
+    def is_topology_published(self) -> bool:
+        """Whether all moves that were made are in a published topology."""
+        return bool(self._newest_topology_row().published)
 
     def topology(self, number: int) -> Topology:
-        row = self._rows.one(topologies, number=number)
-        if row is None:
+        if not 1 <= number <= self._state("newest_topology"):
             raise SnapshotNotFound(f"the topology history holds no topology {number}", topology=number)
-        return _unpack_topology(row)
+        return _unpack_topology(self._topology_row(number))
 
     def topologies(self) -> tuple[Topology, ...]:
-        return tuple(
-            _unpack_topology(row) for row in self._rows.all(topologies, order_by=topologies.c.number)
-        )
+        """All of them, oldest first; the last one may not be published yet."""
+        rows = self._rows.all(topologies, order_by=topologies.c.number)
+        newest = self._state("newest_topology")
+        if [row.number for row in rows] != list(range(1, newest + 1)):
+            raise damaged(f"the topology history has not each number up to {newest} once")
+        return tuple(map(_unpack_topology, rows))
 
 
 def _tablet_values(tablet: Tablet) -> dict[str, int]:
@@ -186,5 +212,10 @@ def _unpack_topology(row: Any) -> Topology:
         rows, names = msgpack.unpackb(row.body)
         placement = Placement.of(Tablet(*fields) for fields in rows)
         return Topology(
-            row.number, placement, tuple((i, name) for i, name in names), row.created_at, row.reason
+            number=row.number,
+            placement=placement,
+            shard_names=tuple((i, name) for i, name in names),
+            created_at=row.created_at,
+            reason=row.reason,
+            published=bool(row.published),
         )

@@ -140,6 +140,8 @@ topologies = _sealed(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("created_at", Double, nullable=False),
     Column("reason", Text, nullable=False),
+    # Only the newest may not be: tablets have moved, and the plan they moved by goes on.
+    Column("published", SmallInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
     groups=(Grouping("topologies"),),
 )

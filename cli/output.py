@@ -97,12 +97,13 @@ def when(seconds: float) -> str:
 
 
 def topology_value(topology: Topology) -> dict[str, Any]:
-    """A published topology as plain values."""
+    """A topology as plain values."""
     names = dict(topology.shard_names)
     tablets = topology.placement.tablets
     return {
         "topology": topology.number,
         "created_at": topology.created_at,
+        "published": topology.published,
         "reason": topology.reason,
         "shards": {name: sum(t.shard == shard for t in tablets) for shard, name in sorted(names.items())},
     }

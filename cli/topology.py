@@ -97,7 +97,7 @@ def join(
 
 
 def history(uri: Uri, json: Json = False) -> None:
-    """List all published topologies, oldest first."""
+    """List all topologies, oldest first; the last may belong to a plan that still moves tablets."""
     with Store.open(uri) as store:
         found = [topology_value(topology) for topology in store.topology_history()]
     if json:
@@ -109,7 +109,8 @@ def history(uri: Uri, json: Json = False) -> None:
     for topology in found:
         colour = colours(list(topology["shards"]))
         tablets = "  ".join(f"[{colour[name]}]{name}[/] {n}" for name, n in topology["shards"].items())
-        shown.add_row(str(topology["topology"]), when(topology["created_at"]), tablets, topology["reason"])
+        published = when(topology["created_at"]) if topology["published"] else "under way"
+        shown.add_row(str(topology["topology"]), published, tablets, topology["reason"])
     console().print(shown)
 
 

@@ -32,7 +32,11 @@ OnProgress = Callable[[int, int], None]
 
 
 class Elasticity:
-    """Changes of where tablets are. Every finished change is appended to the topology history."""
+    """Changes of where tablets are.
+
+    The topology history has each of them from the transaction on that makes it. Those of a plan are published
+    together when it is done: until then scans begin with the topology before it.
+    """
 
     def __init__(
         self,
@@ -130,9 +134,10 @@ class Elasticity:
             with self._context.catalog.writing() as tx:
                 plans = self._adopt_dead(tx, owner)
                 draining = [shard.id for shard in tx.shards() if shard.draining]
+                published = tx.is_topology_published()
             self._carry_out(plans, owner)
         moved = len(plans) + sum(self._drain(shard) for shard in draining)
-        if plans or draining:
+        if plans or draining or not published:
             self._publish("interrupted moves resumed")
         return moved
 

@@ -180,6 +180,8 @@ class Mover:
                     # An index may have been made since the copy; then its runs are still missing.
                     staged = with_runs(self._context, table, tx.indexes(table_id), [copied.staged])
                     tx.add_fragments(table_id, staged, copied.min_commit, copied.max_commit)
+            reason = f"tablet {move.tablet} moved from shard {move.source} to {move.target}"
+            tx.append_topology(reason, published=False)
             after = tx.transition(move, self.owner, Event.SWITCHED)
             assert after is not None
         progress.move = after

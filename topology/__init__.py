@@ -14,9 +14,12 @@ placement         where each tablet is now: tablet -> (shard, epoch). Tablets ti
 epoch             a tablet's count of changes. It grows whenever the owner or the bounds change
                   (both halves of a split get the next one, a join the one beyond both), so for
                   each single slot it only ever grows.
-topology          a numbered, published placement that never changes again.
-topology history  all of them. A scan remembers the number of the one it began with, its base
-                  topology, and nothing else about where things were.
+topology          a numbered placement. Once it is published, it never changes again.
+topology history  all of them, written by the transactions that change the placement. The newest one is not
+                  published while a plan moves tablets, so a plan adds one topology, however many
+                  tablets it moves, and no placement is missing. A scan begins with the newest that is
+                  published, its base topology, and remembers its number and nothing else about where
+                  things were.
 
 A scan that goes on while tablets move returns every row exactly once because of three invariants.
 This layer supplies the words for them; each is kept by another:

@@ -114,9 +114,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A numbered, published placement, as the topology history keeps it.
+    """A numbered placement, as the topology history keeps it.
 
-    `created_at` is in seconds since the epoch, UTC.
+    `created_at` is in seconds since the epoch, UTC. What is `published` never changes again, and scans begin
+    with it. The newest one may not be: it follows the placement while a plan moves tablets.
     """
 
     number: int
@@ -124,3 +125,4 @@ class Topology:
     shard_names: tuple[tuple[int, str], ...]
     created_at: float
     reason: str
+    published: bool = True

@@ -664,6 +664,35 @@ def test_the_topology_history_keeps_every_topology(catalog: Catalog, clock: Manu
     assert [topology.created_at for topology in published] == [1_000, 1_007, 1_014, 1_021]
 
 
+def test_what_a_plan_has_moved_so_far_is_the_newest_topology_until_it_is_published(catalog: Catalog) -> None:
+    def move(target: int) -> Placement:
+        with catalog.writing() as tx:
+            before = tx.placement()
+            tx.replace_placement(before, move_tablet(before, 1, target, before.tablets[0].epoch))
+            tx.append_topology("one of several moves", published=False)
+            return tx.placement()
+
+    with catalog.reading() as tx:
+        first = tx.newest_topology()
+    for target in (2, 1, 2):
+        after = move(target)
+        with catalog.reading() as tx:
+            assert tx.newest_topology() == first, "scans begin with what is published"
+            assert [(t.number, t.published) for t in tx.topologies()] == [(1, True), (2, False)]
+            assert tx.topologies()[-1].placement == after == tx.placement()
+            assert not tx.is_topology_published()
+            tx.check_whole()
+    with catalog.writing() as tx:
+        last = tx.append_topology("done")
+    with catalog.reading() as tx:
+        assert (
+            tx.newest_topology(first) == last == Topology(2, after, last.shard_names, last.created_at, "done")
+        )
+        assert tx.newest_topology(last) is last
+        assert tx.topologies() == (first, last)
+        assert tx.is_topology_published()
+
+
 @st.composite
 def topologies(draw: st.DrawFn) -> Topology:
     cuts = [*sorted(draw(st.sets(st.integers(1, 65535), max_size=6))), 65536]
@@ -673,13 +702,13 @@ def topologies(draw: st.DrawFn) -> Topology:
         tablets.append(Tablet(number, at, end, shard, epoch))
         at = end
     names = draw(st.dictionaries(st.integers(1, 1 << 31), st.text(max_size=9), max_size=4))
-    return Topology(3, Placement(tuple(tablets)), tuple(names.items()), 5.0, "why")
+    return Topology(3, Placement(tuple(tablets)), tuple(names.items()), 5.0, "why", draw(st.booleans()))
 
 
 class Row:
     def __init__(self, topology: Topology) -> None:
         self.number, self.created_at, self.reason = topology.number, topology.created_at, topology.reason
-        self.body = _pack_topology(topology)
+        self.published, self.body = topology.published, _pack_topology(topology)
 
 
 @given(topologies())
