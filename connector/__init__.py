@@ -24,17 +24,18 @@ What it promises:
 
 How a read works: planning (`reading.py`) fixes the snapshot, takes a lease on it, looks up where
 slots live and cuts the scan into few, large partitions (`splits.py`): base-shard scans, for slots
-where the newest topology has them, and virtual scans, for slots that have moved since. Each
-carries a sealed continuation key over slots of its own. A task resumes the scan from that key, so
-a tablet that moves after planning is followed like in any scan, and each task proves at its end
-that it covered its slots. The scan protocol itself is in `elasticscan.reader`.
+that are where the newest topology of the history has them, and virtual scans, for slots that have
+left since. Each (`partitions.py`) carries a sealed continuation key over slots of its own. A task
+resumes the scan from that key, so a tablet that moves after planning is followed like in any scan,
+and each task proves at its end that it covered its slots. The scan protocol itself is in
+`elasticscan.reader`.
 
-How a stream works: its reader beside the driver (`streaming.py`) keeps nothing that it could not find
-again; an offset (`stream_offsets.py`) is a place in the snapshot or in the order of commits, by
+How a stream works: its reader beside the driver (`streams/reader.py`) keeps nothing that it could not
+find again; an offset (`streams/offsets.py`) is a place in the snapshot or in the order of commits, by
 slot where a commit is larger than a micro-batch may be, and names no shard. Each micro-batch is
-planned on the placement as it is then: parts of the snapshot (`stream_snapshot.py`) like a batch
-read, changes (`change_feed.py`) by slots of the shards that hold them. A stream with a name holds a
-lease on what it has not read (`stream_lease.py`).
+planned from one look at the catalog: parts of the snapshot (`streams/snapshot.py`) and changes
+(`streams/changes.py`) are cut and read exactly like a batch. A stream with a name holds a lease on
+what it has not read (`streams/lease.py`).
 
 Limits that Spark 4.3 sets, found by trying:
 
@@ -58,9 +59,9 @@ type that Spark lacks is an error that names the column; times of day pass, but 
 in aggregates unless `spark.sql.timeType.enabled` is set.
 
 Modules: `options` checks what users set, `conversion` the types; `reading`, `writing`, `stream_writing`
-and `streams/` are what Spark calls; `deletions` tells rows that delete from rows that upsert,
-`explaining` answers the option `explain`, `sql/` takes conditions and columns out of queries, `source`
-is the entry, `open_stores` keeps stores open in tasks.
+and `streams/` are what Spark calls, `partitions` what its tasks get, as `splits` cuts them; `deletions`
+tells rows that delete from rows that upsert, `explaining` answers the option `explain`, `sql/` takes
+conditions and columns out of queries, `source` is the entry, `open_stores` keeps stores open in tasks.
 """
 
 from elasticscan.connector.source import ElasticScanSource, attach, register

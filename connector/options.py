@@ -19,9 +19,8 @@ from typing import Any
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS, NAME_PATTERN
 from elasticscan.base.showing import brief
-from elasticscan.catalog import Txn
 from elasticscan.metadata import AUTO
-from elasticscan.store import FROM_ENVIRONMENT, resolved
+from elasticscan.store import FROM_ENVIRONMENT, Txn, resolved
 
 # What takes the place of options that are no more.
 _REMOVED = {

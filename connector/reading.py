@@ -11,20 +11,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from elasticscan.base.errors import (
-    ColumnNotFound,
-    ContinuationKeyError,
-    SnapshotNotFound,
-)
+from elasticscan.base.errors import ColumnNotFound, SnapshotNotFound
 from elasticscan.base.hashing import slots_of
 from elasticscan.connector.conversion import ToSpark, match_columns, spark_schema
 from elasticscan.connector.explaining import EXPLANATION, Explained, explanation
 from elasticscan.connector.open_stores import opened
 from elasticscan.connector.options import Options
-from elasticscan.connector.splits import KINDS, Part, cut, most_index_parts, slot_bytes
+from elasticscan.connector.partitions import partitions_of, read_partition, resume
+from elasticscan.connector.splits import cut, most_index_parts, slot_bytes
 from elasticscan.metadata import TableInfo
-from elasticscan.protocol import ContinuationKey
-from elasticscan.store import Scan, Store, feed_fields, restrict_key
+from elasticscan.store import Scan, Store, feed_fields
 
 SHARD_COLUMN, SLOT_COLUMN = "_shard", "_slot"
 _METADATA = pa.schema(
@@ -64,24 +60,6 @@ def _chosen(table: TableInfo, options: Options) -> list[str]:
     return [by_name[name.lower()] for name in options.columns]
 
 
-class ScanPartition(InputPartition):
-    """A part of a scan, for one task. Plain values only; what counts is sealed in `key`.
-
-    Attributes:
-        key: continuation key of the part.
-        kind, shards, slots: what it reads and where that was at planning, for people.
-        store_id: the store that it was planned for.
-    """
-
-    def __init__(self, key: str, store_id: str, kind: str, shards: str, slots: str) -> None:
-        super().__init__(f"{kind} at {shards}")
-        self.key, self.store_id = key, store_id
-        self.kind, self.shards, self.slots = kind, shards, slots
-
-    def __repr__(self) -> str:
-        return f"ScanPartition({self.kind} at {self.shards}, slots {self.slots})"
-
-
 class ElasticScanReader(DataSourceReader):
     """Plans a scan once, then reads its partitions in the tasks.
 
@@ -104,36 +82,31 @@ class ElasticScanReader(DataSourceReader):
         scan = self._begin(store)
         if self._options.explain:
             return [Explained(explanation(scan))]
-        key, most = _key(store, scan), self._options.partitions
-        with store.context.catalog.reading() as tx:
-            now, base = tx.placement(), tx.topology(key.base_topology)
-            fragments = tx.fragments(table=key.table)
-        if key.index is not None and scan.choice is not None:
+        most, (places, fragments) = self._options.partitions, scan.layout()
+        assert scan.choice is not None, "a scan that begins has chosen"
+        if scan.choice.index is not None:
             entries = scan.choice.candidate.rows_scanned
-            most = most_index_parts(len(now.shards), entries, most)
-        weights = slot_bytes(fragments, now.slot_count)
-        parts = cut(now, base.placement, weights, self._options.split_bytes, most)
-        names = dict(base.shard_names) | store.context.shard_names()
-        return [scan_partition(store, key, part, names) for part in parts]
+            most = most_index_parts(len(places.placement.shards), entries, most)
+        weights = slot_bytes(fragments, places.placement.slot_count)
+        parts = cut(places.placement, places.base.placement, weights, self._options.split_bytes, most)
+        return list(partitions_of(store, scan, parts, places))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The partition's rows, each once, wherever its slots are by now.
-
-        Every read of a partition returns the same rows, so Spark may try a task again or run it
-        twice. It may also stop asking at any point; nothing has to be told.
-        """
+        """The partition's rows, every time the same."""
         if isinstance(partition, Explained):
             yield ToSpark(EXPLANATION, self._columns, self._schema)(partition.batch())
-            return
-        part = checked(partition)
-        store = opened(self._options.store, part.store_id)
-        scan = store.resume_part(store.context.sealer.open(part.key), ends_lease=False)
-        table = store.table(self._options.table).definition if self._wants_metadata else None
-        found = scan.schema if table is None else pa.schema([*scan.schema, *_METADATA])
-        convert = ToSpark(found, self._columns, self._schema)
+        elif self._wants_metadata:
+            yield from self._read_with_metadata(partition)
+        else:
+            yield from read_partition(partition, self._options.store, self._columns, self._schema)
+
+    def _read_with_metadata(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        store, scan = resume(partition, self._options.store)
+        table = store.table(self._options.table).definition
+        convert = ToSpark(pa.schema([*scan.schema, *_METADATA]), self._columns, self._schema)
         for rows in scan.batches():
             if rows.num_rows:
-                yield convert(rows if table is None else _with_metadata(rows, store, table))
+                yield convert(_with_metadata(rows, store, table))
 
     @property
     def _wants_metadata(self) -> bool:
@@ -154,29 +127,11 @@ class ElasticScanReader(DataSourceReader):
         )
 
 
-def scan_partition(store: Store, key: ContinuationKey, part: Part, names: dict[int, str]) -> ScanPartition:
-    """The part of a scan that a task gets; `names` are the shards'."""
-    return ScanPartition(
-        store.context.sealer.seal(restrict_key(key, part.slots)),
-        store.context.info.store_id,
-        part.kind,
-        ", ".join(names.get(shard, str(shard)) for shard in part.shards),
-        str(part.slots),
-    )
-
-
-def _key(store: Store, scan: Scan) -> ContinuationKey:
-    assert scan.key is not None, "a scan that was not begun has slots left"
-    return store.context.sealer.open(scan.key)
-
-
 def _snapshot(store: Store, options: Options) -> int | None:
     if options.timestamp is None:
         return options.version
     store.context.check_newest()
-    with store.context.catalog.reading() as tx:
-        table = tx.table(options.table)
-        found = tx.commit_before(options.timestamp)
+    table, found = store.table(options.table).definition, store.context.commit_before(options.timestamp)
     if found < table.created_commit:
         raise SnapshotNotFound(
             f"table {table.name!r} was made after timestampAsOf={options.timestamp:f} (seconds since 1970); "
@@ -185,17 +140,6 @@ def _snapshot(store: Store, options: Options) -> int | None:
             timestamp=options.timestamp,
         )
     return found
-
-
-def checked(partition: Any) -> ScanPartition:
-    """Partitions travel through Spark; the key is sealed, the rest is looked at again."""
-    if isinstance(partition, ScanPartition):
-        plain = (isinstance(v, str) for v in (partition.key, partition.store_id, partition.kind))
-        if all(plain) and partition.kind in KINDS:
-            return partition
-    raise ContinuationKeyError(
-        f"{partition!r} is no partition of an elasticscan read; load the DataFrame again"
-    )
 
 
 def _with_metadata(rows: pa.RecordBatch, store: Store, table: TableInfo) -> pa.RecordBatch:

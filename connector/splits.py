@@ -14,8 +14,8 @@ import numpy as np
 from elasticscan.metadata import Fragment
 from elasticscan.topology import Placement, SlotSet
 
-BASE, VIRTUAL, MIXED = "base-shard scan", "virtual scan", "mixed scan"
-KINDS = (BASE, VIRTUAL, MIXED)
+BASE, VIRTUAL = "base-shard scan", "virtual scan"
+KINDS = (BASE, VIRTUAL)
 
 # An index scan that looks at fewer entries is done before a second task has begun.
 ENTRIES_PER_TASK = 250_000
@@ -33,8 +33,9 @@ class Part:
     size: float
 
     def with_(self, other: Part) -> Part:
+        assert self.kind == other.kind, "a part is a base-shard scan or a virtual one"
         return Part(
-            self.kind if self.kind == other.kind else MIXED,
+            self.kind,
             tuple(sorted({*self.shards, *other.shards})),
             self.slots | other.slots,
             self.size + other.size,
@@ -61,15 +62,21 @@ def most_index_parts(shards: int, entries: float, most: int | None = None) -> in
 
 
 def cut(
-    now: Placement, base: Placement, weights: Weights, split_bytes: int, most: int | None = None
+    now: Placement,
+    base: Placement,
+    weights: Weights,
+    split_bytes: int,
+    most: int | None = None,
+    slots: SlotSet | None = None,
 ) -> list[Part]:
-    """Parts that cover every slot once.
+    """Parts that cover every slot once, or every one of `slots`.
 
     Each is a base-shard scan (slots where they were in the base topology) or a virtual scan
     (slots elsewhere) at one shard, of at most about `split_bytes`. With fewer than that allowed,
-    parts grow first; then parts of one kind are put together, and at last any.
+    parts grow first; then parts of one kind are put together. There is at least one of each kind that there
+    is to read, even if `most` is 1.
     """
-    places = _places(now, base, weights)
+    places = _places(now, base, weights, SlotSet.span(0, now.slot_count) if slots is None else slots)
     counts = [min(max(1, -int(-place.size // split_bytes)), len(place.slots)) for place in places]
     if most is not None:
         _lower(counts, [place.size for place in places], most)
@@ -79,10 +86,10 @@ def cut(
     ]
 
 
-def _places(now: Placement, base: Placement, weights: Weights) -> list[Part]:
+def _places(now: Placement, base: Placement, weights: Weights, wanted: SlotSet) -> list[Part]:
     found: list[Part] = []
     for shard in now.shards:
-        here = now.at(shard)
+        here = now.at(shard) & wanted
         home = here & base.at(shard)
         for kind, slots in ((BASE, home), (VIRTUAL, here - home)):
             if slots:
@@ -113,9 +120,10 @@ def _join(places: list[Part], counts: list[int], most: int) -> tuple[list[Part],
     parts = list(places)
     while len(parts) > most:
         kinds = [kind for kind in KINDS if sum(part.kind == kind for part in parts) > 1]
-        fitting = [part for part in parts if not kinds or part.kind in kinds]
-        first = min(fitting, key=lambda part: part.size)
-        others = [part for part in parts if part is not first and (not kinds or part.kind == first.kind)]
+        if not kinds:
+            break
+        first = min((part for part in parts if part.kind in kinds), key=lambda part: part.size)
+        others = [part for part in parts if part is not first and part.kind == first.kind]
         second = min(others, key=lambda part: part.size)
         parts = [part for part in parts if part is not first and part is not second]
         parts.append(first.with_(second))

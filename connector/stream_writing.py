@@ -31,11 +31,11 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.catalog import Txn
 from elasticscan.connector.options import Options
 from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.connector.writing import StagedMessage, TableWriter, ours
 from elasticscan.metadata import StagedFragment
+from elasticscan.store import Txn
 
 _QUERY_ID = "sql.streaming.queryId"
 

@@ -20,15 +20,25 @@ from elasticscan.base.errors import (
     UnsupportedType,
 )
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Txn
 from elasticscan.connector.conversion import FromSpark, arrow_schema
 from elasticscan.connector.deletions import deletions_of
 from elasticscan.connector.open_stores import opened
 from elasticscan.connector.options import Options
 from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.metadata import StagedFragment, TableInfo
-from elasticscan.storage import check_keys_filled, conform, discard
-from elasticscan.store import Store, check_no_key_twice, publish, reserve_table, stage
+from elasticscan.storage import check_keys_filled, conform
+from elasticscan.store import (
+    Store,
+    Txn,
+    check_no_key_twice,
+    has_forerunner,
+    is_committed,
+    publish,
+    remove_staged,
+    reserve_table,
+    stage,
+    table_to_write,
+)
 from elasticscan.topology import SlotSet
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(StagedFragment))
@@ -119,14 +129,10 @@ class TableWriter:
         if not staged:
             return
         with self._opened() as store:
-            with store.context.catalog.reading() as tx:
-                known = tx.known_paths()
-            discard([each for each in staged if (each.shard, each.path) not in known], store.context.disk_of)
+            remove_staged(store.context, staged)
 
     def _check_followed(self, store: Store, table: TableInfo, txn: Txn) -> None:
-        with store.context.catalog.reading() as tx:
-            lost = tx.has_forerunner(table, txn.application)
-        if lost:
+        if has_forerunner(store.context, table, txn.application):
             raise TableChanged(
                 f"table {table.name!r} was dropped and made again since this stream began to write to it, so "
                 "what it wrote before is gone; nothing was committed. Start the stream with a new checkpoint",
@@ -135,10 +141,7 @@ class TableWriter:
 
     def _is_done(self, store: Store, txn: Txn | None) -> bool:
         """Rows that were committed before may come laid out otherwise: how does not matter then."""
-        if txn is None:
-            return False
-        with store.context.catalog.reading() as tx:
-            return tx.commit_of_txn(self.table_id, txn) is not None
+        return txn is not None and is_committed(store.context, self.table_id, txn)
 
     def _check_tasks_differ(self, store: Store, table: TableInfo, staged: list[StagedFragment]) -> None:
         try:
@@ -166,8 +169,7 @@ class TableWriter:
         return store
 
     def _find(self, store: Store) -> TableInfo:
-        with store.context.catalog.reading() as tx:
-            table = tx.table_by_id(self.table_id) or tx.reserved_table(self.table_id)
+        table = table_to_write(store.context, self.table_id)
         if table is None:
             raise self.changed()
         return table

@@ -8,8 +8,8 @@ The continuation key (`ContinuationKey`, `Sealer`) carries cursors, snapshot and
 topology, sealed with AES-GCM: it holds row values, and nobody may forge one.
 """
 
-from elasticscan.protocol.cursors import Cursor, Cursors, merge, restrict, slots_of
-from elasticscan.protocol.keys import ContinuationKey, Sealer
+from elasticscan.protocol.cursors import Cursor, Cursors, Segment, Segments, merge, restrict, slots_of
+from elasticscan.protocol.keys import ContinuationKey, Macs, Sealer
 from elasticscan.protocol.requests import ChangeSpan, IndexOrder, PageRequest, PageRows, Placements, Shards
 
 __all__ = [
@@ -18,10 +18,13 @@ __all__ = [
     "Cursor",
     "Cursors",
     "IndexOrder",
+    "Macs",
     "PageRequest",
     "PageRows",
     "Placements",
     "Sealer",
+    "Segment",
+    "Segments",
     "Shards",
     "merge",
     "restrict",

@@ -24,6 +24,26 @@ class Cursor:
 Cursors = tuple[Cursor, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Changes of the commits in `(after, upto]`, of the slots `[start, end)`."""
+
+    after: int
+    upto: int
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        assert self.after < self.upto and self.start < self.end, f"a segment of nothing: {self}"
+
+    @property
+    def slots(self) -> SlotSet:
+        return SlotSet.span(self.start, self.end)
+
+
+Segments = tuple[Segment, ...]
+
+
 def slots_of(cursors: Iterable[Cursor]) -> SlotSet:
     return SlotSet.of(r for cursor in cursors for r in cursor.slots)
 

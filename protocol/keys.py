@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hmac
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgpack
@@ -22,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from elasticscan.base.errors import ContinuationKeyError, ContinuationKeyExpired, KeyTooLong
 from elasticscan.base.limits import MAX_KEY_CHARS
-from elasticscan.protocol.cursors import Cursor, Cursors
+from elasticscan.protocol.cursors import Cursor, Cursors, Segment, Segments
 from elasticscan.topology import SlotSet
 
 KEY_VERSION = 1
@@ -30,6 +31,7 @@ _HEADER_BYTES = 3
 _NONCE_BYTES, _TAG_BYTES = 12, 16
 _BODY = _HEADER_BYTES + _NONCE_BYTES
 _NEVER = 1 << 62
+_MAC_CHARS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,9 @@ class ContinuationKey:
         index: id of the index that it reads through; None for a direct scan.
         descending: from the index's highest key to the lowest.
         merged: all shards in one order, instead of one shard after another.
+        segments: of a scan of changes, what is left to read, one after another: `cursors` stand in the
+            first one. None for a scan of a snapshot.
+        feed: rows say what changed, in which commit, and when.
     """
 
     table: int
@@ -63,6 +68,29 @@ class ContinuationKey:
     index: int | None = None
     descending: bool = False
     merged: bool = False
+    segments: Segments | None = None
+    feed: bool = False
+
+    def restrict_to(self, slots: SlotSet) -> ContinuationKey:
+        """The same scan over fewer slots: how a scan is divided among tasks."""
+        cursors = tuple(Cursor(here, c.position) for c in self.cursors if (here := c.slots & slots))
+        part = replace(self, slots=slots, cursors=cursors)
+        return part.begin(self.segments[1:]) if self.segments and not cursors else part
+
+    def advance(self, cursors: Cursors, upto: int | None = None) -> ContinuationKey:
+        """Where the scan stands after a page; without cursors the changes up to commit `upto` are read."""
+        if cursors or not self.segments:
+            return replace(self, cursors=cursors)
+        assert upto is not None, "changes are read up to some commit"
+        first, *rest = self.segments
+        return self.begin((replace(first, after=upto), *rest) if upto < first.upto else tuple(rest))
+
+    def begin(self, segments: Segments) -> ContinuationKey:
+        """At the beginning of the first segment with slots of this scan; complete if there is none."""
+        for number, segment in enumerate(segments):
+            if here := self.slots & segment.slots:
+                return replace(self, segments=segments[number:], cursors=(Cursor(here),))
+        return replace(self, segments=(), cursors=())
 
 
 def pack(key: ContinuationKey, expires_at: int) -> bytes:
@@ -82,6 +110,8 @@ def pack(key: ContinuationKey, expires_at: int) -> bytes:
         key.index,
         key.descending,
         key.merged,
+        None if key.segments is None else [[s.after, s.upto, s.start, s.end] for s in key.segments],
+        key.feed,
     ]
     packed = msgpack.packb(fields)
     assert isinstance(packed, bytes)
@@ -93,7 +123,7 @@ def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
     try:
         fields = msgpack.unpackb(packed, strict_map_key=True, max_ext_len=0, max_map_len=0)
         expires_at, table, snapshot, base, slots, cursors, columns, *rest = fields
-        text, rows, size, lease, index, descending, merged = rest
+        text, rows, size, lease, index, descending, merged, segments, feed = rest
         key = ContinuationKey(
             table=_whole(table),
             snapshot=_whole(snapshot),
@@ -108,6 +138,8 @@ def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
             index=None if index is None else _whole(index),
             descending=_flag(descending),
             merged=_flag(merged),
+            segments=None if segments is None else tuple(Segment(*map(_whole, s)) for s in segments),
+            feed=_flag(feed),
         )
         return key, _whole(expires_at)
     except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:
@@ -232,3 +264,29 @@ def _raw(text: object) -> bytes:
 
 def _refused(why: str) -> ContinuationKeyError:
     return ContinuationKeyError(f"this continuation key cannot be used: {why}; start a new scan", why=why)
+
+
+class Macs:
+    """Message authentication codes of a store, for one use.
+
+    Args:
+        secrets: the store's secrets by their number. The newest signs, all verify, so that a
+            secret can be replaced while streams run.
+        use: what they are for; codes for one use are none for another.
+    """
+
+    def __init__(self, secrets: Mapping[int, bytes], use: str) -> None:
+        label = f"elasticscan {use}".encode()
+        newest_first = [secret for _, secret in sorted(secrets.items(), reverse=True)]
+        self._keys = [hmac.digest(secret, label, "sha256") for secret in newest_first]
+
+    def of(self, text: str) -> str:
+        return _mac(self._keys[0], text)
+
+    def verify(self, text: str, mac: str) -> bool:
+        given = mac.encode()
+        return any(hmac.compare_digest(_mac(key, text).encode(), given) for key in self._keys)
+
+
+def _mac(key: bytes, text: str) -> str:
+    return hmac.digest(key, text.encode(), "sha256").hex()[:_MAC_CHARS]

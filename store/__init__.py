@@ -17,6 +17,8 @@ How the parts work together, operation by operation, and what each conflicts wit
 `docs/architecture.md` and `docs/formats.md`:
 
     scan.py        pages and keys over `reader.drive`
+    changes.py     scans of what commits changed
+    streams.py     what planning a micro-batch has to know, in one look; streams as their leases tell of them
     shards.py      the in-process placement look-up and page reads
     definitions.py tables: checked, reserved for a first write, entered with it
     writer.py      stage, then commit; stage again what moved meanwhile
@@ -34,54 +36,81 @@ How the parts work together, operation by operation, and what each conflicts wit
     context.py     caches, each valid for one layout of the catalog
 """
 
+from elasticscan.catalog import Commit, Txn
 from elasticscan.store.adoption import Adopted
-from elasticscan.store.changes import ChangeScan, feed_fields, rows_by_slot
+from elasticscan.store.changes import feed_fields, rows_by_slot
 from elasticscan.store.collector import Collected
-from elasticscan.store.context import Context
+from elasticscan.store.context import Context, Places
 from elasticscan.store.definitions import define_table, reserve_table
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import Action, Decision
-from elasticscan.store.leases import hold_changes, hold_for_stream, keep_lease
+from elasticscan.store.leases import hold_for_stream
 from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, resolved
 from elasticscan.store.repair.rebuild import RepairReport, repair_store
-from elasticscan.store.scan import Page, Scan, restrict_key
+from elasticscan.store.scan import Page, Scan, scan_changes
 from elasticscan.store.shards import LocalShards
 from elasticscan.store.store import Store
-from elasticscan.store.streams import streams_of
+from elasticscan.store.streams import (
+    StreamState,
+    hold_snapshot,
+    look,
+    look_behind,
+    scan_snapshot,
+    streams_of,
+)
 from elasticscan.store.table import Table
-from elasticscan.store.writer import check_no_key_twice, publish, stage, tombstones_of, write
+from elasticscan.store.writer import (
+    check_no_key_twice,
+    has_forerunner,
+    is_committed,
+    publish,
+    remove_staged,
+    stage,
+    table_to_write,
+    tombstones_of,
+    write,
+)
 
 __all__ = [
     "CATALOG_FILE",
     "FROM_ENVIRONMENT",
     "Action",
     "Adopted",
-    "ChangeScan",
     "Collected",
+    "Commit",
     "Context",
     "Decision",
     "Elasticity",
     "LocalShards",
     "OnProgress",
     "Page",
+    "Places",
     "RepairReport",
     "Scan",
     "Store",
+    "StreamState",
     "Table",
+    "Txn",
     "check_no_key_twice",
     "define_table",
     "feed_fields",
-    "hold_changes",
+    "has_forerunner",
     "hold_for_stream",
-    "keep_lease",
+    "hold_snapshot",
+    "is_committed",
+    "look",
+    "look_behind",
     "publish",
+    "remove_staged",
     "repair_store",
     "reserve_table",
     "resolved",
-    "restrict_key",
     "rows_by_slot",
+    "scan_changes",
+    "scan_snapshot",
     "stage",
     "streams_of",
+    "table_to_write",
     "tombstones_of",
     "write",
 ]

@@ -8,21 +8,18 @@ one key therefore come in the order of its commits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.errors import ChangesExpired
 from elasticscan.catalog import Tx
-from elasticscan.filters import Predicate
 from elasticscan.metadata import Bounds, TableInfo
-from elasticscan.protocol import ChangeSpan, Cursor
+from elasticscan.protocol import ChangeSpan, ContinuationKey, Placements, Segment, Shards
 from elasticscan.reader import ScanPlan, ScanStats, drive
-from elasticscan.storage import CHANGE_TYPE, COMMIT_VERSION, slot_counts
-from elasticscan.store.context import Context, Find
-from elasticscan.store.scan import columns_of
-from elasticscan.store.shards import CatalogPlacements, LocalShards
-from elasticscan.topology import SlotSet
+from elasticscan.storage import CHANGE_TYPE, COMMIT_VERSION, INSERT, slot_counts
+from elasticscan.store.context import Context
 
 COMMIT_TIMESTAMP = "_commit_timestamp"
 _STAMP = pa.timestamp("us", tz="UTC")
@@ -38,108 +35,68 @@ def feed_fields() -> list[pa.Field]:
     ]
 
 
-class ChangeScan:
-    """Changes of the commits in (after, upto], of some slots, each once, in pages.
+@dataclass(frozen=True, slots=True)
+class CommitFacts:
+    """What a scan that tells of commits has to know of them.
 
-    Every iteration gives the same rows (in pages that may be cut otherwise), as long as the commits
-    are kept. With `feed`, rows carry `_change_type` (insert, update_preimage, update_postimage or
-    delete), `_commit_version` and `_commit_timestamp`; without, the new rows alone.
+    Attributes:
+        overwrites: commits that replaced the whole table.
+        times: when commits were made, as far as they are told of.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        table: TableInfo,
-        columns: Sequence[str],
-        commits: tuple[int, int],
-        slots: SlotSet,
-        feed: bool,
-        predicate: Predicate | None,
-        page_limits: tuple[int, int],
-    ) -> None:
-        self._context, self._table, self._columns = context, table, tuple(columns)
-        self._after, self.upto = commits
-        self._slots, self._feed, self._predicate = slots, feed, predicate
-        self._page_rows, self._page_bytes = page_limits
-        self.stats = ScanStats()
-
-    @property
-    def schema(self) -> pa.Schema:
-        fields = [self._table.schema.field(name) for name in self._columns]
-        return pa.schema([*fields, *feed_fields()] if self._feed else fields)
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        if self._after >= self.upto or not self._slots:
-            return
-        with self._context.catalog.reading() as tx:
-            check_kept(tx, self._table, self._after)
-            spans = _spans(tx, self._table, self._after, self.upto, self._feed)
-            times = self._times(tx) if self._feed else {}
-            base = tx.placement()
-        tested = sorted(self._predicate.columns) if self._predicate else ()
-        for span in spans:
-            plan = ScanPlan(
-                table=self._table.id,
-                snapshot=span.upto,
-                columns=tuple(dict.fromkeys((*self._columns, *tested))),
-                page_rows=self._page_rows,
-                page_bytes=self._page_bytes,
-                base=base,
-                slots=self._slots,
-                changes=span,
-            )
-            cursors = (Cursor(self._slots),)
-            placements, shards = CatalogPlacements(self._context), LocalShards(self._context)
-            for page in drive(plan, cursors, placements, shards, self.stats):
-                yield self._finish(page.rows, times)
-
-    def to_table(self) -> pa.Table:
-        return pa.Table.from_batches(list(self), schema=self.schema)
-
-    def _times(self, tx: Tx) -> dict[int, float]:
-        """When each commit of the range was made; a table may have had many more before it."""
-        told = tx.commits_after(self._table.id, self._after, self.upto - self._after)
-        return {commit.number: commit.created_at for commit in told}
-
-    def _finish(self, rows: pa.RecordBatch, times: dict[int, float]) -> pa.RecordBatch:
-        if self._predicate is not None:
-            rows = rows.filter(self._predicate.mask(rows))
-        columns = [rows.column(name) for name in self._columns]
-        if self._feed:
-            versions = rows.column(COMMIT_VERSION)
-            found, places = np.unique(versions.to_numpy(), return_inverse=True)
-            stamps = pa.array([round(times[int(number)] * 1e6) for number in found], pa.int64()).cast(_STAMP)
-            columns += [rows.column(CHANGE_TYPE), versions, stamps.take(pa.array(places))]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+    overwrites: tuple[int, ...]
+    times: dict[int, float]
 
 
-def begin_changes(
-    context: Context,
-    find: Find,
-    commits: tuple[int, int | None],
-    columns: list[str] | None,
-    filter: str | None,  # noqa: A002 - the word users know
-    feed: bool,
-    page_limits: tuple[int, int],
-) -> ChangeScan:
-    """The changes of the commits in (after, upto], over all slots; up to the newest for None."""
-    after, upto = commits
-    if upto is None:
-        context.check_newest()
-    with context.catalog.reading() as tx:
-        (table, _), newest = find(tx), tx.versions()[1]
-        check_kept(tx, table, after)
-    predicate = None if filter is None else Predicate.parse(filter, table.schema)
-    span = (after, newest if upto is None else min(upto, newest))
-    everything = SlotSet.span(0, context.info.slots)
-    return ChangeScan(
-        context, table, columns_of(table, columns), span, everything, feed, predicate, page_limits
-    )
+def commit_facts(tx: Tx, table: TableInfo, key: ContinuationKey) -> CommitFacts:
+    """Raises `ChangesExpired` unless everything that is left to read is kept."""
+    if key.segments is None:
+        times = [commit.created_at for commit in tx.commits(table.id) if commit.number <= key.snapshot]
+        return CommitFacts((), {key.snapshot: times[-1]})
+    if not key.segments:
+        return CommitFacts((), {})
+    after, upto = key.segments[0].after, key.segments[-1].upto
+    check_kept(table, after)
+    made = tx.commits_after(table.id, after, upto - after) if key.feed else ()
+    return CommitFacts(tx.overwrites(table.id), {commit.number: commit.created_at for commit in made})
 
 
-def check_kept(tx: Tx, table: TableInfo, after: int) -> None:
+def change_pages(
+    key: ContinuationKey,
+    plan: ScanPlan,
+    facts: CommitFacts,
+    placements: Placements,
+    shards: Shards,
+    stats: ScanStats,
+) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
+    """Changes from where a scan stands to its end, and where it stands after each page."""
+    while key.cursors:
+        assert key.segments, "a scan of changes that is not complete has segments left"
+        span = _first_span(key.segments[0], facts.overwrites, key.feed)
+        slots = key.slots & key.segments[0].slots
+        part = replace(plan, snapshot=span.upto, slots=slots, changes=span, key_sets={})
+        for page in drive(part, key.cursors, placements, shards, stats):
+            key = key.advance(page.cursors, span.upto)
+            yield page.rows, key
+
+
+def feed_arrays(rows: pa.RecordBatch, key: ContinuationKey, facts: CommitFacts) -> list[pa.Array]:
+    """What a feed tells of each row; rows of a snapshot count as inserted by it."""
+    if key.segments is None:
+        told = [INSERT, key.snapshot, round(facts.times[key.snapshot] * 1e6)]
+        kinds = zip(told, feed_fields(), strict=True)
+        scalars = [pa.scalar(value, pa.int64() if f.type == _STAMP else f.type) for value, f in kinds]
+        arrays = [pa.repeat(scalar, rows.num_rows) for scalar in scalars]
+        return [*arrays[:2], arrays[2].cast(_STAMP)]
+    versions = rows.column(COMMIT_VERSION)
+    numbers, places = np.unique(versions.to_numpy(), return_inverse=True)
+    stamps = pa.array([round(facts.times[int(n)] * 1e6) for n in numbers], pa.int64()).cast(_STAMP)
+    return [rows.column(CHANGE_TYPE), versions, stamps.take(pa.array(places))]
+
+
+def check_kept(table: TableInfo, after: int) -> None:
     """Raises `ChangesExpired`, naming the gap, unless every change beyond a commit is still kept."""
-    oldest = (tx.table_by_id(table.id) or table).oldest_snapshot
+    oldest = table.oldest_snapshot
     if after < oldest and after < table.created_commit:
         after = table.created_commit  # before its creation a table had nothing to keep
     if after < oldest:
@@ -153,19 +110,16 @@ def check_kept(tx: Tx, table: TableInfo, after: int) -> None:
         )
 
 
-def _spans(tx: Tx, table: TableInfo, after: int, upto: int, feed: bool) -> list[ChangeSpan]:
-    overwrites = tx.overwrites(table.id)
+def _first_span(segment: Segment, overwrites: Sequence[int], feed: bool) -> ChangeSpan:
+    """The commits of a segment up to an overwrite, or an overwrite, which is read on its own."""
+    after = segment.after
     floor = max((number for number in overwrites if number <= after), default=0)
-    spans = []
-    for number in overwrites:
-        if after < number <= upto:
-            if after < number - 1:
-                spans.append(ChangeSpan(after, number - 1, floor, overwrite=False, feed=feed))
-            spans.append(ChangeSpan(number - 1, number, floor, overwrite=True, feed=feed))
-            after = floor = number
-    if after < upto:
-        spans.append(ChangeSpan(after, upto, floor, overwrite=False, feed=feed))
-    return spans
+    number = min((n for n in overwrites if after < n <= segment.upto), default=None)
+    if number is None:
+        return ChangeSpan(after, segment.upto, floor, overwrite=False, feed=feed)
+    if number == after + 1:
+        return ChangeSpan(after, number, floor, overwrite=True, feed=feed)
+    return ChangeSpan(after, number - 1, floor, overwrite=False, feed=feed)
 
 
 def rows_by_slot(context: Context, table: TableInfo, bounds: Bounds) -> Counts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -79,6 +79,22 @@ class TableStatistics:
     runs: dict[int, list[KeyHistogram]]
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where slots live, for whoever divides a read among tasks.
+
+    Attributes:
+        placement: where they are now.
+        base: the newest topology of the history. Slots that have left their shard of it are read by virtual
+            scans, all others by base-shard scans.
+        shard_names: of the shards in both.
+    """
+
+    placement: Placement
+    base: Topology
+    shard_names: Mapping[int, str]
+
+
 class Context:
     """Shared by the threads of one process; every cache is keyed by the layout it was read at."""
 
@@ -107,7 +123,7 @@ class Context:
         self.derived: LruCache[Hashable, Any] = LruCache()
         self._statistics: dict[int, tuple[int, int, TableStatistics]] = {}
         self._named: dict[str, tuple[tuple[int, int], TableInfo, tuple[IndexInfo, ...]]] = {}
-        self._topologies: dict[int, Topology] = {}
+        self._topology: Topology | None = None
 
     def disk_of(self, shard: int) -> Disk:
         """The disk of a shard, also of one that was removed: its files may still be read.
@@ -239,6 +255,20 @@ class Context:
         with self.catalog.reading() as tx:
             tx.check_whole()
 
+    def versions(self) -> tuple[int, int]:
+        """(layout, newest commit): while these are the same, so is everything that readers see."""
+        return self.catalog.versions()
+
+    def commit_before(self, timestamp: float) -> int:
+        """The newest commit made at or before a time, in seconds since 1970; 0 when there is none."""
+        with self.catalog.reading() as tx:
+            return tx.commit_before(timestamp)
+
+    def tables(self) -> tuple[tuple[TableInfo, ...], int]:
+        """All tables, and the newest commit, from one look at the catalog."""
+        with self.catalog.reading() as tx:
+            return tx.tables(), tx.versions()[1]
+
     def shard_names(self) -> dict[int, str]:
         with self.catalog.reading() as tx:
             return {shard.id: shard.name for shard in tx.shards()}
@@ -249,9 +279,18 @@ class Context:
         if known is not None and self.catalog.versions()[0] == known[0]:
             return known[1]
         with self.catalog.reading() as tx:
-            known = (tx.versions()[0], tx.placement())
-        self._placement = known
+            return self._placement_in(tx)
+
+    def _placement_in(self, tx: Tx) -> Placement:
+        known, layout = self._placement, tx.versions()[0]
+        if known is None or known[0] != layout:
+            self._placement = known = (layout, tx.placement())
         return known[1]
+
+    def places(self, tx: Tx, base: Topology) -> Places:
+        """Where slots live as a transaction sees it, and where they lived in a topology."""
+        names = dict(base.shard_names) | {shard.id: shard.name for shard in tx.shards()}
+        return Places(self._placement_in(tx), base, names)
 
     def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
         """A table and its indexes, as a transaction sees them; raises `TableNotFound`."""
@@ -267,12 +306,13 @@ class Context:
         return self.info.retention_seconds if table.retention_seconds is None else table.retention_seconds
 
     def newest_topology(self, tx: Tx) -> Topology:
-        """As a transaction sees it. A topology never changes, so each is read once."""
-        number = tx.newest_topology_number()
-        found = self._topologies.get(number)
-        if found is None:
-            found = self._topologies[number] = tx.topology(number)
-        return found
+        """As a transaction sees it, read from the history each time.
+
+        Raises:
+            StoreDamaged: the history is empty or damaged.
+        """
+        self._topology = tx.newest_topology(self._topology)
+        return self._topology
 
     def topology(self, number: int) -> Topology:
         """A published topology: it never changes, so each is read once."""

@@ -3,7 +3,7 @@
 | purpose | held by | keeps | for |
 |---|---|---|---|
 | `scan` | a scan; all readers of a stream's snapshot share one | its snapshot | an hour; pages renew it |
-| `changes` | a batch read of changes | the changes after a commit | an hour |
+| `changes` | a scan of changes | the changes after a commit | an hour; pages renew it |
 | `stream:NAME` | a stream with a name | the changes after a commit | a week; renewed each minute |
 
 A lease costs a write to the catalog, so none is taken where the retention period alone keeps what is
@@ -14,13 +14,13 @@ what it reads is there.
 from __future__ import annotations
 
 import hashlib
-import secrets
 
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ContinuationKey
+from elasticscan.store.changes import check_kept
 from elasticscan.store.context import Context
 from elasticscan.topology import Topology
 
@@ -72,21 +72,26 @@ def lease_snapshot(
 
 
 def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
-    """Renew a scan's lease, or take it again if it ended and the snapshot is still kept.
+    """Renew a scan's lease, or take it again if it ended and what it reads is still kept.
 
     Raises:
         TableChanged: the table was dropped.
-        SnapshotExpired: the lease had run out, and the snapshot is gone.
+        SnapshotExpired, ChangesExpired: the lease had run out, and what it kept is gone.
     """
     state, now = context.table_state(key.table, key.snapshot), context.clock.now()
+    if key.segments:
+        check_kept(state.table, key.segments[0].after)
+    if not key.lease or not key.cursors:  # the stream that it is a part of holds what it reads
+        return state.table
+    commit = _held_commit(state.table, key)
     # In a store that is open for reading alone a scan goes on for as long as the snapshot is there.
-    if context.catalog.read_only is not None or state.is_kept(key.snapshot, now):
+    if context.catalog.read_only is not None or state.is_kept(commit, now):
         return state.table
     with context.catalog.reading() as tx:
         table = _readable_table(tx, key)
-        if is_kept(context, tx, table, key.snapshot):
+        if is_kept(context, tx, table, commit):
             # Who resumes page after page need not ask each time: a running scan does so twice a lease.
-            state.note_kept(key.snapshot, now, now + LEASE_SECONDS / 4)
+            state.note_kept(commit, now, now + LEASE_SECONDS / 4)
             return table
         # A task that begins soon after it was planned has nothing to write.
         if tx.lease_end(key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS:
@@ -94,13 +99,14 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
     with context.catalog.leasing() as tx:
         table = _readable_table(tx, key)
         if not tx.renew_lease(key.lease, LEASE_SECONDS):
-            tx.take_lease(key.lease, table, key.snapshot, _SCAN, LEASE_SECONDS)
+            purpose = _SCAN if key.segments is None else _CHANGES
+            tx.take_lease(key.lease, table, commit, purpose, LEASE_SECONDS)
     return table
 
 
 def end_lease(context: Context, lease: str) -> None:
     """Let go of a scan's snapshot, if it was ever leased and that can be written."""
-    if context.catalog.read_only is not None:
+    if context.catalog.read_only is not None or not lease:
         return
     with context.catalog.reading() as tx:
         if not tx.lease_end(lease):
@@ -117,23 +123,19 @@ def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
             table=key.table,
         )
     # A lease may still stand in the catalog although its time was up when a compaction looked.
-    tx.check_snapshot(table, key.snapshot)
+    if key.segments is None:
+        tx.check_snapshot(table, key.snapshot)
+    elif key.segments:
+        check_kept(table, key.segments[0].after)
     return table
 
 
-# Changes
+def _held_commit(table: TableInfo, key: ContinuationKey) -> int:
+    """What has to stay readable: a snapshot, or the changes after a commit."""
+    return max(key.segments[0].after, table.oldest_snapshot) if key.segments else key.snapshot
 
 
-def hold_changes(context: Context, table: TableInfo, after: int) -> None:
-    """Keep the changes after a commit for as long as a scan's lease runs."""
-    if context.catalog.read_only is not None:
-        return
-    with context.catalog.reading() as tx:
-        at = max(after, table.oldest_snapshot)
-        if is_kept(context, tx, table, at):
-            return
-    with context.catalog.leasing() as tx:
-        tx.take_lease(secrets.token_hex(8), table, at, _CHANGES, LEASE_SECONDS)
+# Streams
 
 
 def hold_for_stream(context: Context, table_id: int, name: str, commit: int) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from threading import Lock, get_ident
 from typing import Any
@@ -15,12 +15,20 @@ import pyarrow as pa
 from elasticscan.base.errors import ColumnNotFound, InvalidOption, ScanFinished, ScanInUse
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.filters import Predicate
-from elasticscan.metadata import DIRECT, TableInfo
+from elasticscan.metadata import DIRECT, Fragment, TableInfo
 from elasticscan.optimizer import Choice
-from elasticscan.protocol import ContinuationKey, Cursor, Cursors, slots_of
-from elasticscan.reader import ScannedPage, ScanPlan, ScanStats, drive, drive_sorted
+from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments, slots_of
+from elasticscan.reader import ScanPlan, ScanStats, drive, drive_sorted
 from elasticscan.store.access_paths import Access, Wish, access_of, choose_access
-from elasticscan.store.context import Context, Find
+from elasticscan.store.changes import (
+    CommitFacts,
+    change_pages,
+    check_kept,
+    commit_facts,
+    feed_arrays,
+    feed_fields,
+)
+from elasticscan.store.context import Context, Find, Places
 from elasticscan.store.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
 from elasticscan.store.shards import CatalogPlacements, LocalShards
 from elasticscan.topology import SlotSet, Topology
@@ -69,7 +77,7 @@ class Scan(Iterator[Page]):
         key: ContinuationKey,
         ends_lease: bool = True,
         choice: Choice | None = None,
-        access: Access | None = None,
+        predicate: Predicate | None = None,
         leased: bool = True,
     ) -> None:
         self._context = context
@@ -81,13 +89,16 @@ class Scan(Iterator[Page]):
         self._may_have_lease = leased
         self._lease_end = context.clock.now() + LEASE_SECONDS
         self._choice = choice
-        self._access = access or access_of(context, table, key)
+        if predicate is None and key.filter:
+            predicate = Predicate.parse(key.filter, table.schema)
+        self._access = access_of(context, table, key, predicate)
         self._returned = 0
         self._reading: Iterator[Page] | None = None
         self._lock = Lock()
         self._reader: int | None = None  # the thread that is reading a page
         self._read_by = os.getpid()
         self._finished = False
+        self._facts = CommitFacts((), {})
         self.stats = ScanStats()
 
     @property
@@ -96,13 +107,19 @@ class Scan(Iterator[Page]):
         return self._state.snapshot
 
     @property
+    def slots(self) -> SlotSet:
+        """All slots of the scan, read or not."""
+        return self._state.slots
+
+    @property
     def choice(self) -> Choice | None:
         """The access paths there were when the scan began; None when it was resumed."""
         return self._choice
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([self._table.schema.field(name) for name in self._state.columns])
+        fields = [self._table.schema.field(name) for name in self._state.columns]
+        return pa.schema([*fields, *feed_fields()] if self._state.feed else fields)
 
     @property
     def key(self) -> str | None:
@@ -167,11 +184,10 @@ class Scan(Iterator[Page]):
             )
 
     def _read(self) -> Iterator[Page]:
-        for page in self._pages():
+        for scanned, after in self._pages():
             # Whatever may fail comes first: the scan stands after a page only when the page is given out.
-            rows = self._finish(page.rows)
-            after = replace(self._state, cursors=page.cursors)
-            if page.cursors:
+            rows = self._finish(scanned)
+            if after.cursors:
                 self._renew_lease()
             elif self._ends_lease and self._may_have_lease and os.getpid() == self._process:
                 end_lease(self._context, self._state.lease)
@@ -179,8 +195,12 @@ class Scan(Iterator[Page]):
             self._returned += rows.num_rows
             yield Page(rows, after, self._context.seal)
 
-    def _pages(self) -> Iterator[ScannedPage]:
+    def _pages(self) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
+        """Rows as shards have them, and where the scan stands after them."""
         access, state = self._access, self._state
+        if state.feed or state.segments is not None:
+            with self._context.catalog.reading() as tx:
+                self._facts = commit_facts(tx, self._table, state)
         plan = ScanPlan(
             table=self._table.id,
             snapshot=state.snapshot,
@@ -194,9 +214,15 @@ class Scan(Iterator[Page]):
         )
         placements = CatalogPlacements(self._context)
         shards = LocalShards(self._context)
-        if access.sort is not None:
-            return drive_sorted(plan, access.sort, state.cursors, placements, shards, self.stats)
-        return drive(plan, state.cursors, placements, shards, self.stats)
+        if state.segments is not None:
+            yield from change_pages(state, plan, self._facts, placements, shards, self.stats)
+            return
+        if access.sort is None:
+            pages = drive(plan, state.cursors, placements, shards, self.stats)
+        else:
+            pages = drive_sorted(plan, access.sort, state.cursors, placements, shards, self.stats)
+        for page in pages:
+            yield page.rows, state.advance(page.cursors)
 
     def _columns_read(self, access: Access) -> tuple[str, ...]:
         """The columns wanted, and those that only the scan itself needs."""
@@ -208,6 +234,9 @@ class Scan(Iterator[Page]):
         if self._access.predicate is not None:
             rows = rows.filter(self._access.predicate.mask(rows))
         columns = list(self._state.columns)
+        if self._state.feed:
+            told = feed_arrays(rows, self._state, self._facts)
+            return pa.RecordBatch.from_arrays([*map(rows.column, columns), *told], schema=self.schema)
         return rows if rows.schema.names == columns else rows.select(columns)
 
     def _renew_lease(self) -> None:
@@ -216,6 +245,15 @@ class Scan(Iterator[Page]):
             keep_lease(self._context, self._state)
             self._may_have_lease = self._context.catalog.read_only is None
             self._lease_end = self._context.clock.now() + LEASE_SECONDS
+
+    def layout(self) -> tuple[Places, tuple[Fragment, ...]]:
+        """Where its slots live now, and the table's fragments: by which it is divided among tasks."""
+        with self._context.catalog.reading() as tx:
+            return self._context.places(tx, self._base), tx.fragments(table=self._table.id)
+
+    def part(self, slots: SlotSet) -> str:
+        """A key of this scan over some of its slots alone: how it is divided among tasks."""
+        return self._context.sealer.seal(self._state.restrict_to(slots))
 
     def end_lease(self) -> None:
         """Let go of the snapshot before its lease runs out: nobody will go on with this scan."""
@@ -285,7 +323,7 @@ def begin_scan(
         held = hold_snapshot(context, tx, table, snapshot)
     wanted = columns_of(table, columns)
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
-    choice = choose_access(context, table, indexes, wanted, predicate, wish)
+    choice, index = choose_access(context, table, indexes, wanted, predicate, wish)
     at, base = held or lease_snapshot(context, lease, table, snapshot)
     everything = SlotSet.span(0, context.info.slots)
     key = ContinuationKey(
@@ -299,13 +337,65 @@ def begin_scan(
         page_rows=page_limits[0],
         page_bytes=page_limits[1],
         lease=lease,
-        index=None if choice.index is None else choice.index.id,
+        index=None if index is None else index.id,
         descending=wish.descending,
         merged=wish.order is not None,
     )
     leased = held is None and context.catalog.read_only is None
-    access = Access.along(table, predicate, choice.bound, key.descending, key.merged)
-    return Scan(context, table, base, key, choice=choice, access=access, leased=leased)
+    return Scan(context, table, base, key, choice=choice, predicate=predicate, leased=leased)
+
+
+def begin_changes(
+    context: Context,
+    find: Find,
+    commits: tuple[int, int | None],
+    columns: list[str] | None,
+    filter: str | None,  # noqa: A002 - the word users know
+    feed: bool,
+    page_limits: tuple[int, int],
+) -> Scan:
+    """A scan of what the commits in (after, upto] did, up to the newest for None."""
+    after, upto = commits
+    if upto is None:
+        context.check_newest()
+    with context.catalog.reading() as tx:
+        (table, _), newest = find(tx), tx.versions()[1]
+        check_kept(table, after)
+        base = context.newest_topology(tx)
+    upto = newest if upto is None else min(upto, newest)
+    segments = (Segment(after, upto, 0, context.info.slots),) if after < upto else ()
+    wanted, lease = columns_of(table, columns), secrets.token_hex(8)
+    return scan_changes(context, table, base, segments, wanted, filter, feed, page_limits, lease)
+
+
+def scan_changes(
+    context: Context,
+    table: TableInfo,
+    base: Topology,
+    segments: Segments,
+    columns: Sequence[str],
+    filter: str | None,  # noqa: A002 - the word users know
+    feed: bool,
+    page_limits: tuple[int, int],
+    lease: str,
+) -> Scan:
+    """A scan of segments, one after another; without a lease where a stream holds what it needs."""
+    key = ContinuationKey(
+        table=table.id,
+        snapshot=segments[-1].upto if segments else table.oldest_snapshot,
+        base_topology=base.number,
+        slots=SlotSet.of((segment.start, segment.end) for segment in segments),
+        cursors=(),
+        columns=tuple(columns),
+        filter=filter,
+        page_rows=page_limits[0],
+        page_bytes=page_limits[1],
+        lease=lease,
+        feed=feed,
+    ).begin(segments)
+    if lease:
+        table = keep_lease(context, key)
+    return Scan(context, table, base, key, leased=bool(lease))
 
 
 def resume_scan(context: Context, key: ContinuationKey, ends_lease: bool) -> Scan:
@@ -328,11 +418,3 @@ def columns_of(table: TableInfo, wanted: list[str] | None) -> tuple[str, ...]:
                 column=name,
             )
     return tuple(wanted)
-
-
-def restrict_key(key: ContinuationKey, slots: SlotSet) -> ContinuationKey:
-    """The same scan over fewer slots: how a scan is divided among tasks."""
-    cursors: Cursors = tuple(
-        Cursor(part, cursor.position) for cursor in key.cursors if (part := cursor.slots & slots)
-    )
-    return replace(key, slots=slots, cursors=cursors)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.limits import SECRETS_SECONDS
 from elasticscan.catalog import Catalog
-from elasticscan.protocol import ContinuationKey, Sealer
+from elasticscan.protocol import ContinuationKey, Macs, Sealer
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +16,7 @@ class _Known:
 
     sealer: Sealer
     key_seconds: float
+    offsets: Macs
     at: float
 
 
@@ -44,9 +44,9 @@ class StoreSealer:
             known = self._known = self._look()
         return known.sealer.open(text, self._clock.now())
 
-    def expiry(self) -> int:
-        """When a key ends that is sealed now, in whole seconds since the epoch."""
-        return math.ceil(min(self._clock.now() + self._recent().key_seconds, 2.0**53))
+    def offset_macs(self) -> Macs:
+        """Codes that sign streams' offsets; with a secret of their own, which stays."""
+        return self._recent().offsets
 
     def forget(self) -> None:
         """Look secrets up again before the next key."""
@@ -60,4 +60,5 @@ class StoreSealer:
 
     def _look(self) -> _Known:
         with self._catalog.reading() as tx:
-            return _Known(Sealer(self._store_id, tx.seal_keys()), tx.key_seconds(), tx.now)
+            offsets = Macs(tx.offset_keys(), "stream offset")
+            return _Known(Sealer(self._store_id, tx.seal_keys()), tx.key_seconds(), offsets, tx.now)

@@ -8,6 +8,7 @@ from elasticscan.base.errors import FragmentDamaged
 from elasticscan.metadata import Fragment
 from elasticscan.protocol import PageRequest, PageRows
 from elasticscan.storage import IndexSource, PageSource, RunReader, read_changes, read_index_page, read_page
+from elasticscan.store.changes import check_kept
 from elasticscan.store.context import Context, TableState
 from elasticscan.topology import Placement
 
@@ -58,6 +59,8 @@ class LocalShards:
 
             source = IndexSource(table, view, open_fragment, floor, index=index, runs=runs_of)
             return read_index_page(source, request)
+        if request.changes is not None:  # a compaction may have merged them since the scan began
+            check_kept(table, request.changes.after)
 
         known = self._context.statistics(table.id).fragments if request.key_sets else {}
         rows = PageSource(table, view, open_fragment, floor, lambda fragment: known.get(fragment.id))

@@ -302,12 +302,12 @@ class Store:
 
     @property
     def topology(self) -> Topology:
-        """The newest published topology."""
+        """The newest published topology: the base of scans that begin now."""
         with self._context.catalog.reading() as tx:
             return tx.newest_topology()
 
     def topology_history(self) -> tuple[Topology, ...]:
-        """All published topologies, oldest first."""
+        """All topologies, oldest first; the last is not published while a plan moves tablets."""
         with self._context.catalog.reading() as tx:
             return tx.topologies()
 

@@ -13,10 +13,9 @@ from elasticscan.catalog import Commit, Tx
 from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
 from elasticscan.store import arguments, upkeep, writer
 from elasticscan.store.access_paths import Wish
-from elasticscan.store.changes import ChangeScan, begin_changes
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
-from elasticscan.store.scan import Scan, begin_scan
+from elasticscan.store.scan import Scan, begin_changes, begin_scan
 from elasticscan.store.schema_changes import add_columns
 
 
@@ -202,7 +201,7 @@ class Table:
         feed: bool = True,
         page_rows: int = DEFAULT_PAGE_ROWS,
         page_bytes: int = DEFAULT_PAGE_BYTES,
-    ) -> ChangeScan:
+    ) -> Scan:
         """Read what commits did, each change exactly once, while tablets move.
 
         Args:

@@ -51,6 +51,31 @@ def stage(
         raise
 
 
+def remove_staged(context: Context, staged: Sequence[StagedFragment]) -> None:
+    """Remove files that were staged, except for those that the catalog knows: their commit went through."""
+    with context.catalog.reading() as tx:
+        committed = tx.known_paths()
+    discard([each for each in staged if (each.shard, each.path) not in committed], context.disk_of)
+
+
+def is_committed(context: Context, table_id: int, txn: Txn) -> bool:
+    """Whether a write with this pair of names was committed before."""
+    with context.catalog.reading() as tx:
+        return tx.commit_of_txn(table_id, txn) is not None
+
+
+def has_forerunner(context: Context, table: TableInfo, application: str) -> bool:
+    """Whether an application wrote to a table that was dropped before this one got its name."""
+    with context.catalog.reading() as tx:
+        return tx.has_forerunner(table, application)
+
+
+def table_to_write(context: Context, table_id: int) -> TableInfo | None:
+    """A table, also one that is reserved for its first write; None when it was dropped."""
+    with context.catalog.reading() as tx:
+        return tx.table_by_id(table_id) or tx.reserved_table(table_id)
+
+
 def publish(
     context: Context,
     table: TableInfo,

@@ -255,6 +255,22 @@ def test_a_module_has_at_most_600_lines_and_a_function_70() -> None:
     assert offenders(long, sources()) == []
 
 
+def transactions(source: str, tree: ast.AST) -> Iterator[str]:
+    """Where something above `store` opens the catalog itself."""
+    for line, module in imports_of(tree):
+        if belongs_to(module, frozenset({"elasticscan.catalog"})):
+            yield f"line {line}: imports {module}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "catalog":
+            yield f"line {node.lineno}: .catalog"
+
+
+def test_the_catalog_is_asked_by_the_store_alone() -> None:
+    above = [source for source in sources() if folder_of(source) in ("connector", "cli")]
+    examples = [str(path.relative_to(ROOT)) for path in (ROOT / "examples").rglob("*.py")]
+    assert offenders(transactions, [*above, *examples]) == []
+
+
 def test_arrows_between_folders_point_down() -> None:
     assert offenders(lambda source, tree: wrong_arrows(folder_of(source), tree), in_folders()) == []
 

@@ -144,9 +144,8 @@ class Catalog(Sequence[str]):
         """The tables as they are now, and the newest snapshot, from one look at the catalog."""
         context = opened(self._uri).context
         context.check_newest()
-        with context.catalog.reading() as tx:
-            found = {table.name: table for table in tx.tables()}
-            snapshot = tx.versions()[1]
+        tables, snapshot = context.tables()
+        found = {table.name: table for table in tables}
         return {
             view: TableShape(found[name].schema, found[name].primary_key[0])
             for view, name in self._tables.items()

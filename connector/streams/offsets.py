@@ -21,7 +21,6 @@ store's secrets, makes sure that what comes back is what was handed out.
 
 from __future__ import annotations
 
-import hmac
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,9 +30,9 @@ import numpy as np
 
 from elasticscan.base.errors import InvalidOffset, TableChanged
 from elasticscan.base.showing import brief
+from elasticscan.protocol import Macs, Segment
 
 OFFSET_VERSION = 1
-_MAC_CHARS = 16
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -81,42 +80,6 @@ class SnapshotPart:
     at: int
     start: int
     end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Changes of the commits in (after, upto], of the slots [start, end)."""
-
-    after: int
-    upto: int
-    start: int
-    end: int
-
-
-class Macs:
-    """Message authentication codes of a store, for one use.
-
-    Args:
-        secrets: the store's secrets by their number. The newest signs, all verify, so that a
-            secret can be replaced while streams run.
-        use: what they are for; codes for one use are none for another.
-    """
-
-    def __init__(self, secrets: Mapping[int, bytes], use: str) -> None:
-        label = f"elasticscan {use}".encode()
-        newest_first = [secret for _, secret in sorted(secrets.items(), reverse=True)]
-        self._keys = [hmac.digest(secret, label, "sha256") for secret in newest_first]
-
-    def of(self, text: str) -> str:
-        return _mac(self._keys[0], text)
-
-    def verify(self, text: str, mac: str) -> bool:
-        given = mac.encode()
-        return any(hmac.compare_digest(_mac(key, text).encode(), given) for key in self._keys)
-
-
-def _mac(key: bytes, text: str) -> str:
-    return hmac.digest(key, text.encode(), "sha256").hex()[:_MAC_CHARS]
 
 
 def canonical(content: Mapping[str, Any]) -> str:

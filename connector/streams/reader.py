@@ -33,23 +33,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import (
-    InvalidOffset,
-    InvalidOption,
-    SnapshotExpired,
-    SnapshotNotFound,
-    TableChanged,
-)
+from elasticscan.base.errors import InvalidOffset, InvalidOption, SnapshotExpired, SnapshotNotFound
 from elasticscan.base.forks import ChildSafeLock
-from elasticscan.catalog import Commit, Tx
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.open_stores import opened
 from elasticscan.connector.options import EARLIEST, LATEST, Options
-from elasticscan.connector.reading import ScanPartition, offered_schema
+from elasticscan.connector.partitions import read_partition
+from elasticscan.connector.reading import offered_schema
 from elasticscan.connector.streams.changes import (
-    ChangePartition,
-    ChangeReading,
-    check_nothing,
     commit_before_start,
     is_change,
     kept,
@@ -61,7 +52,6 @@ from elasticscan.connector.streams.offsets import (
     Counts,
     InChanges,
     InSnapshot,
-    Macs,
     Offset,
     OffsetFormat,
     Position,
@@ -70,18 +60,11 @@ from elasticscan.connector.streams.offsets import (
     check_table,
     cut_slots,
 )
-from elasticscan.connector.streams.snapshot import (
-    SnapshotReading,
-    end_after_tablets,
-    hold_snapshot,
-    plan_snapshot,
-    rows_left,
-)
+from elasticscan.connector.streams.snapshot import end_after_tablets, plan_snapshot, rows_left
 from elasticscan.filters import Predicate
-from elasticscan.metadata import Bounds, TableInfo
-from elasticscan.store import Store, rows_by_slot
+from elasticscan.metadata import Bounds, Fragment, TableInfo
+from elasticscan.store import Commit, Store, StreamState, hold_snapshot, look, look_behind, rows_by_slot
 
-_FEWEST_COMMITS, _MOST_COMMITS = 64, 8_192  # looked up at a time
 _MOST_COUNTED = 8
 
 _log = logging.getLogger(__name__)
@@ -109,8 +92,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         if options.filter is not None:
             Predicate.parse(options.filter, table.schema)
         self._columns = match_columns(schema, offered_schema(table, options))
-        self._read_changes = ChangeReading(options, self._columns, schema)
-        self._read_snapshot = SnapshotReading(options, self._columns, schema)
+        self._schema = schema
         self._store_id, self._table_id = store.context.info.store_id, table.id
         self._lease = StreamLease(options.changes.stream_name, table.id)
         self._initial: dict[str, Any] | None = None
@@ -127,13 +109,12 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         if self._initial is None:
             store = self._opened()
             store.context.check_newest()
-            with store.context.catalog.reading() as tx:
-                position = self._beginning(tx, self._table(tx))
+            position = self._beginning(store, self._look(store))
             self._initial = _format(store).write(Offset(self._table_id, position, position))
         return dict(self._initial)
 
-    def _beginning(self, tx: Tx, table: TableInfo) -> Position:
-        options, newest = self._options.changes, self._newest(tx)
+    def _beginning(self, store: Store, state: StreamState) -> Position:
+        options, table, newest = self._options.changes, state.table, self._newest(state)
         if isinstance(options.start, int) and options.start > newest + 1:
             raise SnapshotNotFound(
                 f"option 'startingVersion'={options.start} names a commit that there is not yet; the newest "
@@ -141,7 +122,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
                 table=table.name,
                 snapshot=options.start,
             )
-        if options.start_time is not None and options.start_time > tx.now:
+        if options.start_time is not None and options.start_time > state.now:
             raise InvalidOption(
                 f"option 'startingTimestamp'={options.start_time:f} (seconds since 1970) is still to come, "
                 "but a stream begins with what is there; give a time until now, or 'startingVersion' = "
@@ -149,7 +130,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
                 option="startingTimestamp",
             )
         if options.start_time is not None or isinstance(options.start, int):
-            return InChanges(min(commit_before_start(tx, table, options), newest))
+            return InChanges(min(commit_before_start(store, table, options), newest))
         if options.start == LATEST:
             return InChanges(newest)
         return InSnapshot(table.oldest_snapshot if options.start == EARLIEST else newest)
@@ -164,28 +145,32 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """Commits from now on are left to the next run."""
         context = self._opened().context
         context.check_newest()
-        self._target = context.catalog.versions()[1]
+        self._target = context.versions()[1]
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the batch that begins at `start`; `start` itself when there is nothing new."""
         store = self._opened()
         store.context.check_newest()
-        looked = (store.context.catalog.versions(), limit, start)
+        looked = (store.context.versions(), limit, start)
         if looked == self._in_vain:
             self._lease.keep(store)
             return start
         offset = self._read_offset(store, start)
         self._lease.reach(_held(offset.position))  # Spark asks when all up to here is done
         self._lease.keep(store)
-        with store.context.catalog.reading() as tx:
-            table = self._table(tx)
-            budget = self._budget(tx, limit)
-            newest = self._newest(tx)
-        _check_reached(offset.position, table, newest)
+        after = offset.position.commit if isinstance(offset.position, InChanges) else None
+        state = self._look(
+            store,
+            after=after,
+            is_enough=lambda fragments, commits: self._suffice(commits, self._budget(fragments, limit)),
+            fragments=self._is_bound_by_bytes(limit),
+        )
+        budget = self._budget(state.fragments, limit)
+        _check_reached(offset.position, state.table, self._newest(state))
         if isinstance(offset.position, InSnapshot):
-            found = self._next_in_snapshot(store, table, offset.position, budget)
+            found = self._next_in_snapshot(store, state, offset.position, budget)
         else:
-            found = self._next_in_changes(store, table, offset.position, budget, newest)
+            found = self._next_in_changes(store, state, offset.position, budget)
         self._position = found
         if found == offset.position:
             self._in_vain = looked
@@ -194,14 +179,18 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             return start
         return _format(store).write(Offset(offset.table, found, offset.since if offset.is_initial else None))
 
-    def _budget(self, tx: Tx, limit: ReadLimit) -> _Budget:
+    def _is_bound_by_bytes(self, limit: ReadLimit) -> bool:
+        if isinstance(limit, ReadAllAvailable):
+            return False
+        return self._options.changes.max_bytes is not None or isinstance(limit, ReadMaxBytes)
+
+    def _budget(self, fragments: Sequence[Fragment], limit: ReadLimit) -> _Budget:
         if isinstance(limit, ReadAllAvailable):  # Spark wants everything, whatever the options say
             return _Budget()
         options = self._options.changes
         sizes = [options.max_bytes, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None]
         rows = [options.max_rows, limit.max_rows if isinstance(limit, ReadMaxRows) else None]
         if any(sizes):
-            fragments = tx.fragments(table=self._table_id)
             each = sum(f.bytes for f in fragments) / max(sum(f.rows for f in fragments), 1)
             rows += [int(size / max(each, 1e-9)) for size in sizes if size]
         given = [max(number, 1) for number in rows if number is not None]
@@ -212,22 +201,30 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             least=limit.min_rows if isinstance(limit, ReadMinRows) and self._target is None else 0,
         )
 
+    def _suffice(self, commits: Sequence[Commit], budget: _Budget) -> bool:
+        """Whether no batch of this budget can go beyond these commits."""
+        options = self._options.changes
+        enough = budget.commits is not None and budget.commits < len(commits)  # the first may make the table
+        if budget.rows is not None:  # of the first some may have been read
+            enough |= sum(told_rows(commit, options) for commit in commits[1:]) > budget.rows
+        return enough and sum(commit.rows for commit in commits) >= budget.least
+
     def _next_in_snapshot(
-        self, store: Store, table: TableInfo, start: InSnapshot, budget: _Budget
+        self, store: Store, state: StreamState, start: InSnapshot, budget: _Budget
     ) -> Position:
-        at, slots = start.at, store.context.info.slots
+        table, at, slots = state.table, start.at, store.context.info.slots
         if at < table.oldest_snapshot and not self._options.changes.fail_on_data_loss:
             at = table.oldest_snapshot
             _log.warning(
                 "snapshot %d of table %r is no longer kept; going on in snapshot %d", start.at, table.name, at
             )
         try:
-            hold_snapshot(store, table, at)
+            hold_snapshot(store.context, state, at)
         except SnapshotExpired as error:
             raise _snapshot_gone(table, at) from error
         end = slots
         if budget.commits is not None:
-            end = end_after_tablets(store, start.slot, budget.commits)
+            end = end_after_tablets(state.places.placement, start.slot, budget.commits)
         if budget.rows is not None:
             floor = store.context.table_state(table.id, at).floor(at)
             counts = _counts(store, table, Bounds(floor, at))
@@ -235,14 +232,17 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return InChanges(at) if end >= slots else InSnapshot(at, end)
 
     def _next_in_changes(
-        self, store: Store, table: TableInfo, start: InChanges, budget: _Budget, newest: int
+        self, store: Store, state: StreamState, start: InChanges, budget: _Budget
     ) -> Position:
-        if budget.least:
-            with store.context.catalog.reading() as tx:
-                if tx.behind(table.id, start.commit)[1] < budget.least:
-                    return start
+        """Raises `ChangesExpired`: changes of some commits are no longer kept, and that is not allowed."""
+        table, options, newest = state.table, self._options.changes, self._newest(state)
+        if sum(commit.rows for commit in state.commits) < budget.least:
+            return start
+        # Those that made the table have no changes.
+        commits = [c for c in state.commits if c.number <= newest and c.kind != "create"]
+        kept(table, [commit for commit in commits if is_change(commit, options)], options)
         position, left, taken = start, budget.rows, 0
-        for commit in self._commits(store, table, start.commit, newest):
+        for commit in commits:
             if left is not None:
                 slot = start.slot if commit.number == start.commit + 1 else 0
                 rows = self._rows_told(store, table, commit, slot)
@@ -255,23 +255,6 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             if taken == budget.commits:
                 break
         return position
-
-    def _commits(self, store: Store, table: TableInfo, after: int, newest: int) -> Iterator[Commit]:
-        """The table's commits after one, a few at first; those that made the table have no changes.
-
-        Raises:
-            ChangesExpired: changes of some are no longer kept, and that is not allowed.
-        """
-        options, most = self._options.changes, _FEWEST_COMMITS
-        while after < newest:
-            with store.context.catalog.reading() as tx:
-                some = tx.commits_after(table.id, after, most)
-            known = [commit for commit in some if commit.number <= newest and commit.kind != "create"]
-            kept(table, [commit for commit in known if is_change(commit, options)], options)
-            yield from known
-            if len(some) < most:
-                return
-            after, most = some[-1].number, min(8 * most, _MOST_COMMITS)
 
     def _rows_told(self, store: Store, table: TableInfo, commit: Commit, slot: int) -> int:
         """About how many rows a commit is told in, from a slot on; never less than it is."""
@@ -302,21 +285,18 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         if position is None:
             return None
         store = self._opened()
-        versions = store.context.catalog.versions()
+        versions = store.context.versions()
         known = self._behind
         if known is None or known[:2] != (versions, position):
-            with store.context.catalog.reading() as tx:
-                table = self._table(tx)
-                after = max(_held(position), table.created_commit)
-                commits, rows, oldest = tx.behind(table.id, after)
-                if isinstance(position, InChanges) and position.slot:
-                    part = tx.commits_after(table.id, after, 1)[0].rows  # of which some were read
-                    rows -= round(part * position.slot / store.context.info.slots)
-                if isinstance(position, InSnapshot):
-                    rows += rows_left(tx, table.id, position.slot)
-                newest = tx.last_commit_of(table.id)
-            found = {"commit": newest, "behindCommits": commits, "behindRows": rows}
-            self._behind = known = (versions, position, found, oldest)
+            slots, in_snapshot = store.context.info.slots, isinstance(position, InSnapshot)
+            name = self._options.table
+            lag = look_behind(store.context, self._table_id, name, _held(position), fragments=in_snapshot)
+            if in_snapshot:
+                rows = lag.rows + rows_left(lag.fragments, position.slot, slots)
+            else:  # of the first commit, some may have been read
+                rows = lag.rows - round(lag.first_rows * position.slot / slots)
+            found = {"commit": lag.newest, "behindCommits": lag.commits, "behindRows": rows}
+            self._behind = known = (versions, position, found, lag.oldest)
         since = known[3]
         seconds = 0.0 if since is None else max(store.context.clock.now() - since, 0.0)
         return known[2] | {"behindSeconds": round(seconds, 3)}
@@ -333,29 +313,29 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             self._lease.reach(found.at if isinstance(found, SnapshotPart) else found[0].commit)
         self._lease.keep(store)
         self._position = last.position
-        with store.context.catalog.reading() as tx:
-            table, newest = self._table(tx), tx.versions()[1]
-        _check_reached(last.position, table, newest)
+        if isinstance(found, SnapshotPart):
+            state = self._look(store, fragments=True)
+        else:
+            upto = found[1].commit + bool(found[1].slot)
+            state = self._look(
+                store, after=found[0].commit, is_enough=lambda _, commits: commits[-1].number >= upto
+            )
+        _check_reached(last.position, state.table, state.newest)
         if not isinstance(found, SnapshotPart):
-            return plan_changes(store, table, *found, self._options)
+            return list(plan_changes(store, state, *found, self._columns, self._options))
         if found.start == found.end:
             return []
         try:
-            return plan_snapshot(store, table, found, self._columns, self._options)
+            return list(plan_snapshot(store, state, found, self._columns, self._options))
         except SnapshotExpired as error:
             if not careless:
-                raise _snapshot_gone(table, found.at) from error
+                raise _snapshot_gone(state.table, found.at) from error
             _log.warning("a batch cannot be repeated and is left out: %s", error)
             return []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """A task's rows, each once, wherever its slots are by now; every time the same."""
-        if isinstance(partition, ScanPartition):
-            yield from self._read_snapshot(partition)
-        elif isinstance(partition, ChangePartition):
-            yield from self._read_changes(partition)
-        else:
-            check_nothing(partition)
+        yield from read_partition(partition, self._options.store, self._columns, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Batches up to `end` will not be asked for again."""
@@ -376,19 +356,12 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         check_table(offset, self._table_id, self._options.table)
         return offset
 
-    def _table(self, tx: Tx) -> TableInfo:
-        table = tx.table_by_id(self._table_id)
-        if table is None:
-            raise TableChanged(
-                f"table {self._options.table!r} was dropped, or dropped and made again, since this stream "
-                "began; start a new stream with a new checkpoint",
-                table=self._options.table,
-            )
-        return table
+    def _look(self, store: Store, **asked: Any) -> StreamState:
+        """One look at the catalog: all that planning a micro-batch knows."""
+        return look(store.context, self._table_id, self._options.table, **asked)
 
-    def _newest(self, tx: Tx) -> int:
-        newest = tx.versions()[1]
-        return newest if self._target is None else min(self._target, newest)
+    def _newest(self, state: StreamState) -> int:
+        return state.newest if self._target is None else min(self._target, state.newest)
 
 
 def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
@@ -405,9 +378,8 @@ def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
 
 def _format(store: Store) -> OffsetFormat:
     """Made anew each time: secrets are not for readers to keep, which travel to tasks."""
-    with store.context.catalog.reading() as tx:
-        macs = Macs(tx.offset_keys(), "stream offset")
-    return OffsetFormat(store.context.info.store_id, store.context.info.slots, macs)
+    info = store.context.info
+    return OffsetFormat(info.store_id, info.slots, store.context.sealer.offset_macs())
 
 
 def _held(position: Position) -> int:

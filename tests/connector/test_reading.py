@@ -30,7 +30,8 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.connector import ElasticScanSource
-from elasticscan.connector.reading import ElasticScanReader, ScanPartition
+from elasticscan.connector.partitions import ScanPartition
+from elasticscan.connector.reading import ElasticScanReader
 from elasticscan.connector.splits import BASE, VIRTUAL
 from elasticscan.store import Store, mover, owners
 from elasticscan.topology import Move

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from elasticscan.connector.splits import (
     BASE,
     ENTRIES_PER_TASK,
-    MIXED,
     VIRTUAL,
     Part,
     cut,
@@ -61,7 +60,7 @@ def test_slots_away_from_their_base_shard_are_virtual_scans() -> None:
     ]
 
 
-def test_a_bound_lowers_the_cuts_before_it_mixes_anything() -> None:
+def test_a_bound_lowers_the_cuts_before_it_puts_anything_together() -> None:
     now, base = placement(1, 2, 2, 3), placement(1, 1, 2, 3)
     parts = cut(now, base, even(now, 64 * MB), MB, most=4)
     assert sorted(part.kind for part in parts) == [BASE, BASE, BASE, VIRTUAL]
@@ -73,10 +72,23 @@ def test_below_the_number_of_places_those_of_one_kind_go_together() -> None:
     assert sorted((part.kind, len(part.shards)) for part in parts) == [(BASE, 3), (VIRTUAL, 1)]
 
 
-def test_one_partition_takes_everything() -> None:
+def test_one_partition_takes_everything_that_did_not_move_and_another_what_did() -> None:
     now, base = placement(1, 2, 2, 3), placement(1, 1, 2, 3)
-    (part,) = cut(now, base, even(now, 64 * MB), MB, most=1)
-    assert (part.kind, part.shards, part.slots) == (MIXED, (1, 2, 3), SlotSet.span(0, 64))
+    (part,) = cut(base, base, even(base, 64 * MB), MB, most=1)
+    assert (part.kind, part.shards, part.slots) == (BASE, (1, 2, 3), SlotSet.span(0, 64))
+    parts = cut(now, base, even(now, 64 * MB), MB, most=1)
+    assert sorted((p.kind, p.shards) for p in parts) == [(BASE, (1, 2, 3)), (VIRTUAL, (2,))]
+    assert everything(parts) == SlotSet.span(0, 64)
+
+
+def test_a_part_of_the_slots_is_cut_like_all_of_them() -> None:
+    now, base = placement(1, 2, 2, 3), placement(1, 1, 2, 3)
+    parts = cut(now, base, even(now, 64 * MB), MB * 1000, slots=SlotSet.span(8, 40))
+    assert [(p.kind, p.shards, str(p.slots)) for p in parts] == [
+        (BASE, (1,), "8-16"),
+        (BASE, (2,), "32-40"),
+        (VIRTUAL, (2,), "16-32"),
+    ]
 
 
 def test_an_empty_table_still_has_partitions() -> None:
@@ -117,7 +129,7 @@ def test_every_slot_is_in_exactly_one_part(
     here, there = placement(*now), placement(*base[: len(now)])
     parts = cut(here, there, np.array(weights[: here.slot_count]), split_bytes, most)
     assert everything(parts) == SlotSet.span(0, here.slot_count)
-    assert most is None or len(parts) <= most
+    assert most is None or len(parts) <= max(most, len({part.kind for part in parts}))
     for part in parts:
         if part.kind == BASE:
             assert all(part.slots & here.at(s) <= there.at(s) for s in part.shards)

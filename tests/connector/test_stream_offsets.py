@@ -14,17 +14,16 @@ from elasticscan.base.errors import InvalidOffset, TableChanged
 from elasticscan.connector.streams.offsets import (
     InChanges,
     InSnapshot,
-    Macs,
     Offset,
     OffsetFormat,
     Position,
-    Segment,
     SnapshotPart,
     between,
     check_table,
     cut_slots,
     segments,
 )
+from elasticscan.protocol import Macs, Segment
 
 SLOTS = 64
 SECRETS = {1: b"a" * 32}

@@ -161,7 +161,7 @@ class SchemaSoup(Soup):
         after = self.rows_at(table, self.store.context.catalog.versions()[1])
         _, keys, _ = self.tables[table]
         places = [info.schema.names.index(name) for name in keys]
-        for batch in self.store.table(table).changes(info.oldest_snapshot, page_rows=20):
+        for batch in self.store.table(table).changes(info.oldest_snapshot, page_rows=20).batches():
             for told in zip(*batch.to_pydict().values(), strict=True):
                 row, kind = told[:-3], told[-3]
                 key = tuple(row[at] for at in places)

@@ -57,7 +57,7 @@ def works(store: Store, name: str = "t", filled: pa.RecordBatch | None = None) -
     store.table(name).create_index("by_key", list(table.primary_key))
     with Store.open(store.uri) as again:
         assert again.table(name).scan().to_table().num_rows == count
-        assert sum(batch.num_rows for batch in again.table(name).changes(after=1)) > 0
+        assert sum(batch.num_rows for batch in again.table(name).changes(after=1).batches()) > 0
         assert again.verify() == []
     store.table(name).drop_index("by_key")
 

@@ -24,7 +24,7 @@ from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.protocol import PageRequest, PageRows
 from elasticscan.storage import copy_slots
-from elasticscan.store import Page, Scan, Store, restrict_key, upkeep, writer
+from elasticscan.store import Page, Scan, Store, upkeep, writer
 from elasticscan.store.mover import Mover
 from elasticscan.store.owners import new_owner
 from elasticscan.store.shards import LocalShards
@@ -658,8 +658,10 @@ def test_a_page_whose_lease_cannot_be_renewed_is_read_again_not_lost(
 def test_parts_of_a_scan_are_read_each_on_their_own(store: Store) -> None:
     """Two tasks own half of the slots each, read in turns while tablets move, and are the scan."""
     got, key = some_pages(store.table("t").scan(page_rows=7), 2)
-    opened = store.context.sealer.open(key)
-    halves = [restrict_key(opened, slots) for slots in (SlotSet.span(0, 6), SlotSet.span(6, 16))]
+    scan = store.resume(key)
+    halves = [
+        store.context.sealer.open(scan.part(slots)) for slots in (SlotSet.span(0, 6), SlotSet.span(6, 16))
+    ]
     pages = [iter(store.resume_part(half, ends_lease=False)) for half in halves]
     for turn in range(COUNT):
         page = next(pages[turn % 2], None)

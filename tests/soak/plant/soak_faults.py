@@ -38,12 +38,11 @@ def handover_skips_a_commit() -> None:
         return watched
 
     def skipping(plan: Any) -> Any:
-        def skipped(store: Any, table: Any, first: InChanges, last: InChanges, options: Any) -> Any:
+        def skipped(store: Any, state: Any, first: InChanges, last: InChanges, *rest: Any) -> Any:
             if first.commit in handover and not first.slot:
-                with store.context.catalog.reading() as tx:
-                    after = tx.commits_after(table.id, first.commit, 1)
-                first = InChanges(min([commit.number for commit in after] + [last.commit]))
-            return plan(store, table, first, last, options)
+                after = [commit.number for commit in state.commits[:1]]
+                first = InChanges(min([*after, last.commit]))
+            return plan(store, state, first, last, *rest)
 
         return skipped
 
@@ -55,7 +54,7 @@ def cut_commits_begin_again() -> None:
     """The second part of a commit begins where its first part ended."""
 
     def from_the_start(plan: Any) -> Any:
-        return lambda store, table, first, *rest: plan(store, table, replace(first, slot=0), *rest)
+        return lambda store, state, first, *rest: plan(store, state, replace(first, slot=0), *rest)
 
     _patch(streaming, "plan_changes", from_the_start)
 

@@ -1,0 +1,92 @@
+"""Parts of a scan, each for one task: the same for a table, for a stream's snapshot and for changes.
+
+A partition is a base-shard scan (its slots are where the newest topology of the history has them) or a
+virtual scan (they have left since), and carries a continuation key of its own, sealed: nobody but the store
+makes one, and a task goes on from it like anybody who resumes a scan. A partition never says where to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from elasticscan.base.errors import ContinuationKeyError
+from elasticscan.connector.conversion import ToSpark
+from elasticscan.connector.open_stores import opened
+from elasticscan.connector.splits import KINDS, Part
+from elasticscan.store import Places, Scan, Store
+
+
+class ScanPartition(InputPartition):
+    """A part of a scan, for one task. Plain values only; what counts is sealed in `key`.
+
+    Attributes:
+        key: continuation key of the part.
+        kind, shards, slots: what it reads and where that was at planning, for people.
+        store_id: the store that it was planned for.
+    """
+
+    def __init__(self, key: str, store_id: str, kind: str, shards: str, slots: str) -> None:
+        super().__init__(f"{kind} at {shards}")
+        self.key, self.store_id = key, store_id
+        self.kind, self.shards, self.slots = kind, shards, slots
+
+    def __repr__(self) -> str:
+        return f"ScanPartition({self.kind} at {self.shards}, slots {self.slots})"
+
+
+def partitions_of(store: Store, scan: Scan, parts: Sequence[Part], places: Places) -> list[ScanPartition]:
+    """The partitions of a scan that was cut into parts."""
+    names = places.shard_names
+    return [
+        ScanPartition(
+            scan.part(part.slots),
+            store.context.info.store_id,
+            part.kind,
+            ", ".join(names.get(shard, str(shard)) for shard in part.shards),
+            str(part.slots),
+        )
+        for part in parts
+    ]
+
+
+def resume(partition: Any, uri: str) -> tuple[Store, Scan]:
+    """The scan that a partition is, where it was planned.
+
+    Raises:
+        ContinuationKeyError: it is no partition of ours.
+        TableChanged: there is another store at the URI.
+    """
+    part = _checked(partition)
+    store = opened(uri, part.store_id)
+    return store, store.resume_part(store.context.sealer.open(part.key), ends_lease=False)
+
+
+def read_partition(
+    partition: Any, uri: str, columns: Sequence[str], schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """A partition's rows as Spark's schema wants them, each once, wherever its slots are by now.
+
+    Every read returns the same rows, so Spark may try a task again or run it twice. It may also
+    stop asking at any point; nothing has to be told.
+    """
+    _, scan = resume(partition, uri)
+    convert = ToSpark(scan.schema, columns, schema)
+    for rows in scan.batches():
+        if rows.num_rows:
+            yield convert(rows)
+
+
+def _checked(partition: Any) -> ScanPartition:
+    """Partitions travel through Spark; the key is sealed, the rest is looked at again."""
+    if isinstance(partition, ScanPartition):
+        plain = (isinstance(v, str) for v in (partition.key, partition.store_id, partition.kind))
+        if all(plain) and partition.kind in KINDS:
+            return partition
+    raise ContinuationKeyError(
+        f"{partition!r} is no partition of an elasticscan read; load the DataFrame again"
+    )
