@@ -19,8 +19,7 @@ def count_rows(source: PageSource, bounds: Bounds, most_merged_rows: int) -> tup
         runs = [Run(f, source.open(f, names)) for f in interval.fragments]
         span = (interval.start, interval.end)
         counts = [_between(run.reader, *span) for run in runs]
-        only = interval.fragments[0]
-        clean = len(runs) == 1 and only.unique and not only.tombstones and bounds.wholly_hold(only)
+        clean = interval.is_plain and bounds.wholly_hold(interval.fragments[0])
         merged += 0 if clean else sum(counts)
         if clean or merged > most_merged_rows:
             total += sum(counts)

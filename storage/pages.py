@@ -221,8 +221,7 @@ def _read_interval(
     if page.room <= 0:
         return Piece(interval.start, interval.end, key)
     runs = [Run(fragment, source.open(fragment, needed)) for fragment in interval.fragments]
-    only = runs[0].fragment if len(runs) == 1 else None
-    if only and only.unique and not only.tombstones and bounds.wholly_hold(only):
+    if interval.is_plain and bounds.wholly_hold(runs[0].fragment):
         return _read_slices(page, runs[0], interval, key, source.table.primary_key)
     return _read_merged(page, runs, interval, key, source.table.primary_key, bounds)
 

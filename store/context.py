@@ -454,11 +454,10 @@ def _stretches(live: Iterable[Fragment], known: dict[int, FragmentStatistics]) -
         by_shard.setdefault(fragment.shard, []).append(fragment)
     for fragments in by_shard.values():
         for interval in intervals_of(fragments):
-            width, first = interval.end - interval.start, interval.fragments[0]
             yield Stretch(
                 tuple(known[f.id] for f in interval.fragments),
-                tuple(width / max(f.slots_written, len(f.slots), 1) for f in interval.fragments),
-                len(interval.fragments) == 1 and first.unique and not first.tombstones,
+                tuple(interval.share_of(f) for f in interval.fragments),
+                interval.is_plain,
             )
 
 

@@ -103,8 +103,7 @@ class _Reading:
 
     def _all_new(self, interval: SlotInterval) -> bool:
         (fragment,) = interval.fragments
-        one_commit = fragment.min_commit == fragment.max_commit
-        return one_commit and fragment.unique and not fragment.tombstones
+        return fragment.min_commit == fragment.max_commit and interval.is_plain
 
     def _slices(self, interval: SlotInterval, key: bytes | None) -> Piece | None:
         page, piece = self.filling, Piece(interval.start, interval.end, key)
