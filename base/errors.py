@@ -25,7 +25,7 @@
     │   ├── AlreadyExists           ES_ALREADY_EXISTS
     │   ├── ReadOnlyStore           ES_READ_ONLY             opened so, or its catalog cannot be written
     │   ├── InvalidTopologyChange   ES_INVALID_TOPOLOGY_CHANGE
-    │   └── UnsafeFork              ES_UNSAFE_FORK           a child amid a transaction or write of its parent
+    │   └── UnsafeFork              ES_UNSAFE_FORK           a child amid a transaction, write or move
     ├── TryAgain                    the same call may succeed later
     │   ├── CatalogUnavailable      ES_CATALOG_UNAVAILABLE
     │   ├── CommitUnknown           ES_COMMIT_UNKNOWN        done or not: look before you repeat

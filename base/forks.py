@@ -62,8 +62,8 @@ class Birthplace:
         """Raises `UnsafeFork` in a child that was forked amid it."""
         if not self.is_here:
             raise UnsafeFork(
-                "this process was forked amid a write of its parent, which alone goes on with it; nothing "
-                "was written here: write in the child by a call of its own",
+                "this process was forked amid a write or a move of its parent, which alone goes on with it; "
+                "nothing was changed here: write or move in the child by a call of its own",
                 process=os.getpid(),
             )
 

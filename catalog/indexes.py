@@ -48,11 +48,11 @@ class IndexTx(PlacementTx):
         return tuple(index for index in map(_index, rows) if not index.is_over)
 
     def index(self, table: int, name: str) -> IndexInfo:
-        known = self.indexes(table)
-        for index in known:
+        live = self.indexes(table)
+        for index in live:
             if index.name == name:
                 return index
-        names = ", ".join(index.name for index in known) or "none"
+        names = ", ".join(index.name for index in live) or "none"
         raise IndexNotFound(f"the table has no index {name!r}; it has {names}", index=name)
 
     def transition_index(self, index: IndexInfo, event: IndexEvent) -> IndexInfo:
@@ -90,17 +90,17 @@ class IndexTx(PlacementTx):
         index_of = {run.id: run.index for run in self.runs(table)}
         r = index_runs.c
         live = select(r.id).where(r.table_id == table, r.dropped_at.is_(None))
-        found: dict[int, list[KeyHistogram]] = {}
+        by_index: dict[int, list[KeyHistogram]] = {}
         for row in self._rows.select(histograms, histograms.c.run_id.in_(live)):
             with decoding(f"the histogram of index run {row.run_id}"):
-                found.setdefault(index_of[row.run_id], []).append(unpack_histogram(row.body))
-        return found
+                by_index.setdefault(index_of[row.run_id], []).append(unpack_histogram(row.body))
+        return by_index
 
     def _insert_runs(self, table: int, fragment: int, shard: int, runs: Iterable[StagedRun]) -> bool:
         """Runs of an index that was dropped meanwhile stay out; false if any did."""
-        known = {index.id for index in self.indexes(table)}
-        wanted = list(runs)
-        staged = [run for run in wanted if run.index in known]
+        live = {index.id for index in self.indexes(table)}
+        given = list(runs)
+        staged = [run for run in given if run.index in live]
         first = self._next("next_run", len(staged))
         entered, bodies = [], []
         for number, run in enumerate(staged, first):
@@ -110,7 +110,7 @@ class IndexTx(PlacementTx):
             bodies.append({"run_id": number, "body": run.histogram})
         self._rows.insert(index_runs, *entered)
         self._rows.insert(histograms, *bodies)
-        return len(staged) == len(wanted)
+        return len(staged) == len(given)
 
 
 def _index(row: Any) -> IndexInfo:

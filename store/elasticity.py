@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, MoveInProgress, TryAgain
+from elasticscan.base.forks import Birthplace
 from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
 from elasticscan.base.resources import starting_threads
 from elasticscan.catalog import Tx
@@ -216,6 +217,7 @@ class Elasticity:
     def _carry_out_all(self, plans: Sequence[Move], owner: str, tolerate: bool) -> None:
         mover = Mover(self._context, owner, self._bytes_per_second)
         errors: list[BaseException] = []
+        birthplace = Birthplace()  # progress is told to a user's code, which may fork
         pool = ThreadPoolExecutor(self._parallel, thread_name_prefix="move")
         try:
             with starting_threads():
@@ -230,10 +232,12 @@ class Elasticity:
                 except Exception as error:
                     errors.append(error)
                 self._on_progress(done, len(plans))
+                birthplace.check()
         finally:
             # On an interrupt, moves that have not begun are given up, those under way end.
-            pool.shutdown(cancel_futures=True)
-            self._give_up(plans, owner)
+            if birthplace.is_here:
+                pool.shutdown(cancel_futures=True)
+                self._give_up(plans, owner)
         if errors:
             raise errors[0]
 

@@ -142,6 +142,37 @@ def test_a_child_forked_amid_the_input_of_a_write_leaves_its_parents_files_alone
     assert store.verify() == []
 
 
+@pytest.mark.parametrize(
+    ("way", "ends"), [(SystemExit, SystemExit), (None, UnsafeFork)], ids=["exits", "goes on"]
+)
+def test_a_child_forked_amid_moves_does_not_end_those_of_its_parent(
+    store: Store, way: type[BaseException] | None, ends: type[BaseException]
+) -> None:
+    parent, progress = os.getpid(), []
+
+    def forking(done: int, planned: int) -> None:
+        progress.append((done, planned))
+        if done == 1:
+            child = os.fork()
+            if os.getpid() == parent:
+                assert ended_well(child)
+                return
+            signal.alarm(CHILD_SECONDS)
+            if way is not None:
+                raise way
+
+    try:
+        store.expand_with(store.elasticity(on_progress=forking, parallel=1), ["c"], {})
+    except BaseException as error:
+        if os.getpid() != parent:
+            os._exit(0 if isinstance(error, ends) else 1)
+        raise
+    if os.getpid() != parent:
+        os._exit(2)
+    assert progress == [(1, 2), (2, 2)], "no move was planned again"
+    assert ids(store) == list(range(ROWS))
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_child_forked_amid_an_unfinished_file_leaves_it_to_its_parent(
     tmp_path: Path, goes_on: bool
