@@ -1,14 +1,18 @@
-"""Record batches that were read lately, of all readers together, up to a bound in bytes."""
+"""Files that several readers share, and the record batches that were read lately, up to a bound in bytes."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from itertools import count
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.base.limits import BATCH_CACHE_BYTES
+from elasticscan.metadata import Seal
+from elasticscan.storage.disk import Disk
+from elasticscan.storage.sealed_file import SealedFile
 
 
 class BatchCache:
@@ -23,6 +27,21 @@ class BatchCache:
         self._batches: OrderedDict[tuple[int, int], tuple[pa.RecordBatch, int]] = OrderedDict()
         self._bytes = 0
         self._readers = count()
+        self._files: WeakValueDictionary[tuple[Disk, str, Seal, str], SealedFile] = WeakValueDictionary()
+
+    def open(self, disk: Disk, path: str, seal: Seal, label: str = "") -> SealedFile:
+        """A file, open for all its readers: what one of them proved, none of them proves again.
+
+        Raises as `SealedFile` does.
+        """
+        key = (disk, path, seal, label)
+        with self._lock:
+            file = self._files.get(key)
+        if file is None:
+            file = SealedFile(disk, path, seal, label)
+            with self._lock:
+                self._files[key] = file
+        return file
 
     def new_reader(self) -> int:
         """A number for a reader. It is never used twice, so the cache need not keep the reader."""
@@ -41,3 +60,7 @@ class BatchCache:
             while self._bytes > self._most_bytes and len(self._batches) > 1:
                 _, (_, gone) = self._batches.popitem(last=False)
                 self._bytes -= gone
+
+    def has_room(self, size: int) -> bool:
+        """Whether a batch of so many bytes could be kept, and none would have to go for it."""
+        return self._bytes + size <= self._most_bytes

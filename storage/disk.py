@@ -30,15 +30,24 @@ from elasticscan.storage.disk_errors import (
 
 
 class OpenFile(Protocol):
-    """An open, immutable file. Threads may share one."""
+    """An open, immutable file. Threads may share one.
+
+    Attributes:
+        size: its bytes.
+        is_near: a read costs some microseconds, and no network, so it may be as small as it likes.
+    """
 
     size: int
+    is_near: bool
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:
         """So many bytes from a place on.
 
         Raises `FragmentDamaged` where the file ends before, `ShardUnavailable` when its disk fails.
         """
+
+    def read_into(self, offset: int, room: memoryview) -> int:
+        """As `read_at`, into memory that is there already; how many bytes came."""
 
 
 class Disk(Protocol):
@@ -249,6 +258,8 @@ os.register_at_fork(after_in_child=_DESCRIPTORS.reset)
 class LocalFile:
     """A file that is read with `pread`: a cut file or a failing disk is an error, not a signal."""
 
+    is_near = True
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: _Descriptor | None = _Descriptor(path)
@@ -263,26 +274,30 @@ class LocalFile:
         self._descriptor = None
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:
-        done = 0
         try:
             buffer = pa.allocate_buffer(length)
-            view = memoryview(buffer)
+        except MemoryError as error:
+            raise out_of_memory(str(self._path)) from error
+        self.read_into(offset, memoryview(buffer))
+        return buffer
+
+    def read_into(self, offset: int, room: memoryview) -> int:
+        done, length = 0, len(room)
+        try:
             descriptor = self._descriptor
             if descriptor is None:
                 descriptor = self._descriptor = _Descriptor(self._path)
             _DESCRIPTORS.used(self)
             while done < length:
-                count = os.preadv(descriptor.number, [view[done:]], offset + done)
+                count = os.preadv(descriptor.number, [room[done:]], offset + done)
                 if not count:
                     raise cut_file(str(self._path), offset, length)
                 done += count
         except FileNotFoundError as error:
             raise missing_file(str(self._path)) from error
-        except MemoryError as error:
-            raise out_of_memory(str(self._path)) from error
         except OSError as error:
             raise disk_error(error, str(self._path), None, writing=False) from error
-        return buffer
+        return done
 
 
 class ArrowDisk:
@@ -353,6 +368,8 @@ class ArrowDisk:
 
 
 class _RemoteFile:
+    is_near = False
+
     def __init__(self, file: Any, path: str) -> None:
         self._file, self._path = file, path
         self.size = file.size()
@@ -365,6 +382,10 @@ class _RemoteFile:
         if found.size < length:
             raise cut_file(self._path, offset, length)
         return found
+
+    def read_into(self, offset: int, room: memoryview) -> int:
+        room[:] = memoryview(self.read_at(offset, len(room))).cast("B")
+        return len(room)
 
 
 class MemoryDisk:
@@ -413,6 +434,8 @@ class MemoryDisk:
 
 
 class MemoryFile:
+    is_near = True
+
     def __init__(self, content: bytes) -> None:
         self._content = pa.py_buffer(content)
         self.size = len(content)
@@ -421,3 +444,7 @@ class MemoryFile:
         if offset + length > self.size:
             raise cut_file("memory", offset, length)
         return self._content.slice(offset, length)
+
+    def read_into(self, offset: int, room: memoryview) -> int:
+        room[:] = memoryview(self.read_at(offset, len(room))).cast("B")
+        return len(room)

@@ -12,24 +12,23 @@ from __future__ import annotations
 import re
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import ipc
 
-from elasticscan.base.errors import FragmentDamaged, UsageError
+from elasticscan.base.errors import UsageError
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import FRAGMENT, Manifest, Origin, Seal, StagedFragment, TableInfo, pack_statistics
 from elasticscan.storage.batch_cache import BatchCache
+from elasticscan.storage.batch_reader import UNREADABLE, BatchReader
 from elasticscan.storage.disk import Disk
-from elasticscan.storage.disk_errors import out_of_memory
 from elasticscan.storage.sealed_file import SealedFile, SealingSink
 from elasticscan.storage.statistics import StatisticsCollector
 from elasticscan.topology import SlotSet
@@ -39,18 +38,6 @@ SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED)
 _SYSTEM_TYPES = {SLOT: pa.uint16(), COMMIT: pa.int64(), DELETED: pa.bool_()}
 _FORMAT = {b"elasticscan.fragment": b"1"}
 _PATH = re.compile(r"t[0-9]+/[0-9a-f]{32}\.arrow(\.unfinished)?")
-
-# What Arrow raises on what it cannot read; several of its errors are kinds of these. Bytes are proven before
-# Arrow sees them, so this takes a file that is not of the kind that the catalog says.
-UNREADABLE = (
-    OSError,
-    ValueError,
-    KeyError,
-    IndexError,
-    TypeError,
-    NotImplementedError,
-    pa.ArrowSerializationError,
-)
 
 
 def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool) -> pa.Schema:
@@ -68,6 +55,7 @@ class _Writer:
     """Cuts sorted rows into record batches, and notes what is in each."""
 
     def __init__(self, sink: SealingSink, schema: pa.Schema, compression: str | None) -> None:
+        self._sink = sink
         self.rows = 0
         self.tombstones = 0
         self._pending: list[pa.RecordBatch] = []
@@ -75,7 +63,7 @@ class _Writer:
         self._pending_bytes = 0
         self._has_tombstones = DELETED in schema.names
         self.statistics = StatisticsCollector([f for f in schema if f.name not in SYSTEM_COLUMNS])
-        self.batches: list[tuple[int, int, int]] = []  # rows, first slot, last slot
+        self.batches: list[tuple[int, int, int, int]] = []  # rows, first slot, last slot, end in the file
         self._schema = schema
         self._writer = ipc.new_file(sink, schema, options=ipc.IpcWriteOptions(compression=compression))
 
@@ -95,7 +83,7 @@ class _Writer:
         if not self.batches:  # an Arrow writer writes no schema before the first batch
             nothing = [pa.array([], field.type) for field in self._schema]
             self._writer.write_batch(pa.RecordBatch.from_arrays(nothing, schema=self._schema))
-            self.batches.append((0, 0, 0))
+            self.batches.append((0, 0, 0, self._sink.tell()))
 
     def write_footer(self) -> None:
         self._writer.close()
@@ -110,7 +98,7 @@ class _Writer:
             batch = rows.slice(start, end - start)
             self._writer.write_batch(batch)
             self.statistics.add(batch)
-            self.batches.append((end - start, int(slots[start]), int(slots[end - 1])))
+            self.batches.append((end - start, int(slots[start]), int(slots[end - 1]), self._sink.tell()))
             start = end
         rest = rows.slice(start)
         self._pending = [rest]
@@ -228,83 +216,6 @@ def manifest_of(table: TableInfo, origin: Origin, **own: Any) -> Manifest:
     )
 
 
-class BatchReader:
-    """Random access to the record batches of a sealed file, with only some columns.
-
-    What was read lately is kept by the cache, what somebody holds is never read twice.
-
-    Args:
-        disk, path, seal, label: see `SealedFile`.
-        cache: keeps batches of all readers, as far as its bound allows.
-    """
-
-    def __init__(
-        self, disk: Disk, path: str, seal: Seal, cache: BatchCache | None = None, label: str = ""
-    ) -> None:
-        self._path = path
-        self._file = SealedFile(disk, path, seal, label)
-        self._cache = cache or BatchCache()
-        self._number = self._cache.new_reader()
-        self._compact: Callable[[pa.RecordBatch], pa.RecordBatch] = _as_it_is
-        try:
-            source = self._file.as_arrow_file()
-            self._reader = ipc.open_file(source)
-            schema = self._reader.schema
-            self.columns = tuple(self._choose(schema))
-            if not set(schema.names) <= set(self.columns):
-                self._reader = self._with_only(schema, self.columns)
-                self._compact = _without_the_rest
-        except MemoryError as error:
-            raise out_of_memory(path) from error
-        except UNREADABLE as error:
-            raise self.damaged(error) from error
-        self.batch_count: int = self._reader.num_record_batches
-        self._numbers: Sequence[int] = range(self.batch_count)  # of the batches in the file
-        self._held: WeakValueDictionary[int, pa.RecordBatch] = WeakValueDictionary()
-
-    def _choose(self, schema: pa.Schema) -> list[str]:
-        """The columns to read. Raises what Arrow raises when the file is not what it should be."""
-        raise NotImplementedError
-
-    def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns to read, of a batch of the file."""
-        return batch.select(list(self.columns))
-
-    def _with_only(self, schema: pa.Schema, columns: Iterable[str]) -> Any:
-        """A reader that fetches and decompresses no other columns."""
-        fields = sorted(schema.names.index(name) for name in columns if name in schema.names)
-        options = ipc.IpcReadOptions(included_fields=fields)
-        return ipc.open_file(self._file.as_arrow_file(), options=options)
-
-    def damaged(self, why: object) -> FragmentDamaged:
-        return self._file.damaged(why)
-
-    def batch(self, index: int) -> pa.RecordBatch:
-        found = self._held.get(index)
-        if found is None:
-            try:
-                found = self._chosen(self._compact(self._reader.get_batch(self._numbers[index])))
-            except MemoryError as error:
-                raise out_of_memory(self._path) from error
-            except UNREADABLE as error:
-                raise self.damaged(error) from error
-            self._held[index] = found
-        self._cache.used(self._number, index, found)
-        return found
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return (self.batch(index) for index in range(self.batch_count))
-
-
-def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
-
-
-def _without_the_rest(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A copy in memory of its own: of a few columns Arrow's lies amid room for all of them."""
-    return ipc.read_record_batch(batch.serialize(), batch.schema)
-
-
 class FragmentReader(BatchReader):
     """Random access to a fragment by (batch, row), reading only some columns.
 
@@ -340,28 +251,46 @@ class FragmentReader(BatchReader):
 
     def _choose(self, schema: pa.Schema) -> list[str]:
         batches = self._file.more["batches"]
-        if len(batches) != self._reader.num_record_batches:
+        if len(batches) != self._batches_in_file:
             raise ValueError("it has not the batches that it should have")
+        if self._file.manifest.compression is None:
+            self._ends = [end for *_, end in batches]
         batches = [batch for number, batch in enumerate(batches) if number not in self._without]
-        rows = [count for count, _, _ in batches]
+        rows = [count for count, *_ in batches]
         self.starts: NDArray[np.int64] = np.cumsum([0, *rows])  # of each batch, then of all rows
-        self._slot_ranges = [(first, last) for _, first, last in batches]
+        self._slot_ranges = [(first, last) for _, first, last, _ in batches]
         known = frozenset(schema.names)
         lacking = [name for name in self._wanted if name not in known]
         if lacking:
             self._lacking = _gained(schema, lacking, self._table)
         return [*self._wanted, *_system_columns(schema)]
 
-    def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if not self._lacking:
-            return super()._chosen(batch)
-        there = batch.select([name for name in self.columns if name not in self._lacking])
-        columns, fields = [], []
-        for name in self.columns:
-            field = self._lacking.get(name)
-            columns.append(there.column(name) if field is None else self._nulls_of(field, there.num_rows))
-            fields.append(there.schema.field(name) if field is None else field)
-        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+    def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
+        there = [name for name in columns if name not in self._lacking]
+        batch = super()._read(number, there)
+        if len(there) == len(columns):
+            return batch
+        return self._completed(batch, columns)
+
+    def _completed(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+        """A batch with nulls in the columns that the file lacks."""
+        arrays = [
+            self._nulls_of(self._lacking[name], batch.num_rows)
+            if name in self._lacking
+            else batch.column(name)
+            for name in columns
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema_of(columns))
+
+    def rows(self, index: int, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
+        there = [name for name in columns if name not in self._lacking]
+        if len(there) == len(columns):
+            return super().rows(index, rows, columns)
+        taken = super().rows(index, rows, [*there, SLOT])  # the slot says how many rows there are
+        return self._completed(taken, columns)
+
+    def schema_of(self, columns: Sequence[str]) -> pa.Schema:
+        return pa.schema([self._lacking.get(name) or self._schema_of_file.field(name) for name in columns])
 
     def _nulls_of(self, field: pa.Field, count: int) -> pa.Array:
         """So many nulls; all batches share the longest array."""
@@ -376,9 +305,9 @@ class FragmentReader(BatchReader):
         slot_starts = [np.zeros(1, dtype=np.int64)]
         upcoming = 1  # the lowest slot of which it is not known how many rows are below
         try:
-            reader = self._with_only(ipc.open_file(self._file.as_arrow_file()).schema, (SLOT,))
             for index, (_, last) in enumerate(self._slot_ranges):
-                slots = reader.get_batch(self._numbers[index]).column(SLOT).to_numpy(zero_copy_only=True)
+                batch = self._read(self._numbers[index], (SLOT,))
+                slots = batch.column(SLOT).to_numpy(zero_copy_only=True)
                 below = np.searchsorted(slots, np.arange(upcoming, last + 1, dtype=np.uint16))
                 slot_starts.append(self.starts[index] + below)
                 upcoming = max(upcoming, last + 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 from elasticscan.base.errors import UsageError
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.metadata import Bounds, Fragment
-from elasticscan.storage.fragment import COMMIT, SLOT, UNREADABLE, FragmentReader
+from elasticscan.storage.batch_reader import UNREADABLE
+from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -81,11 +83,7 @@ def rows_at(reader: FragmentReader, rows: Rows, columns: Sequence[str]) -> pa.Re
         raise reader.damaged("an index refers to a row that it does not have")
     names = list(columns)
 
-    def part(index: int, chosen: Rows) -> pa.RecordBatch:
-        return reader.batch(index).select(names).take(pa.array(chosen))
-
-    schema = reader.batch(0).select(names).schema if reader.batch_count else pa.schema([])
-    return pick(reader.starts, rows, part, schema)
+    return pick(reader.starts, rows, partial(reader.rows, columns=names), reader.schema_of(names))
 
 
 # ----------------------------------------------------------------------------- newest versions

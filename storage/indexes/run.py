@@ -42,11 +42,11 @@ from elasticscan.metadata import (
     pack_histogram,
 )
 from elasticscan.storage.batch_cache import BatchCache
+from elasticscan.storage.batch_reader import BatchReader
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import (
     DELETED,
     SLOT,
-    BatchReader,
     FragmentReader,
     manifest_of,
     new_path,
@@ -172,10 +172,7 @@ def _write_run(
     step = max(1, min(BATCH_ROWS, BATCH_BYTES * count // max(entries.nbytes, 1)))
     starts = range(0, max(count, 1), step)  # an Arrow writer writes no schema before the first batch
     keys = [entries.column(name) for name in key_columns(table, index)]
-    batches = [
-        (min(step, count - start), encode_values(keys, int(order[start]))[:KEY_BYTES] if count else b"")
-        for start in starts
-    ]
+    first_keys = [encode_values(keys, int(order[start]))[:KEY_BYTES] if count else b"" for start in starts]
     path = new_path(table.id)
     manifest = manifest_of(
         table,
@@ -194,8 +191,10 @@ def _write_run(
     with disk.create(path) as file:
         sink = SealingSink(file)
         writer = ipc.new_file(sink, entries.schema)
-        for start in starts:
+        batches = []  # entries, key of the first one, end in the file
+        for start, key in zip(starts, first_keys, strict=True):
             writer.write_batch(entries.take(pa.array(order[start : start + step])))
+            batches.append((min(step, count - start), key, sink.tell()))
         sink.hold()
         writer.close()
         seal = sink.seal(manifest, batches=batches)
@@ -289,10 +288,11 @@ class RunReader(BatchReader):
         if schema.names != self._schema.names or schema.types != self._schema.types:
             raise ValueError("its columns are not those of the index")
         batches = self._file.more["batches"]
-        self.starts: NDArray[np.int64] = np.cumsum([0, *(rows for rows, _ in batches)])
+        self.starts: NDArray[np.int64] = np.cumsum([0, *(rows for rows, *_ in batches)])
         self._starts: list[int] = self.starts.tolist()  # a single look-up is faster there
-        self._keys = [key for _, key in batches]
-        if len(batches) != self._reader.num_record_batches or self._starts[-1] != self.entries:
+        self._keys = [key for _, key, _ in batches]
+        self._ends = [end for *_, end in batches]
+        if len(batches) != self._batches_in_file or self._starts[-1] != self.entries:
             raise ValueError(f"it has {self._starts[-1]} entries instead of {self.entries}")
         return list(schema.names)
 

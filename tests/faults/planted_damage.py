@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import FragmentDamaged
 from elasticscan.storage import FragmentReader, PageSource, sealed_file
-from elasticscan.storage.fragment import BatchReader
+from elasticscan.storage.batch_reader import BatchReader
 from elasticscan.storage.sealed_file import SEGMENT_BYTES, SMALL_FILE_BYTES, SealedFile
 from elasticscan.store import context, mover, upkeep
 from tests.faults.planted import Patch, fault
@@ -40,18 +41,20 @@ def _unproven_if(patch: Patch, believed: Any) -> None:
     "damage soup", "segments are proven also where only some columns are read", style="wrong_value", seed=6
 )
 def some_columns_are_not_proven(patch: Patch) -> None:
-    honest = BatchReader._with_only
+    honest = BatchReader._read
 
-    def careless(self: BatchReader, *rest: Any) -> Any:
+    def careless(self: BatchReader, number: int, columns: Sequence[str]) -> Any:
+        if len(columns) == len(self._schema_of_file):
+            return honest(self, number, columns)
         proving = self._file
         self._file = copy.copy(proving)
         self._file._proven = np.ones_like(proving._proven)
         try:
-            return honest(self, *rest)
+            return honest(self, number, columns)
         finally:
             self._file = proving
 
-    patch.setattr(BatchReader, "_with_only", careless)
+    patch.setattr(BatchReader, "_read", careless)
 
 
 @fault("damage soup", "the tail of a file is what the catalog has the digest of", style="footer_bit")

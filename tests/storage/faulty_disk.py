@@ -185,6 +185,7 @@ class _FaultyReads:
         self._owner, self._path, self._file = owner, path, file
         stale = owner.stale.get(path)
         self.size = file.size if stale is None else len(stale)
+        self.is_near = file.is_near
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:
         owner, path = self._owner, self._path
@@ -204,6 +205,11 @@ class _FaultyReads:
             owner.short_reads -= 1
             data = data.slice(0, length // 2)
         return data
+
+    def read_into(self, offset: int, room: memoryview) -> int:
+        data = self.read_at(offset, len(room))
+        room[: data.size] = memoryview(data).cast("B")
+        return int(data.size)
 
 
 def _flipped(data: pa.Buffer, offset: int, bits: set[int], once: bool) -> pa.Buffer:

@@ -1,0 +1,156 @@
+"""Random access to the record batches of a sealed file, by batch or by row, with only some columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import ipc
+
+from elasticscan.base.errors import FragmentDamaged
+from elasticscan.metadata import Seal
+from elasticscan.storage.batch_cache import BatchCache
+from elasticscan.storage.batch_layout import BatchLayout, first_batch_at, read_columns, read_layout
+from elasticscan.storage.disk import Disk
+from elasticscan.storage.disk_errors import out_of_memory
+from elasticscan.storage.row_reader import MOST_BYTES, take_rows
+
+# What Arrow raises on what it cannot read; several of its errors are kinds of these. Bytes are proven before
+# Arrow sees them, so this takes a file that is not of the kind that the catalog says.
+UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    NotImplementedError,
+    pa.ArrowSerializationError,
+)
+_DENSE = 64  # where one row of so many is wanted, a batch is worth keeping if there is room for it
+
+
+class BatchReader:
+    """Random access to the record batches of a sealed file, with only some columns.
+
+    What was read lately is kept by the cache, what somebody holds is never read twice.
+
+    Args:
+        disk, path, seal, label: see `SealedFile`.
+        cache: keeps batches of all readers, as far as its bound allows.
+    """
+
+    def __init__(
+        self, disk: Disk, path: str, seal: Seal, cache: BatchCache | None = None, label: str = ""
+    ) -> None:
+        self._cache = cache or BatchCache()
+        self._file = self._cache.open(disk, path, seal, label)
+        self._number = self._cache.new_reader()
+        self._ends: Sequence[
+            int
+        ] = ()  # of the batches in the file; of a compressed file nobody asks for them
+        self._by_arrow: dict[tuple[str, ...], Any] = {}
+        self._path = path
+        with self._readable():
+            reader = ipc.open_file(self._file.as_arrow_file())
+            self._schema_of_file: pa.Schema = reader.schema
+            self._batches_in_file: int = reader.num_record_batches
+            self.columns = tuple(self._choose(reader.schema))
+        self._numbers: Sequence[int] = range(self._batches_in_file)  # of the batches, in the file
+        self.batch_count = len(self._numbers)
+        self._held: WeakValueDictionary[int, pa.RecordBatch] = WeakValueDictionary()
+
+    def _choose(self, schema: pa.Schema) -> list[str]:
+        """The columns to read. Raises what Arrow raises when the file is not what it should be."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Turns what Arrow raises into errors of ours."""
+        try:
+            yield
+        except MemoryError as error:
+            raise out_of_memory(self._path) from error
+        except UNREADABLE as error:
+            raise self.damaged(error) from error
+
+    def damaged(self, why: object) -> FragmentDamaged:
+        return self._file.damaged(why)
+
+    def schema_of(self, columns: Sequence[str]) -> pa.Schema:
+        """Of some of the reader's columns."""
+        return pa.schema([self._schema_of_file.field(name) for name in columns])
+
+    def batch(self, index: int) -> pa.RecordBatch:
+        batch = self._held.get(index)
+        if batch is None:
+            with self._readable():
+                batch = self._read(self._numbers[index], self.columns)
+            self._held[index] = batch
+        self._cache.used(self._number, index, batch)
+        return batch
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return (self.batch(index) for index in range(self.batch_count))
+
+    def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """Some columns of a batch in the file; others are neither fetched nor decompressed."""
+        layout = self._layout(number)
+        plain = None if layout is None else layout.columns_of(columns)
+        if layout is not None and plain is not None:
+            arrays = read_columns(self._file.read, layout, plain)
+            return pa.RecordBatch.from_arrays(arrays, schema=self.schema_of(columns))
+        batch = self._arrow_reader(tuple(columns)).get_batch(number)
+        if len(columns) < len(self._schema_of_file):
+            # A copy in memory of its own: of a few columns Arrow's lies amid room for all of them.
+            batch = ipc.read_record_batch(batch.serialize(), batch.schema)
+        return batch.select(list(columns))
+
+    def _arrow_reader(self, columns: tuple[str, ...]) -> Any:
+        reader = self._by_arrow.get(columns)
+        if reader is None:
+            fields = sorted(self._schema_of_file.names.index(name) for name in columns)
+            options = ipc.IpcReadOptions(included_fields=fields)
+            reader = self._by_arrow[columns] = ipc.open_file(self._file.as_arrow_file(), options=options)
+        return reader
+
+    def rows(self, index: int, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
+        """Rows of a batch, by number, in the order asked, of some of the reader's columns.
+
+        Few rows of a batch that nobody holds are read without the rest of it.
+        """
+        arrays = None
+        if self._held.get(index) is None:
+            with self._readable():
+                arrays = self._rows_alone(self._numbers[index], rows, columns)
+        if arrays is None:
+            batch, indices = self.batch(index), pa.array(rows)
+            arrays = [batch.column(name).take(indices) for name in columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema_of(columns))
+
+    def _rows_alone(
+        self, number: int, rows: NDArray[np.int64], columns: Sequence[str]
+    ) -> list[pa.Array] | None:
+        """None where it is better to read the batch."""
+        layout = self._layout(number) if self._file.may_read_blocks else None
+        plain = None if layout is None else layout.columns_of(columns)
+        if layout is None or plain is None or layout.end - layout.begin > MOST_BYTES:
+            return None
+        if len(rows) * _DENSE >= layout.rows and self._cache.has_room(layout.end - layout.begin):
+            return None
+        return take_rows(self._file, layout, plain, rows)
+
+    def _layout(self, number: int) -> BatchLayout | None:
+        """Where a batch lies in its file; None where it is compressed."""
+        if not self._ends:
+            return None
+        layout = self._file.layouts.get(number)
+        if layout is None:
+            begin = self._ends[number - 1] if number else first_batch_at(self._schema_of_file)
+            layout = read_layout(self._file.read, begin, self._ends[number], self._schema_of_file)
+            self._file.layouts[number] = layout
+        return layout

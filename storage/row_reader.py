@@ -1,0 +1,114 @@
+"""Some rows of a record batch, without a read of the rest.
+
+The blocks of the file in which the rows' values lie are read into their places in memory that stands for
+the whole batch, and Arrow takes the rows from there. That memory is used again and again: to get fresh
+pages from the system costs more than to fill them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from elasticscan.base.limits import BATCH_BYTES
+from elasticscan.storage.batch_layout import BatchLayout, ColumnLayout, fixed_bits
+from elasticscan.storage.sealed_file import BLOCK_BYTES, SEGMENT_BYTES, SealedFile
+
+MOST_BYTES = BATCH_BYTES + (4 << 20)  # of a batch that is read so; larger ones have few rows
+_SEGMENT_BLOCKS = SEGMENT_BYTES // BLOCK_BYTES
+_ROOMS_KEPT = 2
+
+_rooms: list[NDArray[np.uint8]] = []  # memory that nobody uses now; what a list does is whole for all threads
+
+
+@contextmanager
+def _room(length: int) -> Iterator[NDArray[np.uint8]]:
+    """Memory with whatever was in it before."""
+    try:
+        room = _rooms.pop()
+    except IndexError:
+        room = np.empty(0, dtype=np.uint8)
+    if len(room) < length:
+        room = np.empty(length, dtype=np.uint8)
+    try:
+        yield room[:length]
+    finally:
+        if len(_rooms) < _ROOMS_KEPT:
+            _rooms.append(room)
+
+
+def take_rows(
+    file: SealedFile, layout: BatchLayout, columns: Sequence[ColumnLayout], rows: NDArray[np.int64]
+) -> list[pa.Array]:
+    """Rows of a batch, by number, in the order asked, of some of its columns.
+
+    Raises:
+        FragmentDamaged: what was read is not what was written.
+        ShardUnavailable: the disk cannot be read.
+        Besides, ValueError where a text is not within its column.
+    """
+    first = layout.begin // SEGMENT_BYTES
+    count = -(-layout.end // SEGMENT_BYTES) - first
+    begin = first * SEGMENT_BYTES
+    indices = pa.array(rows)
+    with _room(count * SEGMENT_BYTES) as room:
+        blocks = np.zeros(count * _SEGMENT_BLOCKS, dtype=bool)
+        bits = fixed_bits(columns)
+        starts = (bits[:, :1] - 8 * begin + rows * bits[:, 1:2]).ravel()
+        lengths = np.repeat(bits[:, 2], len(rows))
+        _mark(blocks, starts >> 3, (starts + lengths + 7) >> 3)
+        for column in columns:
+            if column.offset_bytes:  # Arrow looks at the first and the last one whatever it takes
+                blocks[_edges(column, begin)] = True
+        file.read_blocks(room, first, blocks)
+        texts = [_texts(column, room, begin, rows) for column in columns if column.offset_bytes]
+        if texts:
+            blocks[:] = False
+            _mark(blocks, *(np.concatenate(edges) for edges in zip(*texts, strict=True)))
+            file.read_blocks(room, first, blocks)
+        memory = pa.py_buffer(room)
+        return [column.array(layout.rows, memory, begin).take(indices) for column in columns]
+
+
+def _texts(
+    column: ColumnLayout, room: NDArray[np.uint8], begin: int, rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the texts of some rows begin and end in the room."""
+    _, offsets, texts = column.buffers
+    assert offsets is not None
+    dtype = np.dtype(f"<i{column.offset_bytes}")
+    place = offsets[0] - begin
+    edges = room[place : place + offsets[1]].view(dtype) if offsets[1] else np.zeros(1, dtype)
+    starts, ends = edges[rows].astype(np.int64), edges[rows + 1].astype(np.int64)
+    length = 0 if texts is None else texts[1]
+    if len(rows) and not (int(starts.min()) >= 0 and (starts <= ends).all() and int(ends.max()) <= length):
+        raise ValueError("its texts are not where they should be")
+    base = 0 if texts is None else texts[0] - begin
+    return base + starts, base + ends
+
+
+def _edges(column: ColumnLayout, begin: int) -> list[int]:
+    """The blocks where a text column's first and last offset are."""
+    _, offsets, _ = column.buffers
+    assert offsets is not None
+    place, size = offsets
+    return [(at - begin) // BLOCK_BYTES for at in (place, place + max(size - 1, 0))]
+
+
+def _mark(blocks: NDArray[np.bool_], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+    """Mark the blocks that byte ranges lie in; empty ones lie in none."""
+    some = ends > starts
+    if not some.all():
+        starts, ends = starts[some], ends[some]
+    begins, lasts = starts // BLOCK_BYTES, (ends - 1) // BLOCK_BYTES
+    if (lasts - begins <= 1).all():
+        blocks[begins] = True
+        blocks[lasts] = True
+        return
+    count = len(blocks) + 1
+    depth = np.bincount(begins, minlength=count) - np.bincount(lasts + 1, minlength=count)
+    blocks |= np.cumsum(depth)[:-1] > 0

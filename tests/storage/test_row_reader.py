@@ -1,0 +1,209 @@
+"""Rows that are read alone are those of the batch; nothing else is read, and nothing unproven believed."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base.errors import FragmentDamaged, ShardUnavailable
+from elasticscan.metadata import StagedFragment, TableInfo
+from elasticscan.storage import row_reader
+from elasticscan.storage.batch_cache import BatchCache
+from elasticscan.storage.disk import Disk, LocalDisk, MemoryDisk, OpenFile
+from elasticscan.storage.fragment import SLOT, FragmentReader, FragmentTarget, fragment_schema, write_fragment
+from elasticscan.storage.lookup import rows_at
+from elasticscan.storage.sealed_file import SEGMENT_BYTES, SMALL_FILE_BYTES
+from elasticscan.topology import SlotSet
+from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.versions import ORIGIN
+
+COUNT = 6_000
+_DAY = datetime.date(2024, 2, 29)
+
+# A value of each row number; those of the last three types are not read alone.
+COLUMNS: dict[str, tuple[pa.DataType, Any]] = {
+    "i": (pa.int64(), lambda n: n),
+    "b": (pa.bool_(), lambda n: n % 3 == 0),
+    "h": (pa.float16(), lambda n: np.float16(n % 100)),
+    "t": (pa.timestamp("us", "UTC"), lambda n: n * 10**9),
+    "d": (pa.date32(), lambda n: _DAY + datetime.timedelta(days=n)),
+    "n": (pa.decimal128(38, 2), lambda n: decimal.Decimal(n).scaleb(-2)),
+    "w": (pa.decimal256(50, 0), lambda n: decimal.Decimal(10) ** 40 + n),
+    "x": (pa.binary(3), lambda n: bytes((n % 256, n // 256, 7))),
+    "s": (pa.string(), lambda n: str(n) * (n % 5)),
+    "y": (pa.large_binary(), lambda n: bytes([n % 256]) * (20_000 if n % 1_000 == 1 else n % 7)),
+    "l": (pa.list_(pa.int8()), lambda n: [n % 100] * (n % 3)),
+    "u": (pa.struct([("p", pa.int32())]), lambda n: {"p": n}),
+    "z": (pa.null(), lambda n: None),
+}
+
+
+def table_of(columns: Sequence[str], compression: str | None = None) -> TableInfo:
+    fields = [pa.field("k", pa.int64(), nullable=False)]
+    fields += [pa.field(name, COLUMNS[name][0]) for name in columns]
+    return TableInfo(1, "t", pa.schema(fields), ("k",), ("k",), compression, 0, 0)
+
+
+@cache
+def values(name: str, rows: int) -> pa.Array:
+    kind, value = COLUMNS[name]
+    return pa.array([value(n) for n in range(rows)], kind)
+
+
+def write(
+    disk: Disk, table: TableInfo, nulls: float = 0.0, rows: int = COUNT, seed: int = 0
+) -> StagedFragment:
+    schema = fragment_schema(table.schema, False, False)
+    chance = np.random.default_rng(seed)
+    columns = [pa.array(range(rows))]
+    for name in table.schema.names[1:]:
+        mask = chance.random(rows) < nulls
+        columns.append(values(name, rows).take(pa.array(np.arange(rows), mask=mask)))
+    columns.append(pa.array(np.arange(rows) * 16 // rows, pa.uint16()))
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    return write_fragment(FragmentTarget(disk, 1, table, schema, ORIGIN), SlotSet.span(0, 16), [batch])
+
+
+@pytest.fixture(autouse=True)
+def _garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory that rows are read into is full of what is not theirs."""
+    monkeypatch.setattr(row_reader, "_rooms", [np.full(4 << 20, 0xFB, dtype=np.uint8)])
+
+
+class CountingDisk(MemoryDisk):
+    """Counts the bytes that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes_read = 0
+
+    def open(self, path: str) -> OpenFile:
+        return _Counting(self, super().open(path))
+
+
+class _Counting:
+    is_near = True
+
+    def __init__(self, disk: CountingDisk, file: OpenFile) -> None:
+        self._disk, self._file, self.size = disk, file, file.size
+
+    def read_at(self, offset: int, length: int) -> pa.Buffer:
+        self._disk.bytes_read += length
+        return self._file.read_at(offset, length)
+
+    def read_into(self, offset: int, room: memoryview) -> int:
+        self._disk.bytes_read += len(room)
+        return self._file.read_into(offset, room)
+
+
+def open_alone(disk: Disk, staged: StagedFragment, columns: Sequence[str]) -> FragmentReader:
+    """A reader that never keeps a batch for the sake of few rows."""
+    return FragmentReader(disk, staged.path, ("k", *columns), staged.seal, cache=BatchCache(most_bytes=1))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.sampled_from(sorted(COLUMNS)), unique=True, max_size=4),
+    st.sampled_from([0.0, 0.3, 1.0]),
+    st.sampled_from([None, None, "zstd"]),
+    st.lists(st.integers(0, COUNT - 1), max_size=30),
+    st.integers(0, 1 << 16),
+)
+def test_rows_that_are_read_alone_are_those_of_their_batch(
+    columns: list[str], nulls: float, compression: str | None, rows: list[int], seed: int
+) -> None:
+    disk = MemoryDisk()
+    staged = write(disk, table_of(columns, compression), nulls, seed=seed)
+    names = ("k", *columns, SLOT)
+    alone = rows_at(open_alone(disk, staged, columns), np.array(rows, dtype=np.int64), names)
+    whole = pa.Table.from_batches(list(open_alone(disk, staged, columns))).select(list(names))
+    for room in row_reader._rooms:
+        room[:] = 0xFD
+    alone.validate(full=True)
+    assert alone.equals(
+        whole.take(pa.array(rows, pa.int64())).combine_chunks().to_batches()[0] if rows else alone
+    )
+    assert alone.column("k").to_pylist() == rows
+
+
+def test_few_rows_cost_few_reads_once_their_segments_are_proven() -> None:
+    disk = CountingDisk()
+    staged = write(disk, table_of(["i", "s", "n"]), rows=200_000)
+    assert staged.bytes > 8_000_000
+    reader = open_alone(disk, staged, ["i", "s", "n"])
+    rows = np.array([50_000, 150_001])
+    first = rows_at(reader, rows, ("i", "s", "n"))
+    proving, disk.bytes_read = disk.bytes_read, 0
+    assert proving < 40 * SEGMENT_BYTES
+    assert rows_at(reader, rows, ("i", "s", "n")).equals(first)
+    assert 0 < disk.bytes_read < SEGMENT_BYTES * 2
+    assert first.column("i").to_pylist() == rows.tolist()
+
+
+def test_readers_of_one_file_share_what_is_proven() -> None:
+    disk, cache = CountingDisk(), BatchCache(most_bytes=1)
+    staged = write(disk, table_of(["i", "s"]), rows=100_000)
+    rows = np.array([70_000])
+    readers = [
+        FragmentReader(disk, staged.path, names, staged.seal, cache=cache) for names in (["i", "s"], ["i"])
+    ]
+    rows_at(readers[0], rows, ("i", "s"))
+    disk.bytes_read = 0
+    assert rows_at(readers[1], rows, ("i",)).column("i").to_pylist() == [70_000]
+    assert disk.bytes_read < SEGMENT_BYTES
+
+
+def test_some_columns_of_a_batch_are_read_without_the_others() -> None:
+    disk = CountingDisk()
+    staged = write(disk, table_of(["i", "n", "w", "b"]), rows=100_000)
+    reader = FragmentReader(disk, staged.path, ["b"], staged.seal)
+    disk.bytes_read = 0
+    assert sum(batch.num_rows for batch in reader) == 100_000
+    assert disk.bytes_read < staged.bytes / 8
+
+
+@pytest.mark.parametrize("bit", [0, 5])
+def test_a_value_that_changed_is_damage_and_never_a_row(bit: int) -> None:
+    disk = MemoryDisk()
+    staged = write(disk, table_of(["i"]), rows=60_000)
+    assert staged.bytes > SMALL_FILE_BYTES
+    content = disk.files[staged.path]
+    place = content.index(np.arange(30_000, 30_010).astype("<i8").tobytes(), 500_000)
+    disk.files[staged.path] = content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]
+    reader = open_alone(disk, staged, ["i"])
+    with pytest.raises(FragmentDamaged, match="have changed since they were written"):
+        rows_at(reader, np.array([30_000]), ("i",))
+    assert rows_at(reader, np.array([100]), ("i",)).column("i").to_pylist() == [100]
+
+
+def test_a_file_that_is_cut_between_two_rows_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    disk = LocalDisk(tmp_path)
+    staged = write(disk, table_of(["i"]), rows=60_000)
+    reader = open_alone(disk, staged, ["i"])
+    rows = np.array([59_000])
+    assert rows_at(reader, rows, ("i",)).column("i").to_pylist() == [59_000]
+    os.truncate(tmp_path / staged.path, 100_000)
+    with pytest.raises(FragmentDamaged, match="was cut"):
+        rows_at(reader, rows, ("i",))
+
+
+def test_a_disk_that_reads_short_is_not_believed() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    staged = write(disk, table_of(["i"]), rows=60_000)
+    reader = open_alone(disk, staged, ["i"])
+    rows = np.array([30_000])
+    assert rows_at(reader, rows, ("i",)).column("i").to_pylist() == [30_000]
+    disk.short_reads = 1
+    with pytest.raises(ShardUnavailable, match="read short"):
+        rows_at(reader, rows, ("i",))
