@@ -43,7 +43,7 @@ tablet servers such as KDI; pages limited by rows and by bytes are ScyllaDB's.
 Left out: which fragments exist and which commits they belong to (`elasticscan.catalog`).
 """
 
-from elasticscan.storage.batch_cache import BatchCache
+from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.changes.pages import (
     CHANGE_TYPE,
     COMMIT_VERSION,

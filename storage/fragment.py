@@ -26,8 +26,8 @@ from elasticscan.base.errors import UsageError
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import FRAGMENT, Manifest, Origin, Seal, StagedFragment, TableInfo, pack_statistics
-from elasticscan.storage.batch_cache import BatchCache
-from elasticscan.storage.batch_reader import UNREADABLE, BatchReader
+from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.batches.reader import UNREADABLE, BatchReader
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.sealed_file import SealedFile, SealingSink
 from elasticscan.storage.statistics import StatisticsCollector

@@ -17,7 +17,7 @@ from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
-from elasticscan.storage.batch_cache import BatchCache
+from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.copying import Destination, Keep, check_keys_differ, copy_slots, repeated_key
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import (

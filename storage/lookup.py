@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from elasticscan.base.errors import UsageError
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.metadata import Bounds, Fragment
-from elasticscan.storage.batch_reader import UNREADABLE
+from elasticscan.storage.batches.reader import UNREADABLE
 from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
 
 Rows = NDArray[np.int64]

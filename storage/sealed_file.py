@@ -10,7 +10,7 @@ and Arrow's footer lies what Arrow passes over:
     [… , size)     Arrow's end marker, footer, length of the footer, magic
 
 Everything from `data` on is the *tail*. The catalog keeps its length and its digest, so a reader believes
-no byte that was not proven: the tail by the digest, each segment by its checksum when it is first read.
+no byte that was not proven: the tail by the digest, each segment by its checksum whenever it is read.
 Who has no catalog believes the trailer instead (`read_manifest`).
 
 Bytes are read, never mapped. Touching a mapped file that was cut, or whose disk fails, ends the process
@@ -33,15 +33,13 @@ from numpy.typing import NDArray
 
 from elasticscan.base.errors import RESTORE, FragmentDamaged, FragmentMissing, ShardUnavailable
 from elasticscan.metadata import Manifest, Seal
-from elasticscan.storage.batch_layout import BatchLayout
+from elasticscan.storage.batches.layout import BatchLayout
 from elasticscan.storage.disk import Disk, OpenFile
 from elasticscan.storage.disk_errors import missing_file
 from elasticscan.topology import SlotSet
 
 SEGMENT_BYTES = 64 << 10
 SMALL_FILE_BYTES = 2 * SEGMENT_BYTES  # read at once when it is opened
-BLOCK_BYTES = 4 << 10  # of a segment that is proven no more than these need be read again
-_GAP_BLOCKS = 8  # so many more are read sooner than another read begins
 MANIFEST_VERSION = 1
 
 _MAGIC = b"ESsealed"
@@ -209,7 +207,6 @@ class SealedFile:
                 raise ValueError("its checksums are not those of its length")
         except (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackException) as error:
             raise self.damaged(error) from error
-        self._proven = np.zeros(len(self._checksums), dtype=bool)
         self.layouts: dict[int, BatchLayout] = {}  # of record batches, by number, as far as readers asked
 
     def damaged(self, why: object) -> FragmentDamaged:
@@ -239,61 +236,42 @@ class SealedFile:
         return data.slice(offset - start, end - offset)
 
     @property
-    def may_read_blocks(self) -> bool:
-        """Whether `read_blocks` costs less than `read`: of a file that is near and not held in memory."""
+    def has_cheap_reads(self) -> bool:
+        """Whether `read_segments` costs less than `read`: of a file that is near and not held in memory."""
         return self._whole is None and self._file.is_near
 
-    def read_blocks(self, room: NDArray[np.uint8], first: int, blocks: NDArray[np.bool_]) -> None:
-        """Put some blocks of the data, proven, into their places in a stretch of the file.
-
-        What else lies in `room` afterwards was not proven, and is not to be looked at.
+    def read_segments(self, room: NDArray[np.uint8], first: int, chosen: NDArray[np.bool_]) -> None:
+        """Put some segments of the data, proven, into their places in a stretch of the file.
 
         Args:
-            room: as many bytes as `blocks` has blocks.
+            room: as many bytes as `chosen` has segments; those between chosen ones stay what they were.
             first: the segment where the stretch begins.
-            blocks: which blocks of the stretch are to be read; whole segments of them.
+            chosen: which segments of the stretch are to be read.
         """
-        by_segment = blocks.reshape(-1, SEGMENT_BYTES // BLOCK_BYTES)
-        proven = self._proven[first : first + len(by_segment)]
-        unproven = np.flatnonzero(by_segment.any(axis=1) & ~proven)
-        if len(unproven):
-            by_segment[unproven] = True
-        numbers = np.flatnonzero(blocks)
-        if not len(numbers):
-            return
+        edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False)).tolist()
         view, begin = room.data, first * SEGMENT_BYTES
-        most = self._data_bytes - begin
-        steps = np.flatnonzero(np.diff(numbers) > _GAP_BLOCKS + 1)
-        starts = numbers[np.concatenate(([0], steps + 1))] * BLOCK_BYTES
-        ends = (numbers[np.concatenate((steps, [len(numbers) - 1]))] + 1) * BLOCK_BYTES
-        for start, end in zip(starts.tolist(), np.minimum(ends, most).tolist(), strict=True):
-            _check_length(self._file.read_into(begin + start, view[start:end]), self._path, end - start)
-        for number in unproven.tolist():
-            at = number * SEGMENT_BYTES
-            self._prove(view[at : min(at + SEGMENT_BYTES, most)], first + number)
+        for start, end in zip(edges[::2], edges[1::2], strict=True):
+            at, stop = start * SEGMENT_BYTES, min(end * SEGMENT_BYTES, self._data_bytes - begin)
+            _check_length(self._file.read_into(begin + at, view[at:stop]), self._path, stop - at)
+            self._prove(view[at:stop], first + start)
 
     def _read_at(self, offset: int, length: int) -> pa.Buffer:
         return _exactly(self._file, self._path, offset, length)
 
     def _prove(self, data: memoryview, first: int) -> None:
-        """Compare each segment that was not read before with its checksum."""
+        """Compare whole segments with their checksums."""
         last = first + -(-len(data) // SEGMENT_BYTES)
-        if self._proven[first:last].all():
-            return
-        for number in range(first, last):
+        for number, checksum in enumerate(self._checksums[first:last].tolist(), first):
             at = (number - first) * SEGMENT_BYTES
-            found = xxhash.xxh3_64_intdigest(data[at : at + SEGMENT_BYTES])
-            if found != int(self._checksums[number]):
+            if xxhash.xxh3_64_intdigest(data[at : at + SEGMENT_BYTES]) != checksum:
                 begin = number * SEGMENT_BYTES
                 raise self.damaged(
                     f"bytes {begin:,} to {begin + len(data[at : at + SEGMENT_BYTES]):,} have changed since "
                     "they were written (their checksum differs)"
                 )
-        self._proven[first:last] = True
 
     def verify(self) -> None:
         """Read all of it, whatever was read before. Raises `FragmentDamaged`."""
-        self._proven[:] = False
         self._whole = None
         step = 128 * SEGMENT_BYTES
         for start in range(0, self._data_bytes, step):

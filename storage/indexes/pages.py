@@ -31,7 +31,7 @@ from elasticscan.topology import SlotSet
 
 LEAST_ENTRIES = 65_536  # a page of few rows may examine so many entries all the same
 _EMPTY_PAGE_FACTOR = 16  # a page that has no row yet goes on so many times longer
-_FIRST_ROUND = 4_096
+_FIRST_ROUND = 16_384
 _LEAST_SHARE = 16
 _LARGEST_ROUND = 1 << 18
 _RANGE_EFFORT = 64  # looking for a range counts as much as so many entries

@@ -41,8 +41,8 @@ from elasticscan.metadata import (
     TableInfo,
     pack_histogram,
 )
-from elasticscan.storage.batch_cache import BatchCache
-from elasticscan.storage.batch_reader import BatchReader
+from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.batches.reader import BatchReader
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import (
     DELETED,

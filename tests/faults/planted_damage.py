@@ -6,12 +6,11 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.errors import FragmentDamaged
 from elasticscan.storage import FragmentReader, PageSource, sealed_file
-from elasticscan.storage.batch_reader import BatchReader
+from elasticscan.storage.batches.reader import BatchReader
 from elasticscan.storage.sealed_file import SEGMENT_BYTES, SMALL_FILE_BYTES, SealedFile
 from elasticscan.store import context, mover, upkeep
 from tests.faults.planted import Patch, fault
@@ -48,7 +47,7 @@ def some_columns_are_not_proven(patch: Patch) -> None:
             return honest(self, number, columns)
         proving = self._file
         self._file = copy.copy(proving)
-        self._file._proven = np.ones_like(proving._proven)
+        patch.setattr(self._file, "_prove", lambda data, first: None)
         try:
             return honest(self, number, columns)
         finally:
@@ -77,16 +76,16 @@ def small_files_are_not_proven(patch: Patch) -> None:
     _unproven_if(patch, lambda file: file.size <= SMALL_FILE_BYTES)
 
 
-@fault("damage soup", "a segment is proven only when it was compared", style="wrong_value", seed=6)
-def segments_are_proven_before_they_are_compared(patch: Patch) -> None:
-    honest = SealedFile._prove
+@fault("damage soup", "a segment is proven whenever it is read", style="damage_that_is_copied")
+def segments_are_proven_once(patch: Patch) -> None:
+    honest, proven = SealedFile._prove, set[tuple[str, int]]()
 
     def hasty(self: SealedFile, data: memoryview, first: int) -> None:
-        try:
-            honest(self, data, first)
-        except FragmentDamaged:
-            self._proven[first : first - (-len(data) // SEGMENT_BYTES)] = True
-            raise
+        for at in range(0, len(data), SEGMENT_BYTES):
+            segment = (self._path, first + at // SEGMENT_BYTES)
+            if segment not in proven:
+                honest(self, data[at : at + SEGMENT_BYTES], segment[1])
+                proven.add(segment)
 
     patch.setattr(SealedFile, "_prove", hasty)
 
@@ -117,7 +116,7 @@ def copies_are_not_proven(patch: Patch) -> None:
     def of_anything(table: Any, view: Any, open_fragment: Any, *rest: Any) -> PageSource:
         def unproven(*args: Any) -> FragmentReader:
             reader: FragmentReader = open_fragment(*args)
-            reader._file._proven[:] = True
+            patch.setattr(reader._file, "_prove", lambda data, first: None)
             return reader
 
         return PageSource(table, view, unproven, *rest)

@@ -30,7 +30,7 @@ class BatchCache:
         self._files: WeakValueDictionary[tuple[Disk, str, Seal, str], SealedFile] = WeakValueDictionary()
 
     def open(self, disk: Disk, path: str, seal: Seal, label: str = "") -> SealedFile:
-        """A file, open for all its readers: what one of them proved, none of them proves again.
+        """A file, open for all its readers: its tail is read and proven once for all of them.
 
         Raises as `SealedFile` does.
         """

@@ -1,6 +1,6 @@
 """Some rows of a record batch, without a read of the rest.
 
-The blocks of the file in which the rows' values lie are read into their places in memory that stands for
+The segments of the file in which the rows' values lie are read into their places in memory that stands for
 the whole batch, and Arrow takes the rows from there. That memory is used again and again: to get fresh
 pages from the system costs more than to fill them.
 """
@@ -15,11 +15,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.limits import BATCH_BYTES
-from elasticscan.storage.batch_layout import BatchLayout, ColumnLayout, fixed_bits
-from elasticscan.storage.sealed_file import BLOCK_BYTES, SEGMENT_BYTES, SealedFile
+from elasticscan.storage.batches.layout import BatchLayout, ColumnLayout, fixed_bits
+from elasticscan.storage.sealed_file import SEGMENT_BYTES, SealedFile
 
 MOST_BYTES = BATCH_BYTES + (4 << 20)  # of a batch that is read so; larger ones have few rows
-_SEGMENT_BLOCKS = SEGMENT_BYTES // BLOCK_BYTES
 _ROOMS_KEPT = 2
 
 _rooms: list[NDArray[np.uint8]] = []  # memory that nobody uses now; what a list does is whole for all threads
@@ -56,20 +55,20 @@ def take_rows(
     begin = first * SEGMENT_BYTES
     indices = pa.array(rows)
     with _room(count * SEGMENT_BYTES) as room:
-        blocks = np.zeros(count * _SEGMENT_BLOCKS, dtype=bool)
+        chosen = np.zeros(count, dtype=bool)
         bits = fixed_bits(columns)
         starts = (bits[:, :1] - 8 * begin + rows * bits[:, 1:2]).ravel()
         lengths = np.repeat(bits[:, 2], len(rows))
-        _mark(blocks, starts >> 3, (starts + lengths + 7) >> 3)
+        _mark(chosen, starts >> 3, (starts + lengths + 7) >> 3)
         for column in columns:
             if column.offset_bytes:  # Arrow looks at the first and the last one whatever it takes
-                blocks[_edges(column, begin)] = True
-        file.read_blocks(room, first, blocks)
+                chosen[_edges(column, begin)] = True
+        file.read_segments(room, first, chosen)
         texts = [_texts(column, room, begin, rows) for column in columns if column.offset_bytes]
         if texts:
-            blocks[:] = False
-            _mark(blocks, *(np.concatenate(edges) for edges in zip(*texts, strict=True)))
-            file.read_blocks(room, first, blocks)
+            of_texts = np.zeros(count, dtype=bool)
+            _mark(of_texts, *(np.concatenate(edges) for edges in zip(*texts, strict=True)))
+            file.read_segments(room, first, of_texts & ~chosen)
         memory = pa.py_buffer(room)
         return [column.array(layout.rows, memory, begin).take(indices) for column in columns]
 
@@ -92,23 +91,23 @@ def _texts(
 
 
 def _edges(column: ColumnLayout, begin: int) -> list[int]:
-    """The blocks where a text column's first and last offset are."""
+    """The segments where a text column's first and last offset are."""
     _, offsets, _ = column.buffers
     assert offsets is not None
     place, size = offsets
-    return [(at - begin) // BLOCK_BYTES for at in (place, place + max(size - 1, 0))]
+    return [(at - begin) // SEGMENT_BYTES for at in (place, place + max(size - 1, 0))]
 
 
-def _mark(blocks: NDArray[np.bool_], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-    """Mark the blocks that byte ranges lie in; empty ones lie in none."""
+def _mark(segments: NDArray[np.bool_], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+    """Mark the segments that byte ranges lie in; empty ones lie in none."""
     some = ends > starts
     if not some.all():
         starts, ends = starts[some], ends[some]
-    begins, lasts = starts // BLOCK_BYTES, (ends - 1) // BLOCK_BYTES
+    begins, lasts = starts // SEGMENT_BYTES, (ends - 1) // SEGMENT_BYTES
     if (lasts - begins <= 1).all():
-        blocks[begins] = True
-        blocks[lasts] = True
+        segments[begins] = True
+        segments[lasts] = True
         return
-    count = len(blocks) + 1
+    count = len(segments) + 1
     depth = np.bincount(begins, minlength=count) - np.bincount(lasts + 1, minlength=count)
-    blocks |= np.cumsum(depth)[:-1] > 0
+    segments |= np.cumsum(depth)[:-1] > 0

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import FragmentDamaged, ShardUnavailable
 from elasticscan.metadata import StagedFragment, TableInfo
-from elasticscan.storage import row_reader
-from elasticscan.storage.batch_cache import BatchCache
+from elasticscan.storage.batches import rows as row_reader
+from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.disk import Disk, LocalDisk, MemoryDisk, OpenFile
 from elasticscan.storage.fragment import SLOT, FragmentReader, FragmentTarget, fragment_schema, write_fragment
 from elasticscan.storage.lookup import rows_at
@@ -137,31 +137,31 @@ def test_rows_that_are_read_alone_are_those_of_their_batch(
     assert alone.column("k").to_pylist() == rows
 
 
-def test_few_rows_cost_few_reads_once_their_segments_are_proven() -> None:
+def test_few_rows_cost_few_reads() -> None:
     disk = CountingDisk()
     staged = write(disk, table_of(["i", "s", "n"]), rows=200_000)
     assert staged.bytes > 8_000_000
     reader = open_alone(disk, staged, ["i", "s", "n"])
     rows = np.array([50_000, 150_001])
     first = rows_at(reader, rows, ("i", "s", "n"))
-    proving, disk.bytes_read = disk.bytes_read, 0
-    assert proving < 40 * SEGMENT_BYTES
+    disk.bytes_read = 0
     assert rows_at(reader, rows, ("i", "s", "n")).equals(first)
-    assert 0 < disk.bytes_read < SEGMENT_BYTES * 2
+    assert 0 < disk.bytes_read <= 2 * 6 * SEGMENT_BYTES
     assert first.column("i").to_pylist() == rows.tolist()
 
 
-def test_readers_of_one_file_share_what_is_proven() -> None:
-    disk, cache = CountingDisk(), BatchCache(most_bytes=1)
-    staged = write(disk, table_of(["i", "s"]), rows=100_000)
-    rows = np.array([70_000])
-    readers = [
-        FragmentReader(disk, staged.path, names, staged.seal, cache=cache) for names in (["i", "s"], ["i"])
-    ]
-    rows_at(readers[0], rows, ("i", "s"))
-    disk.bytes_read = 0
-    assert rows_at(readers[1], rows, ("i",)).column("i").to_pylist() == [70_000]
-    assert disk.bytes_read < SEGMENT_BYTES
+def test_damage_after_a_read_is_seen_by_the_next_one() -> None:
+    disk = MemoryDisk()
+    staged = write(disk, table_of(["i"]), rows=60_000)
+    faulty = FaultyDisk(disk)
+    reader = open_alone(faulty, staged, ["i"])
+    rows = np.array([30_000])
+    assert rows_at(reader, rows, ("i",)).column("i").to_pylist() == [30_000]
+    faulty.flips[staged.path] = {8 * place for place in range(300_000, 700_000, 8)}
+    with pytest.raises(FragmentDamaged, match="have changed since they were written"):
+        rows_at(reader, rows, ("i",))
+    with pytest.raises(FragmentDamaged, match="have changed since they were written"):
+        reader.batch(0)
 
 
 def test_some_columns_of_a_batch_are_read_without_the_others() -> None:

@@ -14,11 +14,11 @@ from pyarrow import ipc
 
 from elasticscan.base.errors import FragmentDamaged
 from elasticscan.metadata import Seal
-from elasticscan.storage.batch_cache import BatchCache
-from elasticscan.storage.batch_layout import BatchLayout, first_batch_at, read_columns, read_layout
+from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.batches.layout import BatchLayout, first_batch_at, read_columns, read_layout
+from elasticscan.storage.batches.rows import MOST_BYTES, take_rows
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.disk_errors import out_of_memory
-from elasticscan.storage.row_reader import MOST_BYTES, take_rows
 
 # What Arrow raises on what it cannot read; several of its errors are kinds of these. Bytes are proven before
 # Arrow sees them, so this takes a file that is not of the kind that the catalog says.
@@ -136,7 +136,7 @@ class BatchReader:
         self, number: int, rows: NDArray[np.int64], columns: Sequence[str]
     ) -> list[pa.Array] | None:
         """None where it is better to read the batch."""
-        layout = self._layout(number) if self._file.may_read_blocks else None
+        layout = self._layout(number) if self._file.has_cheap_reads else None
         plain = None if layout is None else layout.columns_of(columns)
         if layout is None or plain is None or layout.end - layout.begin > MOST_BYTES:
             return None
