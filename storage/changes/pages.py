@@ -110,13 +110,13 @@ class _Reading:
         if page.worth_returning:
             return piece  # rather than copy rows together
         part, left = self._new_rows(piece, page.room)
-        rows = self._with_commit(part.rows, interval)
+        rows = self._with_commit(part, interval)
         if rows.nbytes > page.space:  # with the commits, which are not in the file
             count = bisect_right(range(1, rows.num_rows + 1), page.space, key=partial(_size, rows))
             if not count and page.rows:
                 return piece
             part, left = self._new_rows(piece, max(count, 1))
-            rows = self._with_commit(part.rows, interval)
+            rows = self._with_commit(part, interval)
         page.scanned += part.scanned
         page.add(rows, part.slots)
         return left[0] if left else None
@@ -126,9 +126,10 @@ class _Reading:
         left = fill(self.source, part, [piece], self.within)
         return part.finish(left), left
 
-    def _with_commit(self, rows: pa.RecordBatch, interval: SlotInterval) -> pa.RecordBatch:
-        commits = np.full(rows.num_rows, interval.fragments[0].min_commit, dtype=np.int64)
-        return pa.RecordBatch.from_arrays([*rows.columns, pa.array(commits)], schema=self.filling.schema)
+    def _with_commit(self, part: PageRows, interval: SlotInterval) -> pa.RecordBatch:
+        # Rows of no columns at all forget how many they are; their slots do not.
+        commits = np.full(len(part.slots), interval.fragments[0].min_commit, dtype=np.int64)
+        return pa.RecordBatch.from_arrays([*part.rows.columns, pa.array(commits)], schema=self.filling.schema)
 
     # ------------------------------------------------------------------ all other fragments
 

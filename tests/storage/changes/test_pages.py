@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import FragmentDamaged
@@ -341,6 +341,7 @@ def test_any_pieces_give_the_changes_beyond_their_positions(seed: int, feed: boo
 
 @settings(max_examples=60, deadline=None)
 @given(SEEDS, st.booleans(), st.lists(st.sampled_from(("v", "n")), unique=True))
+@example(66, False, [])  # nothing but new rows, and none of their columns
 def test_columns_come_as_asked_for_without_the_key(seed: int, feed: bool, columns: list[str]) -> None:
     soup = Soup(seed)
     soup.columns = columns
