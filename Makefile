@@ -32,14 +32,14 @@ demo: java $(VENV)/installed  ## scan a store while its tablets move, with Spark
 	$(BIN)/python examples/demo.py
 
 test: java $(VENV)/installed  ## run the tests that a change needs at once, some minutes
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not long'
+	$(BIN)/python -m pytest -n 2 -m 'not long'
 
 check: java $(VENV)/installed  ## format, lint, strict types, layers, then all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 bench: java $(VENV)/installed  ## run the benchmarks
 	$(BIN)/python benchmarks/run.py

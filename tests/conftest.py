@@ -6,7 +6,8 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,15 +15,29 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Beside other workers, one runs all tests that share a Spark session, and long tests come first."""
-    if config.getoption("dist", "no") == "no":
-        return
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    """Beside other workers, long tests come first."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One worker runs all files whose tests share a Spark session, so that one is started; other tests go to
+    whoever is free."""
+    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - not all who run tests have it
+
+    shared = {
+        path.relative_to(config.rootpath).as_posix()
+        for path in Path(__file__).parent.rglob("test_*.py")
+        if "spark: SparkSession" in path.read_text(encoding="utf-8")
+    }
+
+    class OneSession(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.partition("::")[0] in shared else nodeid
+
+    return OneSession(config, log)
 
 
 @pytest.fixture(scope="session")
