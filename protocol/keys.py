@@ -73,9 +73,12 @@ class ContinuationKey:
 
     def restrict_to(self, slots: SlotSet) -> ContinuationKey:
         """The same scan over fewer slots: how a scan is divided among tasks."""
+        if self.segments:
+            # A slot in no cursor is done with a part of the first segment: the key does not say with which.
+            assert self == self.begin(self.segments), "a scan of changes is divided before it has begun"
+            return replace(self, slots=slots).begin(self.segments)
         cursors = tuple(Cursor(here, c.position) for c in self.cursors if (here := c.slots & slots))
-        part = replace(self, slots=slots, cursors=cursors)
-        return part.begin(self.segments[1:]) if self.segments and not cursors else part
+        return replace(self, slots=slots, cursors=cursors)
 
     def advance(self, cursors: Cursors, upto: int | None = None) -> ContinuationKey:
         """Where the scan stands after a page; without cursors the changes up to commit `upto` are read."""

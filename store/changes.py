@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.base.errors import ChangesExpired
 from elasticscan.catalog import Tx
 from elasticscan.metadata import Bounds, TableInfo
 from elasticscan.protocol import ChangeSpan, ContinuationKey, Placements, Segment, Shards
 from elasticscan.reader import ScanPlan, ScanStats, drive
 from elasticscan.storage import CHANGE_TYPE, COMMIT_VERSION, INSERT, slot_counts
-from elasticscan.store.context import Context
+from elasticscan.store.context import Context, check_kept
 
 COMMIT_TIMESTAMP = "_commit_timestamp"
 _STAMP = pa.timestamp("us", tz="UTC")
@@ -92,22 +91,6 @@ def feed_arrays(rows: pa.RecordBatch, key: ContinuationKey, facts: CommitFacts) 
     numbers, places = np.unique(versions.to_numpy(), return_inverse=True)
     stamps = pa.array([round(facts.times[int(n)] * 1e6) for n in numbers], pa.int64()).cast(_STAMP)
     return [rows.column(CHANGE_TYPE), versions, stamps.take(pa.array(places))]
-
-
-def check_kept(table: TableInfo, after: int) -> None:
-    """Raises `ChangesExpired`, naming the gap, unless every change beyond a commit is still kept."""
-    oldest = table.oldest_snapshot
-    if after < oldest and after < table.created_commit:
-        after = table.created_commit  # before its creation a table had nothing to keep
-    if after < oldest:
-        raise ChangesExpired(
-            f"changes of table {table.name!r} after commit {after} are no longer kept: those of commits "
-            f"{after + 1} to {oldest} are gone. Start again from a snapshot, or keep changes for longer "
-            "(Table.set_retention)",
-            table=table.name,
-            after=after,
-            oldest=oldest,
-        )
 
 
 def _first_span(segment: Segment, overwrites: Sequence[int], feed: bool) -> ChangeSpan:

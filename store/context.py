@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
+    ChangesExpired,
     ElasticScanError,
     FragmentMissing,
     IndexChanged,
@@ -323,16 +324,21 @@ class Context:
 
         return self._bases.get(number, read)
 
-    def table_state(self, table_id: int, snapshot: int) -> TableState:
+    def table_state(self, table_id: int, snapshot: int, after: int | None = None) -> TableState:
         """A table's fragments as they are now, and what its snapshot excludes.
+
+        Args:
+            table_id: the table.
+            snapshot: what is to be read.
+            after: for changes of the commits in (after, snapshot]: they are looked up, not the snapshot.
 
         Raises:
             TableChanged: the table was dropped.
-            SnapshotExpired: the snapshot is no longer kept.
+            SnapshotExpired, ChangesExpired: what is to be read is no longer kept.
         """
         layout, _ = self.catalog.versions()
         known = self._tables.get(table_id)
-        if known is not None and known.layout == layout and known.serves(snapshot):
+        if known is not None and known.layout == layout and known.serves(snapshot, after):
             return known
         with self.catalog.reading() as tx:
             layout, last_commit = tx.versions()
@@ -343,7 +349,10 @@ class Context:
                     "start a new scan",
                     table=table_id,
                 )
-            tx.check_snapshot(table, snapshot)
+            if after is None:
+                tx.check_snapshot(table, snapshot)
+            else:
+                check_kept(table, after)
             fragments = tx.fragments(table=table_id)
             overwrites = tx.overwrites(table_id)
             indexes = tx.indexes(table_id)
@@ -488,9 +497,10 @@ class TableState:
         self._nothing = View(())
         self._kept: dict[int, tuple[float, float]] = {}
 
-    def serves(self, snapshot: int) -> bool:
-        """Whether a snapshot is known to be readable: its commits are all here and it is still kept."""
-        return self.table.oldest_snapshot <= snapshot <= self.last_commit
+    def serves(self, snapshot: int, after: int | None = None) -> bool:
+        """Whether a snapshot, or the changes up to it, can be read: all is here and still kept."""
+        kept = snapshot if after is None else max(after, self.table.created_commit)
+        return self.table.oldest_snapshot <= kept and snapshot <= self.last_commit
 
     def is_kept(self, snapshot: int, now: float) -> bool:
         """Whether retention was seen to keep a snapshot, lately enough not to look again."""
@@ -521,3 +531,19 @@ class TableState:
     def floor(self, snapshot: int) -> int:
         """Commits before this one were overwritten at the snapshot."""
         return max((number for number in self._overwrites if number <= snapshot), default=0)
+
+
+def check_kept(table: TableInfo, after: int) -> None:
+    """Raises `ChangesExpired`, naming the gap, unless every change beyond a commit is still kept."""
+    oldest = table.oldest_snapshot
+    if after < oldest and after < table.created_commit:
+        after = table.created_commit  # before its creation a table had nothing to keep
+    if after < oldest:
+        raise ChangesExpired(
+            f"changes of table {table.name!r} after commit {after} are no longer kept: those of commits "
+            f"{after + 1} to {oldest} are gone. Start again from a snapshot, or keep changes for longer "
+            "(Table.set_retention)",
+            table=table.name,
+            after=after,
+            oldest=oldest,
+        )

@@ -20,8 +20,7 @@ from elasticscan.base.limits import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ContinuationKey
-from elasticscan.store.changes import check_kept
-from elasticscan.store.context import Context
+from elasticscan.store.context import Context, check_kept
 from elasticscan.topology import Topology
 
 # Pages renew a lease when half of it is over; one with more than this left needs nothing before.
@@ -78,9 +77,8 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
         TableChanged: the table was dropped.
         SnapshotExpired, ChangesExpired: the lease had run out, and what it kept is gone.
     """
-    state, now = context.table_state(key.table, key.snapshot), context.clock.now()
-    if key.segments:
-        check_kept(state.table, key.segments[0].after)
+    after = key.segments[0].after if key.segments else None
+    state, now = context.table_state(key.table, key.snapshot, after), context.clock.now()
     if not key.lease or not key.cursors:  # the stream that it is a part of holds what it reads
         return state.table
     commit = _held_commit(state.table, key)

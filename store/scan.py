@@ -23,12 +23,11 @@ from elasticscan.store.access_paths import Access, Wish, access_of, choose_acces
 from elasticscan.store.changes import (
     CommitFacts,
     change_pages,
-    check_kept,
     commit_facts,
     feed_arrays,
     feed_fields,
 )
-from elasticscan.store.context import Context, Find, Places
+from elasticscan.store.context import Context, Find, Places, check_kept
 from elasticscan.store.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
 from elasticscan.store.shards import CatalogPlacements, LocalShards
 from elasticscan.topology import SlotSet, Topology

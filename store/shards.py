@@ -8,7 +8,6 @@ from elasticscan.base.errors import FragmentDamaged
 from elasticscan.metadata import Fragment
 from elasticscan.protocol import PageRequest, PageRows
 from elasticscan.storage import IndexSource, PageSource, RunReader, read_changes, read_index_page, read_page
-from elasticscan.store.changes import check_kept
 from elasticscan.store.context import Context, TableState
 from elasticscan.topology import Placement
 
@@ -35,8 +34,9 @@ class LocalShards:
 
     def read_page(self, request: PageRequest) -> PageRows:
         failed: TableState | None = None
+        after = None if request.changes is None else request.changes.after
         while True:
-            state = self._context.table_state(request.table, request.snapshot)
+            state = self._context.table_state(request.table, request.snapshot, after)
             try:
                 return self._read(request, state)
             except FragmentDamaged:
@@ -59,8 +59,6 @@ class LocalShards:
 
             source = IndexSource(table, view, open_fragment, floor, index=index, runs=runs_of)
             return read_index_page(source, request)
-        if request.changes is not None:  # a compaction may have merged them since the scan began
-            check_kept(table, request.changes.after)
 
         known = self._context.statistics(table.id).fragments if request.key_sets else {}
         rows = PageSource(table, view, open_fragment, floor, lambda fragment: known.get(fragment.id))

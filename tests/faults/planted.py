@@ -391,7 +391,7 @@ def swap_of_slots_that_left(patch: Patch) -> None:
 
 @fault("soup", "an expired snapshot is refused even when its table is known already", style="leases", seed=3)
 def expired_snapshot_is_read(patch: Patch) -> None:
-    patch.setattr(context.TableState, "serves", lambda self, snapshot: snapshot <= self.last_commit)
+    patch.setattr(context.TableState, "serves", lambda self, snapshot, *_: snapshot <= self.last_commit)
     patch.setattr(Tx, "check_snapshot", lambda self, table, snapshot: None)
 
 
@@ -420,11 +420,9 @@ def placement_is_cached_for_ever(patch: Patch) -> None:
 def fragments_are_cached_for_ever(patch: Patch) -> None:
     table_state = Context.table_state
 
-    def stale(self: Context, table_id: int, snapshot: int) -> Any:
-        known = self._tables.get(table_id)
-        return (
-            known if known is not None and known.serves(snapshot) else table_state(self, table_id, snapshot)
-        )
+    def stale(self: Context, *asked: Any) -> Any:
+        known = self._tables.get(asked[0])
+        return known if known is not None and known.serves(*asked[1:]) else table_state(self, *asked)
 
     patch.setattr(Context, "table_state", stale)
 

@@ -1,0 +1,137 @@
+"""Scans of changes: pages with keys like any scan's, exact beside moves, and never with a gap."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import ChangesExpired, TableChanged
+from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.store import Scan, Store, Table
+from elasticscan.topology import SlotSet
+from tests.base.manual_clock import ManualClock
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+Rows = Counter[tuple[Any, ...]]
+
+
+def rows(start: int, end: int, v: int) -> pa.Table:
+    return pa.table({"id": range(start, end), "v": [v] * (end - start)}, schema=SCHEMA)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_000_000.0)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    with Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=4, slots=16, clock=clock) as made:
+        yield made
+
+
+@pytest.fixture
+def table(store: Store) -> Table:
+    """Commits 2 to 7, of which 4 and 6 replace the table."""
+    table = store.create_table("t", SCHEMA, ["id"])
+    table.upsert(rows(0, 60, 1))
+    table.upsert(rows(30, 90, 2))
+    table.overwrite(rows(0, 40, 3))
+    table.delete(rows(0, 10, 0).select(["id"]))
+    table.overwrite(rows(5, 50, 4))
+    table.upsert(rows(0, 20, 5))
+    return table
+
+
+def told(batches: pa.Table | list[pa.RecordBatch]) -> Rows:
+    parts = batches if isinstance(batches, list) else batches.to_batches()
+    return Counter(row for part in parts for row in zip(*part.to_pydict().values(), strict=True))
+
+
+@pytest.mark.parametrize("feed", [True, False])
+def test_a_scan_of_changes_is_resumed_from_any_page_beside_moves(
+    store: Store, table: Table, feed: bool
+) -> None:
+    expected = told(table.changes(1, feed=feed).to_table())
+    assert len(expected) > 100
+    read: list[pa.RecordBatch] = []
+    scan: Scan = table.changes(1, feed=feed, page_rows=13)
+    pages = 0
+    while True:
+        page = next(iter(scan))
+        read.append(page.rows)
+        pages += 1
+        if pages < 8:
+            store.move(1 + pages % 2, "s2" if pages % 4 in (1, 2) else "s1")
+        if page.key is None:
+            break
+        scan = store.resume(page.key)
+    assert pages > 20
+    assert told(read) == expected
+
+
+def test_the_parts_of_a_scan_of_changes_are_the_scan(store: Store, table: Table) -> None:
+    expected = told(table.changes(1).to_table())
+    scan, read = table.changes(1, page_rows=50), list[pa.RecordBatch]()
+    for slots in (SlotSet.span(0, 3), SlotSet.of([(3, 7), (9, 16)]), SlotSet.span(7, 9)):
+        part = store.resume_part(store.context.sealer.open(scan.part(slots)), ends_lease=False)
+        read += part.batches()
+    assert told(read) == expected
+
+
+def test_without_commits_there_are_no_changes(table: Table) -> None:
+    scan = table.changes(7)
+    assert scan.key is None
+    assert scan.to_table().num_rows == 0
+    assert table.changes(7).schema == scan.schema == table.changes(1).schema
+
+
+def test_a_scan_of_changes_keeps_what_it_has_not_read(store: Store, table: Table, clock: ManualClock) -> None:
+    table.set_retention(0)
+    expected = told(table.changes(1).to_table())
+    scan = table.changes(1, page_rows=13)
+    read = []
+    (lease,) = store.status()["leases"]
+    assert (lease["purpose"], lease["snapshot"]) == ("changes", 1)
+    for page in scan:
+        read.append(page.rows)
+        clock.advance(0.6 * LEASE_SECONDS)  # pages renew it
+        table.upsert(rows(0, 5, 9))
+        table.compact()
+        store.collect_garbage(0, share=1.0)
+        if page.key is not None and len(read) % 5 == 0:
+            again = told(read) + told(list(store.resume(page.key).batches()))
+            assert again == expected
+            scan.end_lease()
+            break
+    assert store.status()["leases"] == []
+
+
+def test_changes_that_are_compacted_amid_their_scan_are_missed_and_not_left_out(
+    store: Store, table: Table, clock: ManualClock
+) -> None:
+    table.set_retention(0)
+    scan = table.changes(1, page_rows=13)
+    page = next(scan)
+    scan.end_lease()
+    clock.advance(60)
+    table.upsert(rows(0, 5, 9))
+    table.compact()
+    with pytest.raises(ChangesExpired):
+        next(scan)
+    assert page.key is not None
+    with pytest.raises(ChangesExpired):
+        Store.open(store.uri, clock=clock).resume(page.key)
+
+
+def test_a_scan_of_changes_ends_with_its_table(store: Store, table: Table) -> None:
+    key = table.changes(1).key
+    assert key is not None
+    table.drop()
+    with pytest.raises(TableChanged):
+        store.resume(key)
