@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -26,9 +25,7 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
-    ReadMaxFiles,
     ReadMaxRows,
-    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -60,7 +57,7 @@ from elasticscan.connector.streams.offsets import (
     check_table,
     cut_slots,
 )
-from elasticscan.connector.streams.snapshot import end_after_tablets, plan_snapshot, rows_left
+from elasticscan.connector.streams.snapshot import plan_snapshot, rows_left
 from elasticscan.filters import Predicate
 from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.store import Commit, Store, StreamState, hold_snapshot, look, look_behind, rows_by_slot
@@ -70,15 +67,6 @@ _MOST_COUNTED = 8
 _log = logging.getLogger(__name__)
 _counted: OrderedDict[tuple[str, int, Bounds], Counts] = OrderedDict()
 _lock = ChildSafeLock()
-
-
-@dataclass(frozen=True, slots=True)
-class _Budget:
-    """What a micro-batch may hold; None for no bound. `least` rows must be there, or it waits."""
-
-    rows: int | None = None
-    commits: int | None = None
-    least: int = 0
 
 
 class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -184,9 +172,13 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             return False
         return self._options.changes.max_bytes is not None or isinstance(limit, ReadMaxBytes)
 
-    def _budget(self, fragments: Sequence[Fragment], limit: ReadLimit) -> _Budget:
-        if isinstance(limit, ReadAllAvailable):  # Spark wants everything, whatever the options say
-            return _Budget()
+    def _budget(self, fragments: Sequence[Fragment], limit: ReadLimit) -> int | None:
+        """The most rows of a micro-batch; None for no bound.
+
+        Spark asks with the limit that it was given as the default, or for everything that there is.
+        """
+        if isinstance(limit, ReadAllAvailable):  # whatever the options say
+            return None
         options = self._options.changes
         sizes = [options.max_bytes, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None]
         rows = [options.max_rows, limit.max_rows if isinstance(limit, ReadMaxRows) else None]
@@ -194,23 +186,15 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             each = sum(f.bytes for f in fragments) / max(sum(f.rows for f in fragments), 1)
             rows += [int(size / max(each, 1e-9)) for size in sizes if size]
         given = [max(number, 1) for number in rows if number is not None]
-        return _Budget(
-            rows=min(given, default=None),
-            commits=max(limit.max_files, 1) if isinstance(limit, ReadMaxFiles) else None,
-            # A stream that ends must not wait for rows that will not come.
-            least=limit.min_rows if isinstance(limit, ReadMinRows) and self._target is None else 0,
-        )
+        return min(given, default=None)
 
-    def _suffice(self, commits: Sequence[Commit], budget: _Budget) -> bool:
+    def _suffice(self, commits: Sequence[Commit], budget: int | None) -> bool:
         """Whether no batch of this budget can go beyond these commits."""
-        options = self._options.changes
-        enough = budget.commits is not None and budget.commits < len(commits)  # the first may make the table
-        if budget.rows is not None:  # of the first some may have been read
-            enough |= sum(told_rows(commit, options) for commit in commits[1:]) > budget.rows
-        return enough and sum(commit.rows for commit in commits) >= budget.least
+        options = self._options.changes  # of the first commit some rows may have been read
+        return budget is not None and sum(told_rows(commit, options) for commit in commits[1:]) > budget
 
     def _next_in_snapshot(
-        self, store: Store, state: StreamState, start: InSnapshot, budget: _Budget
+        self, store: Store, state: StreamState, start: InSnapshot, budget: int | None
     ) -> Position:
         table, at, slots = state.table, start.at, store.context.info.slots
         if at < table.oldest_snapshot and not self._options.changes.fail_on_data_loss:
@@ -223,25 +207,21 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         except SnapshotExpired as error:
             raise _snapshot_gone(table, at) from error
         end = slots
-        if budget.commits is not None:
-            end = end_after_tablets(state.places.placement, start.slot, budget.commits)
-        if budget.rows is not None:
+        if budget is not None:
             floor = store.context.table_state(table.id, at).floor(at)
             counts = _counts(store, table, Bounds(floor, at))
-            end = min(end, cut_slots(counts, start.slot, budget.rows))
+            end = cut_slots(counts, start.slot, budget)
         return InChanges(at) if end >= slots else InSnapshot(at, end)
 
     def _next_in_changes(
-        self, store: Store, state: StreamState, start: InChanges, budget: _Budget
+        self, store: Store, state: StreamState, start: InChanges, budget: int | None
     ) -> Position:
         """Raises `ChangesExpired`: changes of some commits are no longer kept, and that is not allowed."""
         table, options, newest = state.table, self._options.changes, self._newest(state)
-        if sum(commit.rows for commit in state.commits) < budget.least:
-            return start
         # Those that made the table have no changes.
         commits = [c for c in state.commits if c.number <= newest and c.kind != "create"]
         kept(table, [commit for commit in commits if is_change(commit, options)], options)
-        position, left, taken = start, budget.rows, 0
+        position, left = start, budget
         for commit in commits:
             if left is not None:
                 slot = start.slot if commit.number == start.commit + 1 else 0
@@ -251,9 +231,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
                         position = self._cut(store, table, commit, slot, left)
                     break
                 left -= rows
-            position, taken = InChanges(commit.number), taken + 1
-            if taken == budget.commits:
-                break
+            position = InChanges(commit.number)
         return position
 
     def _rows_told(self, store: Store, table: TableInfo, commit: Commit, slot: int) -> int:

@@ -11,7 +11,7 @@ from elasticscan.connector.streams.changes import stored_columns, task_limits
 from elasticscan.connector.streams.offsets import SnapshotPart
 from elasticscan.metadata import Fragment
 from elasticscan.store import Store, StreamState, scan_snapshot
-from elasticscan.topology import Placement, SlotSet
+from elasticscan.topology import SlotSet
 
 
 def plan_snapshot(
@@ -53,9 +53,3 @@ def _rows(fragments: Sequence[Fragment], slots: SlotSet) -> float:
 def rows_left(fragments: Sequence[Fragment], first_slot: int, slot_count: int) -> int:
     """About how many rows a snapshot has from a slot on, without opening anything."""
     return round(_rows(fragments, SlotSet.span(first_slot, slot_count)))
-
-
-def end_after_tablets(placement: Placement, slot: int, tablets: int) -> int:
-    """The slot where the tablets end, of which the first holds `slot`."""
-    ends = [tablet.end for tablet in placement.tablets if tablet.end > slot]
-    return ends[min(tablets, len(ends)) - 1]

@@ -20,9 +20,7 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
-    ReadMaxFiles,
     ReadMaxRows,
-    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -317,31 +315,16 @@ def test_one_slot_is_read_even_if_it_is_larger_than_the_limit(history: History) 
     assert all(found.batches)
 
 
-@pytest.mark.parametrize("limit", [ReadMaxBytes(5_000), ReadMaxFiles(1), ReadMaxRows(77), ReadMinRows(20)])
+@pytest.mark.parametrize("limit", [ReadMaxBytes(5_000), ReadMaxRows(77)])
 def test_every_kind_of_limit_is_respected(history: History, limit: ReadLimit) -> None:
     found, begun = query(history), newest(history)
     found.run_to_the_end(limit)
     history.write(rows(0, 10, v=1.0))
-    assert found.step(limit) is not isinstance(limit, ReadMinRows)
+    assert found.step(limit)
     history.write(rows(10, 30, v=2.0))
     found.run_to_the_end(limit)
     assert Counter(found.rows) == history.expected(found, begun, begun)
-    if isinstance(limit, ReadMaxFiles):
-        assert len(found.batches) == 8 + 2  # tablets, then commits
-    if isinstance(limit, ReadMaxBytes):
-        assert len(found.batches) > 5
-    if isinstance(limit, ReadMinRows):
-        assert [len(batch) for batch in found.batches] == [1_000, 30]
-
-
-def test_rows_that_one_limit_waits_for_are_given_under_another(history: History) -> None:
-    found = query(history)
-    found.run_to_the_end()
-    history.write(rows(0, 10, v=1.0))
-    assert not found.step(ReadMinRows(20))
-    assert not found.step(ReadMinRows(20))
-    assert found.step(ReadMinRows(10))
-    assert len(found.batches[1]) == 10
+    assert len(found.batches) > 5
 
 
 def test_options_give_the_default_limit_and_everything_means_everything(history: History) -> None:
@@ -400,7 +383,7 @@ def test_a_stream_that_ends_reads_what_was_there_when_it_began(history: History)
     history.write(rows(10, 20, v=2.0))
     found.started()
     history.write(rows(20, 30, v=3.0))
-    found.run_to_the_end(ReadMinRows(50))  # it must not wait for more
+    found.run_to_the_end()
     assert Counter(found.rows) == Counter(
         [*history.at(begun), *rows(0, 10, v=1.0).values(), *rows(10, 20, v=2.0).values()]
     )
@@ -573,8 +556,6 @@ LIMITS: list[ReadLimit | None] = [
     ReadMaxRows(17),
     ReadMaxRows(90),
     ReadMaxBytes(1_000),
-    ReadMaxFiles(2),
-    ReadMinRows(40),
 ]
 
 
