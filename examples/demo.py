@@ -49,7 +49,6 @@ import elasticscan
 
 # Not for users: the plain reader asks shards in the words that scans and shards exchange.
 from elasticscan.protocol import Cursor, Cursors, PageRequest
-from elasticscan.store import LocalShards
 from elasticscan.topology import SlotSet
 
 SHARDS, JOINING, LEAVING, TABLETS = ("s1", "s2"), "s3", "s1", 64
@@ -134,7 +133,7 @@ class PlainReader:
 
     def read_pages(self) -> bool:
         """Read a page of each shard that is not at its end; False when all are."""
-        table, shards = self.store.table(TABLE).definition, LocalShards(self.store.context)
+        table, shards = self.store.table(TABLE).definition, self.store.context.cluster.shards
         columns = tuple(table.schema.names)
         for shard, cursors in list(self._cursors.items()):
             page = shards.read_page(

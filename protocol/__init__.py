@@ -10,10 +10,19 @@ topology, sealed with AES-GCM: it holds row values, and nobody may forge one.
 
 from elasticscan.protocol.cursors import Cursor, Cursors, Segment, Segments, merge, restrict, slots_of
 from elasticscan.protocol.keys import ContinuationKey, Macs, Sealer
-from elasticscan.protocol.requests import ChangeSpan, IndexOrder, PageRequest, PageRows, Placements, Shards
+from elasticscan.protocol.requests import (
+    ChangeSpan,
+    Cluster,
+    IndexOrder,
+    PageRequest,
+    PageRows,
+    Placements,
+    Shards,
+)
 
 __all__ = [
     "ChangeSpan",
+    "Cluster",
     "ContinuationKey",
     "Cursor",
     "Cursors",

@@ -106,3 +106,11 @@ class Placements(Protocol):
     """Where tablets are now."""
 
     def current(self) -> Placement: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """All that a scan asks: the catalog and the disks of one process, or nodes on a network."""
+
+    placements: Placements
+    shards: Shards

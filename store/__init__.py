@@ -48,7 +48,6 @@ from elasticscan.store.leases import hold_for_stream
 from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, resolved
 from elasticscan.store.repair.rebuild import RepairReport, repair_store
 from elasticscan.store.scan import Page, Scan, scan_changes
-from elasticscan.store.shards import LocalShards
 from elasticscan.store.store import Store
 from elasticscan.store.streams import (
     StreamState,
@@ -81,7 +80,6 @@ __all__ = [
     "Context",
     "Decision",
     "Elasticity",
-    "LocalShards",
     "OnProgress",
     "Page",
     "Places",

@@ -34,7 +34,7 @@ from elasticscan.metadata import (
     epochs_in,
     intervals_of,
 )
-from elasticscan.protocol import ContinuationKey
+from elasticscan.protocol import Cluster, ContinuationKey
 from elasticscan.storage import BatchCache, Disk, FragmentReader, Hashing, OpenFragment, RunReader, View
 from elasticscan.store.location import Location
 from elasticscan.store.roots import Claims, Mark, Marker, advance_mark, check_mark, check_marker, read_mark
@@ -45,6 +45,10 @@ MOST_CACHED = 256  # of open readers, and of filters that were parsed, each of a
 
 # Finds a table and its indexes, as a transaction sees them.
 Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
+
+# For tests: called with a point's name wherever another process could come between two steps, or this one
+# be killed.
+Checkpoint = Callable[[str], None]
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -100,8 +104,15 @@ class Context:
     """Shared by the threads of one process; every cache is keyed by the layout it was read at."""
 
     def __init__(
-        self, catalog: Catalog, clock: Clock, location: Location, open_disk: Callable[[str], Disk]
+        self,
+        catalog: Catalog,
+        clock: Clock,
+        location: Location,
+        open_disk: Callable[[str], Disk],
+        cluster: Callable[[Context], Cluster],
+        checkpoint: Checkpoint,
     ) -> None:
+        self.cluster, self.checkpoint = cluster(self), checkpoint
         self.catalog = catalog
         self.location = location
         self.clock = clock

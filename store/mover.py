@@ -20,7 +20,7 @@ from elasticscan.base.errors import (
 from elasticscan.catalog import Tx
 from elasticscan.metadata import Bounds
 from elasticscan.storage import Copied, Destination, Keep, PageSource, View, copy_slots, discard
-from elasticscan.store.context import Context
+from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.indexing import with_runs
 from elasticscan.topology import Event, Move, SlotSet, Tablet, move_tablet
 
@@ -28,9 +28,6 @@ SMALL_REST_ROWS = 20_000  # what the switch may copy while writers wait
 MOST_ROUNDS = 6
 # How long to wait before each further attempt to undo a move, if the catalog is away.
 UNDO_WAITS_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0)
-
-# For tests: called with a point's name at each point where a mover could be killed.
-Checkpoint = Callable[[str], None]
 
 
 @dataclass(slots=True)

@@ -29,7 +29,6 @@ from elasticscan.store.changes import (
 )
 from elasticscan.store.context import Context, Find, Places, check_kept
 from elasticscan.store.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
-from elasticscan.store.shards import CatalogPlacements, LocalShards
 from elasticscan.topology import SlotSet, Topology
 
 
@@ -211,8 +210,7 @@ class Scan(Iterator[Page]):
             order=access.order,
             key_sets=access.key_sets,
         )
-        placements = CatalogPlacements(self._context)
-        shards = LocalShards(self._context)
+        placements, shards = self._context.cluster.placements, self._context.cluster.shards
         if state.segments is not None:
             yield from change_pages(state, plan, self._facts, placements, shards, self.stats)
             return

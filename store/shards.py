@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from elasticscan.base.errors import FragmentDamaged
 from elasticscan.metadata import Fragment
-from elasticscan.protocol import PageRequest, PageRows
+from elasticscan.protocol import Cluster, PageRequest, PageRows
 from elasticscan.storage import IndexSource, PageSource, RunReader, read_changes, read_index_page, read_page
 from elasticscan.store.context import Context, TableState
 from elasticscan.topology import Placement
@@ -22,6 +22,11 @@ class CatalogPlacements:
         return self._context.placement()
 
 
+def local_cluster(context: Context) -> Cluster:
+    """The store's own catalog and disks."""
+    return Cluster(CatalogPlacements(context), LocalShards(context))
+
+
 class LocalShards:
     """Reads a shard's own files. What a shard serves is looked up anew for each page.
 
@@ -33,10 +38,17 @@ class LocalShards:
         self._context = context
 
     def read_page(self, request: PageRequest) -> PageRows:
+        self._context.checkpoint("page asked for")
+        page = self._read_newest(request)
+        self._context.checkpoint("page read")
+        return page
+
+    def _read_newest(self, request: PageRequest) -> PageRows:
         failed: TableState | None = None
         after = None if request.changes is None else request.changes.after
         while True:
             state = self._context.table_state(request.table, request.snapshot, after)
+            self._context.checkpoint("page looked up")
             try:
                 return self._read(request, state)
             except FragmentDamaged:

@@ -30,7 +30,7 @@ from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, upkeep
 from elasticscan.store.adoption import Adopted, adopt, settle_copy
 from elasticscan.store.collector import Collected, collect_garbage
-from elasticscan.store.context import Context
+from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.definitions import define_table
 from elasticscan.store.disks import disk_at, read_only_disk
 from elasticscan.store.elasticity import Elasticity, OnProgress
@@ -38,6 +38,7 @@ from elasticscan.store.garbage import Rules
 from elasticscan.store.location import Location
 from elasticscan.store.making import make_store, new_roots
 from elasticscan.store.scan import Scan, resume_scan
+from elasticscan.store.shards import local_cluster
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
 from elasticscan.topology import Topology, initial_placement
@@ -114,6 +115,7 @@ class Store:
         clock: Clock | None = None,
         disks: Callable[[str], Disk] = open_disk,
         read_only: bool = False,
+        checkpoint: Checkpoint = lambda _: None,
     ) -> Store:
         """Open a store.
 
@@ -125,6 +127,7 @@ class Store:
             uri: a directory, a SQLAlchemy URL, or `env:NAME` for one that an environment variable holds.
             clock, disks: as in `create`.
             read_only: write nothing, also where that would be possible.
+            checkpoint: called at points between two steps; tests let other processes in there.
 
         Raises:
             StoreNotFound: there is none.
@@ -147,7 +150,7 @@ class Store:
             disk = disk_at(disks, root)
             return disk if catalog.read_only is None else read_only_disk(disk, catalog.check_writable)
 
-        context = Context(catalog, clock, location, open_root)
+        context = Context(catalog, clock, location, open_root, local_cluster, checkpoint)
         catalog.when_copied = lambda: settle_copy(context)
         catalog.before_writing = context.look_at_marks
         catalog.after_writing = lambda: context.note_newest(context.local_shards())

@@ -51,6 +51,7 @@ def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
     to = Destination(context.writable_disk(shard), shard, context.origin("compact", fragments))
     with context.noticing_collection():
         merged = copy_slots(source, slots, Bounds(floor, upto), Keep(horizon, drop_tombstones=True), to)
+        context.checkpoint("fragments merged")
         merged = _indexed(context, table, context.indexes(table.id), merged)
         with context.catalog.writing() as tx:
             now = tx.table_by_id(table.id)

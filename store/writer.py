@@ -94,6 +94,7 @@ def publish(
         TableChanged: the table was dropped.
         WriteConflict: another table took the name of one that was reserved.
     """
+    context.checkpoint("rows staged")
     with context.noticing_collection():
         number, committed = _publish(context, table, list(staged), kind, txn)
     context.note_newest({fragment.shard for fragment in committed})

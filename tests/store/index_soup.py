@@ -26,7 +26,7 @@ from elasticscan.optimizer import binding as access
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.storage.indexes import walk as index_walk
-from elasticscan.store import Page, Scan, Store, indexing, shards
+from elasticscan.store import Page, Scan, Store, indexing
 from tests.store.conditions import INFINITY, NAN, always, literal, order_of, some_condition
 from tests.store.soup import WEIGHTS, Key, Kitchen, Row, Soup, SoupScan, Tables, comparable, rows_of
 
@@ -181,9 +181,9 @@ class IndexKitchen(Kitchen):
         patch(access, "MAX_RANGES", rng.choice([2, 1_000]))
         return IndexSoup(store, rng, style or rng.choice(list(INDEX_STYLES)))
 
-    def _wrap(self) -> None:
-        super()._wrap()
-        build_one, build_runs, read = indexing._build_one, storage.build_runs, storage.read_index_page
+    def __enter__(self) -> IndexKitchen:
+        """Let others in between the steps of building, too."""
+        build_one, build_runs = indexing._build_one, storage.build_runs
 
         def as_builder(*args: Any) -> Any:
             with self._built(True):
@@ -198,14 +198,11 @@ class IndexKitchen(Kitchen):
                     self._soup.die_if_it_is_time()
             return runs
 
-        def after_look_up(*args: Any) -> Any:
-            self._point()
-            return read(*args)
-
         self._patch.setattr(indexing, "ThreadPoolExecutor", _OneAfterAnother)
         self._patch.setattr(indexing, "_build_one", as_builder)
         self._patch.setattr(indexing, "build_runs", before_entering)
-        self._patch.setattr(shards, "read_index_page", after_look_up)
+        super().__enter__()
+        return self
 
     @contextmanager
     def _built(self, building: bool) -> Iterator[None]:

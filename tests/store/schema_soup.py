@@ -66,7 +66,8 @@ class SchemaSoup(Soup):
             self.noise, self.noise_left = 0.4, 50
 
     def run(self) -> None:
-        with Store.open(self.store.uri, clock=self.clock) as self.other:
+        checkpoint = self.store.context.checkpoint
+        with Store.open(self.store.uri, clock=self.clock, checkpoint=checkpoint) as self.other:
             for _ in range(self.random.randint(10, 35)):
                 self._operation()
             self.noise_left = 0

@@ -31,12 +31,10 @@ from sqlalchemy import event
 
 from elasticscan.base.errors import InvalidTopologyChange, ScanInUse, SnapshotExpired, TryAgain
 from elasticscan.base.limits import LEASE_SECONDS
-from elasticscan.protocol import PageRequest, PageRows
 from elasticscan.storage import copying, fragment
-from elasticscan.store import Page, Scan, Store, Table, mover, shards, upkeep, writer
+from elasticscan.store import Page, Scan, Store, Table, mover
 from elasticscan.store.mover import Mover
 from elasticscan.store.owners import machine, new_owner
-from elasticscan.store.shards import LocalShards
 from elasticscan.topology import Move, Tablet
 from tests.base.manual_clock import ManualClock
 
@@ -129,7 +127,6 @@ class Kitchen:
 
     def __enter__(self) -> Kitchen:
         self._patch.setattr(os, "fsync", lambda handle: None)
-        self._wrap()
         for retention in (0, 60):
             with Store.create(
                 self.directory / f"template{retention}",
@@ -155,7 +152,7 @@ class Kitchen:
         place = self.directory / f"store{seed}"
         shutil.copytree(template, place)
         try:
-            with pytest.MonkeyPatch.context() as patch, fast_store(place) as store:
+            with pytest.MonkeyPatch.context() as patch, fast_store(place, self._point) as store:
                 store.context.catalog.settle()  # the copy has secrets of its own before any key is made
                 rows = rng.choice([2, 5, 65_536])
                 patch.setattr(fragment, "BATCH_ROWS", rows)
@@ -173,45 +170,15 @@ class Kitchen:
     def _program(self, store: Store, rng: random.Random, style: str | None) -> Soup:
         return Soup(store, rng, style or rng.choice(list(STYLES)))
 
-    def _point(self) -> None:
+    def _point(self, _: str = "") -> None:
+        """Let others in wherever another process could come between two steps."""
         if self._soup is not None:
             self._soup.let_others_in()
 
-    def _wrap(self) -> None:
-        """Let others in wherever another process could come between two steps."""
-        # As they are now: another kitchen may have wrapped them already.
-        read_page, look_up = LocalShards.read_page, vars(shards)["read_page"]
-        publish, copy_slots = writer.publish, vars(upkeep)["copy_slots"]
 
-        def around_page(self: LocalShards, request: PageRequest) -> PageRows:
-            kitchen._point()
-            page = read_page(self, request)
-            kitchen._point()
-            return page
-
-        def after_look_up(*args: Any) -> Any:
-            kitchen._point()
-            return look_up(*args)
-
-        def before_commit(*args: Any, **kwargs: Any) -> int:
-            kitchen._point()
-            return publish(*args, **kwargs)
-
-        def after_merge(*args: Any) -> Any:
-            merged = copy_slots(*args)
-            kitchen._point()
-            return merged
-
-        kitchen = self
-        self._patch.setattr(LocalShards, "read_page", around_page)
-        self._patch.setattr(shards, "read_page", after_look_up)
-        self._patch.setattr(writer, "publish", before_commit)
-        self._patch.setattr(upkeep, "copy_slots", after_merge)
-
-
-def fast_store(place: Path) -> Store:
+def fast_store(place: Path, checkpoint: Callable[[str], None] = lambda _: None) -> Store:
     """A store whose catalog does not wait for the disk: nobody pulls the plug on a test."""
-    store = Store.open(place, clock=ManualClock(START))
+    store = Store.open(place, clock=ManualClock(START), checkpoint=checkpoint)
     engine = store.context.catalog._engine
     engine.dispose()
 

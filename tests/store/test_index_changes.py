@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan import storage
 from elasticscan.base.errors import (
     AlreadyExists,
     DiskFull,
@@ -27,7 +26,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.metadata import IndexInfo
 from elasticscan.storage import build_runs, open_disk
-from elasticscan.store import Scan, Store, indexing, shards, writer
+from elasticscan.store import Scan, Store, indexing, writer
 from tests.base.manual_clock import ManualClock
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.soup import START
@@ -198,11 +197,9 @@ def test_a_merged_scan_gives_rows_in_order_until_it_misses_its_index(store: Stor
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before its rows are read", "after"])
-def test_an_index_that_is_dropped_in_a_page_ends_the_scan_or_is_not_missed(
-    store: Store, monkeypatch: pytest.MonkeyPatch, after: bool
-) -> None:
+def test_an_index_that_is_dropped_in_a_page_ends_the_scan_or_is_not_missed(store: Store, after: bool) -> None:
     scan = store.table("t").scan(index="by_k", page_rows=COUNT)
-    while_reading(monkeypatch, lambda: store.table("t").drop_index("by_k"), after)
+    while_reading(store, lambda: store.table("t").drop_index("by_k"), after)
     pages = iter(scan)
     if after:
         assert set(rows_of(next(pages).rows)) <= set(everything(store))
@@ -503,23 +500,17 @@ def test_a_page_is_read_however_often_its_files_are_collected_between_look_up_an
     scan = store.table("t").scan(index=index, page_rows=COUNT)
     left = list(range(times))
 
-    def collecting(read_page: Callable[..., Any]) -> Callable[..., Any]:
-        def late(*args: Any) -> Any:
-            if left:
-                left.pop()
-                with Store.open(store.uri, clock=ManualClock(START)) as other:
-                    other.table("t").upsert(table_of(range(COUNT), value=5))
-                    other.compact()
-                    assert other.collect_garbage(0).removed > 0
-            return read_page(*args)
+    def collect(point: str) -> None:
+        if point == "page looked up" and left:
+            left.pop()
+            with Store.open(store.uri, clock=ManualClock(START)) as other:
+                other.table("t").upsert(table_of(range(COUNT), value=5))
+                other.compact()
+                assert other.collect_garbage(0).removed > 0
 
-        return late
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shards, "read_page", collecting(storage.read_page))
-        patch.setattr(shards, "read_index_page", collecting(storage.read_index_page))
-        monkeypatch.setattr(store.context, "_readers", type(store.context._readers)())
-        assert sorted(read(scan), key=in_order) == expected
+    store.context.checkpoint = collect
+    monkeypatch.setattr(store.context, "_readers", type(store.context._readers)())
+    assert sorted(read(scan), key=in_order) == expected
     assert not left
 
 

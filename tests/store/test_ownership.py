@@ -21,7 +21,6 @@ from elasticscan.base.hashing import slots_of
 from elasticscan.base.value_keys import END
 from elasticscan.protocol import Cursor, IndexOrder, PageRequest
 from elasticscan.store import Scan, Store
-from elasticscan.store.shards import LocalShards
 from elasticscan.topology import SlotSet
 from tests.base.manual_clock import ManualClock
 from tests.store.soup import START, fast_store
@@ -119,7 +118,7 @@ def read(scan: Scan, between: Any = lambda: None) -> list[Row]:
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("path", PATHS)
 def test_the_rows_are_exact_whatever_the_shard_owns_when_it_is_read(
-    store: Store, monkeypatch: pytest.MonkeyPatch, path: str, moment: str, owned: list[int]
+    store: Store, path: str, moment: str, owned: list[int]
 ) -> None:
     options = PATHS[path]
     # The first page at `a` ends among the rows of tablet 2, or has some of both.
@@ -132,7 +131,7 @@ def test_the_rows_are_exact_whatever_the_shard_owns_when_it_is_read(
     if moment == "before the first page":
         happens()
     elif moment.startswith("in a page"):
-        while_reading(monkeypatch, happens, after=moment.endswith("after they were"))
+        while_reading(store, happens, after=moment.endswith("after they were"))
     got = read(scan, happens if moment == "between two pages" else lambda: None)
     assert sorted(got, key=in_order) == everything()
     if "order" in options:
@@ -177,7 +176,7 @@ def test_a_shard_answers_from_what_it_owns_of_what_it_was_asked_for(
     names = {name: shard for shard, name in store.context.shard_names().items()}
     cursors = (Cursor(asked),)
     request = PageRequest(table.id, names["a"], cursors, snapshot, ("id", "k", "v"), COUNT, 1 << 20, order)
-    page = LocalShards(store.context).read_page(request)
+    page = store.context.cluster.shards.read_page(request)
     assert page.after == ()
     served = SlotSet()
     for tablet in {1, 2} & set(owned):

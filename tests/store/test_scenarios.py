@@ -22,12 +22,10 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Tx
-from elasticscan.protocol import PageRequest, PageRows
 from elasticscan.storage import copy_slots
 from elasticscan.store import Page, Scan, Store, upkeep, writer
 from elasticscan.store.mover import Mover
 from elasticscan.store.owners import new_owner
-from elasticscan.store.shards import LocalShards
 from elasticscan.topology import Move, SlotSet
 from tests.base.manual_clock import ManualClock
 from tests.store.soup import DEAD_OWNER, POINTS, MoverStoppedError
@@ -109,52 +107,48 @@ def suspended_move(
     Mover(store.context, owner, checkpoint=at).carry_out(plan)
 
 
-def while_reading(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object], after: bool = True) -> None:
+def while_reading(store: Store, happens: Callable[[], object], after: bool = True) -> None:
     """Let something happen after (or before) the next page's rows are read, before the second look."""
-    read_page = LocalShards.read_page
+    quiet = store.context.checkpoint
 
-    def interrupted(self: LocalShards, request: PageRequest) -> PageRows:
-        monkeypatch.setattr(LocalShards, "read_page", read_page)
-        if not after:
+    def interrupt(point: str) -> None:
+        if point == ("page read" if after else "page asked for"):
+            store.context.checkpoint = quiet
             happens()
-        page = read_page(self, request)
-        if after:
-            happens()
-        return page
 
-    monkeypatch.setattr(LocalShards, "read_page", interrupted)
+    store.context.checkpoint = interrupt
 
 
 # ------------------------------------------------------------------------------- moves and failures
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before its rows are read", "after"])
-def test_move_during_batch(store: Store, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
+def test_move_during_batch(store: Store, after: bool) -> None:
     scan = store.table("t").scan(page_rows=7)
-    while_reading(monkeypatch, lambda: store.move(1, "s2"), after)
+    while_reading(store, lambda: store.move(1, "s2"), after)
     assert read(scan) == EVERYTHING
     assert scan.stats.moved_slots > 0
 
 
-def test_out_and_back_within_one_batch(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_and_back_within_one_batch(store: Store) -> None:
     def out_and_back() -> None:
         store.move(1, "s2")
         store.move(1, "s1")
 
     scan = store.table("t").scan(page_rows=7)
-    while_reading(monkeypatch, out_and_back)
+    while_reading(store, out_and_back)
     assert read(scan) == EVERYTHING
     assert scan.stats.dropped_rows > 0
 
 
-def test_limit_reached_on_aborted_batch(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_reached_on_aborted_batch(store: Store) -> None:
     """All rows of a page are dropped: it is empty, but has a key and is not the end."""
 
     def all_leave() -> None:
         for tablet in tablets_at(store, "s1"):
             store.move(tablet, "s2")
 
-    while_reading(monkeypatch, all_leave)
+    while_reading(store, all_leave)
     page = next(iter(store.table("t").scan(page_rows=7)))
     assert page.rows.num_rows == 0
     assert page.key is not None

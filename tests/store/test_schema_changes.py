@@ -242,11 +242,9 @@ def test_a_scan_that_has_begun_goes_on_with_its_columns(store: Store, other: Sto
         assert by_id(pa.concat_tables([pa.Table.from_batches([first.rows]), resumed.to_table()])) == OLD
 
 
-def test_a_column_that_is_added_in_the_middle_of_a_page_disturbs_nobody(
-    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_column_that_is_added_in_the_middle_of_a_page_disturbs_nobody(store: Store, other: Store) -> None:
     scan = other.table("t").scan(page_rows=40)
-    while_reading(monkeypatch, lambda: gain(store))
+    while_reading(other, lambda: gain(store))
     assert by_id(scan.to_table()) == OLD
 
 
