@@ -26,7 +26,7 @@ lose only the rows that moved instead of being repeated whole, and no query is e
 
 from elasticscan.reader.coverage import Coverage
 from elasticscan.reader.cursor import Accepted, ShardRead, accept_page, plan_lowest, plan_read
-from elasticscan.reader.scan import ScannedPage, ScanPlan, ScanStats, drive
+from elasticscan.reader.scan import ScanPlan, ScanStats, drive
 from elasticscan.reader.sorted_scan import SortKey, drive_sorted
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "Coverage",
     "ScanPlan",
     "ScanStats",
-    "ScannedPage",
     "ShardRead",
     "SortKey",
     "accept_page",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -81,55 +80,51 @@ class ScanStats:
     shards: set[int] = field(default_factory=set)
 
     def count(
-        self, plan: ScanPlan, read: ShardRead, accepted: Accepted, page: PageRows, rows: pa.RecordBatch
+        self, plan: ScanPlan, read: ShardRead, accepted: Accepted, page: PageRows, kept: PageRows
     ) -> None:
         self.pages += 1
-        self.rows += rows.num_rows
+        self.rows += kept.rows.num_rows
         self.shards.add(read.shard)
         if read.slots <= plan.base.at(read.shard):
             self.base_reads += 1
         else:
             self.virtual_reads += 1
         self.moved_slots += len(accepted.moved)
-        self.dropped_rows += page.rows.num_rows - rows.num_rows
+        self.dropped_rows += page.rows.num_rows - kept.rows.num_rows
         self.scanned += page.scanned
         self.skipped_rows += page.skipped
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedPage:
-    """Rows that may leave, and the cursors after them."""
-
-    rows: pa.RecordBatch
-    cursors: Cursors
-
-
 def drive(
     plan: ScanPlan, cursors: Cursors, placements: Placements, shards: Shards, stats: ScanStats
-) -> Iterator[ScannedPage]:
+) -> Iterator[PageRows]:
     """Pages of a scan from `cursors` to its end, each slot's rows exactly once.
 
-    The generator may be dropped after any page; the cursors of the last page are all that is
-    needed to go on. At the end it proves that every slot was covered.
+    `after` of a page are the cursors of the whole scan. The generator may be dropped after any page; the
+    cursors of the last page are all that is needed to go on. At the end it proves that every slot was
+    covered.
     """
     coverage = Coverage(plan.slots, slots_of(cursors))
     while (read := plan_read(cursors, placements.current())) is not None:
         page = shards.read_page(plan.request(read))
         accepted = accept_page(cursors, read, page.after, placements.current())
         coverage.finish(accepted.finished)
-        rows, _ = settled(page, accepted.moved)
-        stats.count(plan, read, accepted, page, rows)
+        kept = drop_moved(page, accepted.moved)
+        stats.count(plan, read, accepted, page, kept)
         cursors = accepted.cursors
-        yield ScannedPage(rows, cursors)
+        yield replace(kept, after=cursors)
     coverage.prove()
 
 
-def settled(page: PageRows, moved: SlotSet) -> tuple[pa.RecordBatch, np.ndarray[Any, Any]]:
-    """The page without the rows of slots that moved while it was read, and the slots of its rows."""
-    slots = page.slots.to_numpy(zero_copy_only=True)
+def drop_moved(page: PageRows, moved: SlotSet) -> PageRows:
+    """The page without the rows of slots that moved while it was read."""
     if not moved or not page.rows.num_rows:
-        return page.rows, slots
+        return page
+    slots = page.slots.to_numpy(zero_copy_only=True)
     keep = np.ones(len(slots), dtype=bool)
     for start, end in moved:
         keep &= (slots < start) | (slots >= end)
-    return (page.rows, slots) if keep.all() else (page.rows.filter(pa.array(keep)), slots[keep])
+    if keep.all():
+        return page
+    mask = pa.array(keep)
+    return replace(page, rows=page.rows.filter(mask), slots=page.slots.filter(mask))

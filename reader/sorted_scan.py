@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.value_keys import encode_values, sort_codes, turned
-from elasticscan.protocol import Cursor, Cursors, Placements, Shards, merge, slots_of
+from elasticscan.protocol import Cursor, Cursors, PageRows, Placements, Shards, merge, slots_of
 from elasticscan.reader.coverage import Coverage
 from elasticscan.reader.cursor import accept_page, plan_lowest
-from elasticscan.reader.scan import ScannedPage, ScanPlan, ScanStats, settled
+from elasticscan.reader.scan import ScanPlan, ScanStats, drop_moved
 from elasticscan.topology import SlotSet
 
 
@@ -53,7 +53,8 @@ class _Pool:
         self._rows: pa.RecordBatch | None = None
         self._slots: np.ndarray[Any, Any] = np.empty(0, dtype=np.uint16)
 
-    def add(self, rows: pa.RecordBatch, slots: np.ndarray[Any, Any]) -> None:
+    def add(self, page: PageRows) -> None:
+        rows, slots = page.rows, page.slots.to_numpy(zero_copy_only=True)
         if self._rows is None or not self._rows.num_rows:
             self._rows, self._slots = rows, slots  # a shard's page is in order
         elif rows.num_rows:
@@ -74,16 +75,16 @@ class _Pool:
             return 0
         return bisect_right(range(rows.num_rows), mark, key=lambda row: self._key.at(rows, row))
 
-    def take(self, count: int, page_bytes: int) -> tuple[pa.RecordBatch, bytes | None]:
-        """Up to `count` rows from the front, and the key of the last one."""
+    def take(self, count: int, page_bytes: int) -> tuple[pa.RecordBatch, np.ndarray[Any, Any], bytes | None]:
+        """Up to `count` rows from the front, their slots, and the key of the last one."""
         assert self._rows is not None, "rows leave after a page was read"
         if count:
             sizes = range(1, count + 1)
             rows = self._rows
             count = max(1, bisect_right(sizes, page_bytes, key=lambda size: rows.slice(0, size).nbytes))
         taken, self._rows = self._rows.slice(0, count), self._rows.slice(count)
-        self._slots = self._slots[count:]
-        return taken, self._key.at(taken, count - 1) if count else None
+        slots, self._slots = self._slots[:count], self._slots[count:]
+        return taken, slots, self._key.at(taken, count - 1) if count else None
 
     @property
     def slots(self) -> SlotSet:
@@ -98,7 +99,7 @@ def _mark(ahead: Cursors) -> bytes | None:
 
 def drive_sorted(
     plan: ScanPlan, key: SortKey, cursors: Cursors, placements: Placements, shards: Shards, stats: ScanStats
-) -> Iterator[ScannedPage]:
+) -> Iterator[PageRows]:
     """Pages from `cursors` to the end, all rows in the order of `key`, each exactly once.
 
     `plan.columns` must hold the columns of `key`. Memory: about a page for each shard.
@@ -116,16 +117,16 @@ def drive_sorted(
                 break
             page = shards.read_page(plan.request(read))
             accepted = accept_page(ahead, read, page.after, placements.current())
-            rows, slots = settled(page, accepted.moved)
-            stats.count(plan, read, accepted, page, rows)
-            pool.add(rows, slots)
+            kept = drop_moved(page, accepted.moved)
+            stats.count(plan, read, accepted, page, kept)
+            pool.add(kept)
             ahead = accepted.cursors
-        rows, last = pool.take(min(pool.ready(ahead), plan.page_rows), plan.page_bytes)
+        rows, slots, last = pool.take(min(pool.ready(ahead), plan.page_rows), plan.page_bytes)
         given = last or given
         if ahead and not pool.ready(ahead):
             given = _mark(ahead) or given
         left = slots_of(ahead) | pool.slots
         coverage.finish(pending - left)
         pending = left
-        yield ScannedPage(rows, merge([Cursor(left, given)]))
+        yield PageRows(rows, pa.array(slots, pa.uint16()), merge([Cursor(left, given)]))
     coverage.prove()

@@ -75,7 +75,7 @@ def change_pages(
         slots = key.slots & key.segments[0].slots
         part = replace(plan, snapshot=span.upto, slots=slots, changes=span, key_sets={})
         for page in drive(part, key.cursors, placements, shards, stats):
-            key = key.advance(page.cursors, span.upto)
+            key = key.advance(page.after, span.upto)
             yield page.rows, key
 
 

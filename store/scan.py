@@ -219,7 +219,7 @@ class Scan(Iterator[Page]):
         else:
             pages = drive_sorted(plan, access.sort, state.cursors, placements, shards, self.stats)
         for page in pages:
-            yield page.rows, state.advance(page.cursors)
+            yield page.rows, state.advance(page.after)
 
     def _columns_read(self, access: Access) -> tuple[str, ...]:
         """The columns wanted, and those that only the scan itself needs."""

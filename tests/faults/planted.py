@@ -129,7 +129,7 @@ def epoch_stays(patch: Patch) -> None:
 
 @fault("simulation", "rows of slots that moved while a page was read never leave")
 def moved_rows_leave(patch: Patch) -> None:
-    patch.setattr(driver, "settled", lambda page, moved: (page.rows, page.slots.to_numpy()))
+    patch.setattr(driver, "drop_moved", lambda page, moved: page)
 
 
 @fault("simulation", "slots that moved while a page was read keep their old position")
@@ -618,7 +618,7 @@ def merged_scan_forgets_the_pool(patch: Patch) -> None:
     seed=2,
 )
 def moved_rows_enter_the_pool(patch: Patch) -> None:
-    patch.setattr(sorted_scan, "settled", lambda page, moved: (page.rows, page.slots.to_numpy()))
+    patch.setattr(sorted_scan, "drop_moved", lambda page, moved: page)
 
 
 @fault(
@@ -631,9 +631,9 @@ def merged_key_is_ahead_of_its_rows(patch: Patch) -> None:
     take = sorted_scan._Pool.take
 
     def hasty(self: Any, count: int, page_bytes: int) -> Any:
-        rows, last = take(self, count, page_bytes)
+        rows, slots, last = take(self, count, page_bytes)
         waiting = self._rows.num_rows
-        return rows, self._key.at(self._rows, waiting - 1) if waiting and last else last
+        return rows, slots, self._key.at(self._rows, waiting - 1) if waiting and last else last
 
     patch.setattr(sorted_scan._Pool, "take", hasty)
 

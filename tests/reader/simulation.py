@@ -15,8 +15,8 @@ from itertools import pairwise
 
 from elasticscan.protocol import Cursor, Cursors, restrict, slots_of
 from elasticscan.protocol.keys import ContinuationKey, Sealer
-from elasticscan.protocol.requests import Placements, Shards
-from elasticscan.reader.scan import ScannedPage, ScanPlan, ScanStats, drive
+from elasticscan.protocol.requests import PageRows, Placements, Shards
+from elasticscan.reader.scan import ScanPlan, ScanStats, drive
 from elasticscan.reader.sorted_scan import SortKey, drive_sorted
 from elasticscan.topology import SlotSet, Tablet, initial_placement
 from tests.reader.memory import DESCENDING, DIRECT, INDEX, MemoryCluster
@@ -40,7 +40,7 @@ class SimulatedScan:
     got: list[Row] = field(default_factory=list)
     marks: list[tuple[str, int]] = field(default_factory=list)  # (a key, rows returned until then)
     stats: ScanStats = field(default_factory=ScanStats)
-    pages: Iterator[ScannedPage] | None = None
+    pages: Iterator[PageRows] | None = None
     done: bool = False
 
     @classmethod
@@ -106,7 +106,7 @@ class SimulatedScan:
             self.done = True
             assert not self.cursors, "the scan ended before its cursors did"
             return
-        self.cursors = page.cursors
+        self.cursors = page.after
         self.got += zip(*page.rows.to_pydict().values(), strict=True)
         assert self.stats.pages < MOST_PAGES, "the scan does not come to an end"
 
