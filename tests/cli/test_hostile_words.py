@@ -11,76 +11,16 @@ from elasticscan.cli import loading
 from tests.cli.conftest import Shell
 
 NINES = "9" * 5_000
-WORDS = [
-    *(
-        "",
-        " ",
-        "t",
-        "s1",
-        "1",
-        "-1",
-        "0",
-        NINES,
-        f"-{NINES}",
-        "1e999",
-        "nan",
-        "\0",
-        "\udcff",
-        "é",
-        "../..",
-        "~",
-    ),
-    *(
-        "file://",
-        "sqlite://",
-        "postgresql://u:p@127.0.0.1:1/x",
-        "id = 1",
-        f"id = {NINES}",
-        "a=b",
-        "=",
-        "7",
-        "7d",
-    ),
-    *(
-        "id,,id",
-        "--json",
-        "--filter",
-        "--columns",
-        "--snapshot",
-        "--index",
-        "--tablets",
-        "--retention",
-        "--grace",
-    ),
-]
-COMMANDS = [
-    *(
-        "create",
-        "status",
-        "tables",
-        "load",
-        "scan",
-        "count",
-        "changes",
-        "add-column",
-        "index",
-        "indexes",
-        "expand",
-    ),
-    *(
-        "contract",
-        "move",
-        "split",
-        "join",
-        "compact",
-        "gc",
-        "verify",
-        "history",
-        "explain",
-        "drop",
-        "streams",
-    ),
-]
+_WORDS = """
+t s1 1 -1 0 1e999 nan é ../.. ~ file:// sqlite:// postgresql://u:p@127.0.0.1:1/x a=b = 7 7d id,,id
+--json --filter --columns --snapshot --index --tablets --retention --grace
+"""
+WORDS = ["", " ", "\0", "\udcff", NINES, f"-{NINES}", f"id = {NINES}", "id = 1", *_WORDS.split()]
+_COMMANDS = """
+create status tables load scan count changes add-column index indexes expand contract move split join compact
+gc verify history explain drop streams
+"""
+COMMANDS = _COMMANDS.split()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -196,11 +196,7 @@ def given(kind: pa.DataType, *values: Any) -> pa.RecordBatch:
         (pa.list_(pa.int32()), [1, 2, 3], pa.list_(pa.int32(), 2)),
         (pa.list_(pa.float32()), [1.0], pa.list_(pa.float16())),
         (pa.time64("ns"), 1_500, pa.time64("us")),
-        (pa.int64(), 1, pa.int32()),
-        (pa.float64(), 1.0, pa.float32()),
-        (pa.string(), "1", pa.int32()),
-        (pa.timestamp("us"), 1, pa.timestamp("us", "UTC")),
-        (pa.date32(), 1, pa.timestamp("us")),
+        (pa.int64(), 1, pa.int32()),  # and all that a table refuses, in tests/storage/test_conform.py
     ],
     ids=str,
 )
@@ -214,11 +210,8 @@ def test_a_value_that_the_table_cannot_hold_is_refused(
 @pytest.mark.parametrize(
     ("kind", "value", "table"),
     [
-        (pa.int32(), 7, pa.int64()),
-        (pa.float32(), 0.5, pa.float64()),
-        (pa.null(), None, pa.string()),
+        (pa.int32(), 7, pa.int64()),  # and all that a table takes
         (pa.timestamp("us", "Etc/UTC"), ZONED, pa.timestamp("ns", "UTC")),
-        (pa.decimal128(5, 2), Decimal("1.25"), pa.decimal128(10, 4)),
         (pa.float32(), float("nan"), pa.float16()),
     ],
     ids=str,

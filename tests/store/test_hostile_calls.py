@@ -43,51 +43,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 VALUES: list[Any] = [
     *(None, True, 0, -1, 1, 7, HUGE, -HUGE, 2**63, 1.5, float("nan"), float("inf"), 1e308, b"t", b"\xff"),
-    *(
-        "",
-        "t",
-        "id",
-        "no",
-        "s1",
-        "\0",
-        "\ud800",
-        "x" * 100_000,
-        "../..",
-        "~",
-        "file://",
-        "sqlite://",
-        "'",
-        "`;--",
-    ),
-    *(
-        [],
-        ["id"],
-        ["id", "id"],
-        [None],
-        [HUGE],
-        [["id"]],
-        (),
-        ("app", 1),
-        ("app", HUGE),
-        ("", -1),
-        ("a", 1, 2),
-    ),
+    *("", "t", "id", "no", "s1", "\0", "\ud800", "x" * 100_000, "../..", "~", "file://", "sqlite://"),
+    *("'", "`;--", [], ["id"], ["id", "id"], [None], [HUGE], [["id"]], ()),
+    *(("app", 1), ("app", HUGE), ("", -1), ("a", 1, 2)),
     *({}, {"id": 1}, {"s1": None}, {1: 2}, set(), INSIDE_ITSELF, object(), type, len, io.BytesIO(b"x"), ...),
     *(pa.schema([]), pa.schema([("id", pa.int64())]), pa.table({}), pa.table({"id": [1]}), pa.array([1])),
-    *(
-        pa.table({"id": ["a"], "s": ["b"]}),
-        pa.table({"id": [None], "s": [None]}),
-        pa.nulls(3),
-        pa.field("x", pa.int8()),
-    ),
-    *(
-        [pa.field("x", pa.int8())],
-        [pa.field("x", pa.int8(), nullable=False)],
-        pa.scalar(1),
-        iter([1]),
-        range(3),
-    ),
-]
+    *(pa.table({"id": ["a"], "s": ["b"]}), pa.table({"id": [None], "s": [None]}), pa.nulls(3)),
+    *(pa.field("x", pa.int8()), [pa.field("x", pa.int8())], [pa.field("x", pa.int8(), nullable=False)]),
+    *(pa.scalar(1), iter([1]), range(3)),
+]  # fmt: skip
 
 
 def calls(store: Store) -> dict[str, tuple[Callable[..., Any], int]]:
