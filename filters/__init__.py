@@ -38,6 +38,7 @@ from elasticscan.filters.expression import (
     quote_name,
     to_sql,
 )
+from elasticscan.filters.kernels import constant_of
 from elasticscan.filters.key_sets import EVERYTHING, NULLS, KeySet, KeySets
 from elasticscan.filters.parser import STUMBLES, FilterSql
 from elasticscan.filters.predicate import Predicate
@@ -69,6 +70,7 @@ __all__ = [
     "column_names",
     "column_sets",
     "computed_type",
+    "constant_of",
     "decode_key",
     "integer_as_decimal",
     "is_integer",

@@ -35,6 +35,7 @@ from elasticscan.filters.expression import (
     Not,
     Or,
     children,
+    column_names,
 )
 from elasticscan.filters.patterns import FINAL_LINE_END, Pattern, like_pattern, regex_pattern
 
@@ -95,6 +96,9 @@ def compiled(node: Expression) -> Evaluator:
         case Cast():
             child, kind = compiled(node.child), node.type
             return lambda rows: cast_array(rows.array(child(rows)), kind)
+        case Compare() | In() if is_unknown(node):
+            unknown = pa.scalar(None, pa.bool_())
+            return lambda rows: unknown
         case Compare():
             return _compare(node)
         case Not():
@@ -118,9 +122,37 @@ def compiled(node: Expression) -> Evaluator:
             return _call(node)
 
 
+def constant_of(node: Expression) -> Literal | None:
+    """The value of an expression that reads no column; None where it reads one, or fails."""
+    if isinstance(node, Literal):
+        return node
+    if column_names(node):
+        return None
+    try:
+        rows = Rows(pa.record_batch([pa.nulls(1)], names=["none"]))
+        return Literal(rows.array(compiled(node)(rows))[0].as_py(), node.type, implicit=True)
+    except (FilterError, pa.ArrowException):
+        return None
+
+
+def is_unknown(node: Compare | In) -> bool:
+    """Whether it compares with nothing but NULL.
+
+    Then it is null, and Spark does not look at the other side, which may hold what fails.
+    """
+    sides = node.values if isinstance(node, In) else (node.left, node.right)
+    if isinstance(node, Compare) and node.op == "<=>":
+        return False
+    values = [constant_of(side) for side in sides]
+    nulls = [value is not None and value.value is None for value in values]
+    return all(nulls) if isinstance(node, In) else any(nulls)
+
+
 def can_fail(node: Expression) -> bool:
     """Whether some value could make the evaluation raise."""
     match node:
+        case Compare() | In() if is_unknown(node):
+            return False
         case Cast() if may_fail(node.child.type, node.type):
             return True
         case Call(name="/" | "DIV"):

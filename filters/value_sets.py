@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from elasticscan.base.errors import FilterError
 from elasticscan.base.value_keys import END, VALUES
 from elasticscan.filters.bounds import Axis, axis_of, keeps_order, normalised
 from elasticscan.filters.coercion import computed_type
@@ -31,7 +30,7 @@ from elasticscan.filters.expression import (
     Or,
     column_names,
 )
-from elasticscan.filters.kernels import Rows, compiled
+from elasticscan.filters.kernels import constant_of, is_unknown
 from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NOTHING, NULLS, Interval, KeySet, KeySets
 from elasticscan.filters.patterns import like_pattern
 
@@ -114,6 +113,8 @@ class _Column:
                 return self.test(node)
             case Column():
                 return self.comparison("=", node, Literal(True, pa.bool_()))
+            case Compare() | In() if is_unknown(node):
+                return _CONSTANTS[None]
             case Compare():
                 return self.compare(node)
             case In():
@@ -143,10 +144,12 @@ class _Column:
         return _Truth(hit, KeySet.union_of(asked.values()), NOTHING, child.exact)
 
     def compare(self, node: Compare) -> _Truth:
-        if isinstance(node.right, Literal):
-            return self.comparison(node.op, node.left, node.right)
-        if isinstance(node.left, Literal):
-            return self.comparison(_MIRRORED.get(node.op, node.op), node.right, node.left)
+        # Arithmetic of constants that fails is left to the evaluation, which fails as Spark does.
+        right, left = constant_of(node.right), constant_of(node.left)
+        if right is not None:
+            return self.comparison(node.op, node.left, right)
+        if left is not None:
+            return self.comparison(_MIRRORED.get(node.op, node.op), node.right, left)
         return _UNKNOWN
 
     def comparison(self, op: str, side: Expression, constant: Literal) -> _Truth:
@@ -233,8 +236,7 @@ def _all_of(parts: list[_Truth]) -> _Truth:
 
 def _constant(node: Expression) -> _Truth:
     """What a condition without columns always is."""
-    try:
-        rows = Rows(pa.record_batch([pa.nulls(1)], names=["none"]))
-        return _CONSTANTS[rows.array(compiled(node)(rows))[0].as_py()]
-    except (FilterError, pa.ArrowException):
+    constant = constant_of(node)
+    if constant is None or not isinstance(constant.value, bool | None):
         return _UNKNOWN
+    return _CONSTANTS[constant.value]

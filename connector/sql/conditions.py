@@ -8,7 +8,7 @@ with conversions that lose nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ from elasticscan.filters import (
     Or,
     Predicate,
     children,
+    constant_of,
     integer_as_decimal,
     is_integer,
     is_number,
@@ -225,6 +226,9 @@ class _Rules:
         """Let through what cannot fail on any row and means the same in this session."""
         if isinstance(node, Is) and node.state is None and isinstance(node.child, Column):
             return
+        computed = self.session.ansi and not isinstance(node, Literal) and constant_of(node) is not None
+        if computed and (self.session.utc or all(part.type != TIMESTAMP for part in _parts(node))):
+            return  # its value is the same in this session
         match node:
             case Cast():
                 self._check_cast(node)
@@ -254,6 +258,12 @@ class _Rules:
             raise _StaysError(_NOT_ANSI)
         if not node.implicit or not (is_number(source) and is_number(target)) or _loses(source, target):
             raise _StaysError(f"it converts {to_sql(node.child)} to {type_name(target)}")
+
+
+def _parts(node: Expression) -> Iterator[Expression]:
+    yield node
+    for child in children(node):
+        yield from _parts(child)
 
 
 def _loses(source: pa.DataType, target: pa.DataType) -> bool:

@@ -398,6 +398,14 @@ def test_a_cached_result_is_not_taken_for_another_ones(spark: SparkSession, cata
         few.unpersist()
 
 
+def test_computed_constants_go_to_the_tables(catalog: Catalog) -> None:
+    told = catalog.explain("SELECT id FROM flights WHERE id = 1 + 2 AND a > 10 * 60")
+    assert "  filter   id = 1 + 2 AND a > 10 * 60" in told.splitlines()
+    assert "stays    id = 2147483647 + 1" in catalog.explain(
+        "SELECT id FROM flights WHERE id = 2147483647 + 1"
+    )
+
+
 def test_explain_shows_what_goes_to_the_tables_and_what_stays(catalog: Catalog) -> None:
     rest = "WHERE f.id > 5 AND f.a + 1 > 2"
     text = "SELECT s, t.note FROM flights f LEFT JOIN tiny t ON f.a = t.id AND t.a > 1 " + rest

@@ -590,3 +590,26 @@ def test_a_predicate_survives_pickling() -> None:
     assert copy == predicate
     assert copy.columns == {"n", "name"}
     assert copy.mask(ROWS).equals(predicate.mask(ROWS))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CAST(s AS STRING) <= CAST(NULL AS INT)",
+        "CAST(NULL AS INT) = s",
+        "s + 1 > NULL",
+        "CAST(s AS INT) IN (NULL)",
+        "CAST(s AS INT) > 1 + CAST(NULL AS INT)",
+    ],
+)
+def test_a_comparison_with_null_alone_looks_at_nothing_that_could_fail(text: str) -> None:
+    rows = pa.record_batch({"s": ["no number", None]})
+    assert Predicate.parse(text, rows.schema).mask(rows).to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize("text", ["i = 2147483647 + 1", "i > 1 DIV 0", "i <=> 2147483647 * 2"])
+def test_a_constant_that_overflows_fails_when_rows_are_looked_at(text: str) -> None:
+    rows = pa.record_batch({"i": pa.array([1], pa.int32())})
+    predicate = Predicate.parse(text, rows.schema)
+    with pytest.raises(FilterError):
+        predicate.mask(rows)
