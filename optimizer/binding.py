@@ -6,7 +6,7 @@ column to be bound too, anything else is the last: with `a = 1 AND b > 2 AND b <
 needs single values for all of its columns.
 
 Parts of the condition that hold for every key in the ranges are not checked again; what remains is
-the remainder. A hash tells no two values apart for certain, so there everything remains.
+the residual. A hash tells no two values apart for certain, so there everything remains.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class IndexCondition:
         bound: how many columns the ranges fix or limit; 0 reads the whole index.
         fixed: how many of those are fixed to single values: all of them, or all but the last.
         text: the ranges, for people; empty for the whole index.
-        remainder: SQL text of what must be checked of each entry still, if anything.
-        remainder_columns: the columns that it reads.
+        residual: what must be checked of each entry still, if anything.
     """
 
     index: IndexInfo
@@ -62,8 +61,12 @@ class IndexCondition:
     bound: int
     fixed: int
     text: str
-    remainder: str | None
-    remainder_columns: frozenset[str]
+    residual: Expression | None
+
+    @property
+    def remainder(self) -> str | None:
+        """The residual as SQL text."""
+        return None if self.residual is None else to_sql(self.residual)
 
 
 def covered(index: IndexInfo, primary_key: Iterable[str], needed_columns: Iterable[str]) -> bool:
@@ -78,7 +81,7 @@ def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> I
     """
     conjuncts = _Conjuncts(condition, schema)
     if conjuncts.impossible():
-        return IndexCondition(index, (), len(index.columns), len(index.columns), "FALSE", None, frozenset())
+        return IndexCondition(index, (), len(index.columns), len(index.columns), "FALSE", None)
     columns = [conjuncts.keys(name) for name in index.columns]
     if index.kind == HASH:
         ranges = _hash_ranges(columns, [schema.field(name).type for name in index.columns])
@@ -95,16 +98,8 @@ def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> I
     text = " AND ".join(
         conjuncts.text_of(name, keys) for name, keys in zip(index.columns, used, strict=False)
     )
-    rest = remaining[0] if len(remaining) == 1 else And(remaining) if remaining else None
-    return IndexCondition(
-        index,
-        ranges,
-        bound,
-        fixed,
-        text,
-        None if rest is None else to_sql(rest),
-        frozenset() if rest is None else column_names(rest),
-    )
+    residual = remaining[0] if len(remaining) == 1 else And(remaining) if remaining else None
+    return IndexCondition(index, ranges, bound, fixed, text, residual)
 
 
 class _Conjuncts:

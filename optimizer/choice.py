@@ -68,13 +68,16 @@ class Candidate:
 class Choice:
     """The way that was chosen, and all that there were, the direct one first.
 
-    `index` and `ranges` are None for a direct scan.
+    `bound` says how the index is read; None for a direct scan.
     """
 
     candidate: Candidate
-    index: IndexInfo | None
-    ranges: tuple[tuple[bytes, bytes], ...] | None
+    bound: IndexCondition | None
     candidates: tuple[Candidate, ...]
+
+    @property
+    def index(self) -> IndexInfo | None:
+        return None if self.bound is None else self.bound.index
 
 
 def choose(
@@ -107,9 +110,9 @@ def choose(
         _counted(info, bound, len(histograms), count)
         for (info, histograms), bound in zip(indexes, bounds, strict=True)
     ]
-    ways: list[_Way] = [(estimate.direct(), None, None)]
+    ways: list[_Way] = [(estimate.direct(), None)]
     for (info, histograms), bound, entries in zip(indexes, bounds, counted, strict=True):
-        ways.append((estimate.of_index(info, bound, histograms, entries), info, bound))
+        ways.append((estimate.of_index(info, bound, histograms, entries), bound))
     candidates = tuple(way[0] for way in ways)
     if index == NONE:
         taken = ways[0]
@@ -117,8 +120,7 @@ def choose(
         taken = min((way for way in ways if way[0].usable), key=lambda way: way[0].cost)
     else:
         taken = _forced(index, ways[1:])
-    candidate, info_taken, bound_taken = taken
-    return Choice(candidate, info_taken, bound_taken.ranges if bound_taken else None, candidates)
+    return Choice(*taken, candidates)
 
 
 def _counted(
@@ -130,7 +132,7 @@ def _counted(
     return count(info, bound.ranges)
 
 
-_Way = tuple[Candidate, IndexInfo | None, IndexCondition | None]
+_Way = tuple[Candidate, IndexCondition | None]
 CountEntries = Callable[[IndexInfo, Ranges], float | None]
 _WEIGHTS = MappingProxyType({SORTED: SORTED_ENTRY, HASH: HASH_ENTRY})
 
@@ -146,8 +148,8 @@ def _forced(name: str, ways: Sequence[_Way]) -> _Way:
             index=name,
             nearest=near,
         )
-    candidate, info, _ = by_name[name]
-    if info is not None and not info.ready:
+    candidate, bound = by_name[name]
+    if bound is not None and not bound.index.ready:
         raise IndexNotReady(
             f"the index {name!r} is still being built; try again later, or take index='auto'", index=name
         )
@@ -206,9 +208,10 @@ class _Estimate:
             )
         last = self.keys.get(index.columns[bound.bound - 1], EVERYTHING) if bound.bound else EVERYTHING
         scanned = index_rows(bound, last, histograms) if counted is None else counted
-        needed = self.needed | bound.remainder_columns
+        residual = bound.residual
+        needed = self.needed if residual is None else self.needed | column_names(residual)
         missing = needed - {*index.columns, *index.include} - self.primary_key
-        weight = _WEIGHTS[index.kind] + FETCH_ROW * len(missing) + (ENTRY_FILTER if bound.remainder else 0.0)
+        weight = _WEIGHTS[index.kind] + FETCH_ROW * len(missing) + (0.0 if residual is None else ENTRY_FILTER)
         seeks = SEEK * len(bound.ranges) * len(histograms) if bound.bound else 0.0
         reason = None if bound.bound else "the condition limits none of its first columns"
         return Candidate(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from elasticscan.base.errors import ElasticScanError, IndexChanged, IndexNotReady, InvalidOption
 from elasticscan.filters import KeySets, Predicate, column_sets
 from elasticscan.metadata import AUTO, NONE, SORTED, IndexInfo, TableInfo
-from elasticscan.optimizer import Choice, bind, choose
+from elasticscan.optimizer import Choice, IndexCondition, bind, choose
 from elasticscan.protocol import ContinuationKey, IndexOrder
 from elasticscan.reader import SortKey
 from elasticscan.store.context import Context
@@ -37,6 +37,24 @@ class Access:
     sort: SortKey | None = None
     index: IndexInfo | None = None
     key_sets: KeySets = field(default_factory=dict)
+
+    @classmethod
+    def along(
+        cls,
+        table: TableInfo,
+        predicate: Predicate | None,
+        bound: IndexCondition | None,
+        descending: bool,
+        merged: bool,
+    ) -> Access:
+        """A direct scan of the rows that meet `predicate`, or the scan of an index that is bound to it."""
+        if bound is None:
+            condition = None if predicate is None else predicate.condition
+            return cls(None, predicate, key_sets=column_sets(condition, table.schema))
+        residual = None if bound.residual is None else Predicate(bound.residual)
+        order = IndexOrder(bound.index.id, bound.ranges, descending)
+        sort = SortKey((*bound.index.columns, *table.primary_key), descending) if merged else None
+        return cls(order, residual, sort, bound.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +82,8 @@ def choose_access(
     columns: Sequence[str],
     predicate: Predicate | None,
     wish: Wish,
-) -> tuple[Choice, IndexInfo | None]:
-    """The cheapest path, or the one that was asked for.
+) -> Choice:
+    """The cheapest path, or the one that was asked for; `Access.along` goes it.
 
     Raises:
         IndexNotFound, IndexNotReady, InvalidOption: what was asked for cannot be done.
@@ -83,7 +101,7 @@ def choose_access(
                 f"index {named.name!r} is a hash index and has no order; name a sorted index", option="index"
             )
     known = context.statistics(table.id)
-    choice = choose(
+    return choose(
         None if predicate is None else predicate.condition,
         table.schema,
         table.primary_key,
@@ -93,7 +111,6 @@ def choose_access(
         wish.index,
         lambda index, ranges: _count_entries(context, table, index, ranges),
     )
-    return choice, next((i for i in indexes if i.name == choice.candidate.access), None)
 
 
 def _count_entries(
@@ -112,24 +129,25 @@ def _count_entries(
     return float(found)
 
 
-def access_of(
-    context: Context, table: TableInfo, key: ContinuationKey, predicate: Predicate | None
-) -> Access:
-    """How a scan goes on that stands at `key`; `predicate` is its filter.
+def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Access:
+    """How a scan goes on that stands at `key`.
 
     Raises:
         IndexChanged: the index that it reads is not there any more.
     """
-    if key.index is None:
+    index = None if key.index is None else context.table_state(table.id, key.snapshot).index(key.index)
+
+    def derive() -> Access:
+        predicate = None if key.filter is None else Predicate.parse(key.filter, table.schema)
         condition = None if predicate is None else predicate.condition
-        return Access(None, predicate, key_sets=column_sets(condition, table.schema))
-    index = context.table_state(table.id, key.snapshot).index(key.index)
-    bound = bind(index, predicate.condition if predicate else None, table.schema)
-    if bound is None:  # only another release can have chosen it
-        raise IndexChanged(
-            "this release cannot use the index that the scan reads; start a new scan", index=index.id
-        )
-    remainder = Predicate.parse(bound.remainder, table.schema) if bound.remainder else None
-    order = IndexOrder(index.id, bound.ranges, key.descending)
-    sort = SortKey((*index.columns, *table.primary_key), key.descending) if key.merged else None
-    return Access(order, remainder, sort, index)
+        bound = None if index is None else bind(index, condition, table.schema)
+        if index is not None and bound is None:  # only another release can have chosen it
+            raise IndexChanged(
+                "this release cannot use the index that the scan reads; start a new scan", index=index.id
+            )
+        return Access.along(table, predicate, bound, key.descending, key.merged)
+
+    # A client may ask for page after page, each by its own key.
+    at = (table, key.filter, index, key.descending, key.merged)
+    access: Access = context.derived.get(at, derive)
+    return access

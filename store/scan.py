@@ -75,7 +75,7 @@ class Scan(Iterator[Page]):
         key: ContinuationKey,
         ends_lease: bool = True,
         choice: Choice | None = None,
-        predicate: Predicate | None = None,
+        access: Access | None = None,
         leased: bool = True,
     ) -> None:
         self._context = context
@@ -87,9 +87,7 @@ class Scan(Iterator[Page]):
         self._may_have_lease = leased
         self._lease_end = context.clock.now() + LEASE_SECONDS
         self._choice = choice
-        if predicate is None and key.filter:
-            predicate = Predicate.parse(key.filter, table.schema)
-        self._access = access_of(context, table, key, predicate)
+        self._access = access or access_of(context, table, key)
         self._returned = 0
         self._reading: Iterator[Page] | None = None
         self._lock = Lock()
@@ -320,7 +318,7 @@ def begin_scan(
         held = hold_snapshot(context, tx, table, snapshot)
     wanted = columns_of(table, columns)
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
-    choice, index = choose_access(context, table, indexes, wanted, predicate, wish)
+    choice = choose_access(context, table, indexes, wanted, predicate, wish)
     at, base = held or lease_snapshot(context, lease, table, snapshot)
     everything = SlotSet.span(0, context.info.slots)
     key = ContinuationKey(
@@ -334,12 +332,13 @@ def begin_scan(
         page_rows=page_limits[0],
         page_bytes=page_limits[1],
         lease=lease,
-        index=None if index is None else index.id,
+        index=None if choice.index is None else choice.index.id,
         descending=wish.descending,
         merged=wish.order is not None,
     )
     leased = held is None and context.catalog.read_only is None
-    return Scan(context, table, base, key, choice=choice, predicate=predicate, leased=leased)
+    access = Access.along(table, predicate, choice.bound, key.descending, key.merged)
+    return Scan(context, table, base, key, choice=choice, access=access, leased=leased)
 
 
 def begin_changes(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
 from elasticscan.base.value_keys import END, VALUES, encode_value, encode_values, index_hash, successor
-from elasticscan.filters.expression import Expression
+from elasticscan.filters.expression import Expression, column_names
 from elasticscan.filters.key_sets import EVERYTHING, NULLS
 from elasticscan.filters.parser import parse_condition
 from elasticscan.filters.predicate import Predicate
@@ -75,7 +75,8 @@ def test_each_index_is_bound_as_far_as_equality_reaches() -> None:
 
     assert by_a_c.ranges == ((key(1), key(2)),)
     assert (by_a_c.bound, by_a_c.text, by_a_c.remainder) == (1, "a = 1", "b > 2 AND b < 4")
-    assert by_a_c.remainder_columns == {"b"}
+    assert by_a_c.residual is not None
+    assert column_names(by_a_c.residual) == {"b"}
 
     assert by_b.ranges == ((key(3), key(4)),)
     assert (by_b.bound, by_b.text, by_b.remainder) == (1, "b > 2 AND b < 4", "a = 1")
@@ -209,8 +210,8 @@ def test_ranges_and_remainder_together_keep_just_the_rows_of_the_condition(
     keys = [encode_values(columns, row) for row in range(batch.num_rows)]
     inside = [any(low <= each < high for low, high in found.ranges) for each in keys]
     left = (
-        Predicate.parse(found.remainder, schema).mask(batch).to_pylist()
-        if found.remainder
+        Predicate(found.residual).mask(batch).to_pylist()
+        if found.residual is not None
         else [True] * len(rows)
     )
     kept = Predicate.parse(text, schema).mask(batch).to_pylist()
@@ -360,12 +361,12 @@ def test_the_index_wins_with_selective_filters_and_the_direct_scan_with_others(
     assert few.candidate.access == "hash_by_a"  # as selective as the sorted one, and cheaper
     assert few.candidate.rows_scanned == pytest.approx(80, rel=0.1)
     assert few.index == infos[1]
-    assert few.ranges is not None
+    assert few.bound is not None
     some = chosen("a < 3", table, statistics, infos)
     assert some.candidate.access == "by_a"
     assert some.candidate.rows_scanned == pytest.approx(240, rel=0.3)
     most = chosen("a > 5", table, statistics, infos)
-    assert (most.candidate.access, most.ranges, most.index) == ("direct", None, None)
+    assert (most.candidate.access, most.bound, most.index) == ("direct", None, None)
     assert chosen(None, table, statistics, infos).candidate.access == "direct"
     assert [each.access for each in most.candidates] == ["direct", "by_a", "hash_by_a", "by_b"]
     assert [each.usable for each in most.candidates] == [True, True, False, True]
@@ -405,9 +406,9 @@ def test_an_option_forces_an_index_or_none(table: pa.Table, statistics: list[Fra
     infos = [index("a"), index("b", kind=HASH), index("s", ready=False)]
     assert chosen("a = 5", table, statistics, infos, option="none").candidate.access == "direct"
     forced = chosen("a > 5", table, statistics, infos, option="by_a")
-    assert (forced.candidate.access, forced.ranges) == ("by_a", ((key(6), END),))
+    assert (forced.candidate.access, forced.bound.ranges) == ("by_a", ((key(6), END),))
     whole = chosen(None, table, statistics, infos, option="by_a")
-    assert (whole.ranges, whole.candidate.rows_scanned) == (((b"", END),), ROWS)
+    assert (whole.bound.ranges, whole.candidate.rows_scanned) == (((b"", END),), ROWS)
     with pytest.raises(IndexNotFound, match="did you mean 'by_a'"):
         chosen("a = 5", table, statistics, infos, option="by_aa")
     with pytest.raises(IndexNotFound, match="indexes: none"):
