@@ -27,13 +27,19 @@ from elasticscan.base.errors import ColumnNotFound, InvalidOption, SchemaMismatc
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.connector.conversion import FromSpark
-from elasticscan.metadata import TableInfo
-from elasticscan.storage import DELETED, check_keys_filled, conform
+from elasticscan.metadata import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, TableInfo
+from elasticscan.storage import (
+    DELETE,
+    DELETED,
+    INSERT,
+    UPDATE_POSTIMAGE,
+    UPDATE_PREIMAGE,
+    check_keys_filled,
+    conform,
+)
 from elasticscan.store import tombstones_of
 
-CHANGE, VERSION, TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
-_DELETE, _PASSED_OVER = "delete", "update_preimage"
-_UPSERTS = ("insert", "update", "update_postimage")
+_UPSERTS = (INSERT, "update", UPDATE_POSTIMAGE)
 
 
 class Deletions:
@@ -61,14 +67,14 @@ class Deletions:
                 "that delete, or a change feed's '_change_type'",
                 column=self.column,
             )
-        self.version = spelt.get(VERSION)
+        self.version = spelt.get(COMMIT_VERSION)
         if self.version is not None and not pa.types.is_integer(rows.field(self.version).type):
             raise SchemaMismatch(
                 f"column {self.version!r} is {rows.field(self.version).type}, but says which change of a key "
                 "is the newest; cast it to bigint",
                 column=self.version,
             )
-        self._feed = [spelt[name] for name in (VERSION, TIMESTAMP) if name in spelt]
+        self._feed = [spelt[name] for name in (COMMIT_VERSION, COMMIT_TIMESTAMP) if name in spelt]
 
     def stored(self, rows: pa.Schema, table: pa.Schema | None = None) -> pa.Schema:
         """Of the incoming columns those that go into the table; None for one that is to be made."""
@@ -133,24 +139,24 @@ class Deletions:
                 column=self.version,
             )
         both = pa.concat_arrays([versions.filter(pc.invert(gone)), versions.filter(gone)])
-        return rows.append_column(VERSION, both.cast(pa.int64()))
+        return rows.append_column(COMMIT_VERSION, both.cast(pa.int64()))
 
     def _told_apart(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
         """The rows that say something, and which of them delete."""
         said = batch.column(self.column)
         if not self._words:
             return batch, pc.fill_null(said, False)
-        known = pa.array([_DELETE, _PASSED_OVER, *_UPSERTS, None], said.type)
+        known = pa.array([DELETE, UPDATE_PREIMAGE, *_UPSERTS, None], said.type)
         strange = said.filter(pc.invert(pc.is_in(said, known)))
         if len(strange):
             raise SchemaMismatch(
-                f"column {self.column!r} holds {strange[0].as_py()!r}, which is none of {_DELETE}, "
-                f"{_PASSED_OVER}, {', '.join(_UPSERTS)}; make a boolean column of it that is true in rows "
+                f"column {self.column!r} holds {strange[0].as_py()!r}, which is none of {DELETE}, "
+                f"{UPDATE_PREIMAGE}, {', '.join(_UPSERTS)}; make a boolean column of it that is true in rows "
                 "that delete",
                 column=self.column,
             )
-        batch = batch.filter(pc.fill_null(pc.not_equal(said, _PASSED_OVER), True))
-        return batch, pc.fill_null(pc.equal(batch.column(self.column), _DELETE), False)
+        batch = batch.filter(pc.fill_null(pc.not_equal(said, UPDATE_PREIMAGE), True))
+        return batch, pc.fill_null(pc.equal(batch.column(self.column), DELETE), False)
 
 
 def deletions_of(column: str | None, rows: pa.Schema) -> Deletions | None:
@@ -161,7 +167,7 @@ def deletions_of(column: str | None, rows: pa.Schema) -> Deletions | None:
     """
     if column is not None:
         return Deletions(column, rows)
-    feed = [name for name in rows.names if name.lower() == CHANGE]
+    feed = [name for name in rows.names if name.lower() == CHANGE_TYPE]
     if feed:
         raise SchemaMismatch(
             f"the rows are a change feed, with a column {feed[0]!r} that no table has; give the option "
@@ -185,7 +191,7 @@ def newest_only(batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> Itera
             if waiting is None:
                 waiting = pa.ipc.new_stream(spool, batch.schema)
             waiting.write_batch(batch)
-            held.append(batch.select([*keys, VERSION]))
+            held.append(batch.select([*keys, COMMIT_VERSION]))
         if waiting is None:
             return
         waiting.close()
@@ -195,7 +201,7 @@ def newest_only(batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> Itera
         for batch in pa.ipc.open_stream(spool):
             part = chosen[start : start + len(batch)]
             start += len(batch)
-            yield batch.filter(pa.array(part)).drop_columns([VERSION])
+            yield batch.filter(pa.array(part)).drop_columns([COMMIT_VERSION])
 
 
 def _newest(rows: pa.Table, keys: Sequence[str]) -> NDArray[np.bool_]:
@@ -204,7 +210,7 @@ def _newest(rows: pa.Table, keys: Sequence[str]) -> NDArray[np.bool_]:
     if not rows.num_rows:
         return np.zeros(0, dtype=np.bool_)
     codes = [sort_codes(rows[name].combine_chunks()) for name in keys]
-    versions = rows[VERSION].to_numpy()
+    versions = rows[COMMIT_VERSION].to_numpy()
     order = np.lexsort((versions, *codes))
     ends = np.zeros(len(order), dtype=np.bool_)
     ends[-1] = True

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from elasticscan.base.errors import ColumnNotFound, SnapshotNotFound
+from elasticscan.base.errors import SnapshotNotFound
 from elasticscan.base.hashing import slots_of
 from elasticscan.connector.conversion import ToSpark, match_columns, spark_schema
 from elasticscan.connector.explaining import EXPLANATION, Explained, explanation
@@ -19,7 +19,7 @@ from elasticscan.connector.open_stores import opened
 from elasticscan.connector.options import Options
 from elasticscan.connector.partitions import partitions_of, read_partition, resume
 from elasticscan.connector.splits import cut, most_index_parts, slot_bytes
-from elasticscan.metadata import TableInfo
+from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.store import Scan, Store, feed_fields
 
 SHARD_COLUMN, SLOT_COLUMN = "_shard", "_slot"
@@ -53,10 +53,7 @@ def _chosen(table: TableInfo, options: Options) -> list[str]:
     by_name = {name.lower(): name for name in table.schema.names}
     for name in options.columns:
         if name.lower() not in by_name:
-            raise ColumnNotFound(
-                f"table {table.name!r} has no column {name!r}; it has {', '.join(table.schema.names)}",
-                column=name,
-            )
+            raise no_such_column(table.name, name, table.schema.names)
     return [by_name[name.lower()] for name in options.columns]
 
 

@@ -12,7 +12,16 @@ Everything here is pure. `storage` writes and reads the files, `catalog` keeps t
 decides by the statistics; none of them knows the others.
 """
 
-from elasticscan.metadata.fragments import Fragment, StagedFragment, TableInfo
+from elasticscan.metadata.fragments import (
+    CHANGE_COLUMNS,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    Fragment,
+    StagedFragment,
+    TableInfo,
+    no_such_column,
+)
 from elasticscan.metadata.indexes import (
     AUTO,
     DIRECT,
@@ -43,6 +52,10 @@ from elasticscan.metadata.statistics import (
 
 __all__ = [
     "AUTO",
+    "CHANGE_COLUMNS",
+    "CHANGE_TYPE",
+    "COMMIT_TIMESTAMP",
+    "COMMIT_VERSION",
     "DIRECT",
     "FRAGMENT",
     "HASH",
@@ -72,6 +85,7 @@ __all__ = [
     "TableInfo",
     "epochs_in",
     "intervals_of",
+    "no_such_column",
     "pack_histogram",
     "pack_statistics",
     "unpack_histogram",

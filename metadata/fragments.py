@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from elasticscan.base.errors import ColumnNotFound
 from elasticscan.metadata.indexes import StagedRun
 from elasticscan.metadata.manifest import Seal
 from elasticscan.metadata.statistics import Packed
@@ -97,3 +99,15 @@ class TableInfo:
     created_commit: int
     oldest_snapshot: int
     retention_seconds: float | None = None
+
+
+# The columns that a change feed adds to a table's own.
+CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
+CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
+
+
+def no_such_column(table: str, column: str, columns: Iterable[str]) -> ColumnNotFound:
+    """The error about a column that a table does not have."""
+    return ColumnNotFound(
+        f"table {table!r} has no column {column!r}; it has {', '.join(columns)}", column=column
+    )

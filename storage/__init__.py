@@ -44,15 +44,8 @@ Left out: which fragments exist and which commits they belong to (`elasticscan.c
 """
 
 from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.changes.pages import (
-    CHANGE_TYPE,
-    COMMIT_VERSION,
-    DELETE,
-    INSERT,
-    UPDATE_POSTIMAGE,
-    UPDATE_PREIMAGE,
-    read_changes,
-)
+from elasticscan.storage.changes.events import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
+from elasticscan.storage.changes.pages import read_changes
 from elasticscan.storage.conform import batches_of, conform
 from elasticscan.storage.copying import Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import count_rows, slot_counts
@@ -87,9 +80,7 @@ from elasticscan.storage.sealed_file import find_seal, read_manifest, verify_fil
 from elasticscan.storage.view import View
 
 __all__ = [
-    "CHANGE_TYPE",
     "COMMIT",
-    "COMMIT_VERSION",
     "DELETE",
     "DELETED",
     "INSERT",

@@ -31,7 +31,7 @@ from elasticscan.base.limits import (
     MAX_SCHEMA_BYTES,
 )
 from elasticscan.base.order_keys import check_key_type
-from elasticscan.metadata import Bounds, Origin, StagedFragment, TableInfo, epochs_in
+from elasticscan.metadata import CHANGE_COLUMNS, Bounds, Origin, StagedFragment, TableInfo, epochs_in
 from elasticscan.storage.conform import conform
 from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.disk import MemoryDisk
@@ -39,7 +39,7 @@ from elasticscan.storage.fragment import DELETED, SYSTEM_COLUMNS, fragment_schem
 from elasticscan.storage.ingest import Hashing, Ingest, staged_source
 from elasticscan.topology import Placement, SlotSet, initial_placement
 
-RESERVED = frozenset((*SYSTEM_COLUMNS, "_change_type", "_commit_version", "_commit_timestamp"))
+RESERVED = frozenset((*SYSTEM_COLUMNS, *CHANGE_COLUMNS))
 
 # What Arrow raises for what it cannot do; several of its errors are kinds of these.
 _FAILURES = (pa.ArrowException, ValueError, TypeError, KeyError, NotImplementedError, OverflowError)

@@ -14,13 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.catalog import Tx
-from elasticscan.metadata import Bounds, TableInfo
+from elasticscan.metadata import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, Bounds, TableInfo
 from elasticscan.protocol import ChangeSpan, ContinuationKey, Placements, Segment, Shards
 from elasticscan.reader import ScanPlan, ScanStats, drive
-from elasticscan.storage import CHANGE_TYPE, COMMIT_VERSION, INSERT, slot_counts
+from elasticscan.storage import INSERT, slot_counts
 from elasticscan.store.context import Context, check_kept
 
-COMMIT_TIMESTAMP = "_commit_timestamp"
 _STAMP = pa.timestamp("us", tz="UTC")
 Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from elasticscan.base.errors import (
     AlreadyExists,
-    ColumnNotFound,
     ElasticScanError,
     FragmentDamaged,
     InvalidKey,
@@ -39,6 +38,7 @@ from elasticscan.metadata import (
     StagedFragment,
     StagedRun,
     TableInfo,
+    no_such_column,
 )
 from elasticscan.storage import RUN_COLUMNS, Disk, build_runs
 from elasticscan.store.context import Context
@@ -110,10 +110,7 @@ def define_index(
             raise InvalidOption(f"{option}={list(names)!r} names a column twice", option=option)
         for column in names:
             if column not in table.schema.names:
-                raise ColumnNotFound(
-                    f"table {table.name!r} has no column {column!r}; it has {', '.join(table.schema.names)}",
-                    column=column,
-                )
+                raise no_such_column(table.name, column, table.schema.names)
         if len(names) > MAX_KEY_COLUMNS and option == "columns":
             raise LimitExceeded(
                 f"an index has {MAX_KEY_COLUMNS} columns at most, not {len(names)}; name the first of them, "

@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import ColumnNotFound, InvalidOption, ScanFinished, ScanInUse
+from elasticscan.base.errors import InvalidOption, ScanFinished, ScanInUse
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.filters import Predicate
-from elasticscan.metadata import DIRECT, Fragment, TableInfo
+from elasticscan.metadata import DIRECT, Fragment, TableInfo, no_such_column
 from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments, slots_of
 from elasticscan.reader import ScanPlan, ScanStats, drive, drive_sorted
@@ -409,8 +409,5 @@ def columns_of(table: TableInfo, wanted: list[str] | None) -> tuple[str, ...]:
         )
     for name in wanted:
         if name not in table.schema.names:
-            raise ColumnNotFound(
-                f"table {table.name!r} has no column {name!r}; it has {', '.join(table.schema.names)}",
-                column=name,
-            )
+            raise no_such_column(table.name, name, table.schema.names)
     return tuple(wanted)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import ColumnNotFound, InvalidOption, TableNotFound
+from elasticscan.base.errors import InvalidOption, TableNotFound
 from elasticscan.connector.open_stores import opened
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.sql.plan import Plan, TableShape, plan_query
@@ -28,6 +28,7 @@ from elasticscan.connector.sql.query import Session, UnreadableError
 from elasticscan.connector.sql.statements import Drop, statement_about
 from elasticscan.connector.sql_explain import explained, left_alone
 from elasticscan.filters import Predicate
+from elasticscan.metadata import no_such_column
 
 FORMAT = "elasticscan"
 # Settings under which Spark reads a text otherwise, each with the value that is followed here.
@@ -233,10 +234,7 @@ class TableRead:
         known = {name.lower() for name in self._schema.names}
         for name in names:
             if name.lower() not in known:
-                raise ColumnNotFound(
-                    f"table {self._table!r} has no column {name!r}; it has {', '.join(self._schema.names)}",
-                    column=name,
-                )
+                raise no_such_column(self._table, name, self._schema.names)
         return self.option("columns", ",".join(names))
 
     def index(self, name: str) -> TableRead:

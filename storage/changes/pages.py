@@ -16,33 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import Bounds, SlotInterval
+from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, SlotInterval
 from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
-from elasticscan.storage.changes.events import (
-    DELETE,
-    INSERT,
-    KINDS,
-    UPDATE_POSTIMAGE,
-    UPDATE_PREIMAGE,
-    Events,
-    changes_of,
-    new_rows,
-    replacements_of,
-)
+from elasticscan.storage.changes.events import KINDS, Events, changes_of, new_rows, replacements_of
 from elasticscan.storage.changes.histories import Histories, Opened, Walk
 from elasticscan.storage.pages import Filling, PageSource, Piece, fill, pieces_of
-
-CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
-
-__all__ = [
-    "CHANGE_TYPE",
-    "COMMIT_VERSION",
-    "DELETE",
-    "INSERT",
-    "UPDATE_POSTIMAGE",
-    "UPDATE_PREIMAGE",
-    "read_changes",
-]
 
 
 def read_changes(source: PageSource, request: PageRequest) -> PageRows:

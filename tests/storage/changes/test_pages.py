@@ -16,20 +16,13 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import FragmentDamaged
 from elasticscan.base.order_keys import encode_row
-from elasticscan.metadata import Bounds, Fragment
+from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, Fragment
 from elasticscan.protocol import ChangeSpan, Cursor, Cursors, PageRows
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.changes import histories as histories_module
-from elasticscan.storage.changes.pages import (
-    CHANGE_TYPE,
-    COMMIT_VERSION,
-    DELETE,
-    INSERT,
-    UPDATE_POSTIMAGE,
-    UPDATE_PREIMAGE,
-    read_changes,
-)
+from elasticscan.storage.changes.events import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
+from elasticscan.storage.changes.pages import read_changes
 from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.disk import LocalDisk, MemoryDisk
 from elasticscan.storage.fragment import FragmentReader, FragmentTarget, write_fragment
