@@ -132,8 +132,10 @@ class PlacementTx(StateTx):
 
     # Topology history
 
-    def append_topology(self, reason: str, published: bool = True) -> Topology:
-        """Enter the placement as it is now as the newest topology of the history.
+    def append_topology(
+        self, reason: str, published: bool = True, placement: Placement | None = None
+    ) -> Topology:
+        """Enter the placement as it is now (where it is at hand, it is handed in) as the newest topology.
 
         At most the newest one is not published: what is entered next takes its row and its number. So
         the history has every placement that a scan may have begun with, and the one of now, however
@@ -142,7 +144,7 @@ class PlacementTx(StateTx):
         newest = self._newest_topology_row() if self._state("newest_topology") else None
         number = 1 if newest is None else newest.number + int(newest.published)
         names = tuple((shard.id, shard.name) for shard in self.shards())
-        topology = Topology(number, self.placement(), names, self.now, reason, published)
+        topology = Topology(number, placement or self.placement(), names, self.now, reason, published)
         made = {"created_at": self.now, "reason": reason, "published": published}
         made["body"] = _pack_topology(topology)
         if newest is not None and newest.number == number:

@@ -229,7 +229,7 @@ class Options:
     split_bytes: int = _option("splitSize", _size, DEFAULT_SPLIT_BYTES, _READS,
         "about how many bytes one task reads")
     partitions: int | None = _option("numPartitions", _whole(1), None, _READS,
-        "upper bound on tasks")
+        "upper bound on tasks; while tablets have moved since the newest topology, at least 2")
     metadata: bool = _option("includeMetadata", _flag, False, (READ,),
         "adds `_shard` and `_slot`")
     app_id: str | None = _option("txnAppId", _text, None, _WRITES,

@@ -166,10 +166,9 @@ class Mover:
                 self._copy(progress, _sources(self._context, tx, progress, upto), upto)
             self._context.check_not_collected(copied.staged for _, copied in progress.copies)
             self._checkpoint("switching")
-            placement = tx.placement()
-            tx.replace_placement(
-                placement, move_tablet(placement, move.tablet, move.target, progress.tablet.epoch)
-            )
+            before = tx.placement()
+            placement = move_tablet(before, move.tablet, move.target, progress.tablet.epoch)
+            tx.replace_placement(before, placement)
             tx.strike_slots(move.source, slots)
             for table_id, copied in progress.copies:
                 table = tx.table_by_id(table_id)
@@ -178,7 +177,7 @@ class Mover:
                     staged = with_runs(self._context, table, tx.indexes(table_id), [copied.staged])
                     tx.add_fragments(table_id, staged, copied.min_commit, copied.max_commit)
             reason = f"tablet {move.tablet} moved from shard {move.source} to {move.target}"
-            tx.append_topology(reason, published=False)
+            tx.append_topology(reason, published=False, placement=placement)
             after = tx.transition(move, self.owner, Event.SWITCHED)
             assert after is not None
         progress.move = after
