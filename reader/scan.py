@@ -61,8 +61,7 @@ class ScanStats:
     Attributes:
         pages: pages returned.
         rows: rows read and kept, before any filter.
-        base_reads: pages read at the shard where all their slots were at the start.
-        virtual_reads: pages with slots that had moved since.
+        virtual_reads: pages with slots that had moved since the start.
         moved_slots: slots found to have moved while a page was read.
         dropped_rows: rows dropped from pages for that reason; they were read again later.
         scanned: rows that were looked at, or entries of an index.
@@ -71,7 +70,6 @@ class ScanStats:
 
     pages: int = 0
     rows: int = 0
-    base_reads: int = 0
     virtual_reads: int = 0
     moved_slots: int = 0
     dropped_rows: int = 0
@@ -85,9 +83,7 @@ class ScanStats:
         self.pages += 1
         self.rows += kept.rows.num_rows
         self.shards.add(read.shard)
-        if read.slots <= plan.base.at(read.shard):
-            self.base_reads += 1
-        else:
+        if not read.slots <= plan.base.at(read.shard):
             self.virtual_reads += 1
         self.moved_slots += len(accepted.moved)
         self.dropped_rows += page.rows.num_rows - kept.rows.num_rows
