@@ -111,22 +111,6 @@ class FragmentStatistics:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Slots that the same fragments speak for.
-
-    Attributes:
-        fragments: their statistics.
-        shares: about how much of the rows of each is in these slots, 0 to 1.
-        by_block: whether blocks of it can be skipped one by one. Where several versions of a row may
-            meet, all are read as soon as one of them may match.
-    """
-
-    fragments: tuple[FragmentStatistics, ...]
-    shares: tuple[float, ...]
-    by_block: bool
-
-
 def _cut(low: bytes, high: bytes) -> tuple[bytes, bytes]:
     """A range as long as bounds are, which holds all bounds that were cut from keys within it."""
     return low[:KEY_BYTES], high if len(high) <= KEY_BYTES else successor(high[:KEY_BYTES])

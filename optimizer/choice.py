@@ -12,7 +12,7 @@ is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -21,7 +21,17 @@ import pyarrow as pa
 
 from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
 from elasticscan.filters import EVERYTHING, Expression, column_names, column_sets, to_sql
-from elasticscan.metadata import AUTO, DIRECT, HASH, NONE, SORTED, IndexInfo, KeyHistogram, Stretch
+from elasticscan.metadata import (
+    AUTO,
+    DIRECT,
+    HASH,
+    NONE,
+    SORTED,
+    FragmentStatistics,
+    IndexInfo,
+    KeyHistogram,
+    SlotInterval,
+)
 from elasticscan.optimizer.binding import IndexCondition, Ranges, bind, covered
 from elasticscan.optimizer.estimates import index_rows, rows_to_read
 
@@ -85,7 +95,8 @@ def choose(
     schema: pa.Schema,
     primary_key: Sequence[str],
     needed_columns: Iterable[str],
-    stretches: Sequence[Stretch],
+    intervals: Sequence[SlotInterval],
+    statistics: Mapping[int, FragmentStatistics],
     indexes: Sequence[tuple[IndexInfo, Sequence[KeyHistogram]]],
     index: str = AUTO,
     count: CountEntries | None = None,
@@ -94,7 +105,8 @@ def choose(
 
     Args:
         needed_columns: the columns to return.
-        stretches: the slots of the fragments that the scan will read, with their statistics.
+        intervals: the slots of the fragments that the scan will read.
+        statistics: of these fragments, by their ids.
         indexes: each with the histograms of its runs.
         index: "auto", "none" for a direct scan, or the name of the index to take whatever it costs.
         count: counts the entries in some ranges of an index; asked where that costs little. Without
@@ -104,7 +116,7 @@ def choose(
     `InvalidOption` for one that is of no use for the condition.
     """
     key, needed = frozenset(primary_key), frozenset(needed_columns)
-    estimate = _Estimate(condition, schema, key, needed, stretches)
+    estimate = _Estimate(condition, schema, key, needed, intervals, statistics)
     bounds = [bind(info, condition, schema) for info, _ in indexes]
     counted = [
         _counted(info, bound, len(histograms), count)
@@ -165,13 +177,14 @@ class _Estimate:
         schema: pa.Schema,
         primary_key: frozenset[str],
         needed: frozenset[str],
-        stretches: Sequence[Stretch],
+        intervals: Sequence[SlotInterval],
+        statistics: Mapping[int, FragmentStatistics],
     ) -> None:
         self.primary_key, self.needed = primary_key, needed
         self.filter = None if condition is None else to_sql(condition)
         self.read = needed | (column_names(condition) if condition is not None else frozenset())
         self.keys = column_sets(condition, schema)
-        self.scanned = rows_to_read(stretches, self.keys)
+        self.scanned = rows_to_read(intervals, statistics, self.keys)
 
     def direct(self) -> Candidate:
         weight = DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if self.filter else 0.0)

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from elasticscan.filters import KeySet, KeySets
-from elasticscan.metadata import HASH, FragmentStatistics, KeyHistogram, Stretch
+from elasticscan.metadata import HASH, FragmentStatistics, KeyHistogram, SlotInterval
 from elasticscan.optimizer.binding import IndexCondition
 
 # Of the entries with the same first columns, so many are taken to be in a range of the next one.
 UNKNOWN_SELECTIVITY = 1 / 3
 
 
-def rows_to_read(stretches: Sequence[Stretch], key_sets: KeySets) -> float:
-    """About how many rows a direct scan looks at: those that statistics do not rule out."""
+def rows_to_read(
+    intervals: Sequence[SlotInterval], statistics: Mapping[int, FragmentStatistics], key_sets: KeySets
+) -> float:
+    """About how many rows a direct scan looks at: those that statistics do not rule out.
+
+    Where several versions of a row may meet, all are read as soon as one of them may match.
+    """
     matching: dict[int, int] = {}
     total = 0.0
-    for stretch in stretches:
-        for fragment in stretch.fragments:
-            if id(fragment) not in matching:
-                matching[id(fragment)] = _rows_in_blocks(fragment, key_sets)
-        found = [matching[id(fragment)] for fragment in stretch.fragments]
-        if any(found):
-            read = found if stretch.by_block else [fragment.rows for fragment in stretch.fragments]
-            total += sum(rows * share for rows, share in zip(read, stretch.shares, strict=True))
+    for interval in intervals:
+        for fragment in interval.fragments:
+            if fragment.id not in matching:
+                matching[fragment.id] = _rows_in_blocks(statistics[fragment.id], key_sets)
+        if any(matching[fragment.id] for fragment in interval.fragments):
+            for fragment in interval.fragments:
+                rows = matching[fragment.id] if interval.is_plain else statistics[fragment.id].rows
+                total += rows * interval.share_of(fragment)
     return total
 
 

@@ -1,8 +1,10 @@
 """What a scan asks of a shard and gets back, as values; and who answers, as protocols.
 
 `PageRequest` and `PageRows` cross between the one who scans and the one who holds files. `Shards` answers
-requests, `Placements` says where slots are now: in one process both are thin shells around a store, and a
-network node would serialize exactly these values.
+requests, `Placements` says where slots are now, and a `Cluster` is both: in one process two thin shells
+around a store, made where it is opened and handed to every scan. A network node would serialize exactly
+these values. What a filter leaves possible travels in the request (`key_sets`, and the ranges of
+`IndexOrder`), so a shard can prune by the statistics of its own fragments, and knows nothing of the filter.
 
 The continuation key (`ContinuationKey`, `Sealer`) carries cursors, snapshot and the number of the base
 topology, sealed with AES-GCM: it holds row values, and nobody may forge one.

@@ -13,13 +13,14 @@ What this layer promises:
 - **No per-row Python.** NumPy and Arrow kernels work on whole windows; a single row is looked
   at only to find a position by bisection.
 
-How a page is read (`read_page`): the slots asked for are cut into intervals that the same
+A shard answers requests here, cursors in and cursors out (`read_page`, `read_index_page`, `read_changes`).
+How a page is read: the slots asked for are cut into intervals that the same
 fragments speak for. Where it is one fragment with nothing newer than the snapshot and nothing
 deleted, slices of its record batches go out uncopied. Elsewhere a window of rows is gathered from
 all fragments, sorted once, and the newest version of each key kept.
 
-What a filter cannot meet is passed over unread, as far as that is safe. Every fragment is written
-with the bounds of its columns, record batch by record batch (`statistics`). Single batches are
+What the key sets of a request rule out is passed over unread, as far as that is safe. Every fragment is
+written with the bounds of its columns, record batch by record batch (`statistics`). Single batches are
 passed over where one fragment alone answers; among several, only an interval as a whole, because a
 newer version that does not match hides an older one that does.
 

@@ -28,8 +28,8 @@ from elasticscan.metadata import (
     IndexRun,
     KeyHistogram,
     Origin,
+    SlotInterval,
     StagedFragment,
-    Stretch,
     TableInfo,
     epochs_in,
     intervals_of,
@@ -77,10 +77,13 @@ class LruCache(Generic[Key, Value]):
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """What is known of a table's values: by fragment, by stretch of slots, and by index of all its runs."""
+    """What is known of a table's values: by fragment, and by index of all its runs.
+
+    `intervals` are the slots of the fragments, shard by shard.
+    """
 
     fragments: dict[int, FragmentStatistics]
-    stretches: tuple[Stretch, ...]
+    intervals: tuple[SlotInterval, ...]
     runs: dict[int, list[KeyHistogram]]
 
 
@@ -417,7 +420,7 @@ class Context:
             live = tx.fragments(table=table_id)
             known_values = tx.statistics(table_id)
             histograms = tx.histograms(table_id)
-        found = TableStatistics(known_values, tuple(_stretches(live, known_values)), histograms)
+        found = TableStatistics(known_values, tuple(_intervals(live)), histograms)
         self._statistics[table_id] = (layout, last_commit, found)
         return found
 
@@ -468,17 +471,13 @@ class Context:
             ) from error
 
 
-def _stretches(live: Iterable[Fragment], known: dict[int, FragmentStatistics]) -> Iterator[Stretch]:
+def _intervals(live: Iterable[Fragment]) -> Iterator[SlotInterval]:
+    """Slots with the same fragments, at each shard."""
     by_shard: dict[int, list[Fragment]] = {}
     for fragment in live:
         by_shard.setdefault(fragment.shard, []).append(fragment)
     for fragments in by_shard.values():
-        for interval in intervals_of(fragments):
-            yield Stretch(
-                tuple(known[f.id] for f in interval.fragments),
-                tuple(interval.share_of(f) for f in interval.fragments),
-                interval.is_plain,
-            )
+        yield from intervals_of(fragments)
 
 
 class TableState:

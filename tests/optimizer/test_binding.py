@@ -23,16 +23,18 @@ from elasticscan.metadata import (
     HASH,
     SORTED,
     Block,
+    Fragment,
     FragmentStatistics,
     IndexInfo,
     IndexPhase,
     KeyHistogram,
-    Stretch,
+    SlotInterval,
 )
 from elasticscan.optimizer import choice
 from elasticscan.optimizer.binding import MAX_RANGES, IndexCondition, bind, covered
 from elasticscan.optimizer.choice import Choice, choose
 from elasticscan.optimizer.estimates import rows_to_read
+from elasticscan.topology import SlotSet
 
 SCHEMA = pa.schema(
     [
@@ -296,9 +298,15 @@ def runs_of(table: pa.Table, info: IndexInfo) -> list[KeyHistogram]:
     ]
 
 
-def alone(statistics: Sequence[FragmentStatistics]) -> list[Stretch]:
+def fragment(number: int, unique: bool = True, width: int = 1) -> Fragment:
+    slots = SlotSet.span(0, width)
+    return Fragment(number, 1, 1, f"{number}", slots, 0, 0, unique, 0, False, 0, 0, 1, 1, width)
+
+
+def alone(statistics: Sequence[FragmentStatistics]) -> tuple[list[SlotInterval], dict[int, Any]]:
     """Each fragment speaks for its slots by itself."""
-    return [Stretch((each,), (1.0,), by_block=True) for each in statistics]
+    known = dict(enumerate(statistics))
+    return [SlotInterval(0, 1, (fragment(number),)) for number in known], known
 
 
 def test_where_versions_may_meet_all_are_read_as_soon_as_one_may_match() -> None:
@@ -306,24 +314,25 @@ def test_where_versions_may_meet_all_are_read_as_soon_as_one_may_match() -> None
         blocks = (Block(key(low), key(low + 1), 0), Block(key(high), key(high + 1), 0))
         return FragmentStatistics((10, 10), {"a": blocks})
 
-    one, other = of(1, 5), of(7, 9)
-    apart = [Stretch((one,), (1.0,), by_block=True), Stretch((other,), (1.0,), by_block=True)]
-    meeting = [Stretch((one, other), (1.0, 0.5), by_block=False), Stretch((other,), (0.5,), by_block=True)]
-    several_versions = [Stretch((one,), (1.0,), by_block=False)]
+    known = {1: of(1, 5), 2: of(7, 9), 3: of(1, 5)}
+    wide = fragment(2, width=2)
+    apart = [SlotInterval(0, 1, (fragment(1),)), SlotInterval(0, 1, (fragment(2),))], known
+    meeting = [SlotInterval(0, 1, (fragment(1), wide)), SlotInterval(1, 2, (wide,))], known
+    several_versions = [SlotInterval(0, 1, (fragment(3, unique=False),))], known
     limits = column_sets(condition("a = 5"), SCHEMA)
-    assert rows_to_read(apart, limits) == 10
-    assert rows_to_read(meeting, limits) == 20 + 10
-    assert rows_to_read(several_versions, limits) == 20
+    assert rows_to_read(*apart, limits) == 10
+    assert rows_to_read(*meeting, limits) == 20 + 10
+    assert rows_to_read(*several_versions, limits) == 20
     nothing = column_sets(condition("a = 100"), SCHEMA)
-    assert [rows_to_read(each, nothing) for each in (apart, meeting, several_versions)] == [0, 0, 0]
+    assert [rows_to_read(*each, nothing) for each in (apart, meeting, several_versions)] == [0, 0, 0]
 
 
 def test_blocks_that_cannot_match_are_known_from_their_bounds(statistics: list[FragmentStatistics]) -> None:
-    assert rows_to_read(alone(statistics), column_sets(condition("id < 1000"), SCHEMA)) == 1_000
-    assert rows_to_read(alone(statistics), column_sets(condition("id = 1000 OR id = 7999"), SCHEMA)) == 1_000
-    assert rows_to_read(alone(statistics), column_sets(condition("a = 1 AND FALSE"), SCHEMA)) == 0
-    assert rows_to_read(alone(statistics), column_sets(condition("x = 1"), SCHEMA)) == ROWS
-    assert rows_to_read(alone(statistics), column_sets(None, SCHEMA)) == ROWS
+    assert rows_to_read(*alone(statistics), column_sets(condition("id < 1000"), SCHEMA)) == 1_000
+    assert rows_to_read(*alone(statistics), column_sets(condition("id = 1000 OR id = 7999"), SCHEMA)) == 1_000
+    assert rows_to_read(*alone(statistics), column_sets(condition("a = 1 AND FALSE"), SCHEMA)) == 0
+    assert rows_to_read(*alone(statistics), column_sets(condition("x = 1"), SCHEMA)) == ROWS
+    assert rows_to_read(*alone(statistics), column_sets(None, SCHEMA)) == ROWS
 
 
 def test_nulls_make_a_block_match_only_if_it_has_some() -> None:
@@ -350,7 +359,7 @@ def chosen(
     option: str = "auto",
 ) -> Choice:
     indexes = [(info, runs_of(table, info)) for info in infos]
-    return choose(condition(text), SCHEMA, ("id",), columns, alone(statistics), indexes, option)
+    return choose(condition(text), SCHEMA, ("id",), columns, *alone(statistics), indexes, option)
 
 
 def test_the_index_wins_with_selective_filters_and_the_direct_scan_with_others(
