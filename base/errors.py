@@ -5,13 +5,14 @@
     │   ├── InvalidOption           ES_INVALID_OPTION
     │   ├── InvalidName             ES_INVALID_NAME
     │   ├── InvalidKey              ES_INVALID_KEY           a primary key that is null, repeated or too long
+    │   ├── UnknownName             ES_UNKNOWN_NAME          a method of another name; an AttributeError, too
     │   ├── LimitExceeded           ES_LIMIT_EXCEEDED        a definition or a row that is too large
     │   ├── SchemaMismatch          ES_SCHEMA_MISMATCH
     │   ├── UnsupportedType         ES_UNSUPPORTED_TYPE
     │   ├── UnsupportedStatement    ES_UNSUPPORTED_STATEMENT SQL that would change a table as none can be
     │   ├── FilterError             ES_INVALID_FILTER
     │   ├── ScanFinished            ES_SCAN_FINISHED         a scan that is iterated again after its end
-    │   ├── ScanInUse               ES_SCAN_IN_USE           asked for a page while it reads one
+    │   ├── ScanInUse               ES_SCAN_IN_USE           asked for a page or a stream while it gives one
     │   ├── ContinuationKeyError    ES_INVALID_CONTINUATION_KEY
     │   ├── KeyTooLong              ES_CONTINUATION_KEY_TOO_LONG   read without keys
     │   ├── InvalidOffset           ES_INVALID_OFFSET        of a stream: altered, foreign or going back
@@ -112,6 +113,7 @@ __all__ = [
     "TableNotFound",
     "TabletNotFound",
     "TryAgain",
+    "UnknownName",
     "UnsafeFork",
     "UnsupportedStatement",
     "UnsupportedType",
@@ -162,6 +164,10 @@ class InvalidName(UsageError):
 
 class InvalidKey(UsageError):
     code = "ES_INVALID_KEY"
+
+
+class UnknownName(UsageError, AttributeError):
+    code = "ES_UNKNOWN_NAME"
 
 
 class LimitExceeded(UsageError):

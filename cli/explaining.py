@@ -42,12 +42,11 @@ def explain(
     json: Json = False,
 ) -> None:
     """Say how a scan would read, where, and why so."""
-    with Store.open(uri) as store:
-        begun = store.table(table).scan(names_of(columns), filter, index=index or AUTO, snapshot=snapshot)
-        try:
-            found = _found(begun, analyze)
-        finally:
-            begun.end_lease()
+    with (
+        Store.open(uri) as store,
+        store.table(table).scan(names_of(columns), filter, index=index or AUTO, snapshot=snapshot) as begun,
+    ):
+        found = _found(begun, analyze)
     if json:
         print_json(found)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +27,6 @@ from elasticscan.cli.output import (
     progress,
     say,
 )
-from elasticscan.cli.paging import first_pages
 from elasticscan.store import Page, Scan, Store
 
 # What people see when they did not say how much they want to see.
@@ -49,15 +49,14 @@ def scan(
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
     index: IndexChoice = None,
-    order: Annotated[
+    order_by: Annotated[
         str | None,
-        typer.Option(metavar="index", help="index: all rows in the order of the index that --index names."),
+        typer.Option(metavar="A,B", help='In the order of a sorted index: "delay", or "delay DESC".'),
     ] = None,
-    descending: Annotated[
-        bool, typer.Option("--descending", help="From the highest key of the named index down.")
-    ] = False,
-    limit: Annotated[int | None, typer.Option(min=0, help="Stop after so many rows.")] = None,
-    pages: Annotated[int | None, typer.Option(min=1, help="Stop after so many pages.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Give so many rows and no more.")] = None,
+    pages: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many pages, and tell the key.")
+    ] = None,
     page_rows: Annotated[int, typer.Option(help="Most rows of a page.")] = DEFAULT_PAGE_ROWS,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Go on where a scan stopped.")] = None,
     output: Annotated[
@@ -68,25 +67,23 @@ def scan(
     """Read every row of a snapshot exactly once, while tablets move.
 
     Rows go to the terminal as a table (the first 20, unless told otherwise), to stdout as one JSON
-    object a line, or to a file. A scan that stops early prints the key that goes on after the last row.
+    object a line, or to a file. A scan that stops after some --pages prints the key that goes on after them.
     """
     if output is not None:
         kind_of(output)
-    if limit is None and pages is None and output is None and not json:
-        limit = SHOWN_ROWS
+    glance = limit is None and pages is None and output is None and not json
+    asked = {
+        "columns": names_of(columns),
+        "filter": filter,
+        "snapshot": snapshot,
+        "index": index,
+        "order_by": order_by,
+        "limit": SHOWN_ROWS + 1 if glance and key is None else limit,
+    }
     with Store.open(uri) as store:
-        asked = {
-            "columns": names_of(columns),
-            "filter": filter,
-            "snapshot": snapshot,
-            "index": index,
-            "order": order,
-            "descending": descending or None,
-        }
         begun = _begin(store, table, key, asked, page_rows)
-        beginning = begun.key
-        told = _Told(begun.snapshot, beginning)
-        found = _watched(first_pages(store, begun, limit, pages), told)
+        told = _Told(begun.snapshot, begun.key)
+        found = _watched(islice(begun, pages), told)
         if output is not None:
             _to_file(begun, found, output)
             _tell_file(told, output, json)
@@ -95,11 +92,16 @@ def scan(
                 print_json_lines(page.rows.to_pylist())
             if told.key is not None:
                 print_json_line({"continuation_key": told.key}, stderr=True)
+        elif glance:
+            rows = list(islice(_rows(found), SHOWN_ROWS + 1))
+            _show(begun, rows[:SHOWN_ROWS])
+            more = "; there are more: --limit, --pages or --output" if len(rows) > SHOWN_ROWS else ""
+            say(f"{min(len(rows), SHOWN_ROWS)} rows of snapshot {told.snapshot}{more}.")
         else:
-            _to_terminal(begun, found)
+            _show(begun, _rows(found))
             _tell(told, uri)
-        if told.key is None:
-            begun.end_lease()
+        if glance or told.key is None:
+            begun.close()
 
 
 def _begin(store: Store, table: str | None, key: str | None, asked: dict[str, Any], page_rows: int) -> Scan:
@@ -108,7 +110,7 @@ def _begin(store: Store, table: str | None, key: str | None, asked: dict[str, An
             raise InvalidOption("name a TABLE, or pass the --key of a scan that stopped", option="TABLE")
         wanted = {name: value for name, value in asked.items() if value is not None}
         return store.table(table).scan(page_rows=page_rows, **wanted)
-    given = [f"--{name}" for name, value in asked.items() if value is not None]
+    given = [f"--{name.replace('_', '-')}" for name, value in asked.items() if value is not None]
     if given:
         raise InvalidOption(
             f"{', '.join(given)} cannot change a scan that has begun; leave it out, or start a new scan "
@@ -146,16 +148,17 @@ def _slots_left(begun: Scan) -> int | None:
     return int(found["pending_slots"]) if found["ranges"] is None else None
 
 
-def _to_terminal(begun: Scan, pages: Iterable[Page]) -> None:
+def _rows(pages: Iterable[Page]) -> Iterator[dict[str, Any]]:
+    return (row for page in pages for row in page.rows.to_pylist())
+
+
+def _show(begun: Scan, rows: Iterable[dict[str, Any]]) -> None:
     shown = Listing(header_style="bold", row_styles=("", "dim"))
     for field in begun.schema:
         number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
         shown.add_column(escape(field.name), justify="right" if number else "left", overflow="fold")
-    for page in pages:
-        for row in page.rows.to_pylist():
-            shown.add_row(
-                *("[dim]·[/dim]" if value is None else escape(_text(value)) for value in row.values())
-            )
+    for row in rows:
+        shown.add_row(*("[dim]·[/dim]" if value is None else escape(_text(value)) for value in row.values()))
     console().print(shown)
 
 

@@ -41,7 +41,7 @@ def explanation(scan: Scan) -> pa.RecordBatch:
     Rows scanned and cost are null where a way cannot be taken at all.
     """
     assert scan.choice is not None, "a scan that begins has chosen"
-    scan.end_lease()
+    scan.close()
     chosen = scan.choice.candidate
     return pa.RecordBatch.from_pylist(
         [_row(each, each == chosen) for each in scan.choice.candidates], schema=EXPLANATION

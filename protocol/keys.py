@@ -53,6 +53,7 @@ class ContinuationKey:
         segments: of a scan of changes, what is left to read, one after another: `cursors` stand in the
             first one. None for a scan of a snapshot.
         feed: rows say what changed, in which commit, and when.
+        limit: how many rows are still to be given; None for all.
     """
 
     table: int
@@ -70,6 +71,7 @@ class ContinuationKey:
     merged: bool = False
     segments: Segments | None = None
     feed: bool = False
+    limit: int | None = None
 
     def restrict_to(self, slots: SlotSet) -> ContinuationKey:
         """The same scan over fewer slots: how a scan is divided among tasks."""
@@ -115,6 +117,7 @@ def pack(key: ContinuationKey, expires_at: int) -> bytes:
         key.merged,
         None if key.segments is None else [[s.after, s.upto, s.start, s.end] for s in key.segments],
         key.feed,
+        key.limit,
     ]
     packed = msgpack.packb(fields)
     assert isinstance(packed, bytes)
@@ -126,7 +129,7 @@ def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
     try:
         fields = msgpack.unpackb(packed, strict_map_key=True, max_ext_len=0, max_map_len=0)
         expires_at, table, snapshot, base, slots, cursors, columns, *rest = fields
-        text, rows, size, lease, index, descending, merged, segments, feed = rest
+        text, rows, size, lease, index, descending, merged, segments, feed, limit = rest
         key = ContinuationKey(
             table=_whole(table),
             snapshot=_whole(snapshot),
@@ -143,6 +146,7 @@ def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
             merged=_flag(merged),
             segments=None if segments is None else tuple(Segment(*map(_whole, s)) for s in segments),
             feed=_flag(feed),
+            limit=None if limit is None else _whole(limit),
         )
         return key, _whole(expires_at)
     except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:

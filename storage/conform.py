@@ -34,11 +34,15 @@ def _batches(data: Any) -> Iterator[pa.RecordBatch]:
     elif isinstance(data, pa.RecordBatchReader):
         yield from data
     elif hasattr(data, "__arrow_c_stream__"):
-        yield from pa.RecordBatchReader.from_stream(data)
+        try:
+            reader = pa.RecordBatchReader.from_stream(data)
+        except pa.ArrowException as error:
+            raise SchemaMismatch(f"a {type(data).__name__} is no stream of rows: {error}") from error
+        yield from reader
     else:
         raise SchemaMismatch(
             f"cannot write a {type(data).__name__}: hand in a pyarrow Table, RecordBatch or "
-            "RecordBatchReader (for pandas: pa.Table.from_pandas)"
+            "RecordBatchReader, or a frame of Polars, pandas or DuckDB"
         )
 
 

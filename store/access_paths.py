@@ -6,18 +6,17 @@ to read follow from the scan's filter and the index's definition, which never ch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from elasticscan.base.errors import ElasticScanError, IndexChanged, IndexNotReady, InvalidOption
 from elasticscan.filters import KeySets, Predicate, column_sets
-from elasticscan.metadata import AUTO, NONE, SORTED, IndexInfo, TableInfo
+from elasticscan.metadata import AUTO, NONE, IndexInfo, TableInfo
 from elasticscan.optimizer import Choice, IndexCondition, bind, choose
 from elasticscan.protocol import ContinuationKey, IndexOrder
 from elasticscan.reader import SortKey
 from elasticscan.store.context import Context
-
-ORDERS = (None, "index")
+from elasticscan.store.ordering import Order, indexes_in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,61 +56,61 @@ class Access:
         return cls(order, residual, sort, bound.index)
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What the user asked for."""
-
-    index: str = AUTO
-    order: str | None = None
-    descending: bool = False
-
-    def check(self) -> None:
-        if self.order not in ORDERS:
-            raise InvalidOption(f"order={self.order!r} must be None or 'index'", option="order")
-        if self.index in (AUTO, NONE) and (self.order or self.descending):
-            what = "order='index'" if self.order else "descending=True"
-            raise InvalidOption(
-                f"{what} needs index=<name of a sorted index>, not index={self.index!r}", option="index"
-            )
-
-
 def choose_access(
     context: Context,
     table: TableInfo,
     indexes: Sequence[IndexInfo],
     columns: Sequence[str],
     predicate: Predicate | None,
-    wish: Wish,
+    name: str,
+    order: Order | None,
 ) -> Choice:
-    """The cheapest path, or the one that was asked for; `Access.along` goes it.
+    """The cheapest path, or the one that was asked for, by its name or its order; `Access.along` goes it.
 
     Raises:
         IndexNotFound, IndexNotReady, InvalidOption: what was asked for cannot be done.
     """
-    named = next((index for index in indexes if index.name == wish.index), None)
-    if named is not None:
-        if not named.ready:
-            raise IndexNotReady(
-                f"index {named.name!r} of table {table.name!r} is still being built; wait for it, or call "
-                "create_index again if its build was killed",
-                index=named.name,
-            )
-        if named.kind != SORTED and (wish.order or wish.descending):
-            raise InvalidOption(
-                f"index {named.name!r} is a hash index and has no order; name a sorted index", option="index"
-            )
+    named = next((index for index in indexes if index.name == name), None)
+    if named is not None and not named.ready:
+        raise IndexNotReady(
+            f"index {named.name!r} of table {table.name!r} is still being built; wait for it, or call "
+            "create_index again if its build was killed",
+            index=named.name,
+        )
     known = context.statistics(table.id)
-    return choose(
-        None if predicate is None else predicate.condition,
-        table.schema,
-        table.primary_key,
-        columns,
-        known.intervals,
-        known.fragments,
-        [(index, known.runs.get(index.id, [])) for index in indexes if index.ready],
-        wish.index,
-        lambda index, ranges: _count_entries(context, table, index, ranges),
-    )
+
+    def chosen(access: str) -> Choice:
+        return choose(
+            None if predicate is None else predicate.condition,
+            table.schema,
+            table.primary_key,
+            columns,
+            known.intervals,
+            known.fragments,
+            [(index, known.runs.get(index.id, [])) for index in indexes if index.ready],
+            access,
+            lambda index, ranges: _count_entries(context, table, index, ranges),
+        )
+
+    if order is not None:
+        name = _of_order(order, table, indexes, name, lambda: chosen(AUTO))
+    return chosen(name)
+
+
+def _of_order(
+    order: Order, table: TableInfo, indexes: Sequence[IndexInfo], name: str, compare: Callable[[], Choice]
+) -> str:
+    """The name of the cheapest index that gives an order."""
+    if name == NONE:
+        raise InvalidOption(
+            f"order_by={str(order)!r} needs an index, and index='none' allows none; leave one of them out",
+            option="index",
+        )
+    fitting = [i.name for i in indexes_in_order(order, table, indexes, None if name == AUTO else name)]
+    if len(fitting) > 1:
+        costs = {candidate.access: candidate.cost for candidate in compare().candidates}
+        fitting.sort(key=costs.__getitem__)
+    return fitting[0] if fitting else name
 
 
 def _count_entries(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from threading import Lock, get_ident
 from typing import Any
@@ -19,7 +20,7 @@ from elasticscan.metadata import DIRECT, Fragment, TableInfo, no_such_column
 from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments, slots_of
 from elasticscan.reader import ScanPlan, ScanStats, drive, drive_sorted
-from elasticscan.store.access_paths import Access, Wish, access_of, choose_access
+from elasticscan.store.access_paths import Access, access_of, choose_access
 from elasticscan.store.changes import (
     CommitFacts,
     change_pages,
@@ -29,6 +30,8 @@ from elasticscan.store.changes import (
 )
 from elasticscan.store.context import Context, Find, Places, check_kept
 from elasticscan.store.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
+from elasticscan.store.names import Named
+from elasticscan.store.ordering import order_of, whole_order
 from elasticscan.topology import SlotSet, Topology
 
 
@@ -54,13 +57,17 @@ class Page:
         return self._seal(self.standing) if self.standing.cursors else None
 
 
-class Scan(Iterator[Page]):
+class Scan(Named, Iterator[Page]):
     """Every row of one snapshot exactly once, in pages.
 
     Iterating yields pages; each page's key resumes the scan after that page, in any process, as
     long as the snapshot is kept (a scan renews its lease with its pages) and the key's time is not up
     (30 days, or longer where snapshots are kept for longer). A scan can be iterated once, by several threads
     together if they like; `key` is where it stands.
+
+    It is an Arrow stream, too: `duckdb.sql("SELECT count(*) FROM scan")`, `polars.DataFrame(scan)`,
+    `pandas.DataFrame.from_arrow(scan)` and `pyarrow.table(scan)` read it, each to its end. A scan gives its
+    rows once; to read them again, begin another one.
 
     Where retention keeps the snapshot for less than two more hours, a scan holds a lease on it. In a store
     that is open for reading alone there is none: the scan goes on for as long as the snapshot is there,
@@ -95,6 +102,8 @@ class Scan(Iterator[Page]):
         self._read_by = os.getpid()
         self._finished = False
         self._facts = CommitFacts((), {})
+        self._counting = False
+        self._streams = itertools.count()
         self.stats = ScanStats()
 
     @property
@@ -140,14 +149,64 @@ class Scan(Iterator[Page]):
         return self
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the pages, for whoever reads to the end at once."""
-        return (page.rows for page in self)
+        """The rows of the pages, for whoever reads to the end at once; pages without rows are left out."""
+        return (page.rows for page in self if page.rows.num_rows)
+
+    def to_table(self) -> pa.Table:
+        """All remaining rows at once; needs the memory for them."""
+        return pa.Table.from_batches(list(self.batches()), schema=self.schema)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """All remaining rows as a stream of record batches, read as they are asked for.
+
+        Raises:
+            ScanFinished: all rows were given out before.
+            ScanInUse: from the stream's first batch, when another stream of this scan was begun.
+        """
+        self._check_not_finished()
+        return pa.RecordBatchReader.from_batches(self.schema, self._streamed_batches())
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The Arrow PyCapsule stream, by which other libraries read a scan."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def _streamed_batches(self) -> Iterator[pa.RecordBatch]:
+        # A query that names a scan twice asks for two streams, which would each have some of the rows.
+        if next(self._streams):
+            self._check_not_finished()
+            raise ScanInUse(
+                f"this scan of table {self._table.name!r} is being read as a stream already, and gives each "
+                "row once; begin a scan for each place where a query reads it, or read to_table()",
+                table=self._table.name,
+            )
+        yield from self.batches()
+
+    def count(self) -> int:
+        """How many rows remain; reads the columns that the filter needs, or a single one."""
+        self._check_not_finished()
+        self._counting, self._reading = True, None
+        return sum(rows.num_rows for rows in self.batches())
+
+    def close(self) -> None:
+        """End the scan before its end: whatever it holds is let go.
+
+        The keys of its pages can still be resumed for as long as retention keeps the snapshot.
+        """
+        if not self._finished:
+            self._finished, self._reading = True, None
+            self._let_go()
+
+    def __enter__(self) -> Scan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _check_not_finished(self) -> None:
         if self._finished:
             raise ScanFinished(
-                f"this scan of table {self._table.name!r} has given out all of its rows; begin another one "
-                "with Table.scan",
+                f"this scan of table {self._table.name!r} has given out all of its rows, or was closed; "
+                "begin another one with Table.scan",
                 table=self._table.name,
             )
 
@@ -180,16 +239,27 @@ class Scan(Iterator[Page]):
             )
 
     def _read(self) -> Iterator[Page]:
-        for scanned, after in self._pages():
+        for scanned, reached in self._pages() if self._state.cursors else ():
             # Whatever may fail comes first: the scan stands after a page only when the page is given out.
-            rows = self._finish(scanned)
+            rows, left = self._finish(scanned), self._state.limit
+            after = reached
+            if left is not None:
+                rows = rows.slice(0, left)
+                left -= rows.num_rows
+                after = replace(reached, cursors=reached.cursors if left else (), limit=left)
             if after.cursors:
                 self._renew_lease()
-            elif self._ends_lease and self._may_have_lease and os.getpid() == self._process:
-                end_lease(self._context, self._state.lease)
+            else:
+                self._let_go()
             self._state = after
             self._returned += rows.num_rows
             yield Page(rows, after, self._context.seal)
+            if left == 0:
+                return
+
+    def _let_go(self) -> None:
+        if self._ends_lease and self._may_have_lease and os.getpid() == self._process:
+            end_lease(self._context, self._state.lease)
 
     def _pages(self) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
         """Rows as shards have them, and where the scan stands after them."""
@@ -201,7 +271,7 @@ class Scan(Iterator[Page]):
             table=self._table.id,
             snapshot=state.snapshot,
             columns=self._columns_read(access),
-            page_rows=state.page_rows,
+            page_rows=self._page_rows(access),
             page_bytes=state.page_bytes,
             base=self._base.placement,
             slots=state.slots,
@@ -219,20 +289,27 @@ class Scan(Iterator[Page]):
         for page in pages:
             yield page.rows, state.advance(page.after)
 
+    def _page_rows(self, access: Access) -> int:
+        """The length of a page: no longer than the limit, unless a filter may drop some of it."""
+        most, limit = self._state.page_rows, self._state.limit
+        return most if limit is None or access.predicate is not None else min(most, limit)
+
     def _columns_read(self, access: Access) -> tuple[str, ...]:
         """The columns wanted, and those that only the scan itself needs."""
         tested = sorted(access.predicate.columns) if access.predicate else ()
         sorted_by = access.sort.columns if access.sort else ()
+        if self._counting:
+            return tuple(dict.fromkeys((*tested, *sorted_by))) or self._table.primary_key[:1]
         return tuple(dict.fromkeys((*self._state.columns, *tested, *sorted_by)))
 
     def _finish(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if self._access.predicate is not None:
             rows = rows.filter(self._access.predicate.mask(rows))
         columns = list(self._state.columns)
-        if self._state.feed:
+        if self._state.feed and not self._counting:
             told = feed_arrays(rows, self._state, self._facts)
             return pa.RecordBatch.from_arrays([*map(rows.column, columns), *told], schema=self.schema)
-        return rows if rows.schema.names == columns else rows.select(columns)
+        return rows if self._counting or rows.schema.names == columns else rows.select(columns)
 
     def _renew_lease(self) -> None:
         """Pages keep the snapshot readable; half a lease passes before the catalog hears of it."""
@@ -250,17 +327,9 @@ class Scan(Iterator[Page]):
         """A key of this scan over some of its slots alone: how it is divided among tasks."""
         return self._context.sealer.seal(self._state.restrict_to(slots))
 
-    def end_lease(self) -> None:
-        """Let go of the snapshot before its lease runs out: nobody will go on with this scan."""
-        end_lease(self._context, self._state.lease)
-
     def _is_leased(self) -> bool:
         with self._context.catalog.reading() as tx:
             return tx.lease_end(self._state.lease) > tx.now
-
-    def to_table(self) -> pa.Table:
-        """All remaining rows at once; needs the memory for them."""
-        return pa.Table.from_batches(list(self.batches()), schema=self.schema)
 
     def explain(self) -> dict[str, Any]:
         """What the scan reads, where, and why so; after a run, estimated against actual."""
@@ -284,8 +353,10 @@ class Scan(Iterator[Page]):
             "index_condition": self._choice.candidate.condition if self._choice else None,
             "ranges": len(access.order.ranges) if access.order else None,
             "remainder": str(access.predicate) if access.predicate else None,
-            "order": "index" if access.sort else None,
-            "descending": self._state.descending,
+            "order_by": whole_order(access.index, self._table, self._state.descending).terms()
+            if access.index and access.sort
+            else None,
+            "limit": self._state.limit,
             "candidates": [asdict(each) for each in self._choice.candidates] if self._choice else [],
             "kept_by": "lease" if self._is_leased() else "retention",
             "actual": {
@@ -307,7 +378,10 @@ def begin_scan(
     filter: str | None,  # noqa: A002 - the word users know
     snapshot: int | None,
     page_limits: tuple[int, int],
-    wish: Wish,
+    *,
+    index: str,
+    order_by: str | Sequence[str] | None,
+    limit: int | None,
 ) -> Scan:
     """A scan at its beginning: snapshot, base topology and access path are fixed here."""
     lease = secrets.token_hex(8)
@@ -318,7 +392,8 @@ def begin_scan(
         held = hold_snapshot(context, tx, table, snapshot)
     wanted = columns_of(table, columns)
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
-    choice = choose_access(context, table, indexes, wanted, predicate, wish)
+    order = order_of(order_by, table.schema)
+    choice = choose_access(context, table, indexes, wanted, predicate, index, order)
     at, base = held or lease_snapshot(context, lease, table, snapshot)
     everything = SlotSet.span(0, context.info.slots)
     key = ContinuationKey(
@@ -326,15 +401,16 @@ def begin_scan(
         snapshot=at,
         base_topology=base.number,
         slots=everything,
-        cursors=(Cursor(everything),),
+        cursors=() if limit == 0 else (Cursor(everything),),
         columns=wanted,
         filter=filter,
         page_rows=page_limits[0],
         page_bytes=page_limits[1],
         lease=lease,
         index=None if choice.index is None else choice.index.id,
-        descending=wish.descending,
-        merged=wish.order is not None,
+        descending=order is not None and order.descending,
+        merged=order is not None,
+        limit=limit,
     )
     leased = held is None and context.catalog.read_only is None
     access = Access.along(table, predicate, choice.bound, key.descending, key.merged)

@@ -37,6 +37,7 @@ from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import Rules
 from elasticscan.store.location import Location
 from elasticscan.store.making import make_store, new_roots
+from elasticscan.store.names import Named
 from elasticscan.store.scan import Scan, resume_scan
 from elasticscan.store.shards import local_cluster
 from elasticscan.store.status import status_of
@@ -44,7 +45,7 @@ from elasticscan.store.table import Table
 from elasticscan.topology import Topology, initial_placement
 
 
-class Store:
+class Store(Named):
     """A sharded, elastic table store.
 
     Any number of processes may have one open, read, write and move at once; so may several threads.

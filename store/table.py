@@ -12,14 +12,15 @@ from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_N
 from elasticscan.catalog import Commit, Tx
 from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
 from elasticscan.store import arguments, upkeep, writer
-from elasticscan.store.access_paths import Wish
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
+from elasticscan.store.names import Named
 from elasticscan.store.scan import Scan, begin_changes, begin_scan
 from elasticscan.store.schema_changes import add_columns
+from elasticscan.store.typed import arrow_keys, arrow_rows
 
 
-class Table:
+class Table(Named):
     """A table of an open store.
 
     A handle holds no rows and no definition: each call looks the table up as it is then, so columns and
@@ -123,7 +124,8 @@ class Table:
 
         Args:
             rows: a pyarrow Table, RecordBatch, RecordBatchReader, or anything that offers an Arrow
-                stream (a Polars or pandas frame, a DuckDB relation). A reader may be larger than memory.
+                stream (a Polars or pandas frame, a DuckDB relation, a scan), which may be larger than
+                memory; or a list of dicts, for a few rows that were typed.
             txn: (application, version): a write that was committed under this pair before is not
                 done again; the number of that commit is returned.
 
@@ -134,16 +136,29 @@ class Table:
             SchemaMismatch, InvalidKey: the rows do not fit; nothing was written.
             DiskFull, ShardUnavailable: a shard's disk; nothing was written.
         """
-        return writer.write(self._context, self.definition, rows, txn=arguments.transaction(txn))
+        once, table = arguments.transaction(txn), self.definition
+        return writer.write(self._context, table, arrow_rows(rows, table), txn=once)
 
     def overwrite(self, rows: Any, txn: tuple[str, int] | None = None) -> int:
         """Replace all rows by these in one commit. Older snapshots keep the old ones."""
-        once = arguments.transaction(txn)
-        return writer.write(self._context, self.definition, rows, kind="overwrite", txn=once)
+        once, table = arguments.transaction(txn), self.definition
+        return writer.write(self._context, table, arrow_rows(rows, table), kind="overwrite", txn=once)
 
     def delete(self, keys: Any) -> int:
-        """Delete rows by primary key; `keys` holds the key columns. Returns the commit's number."""
-        return writer.delete(self._context, self.definition, keys)
+        """Delete rows by primary key; keys that are not there are no error.
+
+        Args:
+            keys: the key columns as Arrow (a scan of them, too: `delete(trips.scan(["id"], "km > 100"))`),
+                or a list of keys: values, or tuples or dicts where the key has several columns.
+
+        Returns:
+            The commit's number.
+
+        Raises:
+            SchemaMismatch, InvalidKey, InvalidOption: the keys do not fit; nothing was deleted.
+        """
+        table = self.definition
+        return writer.delete(self._context, table, arrow_keys(keys, table))
 
     # Reading
 
@@ -153,11 +168,11 @@ class Table:
         filter: str | None = None,  # noqa: A002 - the word users know
         *,
         index: str = AUTO,
+        order_by: str | Sequence[str] | None = None,
+        limit: int | None = None,
         snapshot: int | None = None,
         page_rows: int = DEFAULT_PAGE_ROWS,
         page_bytes: int = DEFAULT_PAGE_BYTES,
-        order: str | None = None,
-        descending: bool = False,
     ) -> Scan:
         """Read every row of a snapshot exactly once.
 
@@ -165,16 +180,19 @@ class Table:
             columns: which, in which order; all by default.
             filter: a SQL condition; rows for which it is true are returned.
             index: "auto" for the cheapest access path, "none" for a direct scan, or an index's name.
+            order_by: a column, or several, each with DESC after it if need be: "km DESC". Rows come in
+                that order over all shards. It has to be the order of a sorted index, or its beginning;
+                equal values come in the rest of that order, then in that of the primary key. Nulls come
+                first, NaN above all numbers, as in Spark. Without it rows come in no particular order.
+            limit: give so many rows and no more; the keys of pages know how many are left.
             snapshot: a commit number; the newest by default.
             page_rows: most rows of a page, 1 to 16,777,216 (before the filter).
             page_bytes: most bytes of a page, up to 1 TiB, unless a single row is larger.
-            order: "index" for all rows in the order of the named sorted index, then of the primary
-                key, over all shards. Nulls come first, NaN above all numbers, as in Spark.
-            descending: turns the order of the named index round.
 
         Raises:
-            TableNotFound, ColumnNotFound, IndexNotFound, FilterError, InvalidOption: mend the call.
-            IndexNotReady: the named index is still being built.
+            TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
+            IndexNotFound: there is no index of that name, or none that gives the order.
+            IndexNotReady: the index that this needs is still being built.
             SnapshotNotFound, SnapshotExpired: there is no such snapshot, or not any more.
             CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
         """
@@ -183,13 +201,19 @@ class Table:
         if snapshot is not None:
             snapshot = arguments.whole_number("snapshot", snapshot, 0, MAX_NUMBER)
         listed = None if columns is None else arguments.names("columns", columns)
-        wish = Wish(
-            arguments.text("index", index),
-            arguments.text_or_none("order", order),
-            arguments.flag("descending", descending),
+        if limit is not None:
+            limit = arguments.whole_number("limit", limit, 0, MAX_NUMBER)
+        return begin_scan(
+            self._context,
+            self._find,
+            listed,
+            filter,
+            snapshot,
+            limits,
+            index=arguments.text("index", index),
+            order_by=order_by,
+            limit=limit,
         )
-        wish.check()
-        return begin_scan(self._context, self._find, listed, filter, snapshot, limits, wish)
 
     def changes(
         self,

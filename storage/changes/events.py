@@ -14,7 +14,7 @@ from elasticscan.storage.changes.histories import Histories, Opened, Places, ver
 from elasticscan.storage.lookup import Mask, find
 
 INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
-KINDS = pa.array([INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE])
+KINDS = (INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE)
 _INSERT, _PREIMAGE, _POSTIMAGE, _DELETE = range(4)
 
 

@@ -167,7 +167,7 @@ class _Reading:
         """The first `count` events as rows."""
         columns = opened.fetch(events.places.at(slice(count)), self.columns) if self.columns else []
         if events.kinds is not None:
-            columns.append(KINDS.take(pa.array(events.kinds[:count])))
+            columns.append(pa.array(KINDS).take(pa.array(events.kinds[:count])))
         columns.append(pa.array(events.commits[:count]))
         return pa.RecordBatch.from_arrays(columns, schema=self.filling.schema)
 

@@ -147,10 +147,9 @@ def test_rows_come_in_the_order_of_an_index_also_from_key_to_key(
     shell: Shell, indexed: str, rows: pa.Table, descending: bool
 ) -> None:
     found: list[dict[str, Any]] = []
-    words: list[object] = ["t", "--index", "by_value", "--order", "index", "--page-rows", 300]
-    words += ["--descending"] if descending else []
-    for limit in (1, 299, 1_000, 10**6):
-        code, out, err = shell.run("scan", indexed, *words, "--limit", limit, "--json")
+    words: list[object] = ["t", "--order-by", "value DESC" if descending else "value", "--page-rows", 300]
+    for pages in (1, 2, 10**6):
+        code, out, err = shell.run("scan", indexed, *words, "--pages", pages, "--json")
         assert code == 0
         found += lines(out)
         if err:
@@ -166,7 +165,7 @@ def test_rows_come_in_the_order_of_an_index_also_from_key_to_key(
 def test_an_ordered_scan_goes_to_a_file_in_that_order(shell: Shell, indexed: str, tmp_path: Any) -> None:
     path = tmp_path / "o.parquet"
     words = ["--columns", "value", "--filter", "value >= 1000", "-o", path]
-    shell.ok("scan", indexed, "t", "--index", "by_value", "--order", "index", "--descending", *words)
+    shell.ok("scan", indexed, "t", "--index", "by_value", "--order-by", "value DESC", *words)
     found = pyarrow.parquet.read_table(path)["value"].to_pylist()
     assert found == sorted(found, reverse=True)
     assert (len(found), found[0]) == (800, 4_999 / 4)
@@ -176,9 +175,9 @@ def test_an_ordered_scan_goes_to_a_file_in_that_order(shell: Shell, indexed: str
     ("words", "told"),
     [
         (["--index", "by_valeu"], "[ES_INDEX_NOT_FOUND]"),
-        (["--order", "index"], "needs index=<name of a sorted index>"),
-        (["--descending"], "needs index=<name of a sorted index>"),
-        (["--order", "value", "--index", "by_value"], "must be None or 'index'"),
+        (["--order-by", "name"], "create_index('by_name', ['name'])"),
+        (["--order-by", "id", "--index", "by_value"], "is in the order of value, id"),
+        (["--order-by", "value", "--index", "none"], "index='none' allows none"),
     ],
 )
 def test_an_index_or_order_that_cannot_be_had_says_why(
@@ -189,16 +188,18 @@ def test_an_index_or_order_that_cannot_be_had_says_why(
     assert told in message
 
 
-@pytest.mark.parametrize("words", [["--index", "none"], ["--order", "index"], ["--descending"]])
+@pytest.mark.parametrize("words", [["--index", "none"], ["--order-by", "value"], ["--limit", 5]])
 def test_how_a_scan_reads_cannot_change_half_way(shell: Shell, indexed: str, words: list[str]) -> None:
-    key = json.loads(shell.run("scan", indexed, "t", "--limit", 1, "--json")[2])["continuation_key"]
+    key = json.loads(shell.run("scan", indexed, "t", "--pages", 1, "--page-rows", 1, "--json")[2])[
+        "continuation_key"
+    ]
     code, told = shell.fails("scan", indexed, "t", "--key", key, *words)
     assert code == 2
     assert f"{words[0]} cannot change a scan that has begun" in told
 
 
 def test_a_scan_whose_index_was_dropped_has_to_start_again(shell: Shell, indexed: str) -> None:
-    words = ["t", "--index", "by_value", "--filter", "value > 5", "--limit", 1, "--json"]
+    words = ["t", "--index", "by_value", "--filter", "value > 5", "--pages", 1, "--page-rows", 1, "--json"]
     key = json.loads(shell.run("scan", indexed, *words)[2])["continuation_key"]
     shell.ok("index", "drop", indexed, "t", "by_value")
     code, told = shell.fails("scan", indexed, "--key", key)

@@ -10,11 +10,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from elasticscan.cli.output import plain
-from elasticscan.cli.paging import first_pages
 from elasticscan.store import Store
 
 Shell = Any
@@ -29,16 +26,22 @@ def test_all_rows_go_to_stdout_as_json_lines(shell: Shell, uri: str, rows: pa.Ta
     assert sorted(found, key=lambda row: row["id"]) == rows.to_pylist()
 
 
-def test_people_see_the_first_rows_and_how_to_go_on(shell: Shell, uri: str) -> None:
-    told = shell.ok("scan", uri, "t")
-    assert "20 rows of snapshot" in told
+def test_people_see_the_first_rows_and_that_there_are_more(shell: Shell, uri: str) -> None:
+    assert "20 rows of snapshot 2; there are more" in shell.ok("scan", uri, "t")
+    key = json.loads(shell.run("scan", uri, "t", "--pages", 1, "--page-rows", 30, "--json")[2])
+    assert "20 rows of snapshot 2; there are more" in shell.ok("scan", uri, "--key", key["continuation_key"])
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_people_are_told_when_they_saw_all(shell: Shell, uri: str, count: int) -> None:
+    told = shell.ok("scan", uri, "t", "--filter", f"id < {count}", "--columns", "id")
+    assert f"{count} rows of snapshot 2." in told
+
+
+def test_people_who_ask_for_pages_see_how_to_go_on(shell: Shell, uri: str) -> None:
+    told = shell.ok("scan", uri, "t", "--pages", 1, "--page-rows", 5)
+    assert "5 rows of snapshot 2; there are more:" in told
     assert f"elasticscan scan {uri} --key " in told
-
-
-def test_people_see_no_key_when_they_saw_all(shell: Shell, uri: str) -> None:
-    told = shell.ok("scan", uri, "t", "--filter", "id < 3", "--columns", "id")
-    assert "3 rows of snapshot" in told
-    assert "--key" not in told
 
 
 def test_columns_and_filter_are_as_asked(shell: Shell, uri: str) -> None:
@@ -52,13 +55,11 @@ def test_columns_and_filter_are_as_asked(shell: Shell, uri: str) -> None:
 def test_a_scan_that_stopped_goes_on_after_the_last_row(shell: Shell, uri: str, rows: pa.Table) -> None:
     found: list[dict[str, Any]] = []
     words: list[object] = ["t", "--page-rows", 700]
-    for limit in (1, 699, 1_000, 2_345, 10**6):
-        code, out, err = shell.run("scan", uri, *words, "--limit", limit, "--json")
+    for pages in (1, 3, 10**6):
+        code, out, err = shell.run("scan", uri, *words, "--pages", pages, "--json")
         assert code == 0
-        page = lines(out)
-        found += page
+        found += lines(out)
         if err:
-            assert len(page) == limit
             words = ["--key", json.loads(err)["continuation_key"]]
     assert sorted(found, key=lambda row: row["id"]) == rows.to_pylist()
 
@@ -71,40 +72,15 @@ def test_a_scan_may_stop_after_some_pages_and_go_on_elsewhere(shell: Shell, uri:
     assert sorted(lines(out) + lines(rest), key=lambda row: row["id"]) == rows.to_pylist()
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    limits=st.lists(st.integers(1, 400), min_size=1, max_size=4),
-    page_rows=st.integers(40, 6_000),
-    rarity=st.integers(1, 50),
-)
-def test_limits_cut_a_scan_without_losing_or_repeating(
-    uri: str, limits: list[int], page_rows: int, rarity: int
-) -> None:
-    with Store.open(uri) as store:
-        condition = f"id % {rarity} = 0"
-        wanted = store.table("t").scan(["id"], condition).to_table()["id"].to_pylist()
-        found: list[int] = []
-        scan = store.table("t").scan(["id"], condition, page_rows=page_rows)
-        for limit in limits:
-            before, key = len(found), scan.key
-            for page in first_pages(store, scan, limit, None):
-                found += page.rows["id"].to_pylist()
-                key = page.key
-            assert len(found) - before == limit or key is None
-            if key is None:
-                break
-            scan = store.resume(key)
-        else:
-            found += scan.to_table()["id"].to_pylist()
-        assert found == wanted
-
-
-def test_a_key_keeps_the_length_of_pages_however_short_the_last_was(uri: str) -> None:
-    with Store.open(uri) as store:
-        (page,) = first_pages(store, store.table("t").scan(page_rows=1_000), 1, None)
-        assert page.rows.num_rows == 1
-        assert page.key is not None
-        assert store.context.sealer.open(page.key).page_rows == 1_000
+def test_a_limit_is_exact_and_the_end(shell: Shell, uri: str, tmp_path: Path) -> None:
+    code, out, err = shell.run("scan", uri, "t", "--limit", 1_234, "--page-rows", 500, "--json")
+    assert (code, len(lines(out)), err) == (0, 1_234, "")
+    words = ["--limit", 1_234, "--page-rows", 500, "--pages", 2]
+    begun = shell.json("scan", uri, "t", *words, "-o", tmp_path / "part.arrow")
+    assert (
+        len(lines(shell.ok("scan", uri, "--key", begun["continuation_key"], "--json")))
+        == 1_234 - begun["rows"]
+    )
 
 
 def test_an_older_snapshot_can_be_read(shell: Shell, uri: str, tmp_path: Path) -> None:
@@ -130,8 +106,9 @@ def test_rows_go_to_a_csv_file(shell: Shell, uri: str, tmp_path: Path, rows: pa.
 def test_rows_go_to_an_arrow_file_in_two_parts(
     shell: Shell, uri: str, tmp_path: Path, rows: pa.Table
 ) -> None:
-    first = shell.json("scan", uri, "t", "--limit", 1_234, "-o", tmp_path / "1.arrow")
-    assert first["rows"] == 1_234
+    words = ["--pages", 1, "--page-rows", 1_234]
+    first = shell.json("scan", uri, "t", *words, "-o", tmp_path / "1.arrow")
+    assert 0 < first["rows"] <= 1_234
     shell.json("scan", uri, "--key", first["continuation_key"], "-o", tmp_path / "2.arrow")
     parts = [pa.ipc.open_file(str(tmp_path / name)).read_all() for name in ("1.arrow", "2.arrow")]
     assert pa.concat_tables(parts).sort_by("id").to_pylist() == rows.to_pylist()
@@ -184,25 +161,26 @@ def test_a_scan_that_cannot_be_carried_out_says_why(
 
 
 def test_what_a_scan_reads_cannot_change_half_way(shell: Shell, uri: str) -> None:
-    key = json.loads(shell.run("scan", uri, "t", "--limit", 1, "--json")[2])["continuation_key"]
+    key = json.loads(shell.run("scan", uri, "t", "--pages", 1, "--json")[2])["continuation_key"]
     code, told = shell.fails("scan", uri, "t", "--key", key, "--filter", "id = 1")
     assert code == 2
     assert "--filter cannot change a scan that has begun" in told
 
 
 def test_a_key_goes_with_its_own_table(shell: Shell, uri: str) -> None:
-    key = json.loads(shell.run("scan", uri, "t", "--limit", 1, "--json")[2])["continuation_key"]
+    key = json.loads(shell.run("scan", uri, "t", "--pages", 1, "--json")[2])["continuation_key"]
     code, told = shell.fails("scan", uri, "other", "--key", key)
     assert code == 2
     assert "goes on with table 't'" in told
 
 
 def test_only_a_scan_that_can_go_on_keeps_its_lease(shell: Shell, uri: str) -> None:
-    shell.ok("scan", uri, "t", "--limit", 10**6)
+    shell.ok("scan", uri, "t")
+    shell.ok("scan", uri, "t", "--limit", 10)
     shell.ok("scan", uri, "t", "--json")
     shell.ok("explain", uri, "t")
     assert shell.json("status", uri)["leases"] == []
-    shell.ok("scan", uri, "t", "--limit", 10)
+    shell.ok("scan", uri, "t", "--pages", 1, "--page-rows", 10)
     assert len(shell.json("status", uri)["leases"]) == 1
 
 

@@ -60,7 +60,7 @@ def test_the_picture_draws_a_block_for_every_tablet(shell: Shell, uri: str) -> N
 
 
 def test_the_picture_lists_tables_and_leases(shell: Shell, uri: str) -> None:
-    shell.run("scan", uri, "t", "--limit", 1)
+    shell.run("scan", uri, "t", "--pages", 1)
     told = shell.ok("status", uri)
     assert "5,000" in told
     assert "leases" in told

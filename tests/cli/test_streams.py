@@ -60,7 +60,7 @@ def test_commits_of_other_tables_do_not_put_a_stream_behind(
 
 
 def test_scans_and_ended_leases_are_no_streams(shell: Shell, uri: str) -> None:
-    shell.run("scan", uri, "t", "--limit", 1)
+    shell.run("scan", uri, "t", "--pages", 1)
     with Store.open(uri) as store:
         hold(store, "gone", 2, seconds=-1)
         assert len(store.status()["leases"]) == 1

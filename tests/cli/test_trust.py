@@ -19,7 +19,7 @@ def test_a_secret_is_replaced_and_revoked(shell: Shell, uri: str) -> None:
         key = next(iter(store.table("t").scan(page_rows=10))).key
     told = shell.ok("rotate-secret", uri)
     assert "still open" in told
-    assert "5 rows of snapshot" in shell.ok("scan", uri, "--key", key, "--limit", 5)
+    assert "rows of snapshot" in shell.ok("scan", uri, "--key", key)
     assert shell.json("rotate-secret", uri, "--revoke")["revoked"] is True
     code, told = shell.fails("scan", uri, "--key", key)
     assert code == 2

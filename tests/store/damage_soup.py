@@ -260,7 +260,7 @@ class DamageProgram:
         name, by, kind, _ = rng.choice([("auto", [], "", []), ("none", [], "", []), *INDEXES[table]])
         order, descending = None, False
         if kind == "sorted":
-            order, descending = rng.choice([None, "index"]), rng.random() < 0.5
+            order, descending = rng.choice([None, by]), rng.random() < 0.5
         if kind == "hash":
             where = CONDITIONS[table][7 if table == "big" else 3]
         numbers = [number for number, _ in self.model.states[table][1:]]
@@ -276,8 +276,7 @@ class DamageProgram:
                 index=name,
                 snapshot=snapshot,
                 page_rows=page_rows,
-                order=order,
-                descending=descending,
+                order_by=[f"{name} DESC" if descending else name for name in order] if order else None,
             ),
         )
         if scan is None:

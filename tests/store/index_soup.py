@@ -333,7 +333,7 @@ class IndexSoup(Soup):
         text, means = some_condition(self.random, {name: DOMAINS[table][name] for name in tested})
         if self.random.random() < 0.3:
             text, means = "", always
-        pages = {
+        pages: dict[str, Any] = {
             "page_rows": self.random.choice([1, 1, 2, 3, 10, 65_536]),
             "page_bytes": self.random.choice([1, 50, 400, 16 << 20, 16 << 20]),
         }
@@ -346,8 +346,7 @@ class IndexSoup(Soup):
                 text or None,
                 index=index,
                 snapshot=snapshot,
-                order=order,
-                descending=descending,
+                order_by=[f"{name} DESC" if descending else name for name in order] if order else None,
                 **pages,
             )
         except InvalidOption:
@@ -368,14 +367,14 @@ class IndexSoup(Soup):
         assert scan.key is not None
         self._resume(table, Counter(wanted), scan.key, [], what, wanted if order else None)
 
-    def _some_path(self, table: str) -> tuple[str, str | None, bool]:
+    def _some_path(self, table: str) -> tuple[str, list[str] | None, bool]:
         known = self.store.table(table).indexes()
         if not known or self.random.random() < self.direct:
             return self.random.choice(["none", "auto"]), None, False
         index = self.random.choice(known)
         if index.kind == "hash":
             return index.name, None, False
-        order = "index" if self.random.random() < self.merged else None
+        order = list(index.columns) if self.random.random() < self.merged else None
         return index.name, order, self.random.random() < 0.5
 
     def _resume(
@@ -472,8 +471,7 @@ class IndexSoup(Soup):
                 filter=text or None,
                 index=index.name,
                 snapshot=snapshot,
-                order="index",
-                descending=descending,
+                order_by=[f"{name} DESC" if descending else name for name in index.columns],
                 page_rows=self.random.choice([25, 100, 1_000]),
             )
             got = [row for page in scan for row in rows_of(page)]

@@ -155,7 +155,7 @@ def forget_files(store: Store) -> None:
 
 def look(store: Store, template: Template, table: str, index: str | None) -> str:
     """What a scan gives: "right", "wrong", "damaged" or another error's code."""
-    order = "index" if index in ("by_v", "by_k") else None
+    order = index.removeprefix("by_") if index in ("by_v", "by_k") else None
     names = list(NAMES[table])
     rows: list[Row] = []
     try:
@@ -165,7 +165,7 @@ def look(store: Store, template: Template, table: str, index: str | None) -> str
                 rows += rows_of(store.table(table).scan(names, f"b = '{key}'", index=index).to_table())
         else:
             rows = rows_of(
-                store.table(table).scan(names, None, index=index or "none", order=order).to_table()
+                store.table(table).scan(names, None, index=index or "none", order_by=order).to_table()
             )
     except FragmentDamaged:
         return "damaged"

@@ -87,12 +87,12 @@ def calls(store: Store) -> dict[str, tuple[Callable[..., Any], int]]:
     }
 
 
-SCAN = ["columns", "filter", "index", "snapshot", "page_rows", "page_bytes", "order", "descending"]
+SCAN = ["columns", "filter", "index", "snapshot", "page_rows", "page_bytes", "order_by", "limit"]
 CHANGES = ["after", "upto", "columns", "filter", "feed", "page_rows", "page_bytes"]
 GOOD: dict[str, list[Any]] = {
     "create_table": ["fresh", pa.schema([("id", pa.int64())]), ["id"], ["id"], "lz4"],
     "table": ["t"],
-    "scan": [["id"], "id > 1", "auto", None, 10, 1_000, None, False],
+    "scan": [["id"], "id > 1", "auto", None, 10, 1_000, None, 7],
     "changes": [1, None, ["id"], "id > 1", True, 10, 1_000],
     "upsert": [pa.table({"id": [1], "s": ["a"]}), ("app", 1)],
     "overwrite": [pa.table({"id": [1], "s": ["a"]}), ("app", 2)],

@@ -36,8 +36,8 @@ SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
 COUNT = 300
 PAGES: dict[str, dict[str, Any]] = {
     "index": {},
-    "descending": {"descending": True},
-    "one order": {"order": "index"},
+    "one order": {"order_by": "k"},
+    "one order, descending": {"order_by": ["k DESC", "id DESC"]},
 }
 
 Row = tuple[int, int | None, int]
@@ -130,7 +130,7 @@ def move_away(made: Store, tablet: int) -> None:
 
 def check_index(made: Store, index: str = "by_k") -> None:
     """Every row, and no other, is found through the index, in its order, each fragment's entries once."""
-    assert read(made.table("t").scan(index=index, order="index")) == everything(made)
+    assert read(made.table("t").scan(index=index, order_by="k")) == everything(made)
     with made.context.catalog.reading() as tx:
         wanted = tx.index(tx.table("t").id, index)
         runs = [run for run in tx.runs(wanted.table) if run.index == wanted.id]
@@ -186,7 +186,7 @@ def test_an_index_that_is_dropped_between_two_pages_ends_the_scan(
 
 def test_a_merged_scan_gives_rows_in_order_until_it_misses_its_index(store: Store) -> None:
     """Rows that were read before may leave still; none is out of order, and the end is never reached."""
-    scan = store.table("t").scan(index="by_k", order="index", page_rows=10)
+    scan = store.table("t").scan(index="by_k", order_by="k", page_rows=10)
     got, _, pages = first_page(scan)
     store.table("t").drop_index("by_k")
     with pytest.raises(IndexChanged):
@@ -281,7 +281,7 @@ def test_a_build_that_was_killed_goes_on_where_it_ended(
     assert progress[0][0] > 0, "what was built is not built again"
     assert progress[-1][0] == progress[-1][1]
     assert len(runs_of(store, "by_vk")) > entered
-    rows = read(store.table("t").scan(index="by_vk", order="index"))
+    rows = read(store.table("t").scan(index="by_vk", order_by=["v", "k"]))
     assert rows == sorted(everything(store), key=lambda row: (row[2], in_order(row)))
     store.table("t").create_index("by_vk", ["v", "k"])  # whoever did not see the end may call again
     with pytest.raises(AlreadyExists, match="sorted by v, k"):
@@ -334,7 +334,7 @@ def test_a_builder_that_is_killed_for_real_leaves_a_build_that_goes_on(store: St
     assert len(runs_of(store, "by_v")) == runs
     store.table("t").upsert(table_of(range(20), value=3))
     store.table("t").create_index("by_v", ["v"], include=["k"])
-    rows = read(store.table("t").scan(index="by_v", order="index"))
+    rows = read(store.table("t").scan(order_by="v"))
     assert rows == sorted(everything(store), key=lambda row: (row[2], row[0]))
 
 
@@ -355,7 +355,7 @@ def test_garbage_that_is_collected_between_building_runs_and_entering_them_only_
     store.table("t").create_index("by_v", ["v"])
     assert sum(collected) >= 3
     assert store.verify() == []
-    assert read(store.table("t").scan(index="by_v", order="index")) == sorted(
+    assert read(store.table("t").scan(order_by="v")) == sorted(
         everything(store), key=lambda row: (row[2], row[0])
     )
 
@@ -385,7 +385,7 @@ def test_what_happens_between_building_a_run_and_entering_it_is_indexed_too(
     if change == "drop":
         assert [index.name for index in store.table("t").indexes()] == ["by_k"]
     else:
-        rows = read(store.table("t").scan(index="by_v", order="index"))
+        rows = read(store.table("t").scan(order_by="v"))
         assert rows == sorted(everything(store), key=lambda row: (row[2], row[0]))
     check_index(store)
     store.collect_garbage(0)
@@ -404,7 +404,7 @@ def test_an_index_that_is_made_between_staging_a_write_and_committing_it_has_its
     with monkeypatch.context() as patch:
         patch.setattr(writer, "publish", late)
         store.table("t").upsert(table_of(range(50), value=5))
-    rows = read(store.table("t").scan(index="by_v", order="index"))
+    rows = read(store.table("t").scan(order_by="v"))
     assert rows == sorted(everything(store), key=lambda row: (row[2], row[0]))
     check_index(store)
 
@@ -452,7 +452,7 @@ def test_rows_that_are_written_while_an_index_is_built_are_found_through_it(tmp_
         check_index(made, "one")
         rows = everything(made)
         by_v = sorted(rows, key=lambda row: (row[2], row[0]))
-        assert read(made.table("t").scan(index="four", order="index")) == by_v
+        assert read(made.table("t").scan(index="four", order_by="v")) == by_v
         assert sorted(read(made.table("t").scan(index="two")), key=in_order) == rows
         for k in [*range(9), None]:
             text = "k IS NULL" if k is None else f"k = {k}"
@@ -543,7 +543,7 @@ def test_a_damaged_run_is_told_of_and_healed_by_building_it_again(
         with pytest.raises(FragmentDamaged, match="index 'by_k', which can be dropped and made again"):
             read(opened.table("t").scan(index="by_k"))
         with pytest.raises(FragmentDamaged):
-            read(opened.table("t").scan(index="by_k", order="index", descending=True))
+            read(opened.table("t").scan(index="by_k", order_by="k DESC"))
         assert everything(opened) == expected, "the rows themselves are not touched"
         if remedy == "compact":
             opened.compact()

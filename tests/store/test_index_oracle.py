@@ -206,17 +206,25 @@ class Case:
         except duckdb.ConversionException:
             return  # a constant that is beyond a type where DuckDB computes in that type
         wanted = [key for (key,) in found]
-        paths: list[tuple[str, str | None, bool]] = [("none", None, False), ("auto", None, False)]
+        paths: list[tuple[str, list[str] | None, bool]] = [("none", None, False), ("auto", None, False)]
         for info in self.chance.sample(self.store.table("t").indexes(), 3):
             if info.kind == "sorted":
-                paths.append((info.name, self.chance.choice([None, "index"]), self.chance.random() < 0.5))
+                paths.append(
+                    (info.name, self.chance.choice([None, list(info.columns)]), self.chance.random() < 0.5)
+                )
             else:
                 paths.append((info.name, None, False))
         for index, order, descending in paths:
             self._check_path(condition, wanted, index, order, descending, moving)
 
     def _check_path(
-        self, condition: str, wanted: list[int], index: str, order: str | None, descending: bool, moving: bool
+        self,
+        condition: str,
+        wanted: list[int],
+        index: str,
+        order: list[str] | None,
+        descending: bool,
+        moving: bool,
     ) -> None:
         page_rows = self.chance.choice([1, 3, 1_000, 1_000, 1_000])
         columns = self.chance.choice([None, ["id", "s", "x"], ["id"]])
@@ -227,8 +235,7 @@ class Case:
                 for_us(condition),
                 index=index,
                 page_rows=page_rows,
-                order=order,
-                descending=descending,
+                order_by=[f"{name} DESC" if descending else name for name in order] if order else None,
             )
         except InvalidOption:
             assert INDEXES[index][1] == "hash", what

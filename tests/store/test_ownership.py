@@ -35,10 +35,9 @@ PATHS: dict[str, dict[str, Any]] = {
     "direct": {"index": "none"},
     "direct with a filter": {"index": "none", "filter": "k < 1000 OR k IS NULL"},
     "index": {"index": "by_k"},
-    "index, descending": {"index": "by_k", "descending": True},
     "index, rows fetched": {"index": "plain"},
-    "one order": {"index": "by_k", "order": "index"},
-    "one order, descending": {"index": "by_k", "order": "index", "descending": True},
+    "one order": {"index": "by_k", "order_by": "k"},
+    "one order, descending": {"index": "by_k", "order_by": "k DESC"},
     "hash index": {"index": "hashed", "filter": "k IN (0, 1, 2, 3, 4, 5, 6, 7) OR k IS NULL"},
 }
 MOMENTS = [
@@ -134,8 +133,8 @@ def test_the_rows_are_exact_whatever_the_shard_owns_when_it_is_read(
         while_reading(store, happens, after=moment.endswith("after they were"))
     got = read(scan, happens if moment == "between two pages" else lambda: None)
     assert sorted(got, key=in_order) == everything()
-    if "order" in options:
-        assert got == sorted(got, key=in_order, reverse=options.get("descending", False))
+    if "order_by" in options:
+        assert got == sorted(got, key=in_order, reverse=options["order_by"] == "k DESC")
     if moment == MOMENTS[-1]:
         assert scan.stats.moved_slots > 0
         assert scan.stats.dropped_rows > 0
@@ -155,8 +154,8 @@ def test_a_key_from_before_each_change_goes_on_after_it(store: Store, path: str)
         rows += zip(*(page.rows[name].to_pylist() for name in ("id", "k", "v")), strict=True)
         key, number = page.key, number + 1
     assert sorted(rows, key=in_order) == everything()
-    if "order" in PATHS[path]:
-        assert rows == sorted(rows, key=in_order, reverse=PATHS[path].get("descending", False))
+    if "order_by" in PATHS[path]:
+        assert rows == sorted(rows, key=in_order, reverse=PATHS[path]["order_by"] == "k DESC")
 
 
 @pytest.mark.parametrize("owned", [[1], [1, 2], [1, 2, 3]], ids=str)

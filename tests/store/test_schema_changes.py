@@ -212,9 +212,7 @@ def test_an_index_of_a_new_column_has_the_old_rows(store: Store) -> None:
     gain(store)
     store.table("t").create_index("by_n", ["n"], include=["note"])
     for descending in (False, True):
-        found = (
-            store.table("t").scan(index="by_n", order="index", descending=descending, page_rows=20).to_table()
-        )
+        found = store.table("t").scan(order_by="n DESC" if descending else "n", page_rows=20).to_table()
         assert by_id(found) == MIXED
         order = [(row["n"] is not None, row["n"] or 0, row["id"]) for row in found.to_pylist()]
         assert order == sorted(order, reverse=descending)

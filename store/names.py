@@ -1,0 +1,86 @@
+"""Names that are not there, but that people type: of earlier releases, and of other table formats.
+
+Each with what to write instead; an attribute of any other name is a plain `AttributeError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from elasticscan.base.errors import UnknownName
+
+_OF_TABLE = {
+    name: f"store.table(name).{now}"
+    for name, now in {
+        "add_columns": "add_columns(fields)",
+        "append": "upsert(rows)",
+        "changes": "changes(after)",
+        "commits": "commits()",
+        "create_index": "create_index(index, columns)",
+        "delete": "delete(keys)",
+        "drop_index": "drop_index(index)",
+        "drop_table": "drop()",
+        "indexes": "indexes()",
+        "overwrite": "overwrite(rows)",
+        "read": "scan().to_table()",
+        "scan": "scan()",
+        "set_retention": "set_retention(seconds)",
+        "upsert": "upsert(rows)",
+        "write": "upsert(rows)",
+    }.items()
+}
+
+INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "Store": {
+            **_OF_TABLE,
+            "list_tables": "store.tables()",
+            "load_table": "store.table(name)",
+            "sql": "scan = store.table(name).scan(); duckdb.sql('SELECT … FROM scan'), or in Spark "
+            "elasticscan.connector.attach(spark, uri).sql(…)",
+            "vacuum": "store.collect_garbage()",
+        },
+        "Table": {
+            "append": "table.upsert(rows)",
+            "count": "table.scan().count()",
+            "history": "table.commits()",
+            "insert": "table.upsert(rows)",
+            "merge": "table.upsert(rows)",
+            "optimize": "table.compact()",
+            "read": "table.scan().to_table()",
+            "select": "table.scan(columns, filter)",
+            "to_arrow": "table.scan().to_table()",
+            "to_pandas": "table.scan().to_table().to_pandas()",
+            "to_polars": "polars.DataFrame(table.scan())",
+            "update": "table.upsert(rows)",
+            "vacuum": "store.collect_garbage()",
+            "write": "table.upsert(rows)",
+        },
+        "Scan": {
+            "fetchall": "scan.to_table().to_pylist()",
+            "filter": "table.scan(columns, filter)",
+            "select": "table.scan(columns, filter)",
+            "to_arrow": "scan.to_table()",
+            "to_arrow_batch_reader": "scan.to_reader()",
+            "to_batches": "scan.batches()",
+            "to_pandas": "scan.to_table().to_pandas()",
+            "to_polars": "polars.DataFrame(scan)",
+            "where": "table.scan(columns, filter)",
+        },
+    }
+)
+
+
+class Named:
+    """A class whose missing names are told with what to write instead."""
+
+    if not TYPE_CHECKING:  # else every name would be taken for one that is there
+
+        def __getattr__(self, name: str) -> object:
+            kind = type(self).__name__
+            instead = INSTEAD.get(kind, {}).get(name)
+            if instead is None:
+                raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
+            raise UnknownName(f"{kind}.{name} does not exist; write {instead}", name=name)

@@ -1,0 +1,127 @@
+"""The order of a scan: what `order_by` says, and the indexes whose entries lie in that order.
+
+A scan does not sort. Its rows leave in the order of a sorted index, which is that of its columns and then of
+the primary key: an index on (carrier, delay) of a table with the key (id) gives `order_by="carrier"`,
+`order_by=["carrier", "delay"]` and `order_by=["carrier", "delay", "id"]`, and each of them backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import pyarrow as pa
+
+from elasticscan.base.errors import ColumnNotFound, IndexNotFound, IndexNotReady, InvalidOption
+from elasticscan.metadata import SORTED, IndexInfo, TableInfo
+from elasticscan.store import arguments
+
+_DIRECTIONS = {"ASC": False, "DESC": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The columns that rows are in the order of, the most significant first."""
+
+    columns: tuple[str, ...]
+    descending: bool
+
+    def __str__(self) -> str:
+        return ", ".join(self.terms())
+
+    def terms(self) -> list[str]:
+        """As `order_by` takes them."""
+        return [f"{name} DESC" if self.descending else name for name in self.columns]
+
+
+def order_of(order_by: Any, schema: pa.Schema) -> Order | None:
+    """The order that a user asked for: "a", "a DESC", "a, b", or a list of such terms.
+
+    Raises:
+        ColumnNotFound, InvalidOption: it cannot be had.
+    """
+    if order_by is None:
+        return None
+    if isinstance(order_by, str):
+        order_by = [order_by] if order_by in schema.names else order_by.split(",")
+    terms = [_term(text, schema) for text in arguments.names("order_by", order_by)]
+    columns = tuple(name for name, _ in terms)
+    if not columns or len(set(columns)) < len(columns):
+        raise InvalidOption(
+            f"order_by={order_by!r} must name at least one column, and each once", option="order_by"
+        )
+    if len({descending for _, descending in terms}) > 1:
+        raise InvalidOption(
+            f"order_by={order_by!r} goes up in one column and down in another; an index is read in one "
+            "direction: say DESC of all columns or of none",
+            option="order_by",
+        )
+    return Order(columns, terms[0][1])
+
+
+def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
+    """A column, and whether its values come from the highest to the lowest."""
+    name, descending = text.strip(), False
+    words = name.rsplit(maxsplit=1)
+    if name not in schema.names and len(words) == 2 and words[1].upper() in _DIRECTIONS:
+        name, descending = words[0], _DIRECTIONS[words[1].upper()]
+    if name not in schema.names:
+        near = get_close_matches(name, schema.names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the columns are {', '.join(schema.names)}."
+        raise ColumnNotFound(
+            f"order_by names a column {name!r}, which is not there; {hint} A term is a column's name, with "
+            "DESC or ASC after it if need be, as in order_by='delay DESC'",
+            column=name,
+        )
+    return name, descending
+
+
+def whole_order(index: IndexInfo, table: TableInfo, descending: bool) -> Order:
+    """All columns that an index's entries are in the order of."""
+    return Order(tuple(dict.fromkeys((*index.columns, *table.primary_key))), descending)
+
+
+def indexes_in_order(
+    order: Order, table: TableInfo, indexes: Sequence[IndexInfo], name: str | None
+) -> list[IndexInfo]:
+    """The indexes that give an order, of all or of the one named; never none.
+
+    Raises:
+        IndexNotFound, IndexNotReady, InvalidOption: there is none, or not yet, or the one named has
+            another order.
+    """
+    fitting = [index for index in indexes if name in (None, index.name) and _gives(index, table, order)]
+    if any(index.ready for index in fitting):
+        return [index for index in fitting if index.ready]
+    if fitting:
+        raise IndexNotReady(
+            f"index {fitting[0].name!r} of table {table.name!r} is still being built; wait for it, or call "
+            "create_index again if its build was killed",
+            index=fitting[0].name,
+        )
+    other = next((index for index in indexes if index.name == name), None)
+    if other is not None:
+        has = "has no order, as it is a hash index"
+        if other.kind == SORTED:
+            has = f"is in the order of {whole_order(other, table, False)}"
+        raise InvalidOption(
+            f"order_by={str(order)!r} cannot be had by index {name!r}, which {has}; leave 'index' out to "
+            "have the fitting one taken",
+            option="index",
+        )
+    if name is not None:
+        return []  # whoever looks for it tells what there is
+    columns, index = list(order.columns), "by_" + "_".join(order.columns)
+    raise IndexNotFound(
+        f"order_by={str(order)!r} needs a sorted index, and table {table.name!r} has none in this order; "
+        f"make it with table.create_index({index!r}, {columns!r}), or sort what was "
+        "read with scan.to_table().sort_by(...)",
+        columns=columns,
+    )
+
+
+def _gives(index: IndexInfo, table: TableInfo, order: Order) -> bool:
+    has = whole_order(index, table, order.descending).columns
+    return index.kind == SORTED and has[: len(order.columns)] == order.columns

@@ -1,0 +1,475 @@
+"""A handle of a table: what it finds, what it takes, and what it says to those who are new here."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import elasticscan
+from elasticscan.base.errors import (
+    ColumnNotFound,
+    IndexNotFound,
+    InvalidKey,
+    InvalidOption,
+    ScanFinished,
+    ScanInUse,
+    SchemaMismatch,
+    TableChanged,
+    TableNotFound,
+    UnknownName,
+    UsageError,
+)
+from elasticscan.store import Scan, Store, Table
+
+SCHEMA = pa.schema([("id", pa.int32()), ("day", pa.string()), ("km", pa.float64())])
+
+
+def rows(ids: range) -> pa.Table:
+    days = ["mon", "tue", "wed"]
+    return pa.table(
+        [list(ids), [days[i % 3] for i in ids], [i / 2 if i % 10 else None for i in ids]], schema=SCHEMA
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with elasticscan.create(tmp_path / "a.store", ["s1", "s2"], tablets=4, slots=16) as made:
+        yield made
+
+
+@pytest.fixture
+def trips(store: Store) -> Table:
+    made = store.create_table("trips", SCHEMA, ["id"])
+    made.upsert(rows(range(100)))
+    return made
+
+
+@pytest.fixture
+def legs(store: Store) -> Table:
+    """Two key columns."""
+    made = store.create_table("legs", SCHEMA, ["id", "day"])
+    made.upsert(rows(range(100)))
+    return made
+
+
+def ids(table: Table) -> list[int]:
+    return sorted(table.scan(["id"]).to_table()["id"].to_pylist())
+
+
+# ------------------------------------------------------------------------------------- the handle
+
+
+def test_a_handle_says_what_it_stands_for(store: Store, trips: Table) -> None:
+    assert repr(trips) == f"<elasticscan.Table 'trips' of {store.uri}>"
+    assert (trips.name, trips.primary_key, trips.shard_key) == ("trips", ("id",), ("id",))
+    assert trips.schema.names == ["id", "day", "km"]
+    assert [table.name for table in store.tables()] == ["trips"]
+
+
+def test_a_handle_sees_what_others_add(store: Store, trips: Table) -> None:
+    with elasticscan.open(store.uri) as other:
+        other.table("trips").add_columns([pa.field("note", pa.string())])
+        other.table("trips").create_index("by_km", ["km"])
+    assert trips.schema.names[-1] == "note"
+    assert [index.name for index in trips.indexes()] == ["by_km"]
+
+
+USES: dict[str, Callable[[Table], object]] = {
+    "schema": lambda table: table.schema,
+    "upsert": lambda table: table.upsert(rows(range(5))),
+    "overwrite": lambda table: table.overwrite(rows(range(5))),
+    "delete": lambda table: table.delete([1]),
+    "scan": lambda table: table.scan(),
+    "changes": lambda table: table.changes(0),
+    "commits": lambda table: table.commits(),
+    "create_index": lambda table: table.create_index("by_km", ["km"]),
+    "drop_index": lambda table: table.drop_index("by_km"),
+    "indexes": lambda table: table.indexes(),
+    "add_columns": lambda table: table.add_columns([pa.field("x", pa.int8())]),
+    "set_retention": lambda table: table.set_retention(10),
+    "compact": lambda table: table.compact(),
+    "drop": lambda table: table.drop(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_handle_of_a_dropped_table_finds_nothing(store: Store, trips: Table, use: str) -> None:
+    store.table("trips").drop()
+    with pytest.raises(TableNotFound, match="'trips'"):
+        USES[use](trips)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_handle_does_not_touch_another_table_of_the_same_name(store: Store, trips: Table, use: str) -> None:
+    with elasticscan.open(store.uri) as other:
+        other.table("trips").drop()
+        made = other.create_table("trips", SCHEMA, ["id"])
+        made.upsert(rows(range(7)))
+        with pytest.raises(TableChanged, match=r"store.table\('trips'\)"):
+            USES[use](trips)
+        assert ids(made) == list(range(7))
+        assert made.schema == store.table("trips").schema
+
+
+def test_a_handle_is_no_name_for_another_store(tmp_path: Path, trips: Table) -> None:
+    with elasticscan.create(tmp_path / "b.store", ["s1"]) as other:
+        with pytest.raises(InvalidOption, match="must be text"):
+            other.table(trips)  # type: ignore[arg-type]
+        with pytest.raises(TableNotFound):
+            other.table(trips.name)
+
+
+# ------------------------------------------------------------------------------------ typed rows
+
+
+def test_rows_may_be_typed_as_dicts(trips: Table) -> None:
+    trips.upsert([{"id": 1, "day": "sun", "km": 7}, {"id": 200, "day": "sun"}])
+    found = trips.scan(filter="day = 'sun'").to_table().sort_by("id").to_pylist()
+    assert found == [{"id": 1, "day": "sun", "km": 7.0}, {"id": 200, "day": "sun", "km": None}]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([{"id": 1, "day": "x", "km": 1.0, "way": 3}], "unknown: way"),
+        ([{"id": 1, "day": "x"}], "missing: km"),
+        ([{"id": "one", "day": "x", "km": 1.0}], "column 'id' is of type int32"),
+        ([{"id": 2**40, "day": "x", "km": 1.0}], "column 'id' is of type int32"),
+        ([{1: 1}], "unknown: 1"),
+        ([(1, "x", 1.0)], "must be dicts"),
+        ([1], "must be dicts"),
+        ({"id": [1]}, "hand in a pyarrow Table"),
+        ("id", "hand in a pyarrow Table"),
+        (None, "hand in a pyarrow Table"),
+        (pa.chunked_array([[1]]), "is no stream of rows"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(trips: Table, given: Any, told: str) -> None:
+    for write in (trips.upsert, trips.overwrite):
+        with pytest.raises(SchemaMismatch, match=told):
+            write(given)
+    assert len(trips.commits()) == 2, "made, and filled"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [3, 4],
+        range(3, 5),
+        {3, 4},
+        [{"id": 3}, {"id": 4}],
+        [(3,), (4,)],
+        pa.array([3, 4]),
+        pa.array([3, 4], pa.int8()),
+        pa.table({"id": pa.array([3, 4], pa.int32())}),
+    ],
+    ids=str,
+)
+def test_keys_may_be_typed_as_people_type_them(trips: Table, keys: Any) -> None:
+    trips.delete(keys)
+    assert ids(trips) == [0, 1, 2, *range(5, 100)]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [[(3, "mon"), (4, "tue")], [{"day": "mon", "id": 3}, {"id": 4, "day": "tue"}], [[3, "mon"], (4, "tue")]],
+)
+def test_keys_of_several_columns_are_tuples_or_dicts(legs: Table, keys: Any) -> None:
+    legs.delete(keys)
+    assert ids(legs) == [0, 1, 2, *range(5, 100)]
+
+
+def test_rows_that_meet_a_condition_are_deleted_by_a_scan_of_their_keys(trips: Table) -> None:
+    trips.delete(trips.scan(["id"], "km > 10"))
+    assert trips.scan(filter="km > 10").count() == 0
+    assert trips.scan().count() == 10 + len([i for i in range(1, 21) if i % 10])
+
+
+@pytest.mark.parametrize("keys", [7, "id > 3", b"7", None, (3, 4), 7.5, {"id": 3}])
+def test_what_is_no_list_of_keys_is_told_what_to_type(trips: Table, legs: Table, keys: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"delete\(\[7\]\).*delete\(table.scan\(\['id'\]"):
+        trips.delete(keys)
+    with pytest.raises(InvalidOption, match=r"delete\(\[\(7, 7\)\]\)"):
+        legs.delete(keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ([3, (4,)], SchemaMismatch),
+        ([(3, 4)], SchemaMismatch),
+        ([{"id": 3, "day": "mon"}], SchemaMismatch),
+        ([{"di": 3}], SchemaMismatch),
+        ([{"id": 3}, 4], SchemaMismatch),
+        (["three"], SchemaMismatch),
+        ([3.5], SchemaMismatch),
+        ([2**31], SchemaMismatch),
+        ([None], InvalidKey),
+        ([3, 3], InvalidKey),
+    ],
+)
+def test_keys_that_do_not_fit_are_refused_and_nothing_is_deleted(
+    trips: Table, keys: Any, error: type[UsageError]
+) -> None:
+    with pytest.raises(error):
+        trips.delete(keys)
+    assert len(ids(trips)) == 100
+
+
+def test_no_keys_delete_nothing(trips: Table) -> None:
+    trips.delete([])
+    trips.upsert([])
+    assert len(ids(trips)) == 100
+
+
+# ----------------------------------------------------------------------------------------- limits
+
+
+@pytest.mark.parametrize("limit", [0, 1, 9, 10, 11, 99, 100, 101, 2**40])
+@pytest.mark.parametrize("condition", [None, "id % 3 = 0"])
+@pytest.mark.parametrize("order_by", [None, "km DESC"])
+def test_a_limit_is_exact_and_resumes_from_every_page(
+    store: Store, trips: Table, limit: int, condition: str | None, order_by: str | None
+) -> None:
+    trips.create_index("by_km", ["km"])
+    everything = trips.scan(filter=condition, order_by=order_by).to_table().to_pylist()
+    begun = trips.scan(filter=condition, order_by=order_by, limit=limit, page_rows=10)
+    pages = list(begun)
+    got = [row for page in pages for row in page.rows.to_pylist()]
+    assert got == everything[:limit]
+    assert begun.key is None
+    for number, page in enumerate(pages):
+        rest = sum(later.rows.num_rows for later in pages[number + 1 :])
+        assert page.key is not None or rest == 0
+        if page.key is not None:
+            assert store.resume(page.key).count() == rest
+
+
+def test_pages_are_no_longer_than_the_limit(trips: Table) -> None:
+    scan = trips.scan(limit=7)
+    assert [page.rows.num_rows <= 7 for page in scan]
+    assert scan.stats.scanned <= 2 * 7, "the first page may have ended at a tablet that lies elsewhere"
+
+
+@pytest.mark.parametrize("limit", [-1, 1.0, "7", True])
+def test_a_limit_is_a_whole_number(trips: Table, limit: Any) -> None:
+    with pytest.raises(InvalidOption, match="limit="):
+        trips.scan(limit=limit)
+
+
+# ------------------------------------------------------------------------------------------ order
+
+
+@pytest.fixture
+def ordered(trips: Table) -> Table:
+    trips.create_index("by_day", ["day", "km"])
+    trips.create_index("by_km", ["km"], include=["day"])
+    trips.create_index("km_hash", ["km"], kind="hash")
+    return trips
+
+
+@pytest.mark.parametrize(
+    ("order_by", "index", "by"),
+    [
+        ("km", "by_km", ["km", "id"]),
+        ("km desc", "by_km", ["km", "id"]),
+        (["km", "id"], "by_km", ["km", "id"]),
+        ("day", "by_day", ["day", "km", "id"]),
+        ("day DESC, km DESC", "by_day", ["day", "km", "id"]),
+        (["day", "km ASC", "id"], "by_day", ["day", "km", "id"]),
+    ],
+)
+def test_rows_come_in_the_order_of_the_index_that_gives_it(
+    ordered: Table, order_by: Any, index: str, by: list[str]
+) -> None:
+    scan = ordered.scan(order_by=order_by, page_rows=7)
+    explained = scan.explain()
+    down = "desc" in str(order_by).lower()
+    assert explained["access"] == index
+    assert explained["order_by"] == [f"{name} DESC" if down else name for name in by]
+    found = scan.to_table().to_pylist()
+    assert found == sorted(
+        found, key=lambda row: [(row[name] is not None, row[name]) for name in by], reverse=down
+    )
+    assert len(found) == 100
+
+
+def test_of_several_indexes_in_one_order_the_cheaper_is_taken(ordered: Table) -> None:
+    ordered.create_index("by_km_plain", ["km"])
+    assert ordered.scan(["day", "km"], order_by="km").explain()["access"] == "by_km"
+    assert ordered.scan(order_by="km", index="by_km_plain").explain()["access"] == "by_km_plain"
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "told"),
+    [
+        ({"order_by": "id"}, IndexNotFound, r"create_index\('by_id', \['id'\]\)"),
+        ({"order_by": ["km", "day"]}, IndexNotFound, r"create_index\('by_km_day', \['km', 'day'\]\)"),
+        ({"order_by": "kms"}, ColumnNotFound, "did you mean 'km'"),
+        ({"order_by": "-km"}, ColumnNotFound, "order_by='delay DESC'"),
+        ({"order_by": "km NULLS FIRST"}, ColumnNotFound, "A term is a column's name"),
+        ({"order_by": "day, km DESC"}, InvalidOption, "one direction"),
+        ({"order_by": "km", "index": "none"}, InvalidOption, "allows none"),
+        ({"order_by": "km", "index": "by_day"}, InvalidOption, "in the order of day, km, id"),
+        ({"order_by": "km", "index": "km_hash"}, InvalidOption, "it is a hash index"),
+        ({"order_by": "km", "index": "by_kn"}, IndexNotFound, "did you mean 'by_km'"),
+    ],
+)
+def test_an_order_that_cannot_be_had_is_refused_with_what_to_do(
+    ordered: Table, asked: dict[str, Any], error: type[UsageError], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        ordered.scan(**asked)
+
+
+# ---------------------------------------------------------------------------------------- streams
+
+
+def test_duckdb_polars_and_pandas_take_a_scan_as_it_is(trips: Table) -> None:
+    duckdb, polars, pandas = (pytest.importorskip(name) for name in ("duckdb", "polars", "pandas"))
+    scan = trips.scan()  # noqa: F841 - DuckDB looks for it
+    assert duckdb.sql("SELECT count(*), sum(id) FROM scan").fetchall() == [(100, 4_950)]
+    assert polars.DataFrame(trips.scan(["id"])).sum().item() == 4_950
+    assert polars.from_arrow(trips.scan(["id"]).to_reader()).sum().item() == 4_950
+    assert polars.from_arrow(trips.scan(["id"])).struct.field("id").sum() == 4_950
+    assert pandas.DataFrame.from_arrow(trips.scan(["id"]))["id"].sum() == 4_950
+    assert pa.table(trips.scan(["km"], limit=3)).schema == pa.schema([SCHEMA.field("km")])
+
+
+def test_a_frame_of_another_library_is_upserted_as_it_is(trips: Table) -> None:
+    duckdb, polars = pytest.importorskip("duckdb"), pytest.importorskip("polars")
+    trips.overwrite(
+        polars.DataFrame({"id": [1], "day": ["sun"], "km": [0.5]}, schema_overrides={"id": polars.Int32})
+    )
+    trips.upsert(duckdb.sql("SELECT 2::INT AS id, 'sun' AS day, 1.5::DOUBLE AS km"))
+    assert trips.scan().to_table().sort_by("id")["km"].to_pylist() == [0.5, 1.5]
+
+
+def test_the_second_query_over_a_scan_says_that_it_is_used_up(trips: Table) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    scan = trips.scan()  # noqa: F841 - DuckDB looks for it
+    assert duckdb.sql("SELECT count(*) FROM scan").fetchall() == [(100,)]
+    with pytest.raises(duckdb.Error, match="ES_SCAN_FINISHED"):
+        duckdb.sql("SELECT count(*) FROM scan").fetchall()
+
+
+def test_two_streams_of_one_scan_do_not_share_its_rows(trips: Table) -> None:
+    scan = trips.scan(page_rows=10)
+    first, second = scan.to_reader(), scan.to_reader()
+    assert first.read_next_batch().num_rows > 0
+    with pytest.raises(ScanInUse, match="begin a scan for each place"):
+        second.read_next_batch()
+    rest = sum(batch.num_rows for batch in first)
+    assert 0 < rest < 100
+    with pytest.raises(ScanFinished):
+        scan.to_reader()
+
+
+def test_a_stream_leaves_out_pages_without_rows_and_pages_do_not(trips: Table) -> None:
+    pages = list(trips.scan(filter="id = 3", index="none", page_rows=10))
+    assert sum(page.rows.num_rows == 0 for page in pages) > 5
+    assert [
+        batch.num_rows for batch in trips.scan(filter="id = 3", index="none", page_rows=10).to_reader()
+    ] == [1]
+
+
+USED_UP: dict[str, Callable[[Scan], object]] = {
+    "iter": iter,
+    "to_table": lambda scan: scan.to_table(),
+    "to_reader": lambda scan: scan.to_reader(),
+    "batches": lambda scan: scan.batches(),
+    "count": lambda scan: scan.count(),
+    "__arrow_c_stream__": lambda scan: scan.__arrow_c_stream__(),
+    "pa.table": pa.table,
+}
+
+
+@pytest.mark.parametrize("use", USED_UP)
+@pytest.mark.parametrize("before", ["to_table", "count", "close", "pages", "limit"])
+def test_a_scan_that_is_used_up_says_so_everywhere(trips: Table, before: str, use: str) -> None:
+    scan = trips.scan(limit=0 if before == "limit" else None)
+    if before in ("pages", "limit"):
+        assert sum(page.rows.num_rows for page in scan) == (100 if before == "pages" else 0)
+    else:
+        getattr(scan, before)()
+    with pytest.raises(ScanFinished, match="begin another one"):
+        USED_UP[use](scan)
+
+
+# ---------------------------------------------------------------------------------- count, close
+
+
+@pytest.mark.parametrize("condition", [None, "km > 20", "km IS NULL", "day = 'mon' AND id > 7", "id < 0"])
+@pytest.mark.parametrize("index", ["none", "by_km"])
+def test_count_is_the_number_of_rows(ordered: Table, condition: str | None, index: str) -> None:
+    rows_there = ordered.scan(filter=condition, index="none").to_table().num_rows
+    assert ordered.scan(filter=condition, index=index, page_rows=9).count() == rows_there
+    assert ordered.scan(["day"], condition, limit=5).count() == min(5, rows_there)
+
+
+def test_count_goes_on_after_pages(trips: Table) -> None:
+    scan = trips.scan(page_rows=10)
+    first = next(scan)
+    assert scan.count() == 100 - first.rows.num_rows
+
+
+def test_count_reads_the_columns_that_it_needs(trips: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    read = Scan._columns_read
+
+    def noted(scan: Scan, access: Any) -> tuple[str, ...]:
+        asked.append(read(scan, access))
+        return asked[-1]
+
+    monkeypatch.setattr(Scan, "_columns_read", noted)
+    assert trips.scan().count() == 100
+    assert trips.scan(filter="km > 1").count() > 0
+    assert asked == [("id",), ("km",)]
+
+
+def test_closing_a_scan_ends_its_lease_and_its_keys_go_on(store: Store, trips: Table) -> None:
+    trips.set_retention(60)
+    with trips.scan(page_rows=10) as scan:
+        first = next(scan)
+        assert [lease["purpose"] for lease in store.status()["leases"]] == ["scan"]
+    assert store.status()["leases"] == []
+    scan.close()
+    assert first.key is not None
+    assert store.resume(first.key).count() == 100 - first.rows.num_rows
+
+
+# ------------------------------------------------------------------------------------- old names
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        (lambda store, table, scan: store.write("t", 1), "store.table(name).upsert(rows)"),
+        (lambda store, table, scan: store.scan("t"), "store.table(name).scan()"),
+        (lambda store, table, scan: store.drop_table("t"), "store.table(name).drop()"),
+        (lambda store, table, scan: table.append(1), "table.upsert(rows)"),
+        (lambda store, table, scan: table.to_pandas(), "table.scan().to_table().to_pandas()"),
+        (lambda store, table, scan: scan.to_arrow(), "scan.to_table()"),
+    ],
+)
+def test_a_name_that_people_type_is_told_with_the_one_there_is(
+    store: Store, trips: Table, use: Callable[[Any, Any, Any], object], told: str
+) -> None:
+    with pytest.raises(UnknownName) as refused:
+        use(store, trips, trips.scan())
+    assert str(refused.value).startswith("[ES_UNKNOWN_NAME]")
+    assert told in refused.value.message
+    assert isinstance(refused.value, AttributeError)
+    assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
+
+
+def test_any_other_name_is_a_plain_attribute_error(store: Store, trips: Table) -> None:
+    assert not hasattr(store, "write")
+    assert not hasattr(trips, "nonsense")
+    with pytest.raises(AttributeError, match="'Table' object has no attribute 'nonsense'"):
+        trips.nonsense  # type: ignore[attr-defined]  # noqa: B018

@@ -1,0 +1,84 @@
+"""`import elasticscan`: what there is, and what is told of what there is not."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import elasticscan
+from elasticscan.base import errors as base_errors
+from elasticscan.store.names import INSTEAD
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def fresh(code: str) -> str:
+    """What a new interpreter prints."""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+def test_the_door_has_these_names_and_no_others() -> None:
+    names = ["Page", "Scan", "Store", "Table", "__version__", "create", "errors", "open"]
+    assert elasticscan.__all__ == names
+    assert dir(elasticscan) == names
+    assert all(getattr(elasticscan, name) is not None for name in names)
+    assert elasticscan.create == elasticscan.Store.create
+    assert elasticscan.open == elasticscan.Store.open
+
+
+def test_importing_it_imports_nothing_large() -> None:
+    large = ("pyarrow", "numpy", "sqlalchemy", "sqlglot", "pandas", "pyspark", "cryptography")
+    loaded = fresh(f"import elasticscan, sys; print([name for name in {large} if name in sys.modules])")
+    assert loaded == "[]"
+
+
+def test_opening_a_store_imports_neither_pandas_nor_spark() -> None:
+    code = "import elasticscan, sys; elasticscan.open; print({'pandas', 'pyspark'} & set(sys.modules))"
+    assert fresh(code) == "set()"
+
+
+def test_errors_are_a_module_and_come_without_arrow() -> None:
+    code = (
+        "from elasticscan.errors import TableNotFound; import elasticscan, sys\n"
+        "print(elasticscan.errors.TableNotFound is TableNotFound, 'pyarrow' in sys.modules)"
+    )
+    assert fresh(code) == "True False"
+
+
+def test_every_error_is_exported() -> None:
+    classes = {
+        name
+        for name, value in vars(base_errors).items()
+        if isinstance(value, type) and value.__module__ == base_errors.__name__
+    }
+    assert set(base_errors.__all__) == classes
+    assert classes <= set(vars(elasticscan.errors))
+
+
+@pytest.mark.parametrize(("typed", "told"), [("Stroe", "did you mean 'Store'"), ("xyz", "it has Page, Scan")])
+def test_another_name_is_told_with_the_nearest(typed: str, told: str) -> None:
+    with pytest.raises(AttributeError, match=told):
+        getattr(elasticscan, typed)
+
+
+def test_the_version_is_that_of_the_changelog() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+)", changes, re.MULTILINE)[0] == elasticscan.__version__
+
+
+def test_what_is_written_instead_exists() -> None:
+    """Every name that is told of is missing, and what is told in its place is there."""
+    kinds = {"store": elasticscan.Store, "table": elasticscan.Table, "scan": elasticscan.Scan}
+    assert set(INSTEAD) == {"Store", "Table", "Scan"}
+    for kind, hints in INSTEAD.items():
+        for name, instead in hints.items():
+            assert not hasattr(kinds[kind.lower()], name), (kind, name)
+            methods = re.findall(r"\b(store|table|scan)(?:\([^()]*\))?\.(\w+)", instead)
+            assert methods or "DataFrame(scan)" in instead, instead
+            assert all(hasattr(kinds[of], method) for of, method in methods), instead
