@@ -1,4 +1,4 @@
-"""What every other layer stands on, and what itself stands on nothing.
+"""The ground floor: small things that every other folder uses.
 
 Six small things that have to be the same everywhere, because two parts of a store that disagree
 about one of them lose rows without noticing:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the rest of the project may know about time."""
+    """A clock, as far as the rest of the project may see one."""
 
     def now(self) -> float:
         """Seconds since the epoch, UTC. May step back when the machine's clock is set."""

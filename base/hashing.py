@@ -1,4 +1,4 @@
-"""Which slot a row belongs to: Spark's Murmur3, and Java's `hashCode`, over whole Arrow columns.
+"""Slots of rows: Spark's Murmur3, and Java's `hashCode`, over whole Arrow columns.
 
 `spark_hash` gives what Spark's SQL function `hash(a, b, ...)` gives, so that Spark's own
 `repartition(n, key)` and the store send a row to the same place. It is Murmur3 (x86, 32 bits) with

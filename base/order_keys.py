@@ -244,7 +244,7 @@ def sort_codes(column: pa.Array) -> NDArray[Any]:
 
 
 def encoded_lengths(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """How many bytes `encode_row` gives for each row; a null counts as nothing."""
+    """Count how many bytes `encode_row` gives for each row; a null counts as nothing."""
     lengths = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         kind = column.type

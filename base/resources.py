@@ -1,4 +1,4 @@
-"""What a process may run out of, told apart from everything that is wrong with a store."""
+"""Resources that a process may run out of, kept apart from everything that is wrong with a store."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def encode_values(columns: Sequence[pa.Array], row: int) -> bytes:
 
 
 def encoded_value_lengths(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """How many bytes `encode_values` gives for each row, at most."""
+    """Count how many bytes `encode_values` gives for each row, at most."""
     lengths = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         found = column.cast(_VIEWS[column.type.id]) if column.type.id in _VIEWS else column
@@ -96,7 +96,7 @@ def successor(prefix: bytes) -> bytes:
     return kept[:-1] + bytes([kept[-1] + 1])
 
 
-def turned(key: bytes) -> bytes:
+def inverted(key: bytes) -> bytes:
     """The key with its order turned round; its own inverse."""
     return key.translate(_TURN)
 
@@ -162,7 +162,7 @@ def _encode_float(form: str, scalar: pa.Scalar) -> bytes:
     if value != value:
         value = float("nan")
     packed = struct.pack(form, value)
-    return turned(packed) if packed[0] & 0x80 else bytes([packed[0] | 0x80]) + packed[1:]
+    return inverted(packed) if packed[0] & 0x80 else bytes([packed[0] | 0x80]) + packed[1:]
 
 
 def _encode_unsigned(width: int, scalar: pa.Scalar) -> bytes:

@@ -36,7 +36,7 @@ should go where is planned in `elasticscan.topology` and carried out by `elastic
 """
 
 from elasticscan.catalog.catalog import Catalog, NewStore, Tx
-from elasticscan.catalog.commits import Commit, Txn
+from elasticscan.catalog.commits import Commit, IdempotencyKey
 from elasticscan.catalog.engine import holds_store
 from elasticscan.catalog.fragments import DroppedFile
 from elasticscan.catalog.home import Home
@@ -50,12 +50,12 @@ __all__ = [
     "Commit",
     "DroppedFile",
     "Home",
+    "IdempotencyKey",
     "Identity",
     "NewStore",
     "OwnedMove",
     "SecretTx",
     "StoreInfo",
     "Tx",
-    "Txn",
     "holds_store",
 ]

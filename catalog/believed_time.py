@@ -1,4 +1,4 @@
-"""What time it is, as far as a store believes anybody: pure functions of values.
+"""The time that a store believes in: pure functions of values.
 
 Processes have clocks of their own, and some of them are wrong. What is kept for a time (snapshots,
 leases, dropped files, moves that are silent) must not end because one clock is ahead, and must end some day
@@ -52,12 +52,12 @@ class Times:
 
     @property
     def agreed(self) -> bool:
-        """Whether the clock is what is believed."""
+        """True if the clock is what is believed."""
         return self.clock == self.believed
 
 
 def look(belief: Belief, clock: float) -> Belief:
-    """What is believed after a transaction whose clock says `clock`."""
+    """Return what is believed after a transaction whose clock says `clock`."""
     believed, claimed = belief.believed_at, belief.claimed_at
     trusted_until = believed + TRUSTED_JUMP_SECONDS
     if clock <= trusted_until:

@@ -22,7 +22,7 @@ from elasticscan.catalog.engine import (
     why_read_only,
     writing,
 )
-from elasticscan.catalog.failures import damaged, decoding, told_plainly
+from elasticscan.catalog.failures import damaged, decoding, translate_errors
 from elasticscan.catalog.home import Home, check_one_name, home_of
 from elasticscan.catalog.moves import MoveTx
 from elasticscan.catalog.readonly import why_not_writable
@@ -38,7 +38,7 @@ class Tx(MoveTx, SecretTx, CheckTx):
 
 @dataclass(frozen=True, slots=True)
 class NewStore:
-    """What a store starts with."""
+    """The first contents of a store."""
 
     shards: tuple[tuple[str, str], ...]  # (name, root); they get the ids 1, 2, …
     placement: Placement
@@ -93,7 +93,7 @@ class Catalog:
             make_file(file, like_directory=isinstance(url, Path))
         engine = make_engine(url)
         try:
-            with told_plainly(engine), transaction(engine, writing=True) as sql:
+            with translate_errors(engine), transaction(engine, writing=True) as sql:
                 metadata.create_all(sql)
                 if engine.dialect.name == "postgresql":
                     sql.execute(text("LOCK TABLE store_state IN EXCLUSIVE MODE"))
@@ -175,7 +175,7 @@ class Catalog:
 
     @property
     def home(self) -> Home | None:
-        """Where the catalog's file lies now."""
+        """Return where the catalog's file lies now."""
         return home_of(self._engine)
 
     def settle(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether the whole catalog is what was written: what must hold before anything is deleted for its sake."""
+"""The check of the whole catalog, which must hold before anything is deleted for its sake."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import Table, text
 
 from elasticscan.catalog.commits import CommitTx
 from elasticscan.catalog.failures import damaged, decoding
-from elasticscan.catalog.sealed import SEALED, Counted, Group, compare, signed
+from elasticscan.catalog.sealed import SEALED, Counted, Group, compare, to_signed
 from elasticscan.catalog.tables import (
     commits,
     fragments,
@@ -64,7 +64,7 @@ class CheckTx(CommitTx):
             for rows in self._in_parts(table):
                 for group, (count, total) in self._rows.sums(table, rows).items():
                     before = found.get(group, (0, 0))
-                    found[group] = before[0] + count, signed(before[1] + total)
+                    found[group] = before[0] + count, to_signed(before[1] + total)
                 key = next(iter(table.primary_key.columns)).name
                 keys[table.name].update(getattr(row, key) for row in rows)
                 for source, column, _ in _REFERENCES:
@@ -105,7 +105,7 @@ class CheckTx(CommitTx):
     def _check_groups(self, found: dict[Group, Counted]) -> None:
         kept = self._rows.kept_groups()
         compare(found, self._rows.with_pending(kept))
-        total = signed(sum(self._rows.digest_of_group(*each) for each in kept.items()))
+        total = to_signed(sum(self._rows.digest_of_group(*each) for each in kept.items()))
         if total != self._state("groups_total"):
             raise damaged("the sums of groups are not those that were written")
 
@@ -135,7 +135,7 @@ class CheckTx(CommitTx):
             raise damaged("the store's state is not one row")
 
     def _check_values(self) -> None:
-        """What has to be decoded can be."""
+        """Check that all stored values can be decoded."""
         self.info()
         placement = self.placement()
         self.newest_topology()

@@ -44,7 +44,7 @@ class Commit:
 _RESERVED = 0  # the commit that made a table which nobody sees yet
 
 
-class Txn(NamedTuple):
+class IdempotencyKey(NamedTuple):
     """Under what a write is done once.
 
     Attributes:
@@ -164,7 +164,7 @@ class CommitTx(FragmentTx):
         table: int,
         kind: str,
         staged: Sequence[StagedFragment],
-        txn: Txn | None = None,
+        txn: IdempotencyKey | None = None,
     ) -> int:
         """Make staged fragments visible under the next commit number, all at once."""
         number = self._next_commit()
@@ -173,7 +173,7 @@ class CommitTx(FragmentTx):
         self.add_fragments(table, staged, number, number)
         return number
 
-    def commit_of_txn(self, table: int, txn: Txn) -> int | None:
+    def commit_of_txn(self, table: int, txn: IdempotencyKey) -> int | None:
         """The commit that was made under this pair, if there is one.
 
         Raises:
@@ -196,7 +196,7 @@ class CommitTx(FragmentTx):
         return int(row.number)
 
     def has_forerunner(self, table: TableInfo, application: str) -> bool:
-        """Whether an application wrote to a table of this name before this one was made."""
+        """True if an application wrote to a table of this name before this one was made."""
         same_name = [r.id for r in self._rows.all(tables) if r.name == table.name and r.id != table.id]
         c = commits.c
         wrote = (c.table_id.in_(same_name), c.app_id == application)
@@ -303,7 +303,9 @@ class CommitTx(FragmentTx):
         self._set(last_commit=number)
         return number
 
-    def _add_commit_row(self, number: int, table: int, kind: str, rows: int, txn: Txn | None = None) -> None:
+    def _add_commit_row(
+        self, number: int, table: int, kind: str, rows: int, txn: IdempotencyKey | None = None
+    ) -> None:
         # Change feeds and users know times to the microsecond, and ask for commits by what they know.
         made = next_commit_time(self.now, self._state("newest_commit_at"))
         self._set(newest_commit_at=made)
@@ -390,7 +392,7 @@ class CommitTx(FragmentTx):
         return retention_seconds - (0.0 if overtaken_at is None else self.times.stamp - overtaken_at)
 
     def set_retention(self, table: int, seconds: float | None) -> None:
-        """How long a table's snapshots stay readable; None for as long as the store's."""
+        """Set the time for which a table's snapshots stay readable; None for as long as the store's."""
         self._change_table(table, retention_seconds=seconds)
         self.bump_layout()
 

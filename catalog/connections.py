@@ -161,7 +161,7 @@ def _unsafe_fork() -> UnsafeFork:
 
 
 class _Forks:
-    """What happens to the connections of this process when it forks."""
+    """The connections of this process at a fork."""
 
     def __init__(self) -> None:
         self.engines: WeakSet[Engine] = WeakSet()

@@ -16,7 +16,7 @@ from elasticscan.base.errors import InvalidOption, StoreNotFound, StoreTooNew
 from elasticscan.base.limits import BUSY_SECONDS
 from elasticscan.base.redaction import shown, without
 from elasticscan.catalog.connections import follow_forks, is_sqlite, transaction
-from elasticscan.catalog.failures import damaged, told_plainly
+from elasticscan.catalog.failures import damaged, translate_errors
 from elasticscan.catalog.readonly import read_only_engine
 from elasticscan.catalog.tables import FORMAT_VERSION, store_state
 
@@ -95,7 +95,7 @@ def make_file(path: Path, like_directory: bool) -> None:
 
 
 def why_read_only(engine: Engine) -> str | None:
-    """Why a database server lets this user only read; None when it may write, or does not say."""
+    """Return why a database server lets this user only read; None when it may write, or does not say."""
     if engine.dialect.name != "postgresql":
         return None
     with reading(engine) as connection:
@@ -135,7 +135,7 @@ def _prepare_sqlite(engine: Engine) -> None:
 
 
 def holds_store(url: str | Path) -> bool:
-    """Whether there is a store's catalog; makes nothing, not even an empty file."""
+    """True if there is a store's catalog; makes nothing, not even an empty file."""
     engine = make_engine(url)
     try:
         path = engine.url.database
@@ -155,7 +155,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
     SQLite's always do; elsewhere each statement would see its own.
     """
     level = {} if is_sqlite(engine) else {"isolation_level": "REPEATABLE READ"}
-    with told_plainly(engine), transaction(engine, **level) as connection:
+    with translate_errors(engine), transaction(engine, **level) as connection:
         yield connection
 
 
@@ -167,7 +167,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
     the order of commit numbers the order in which commits become visible. A process that had the
     store open when a newer release changed its format stops here.
     """
-    with told_plainly(engine), transaction(engine, writing=True) as connection:
+    with translate_errors(engine), transaction(engine, writing=True) as connection:
         known = store_state.c.format_version <= FORMAT_VERSION
         touched = connection.execute(update(store_state).where(known).values(layout=store_state.c.layout))
         if not touched.rowcount:

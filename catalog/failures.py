@@ -1,4 +1,4 @@
-"""What the errors of a database mean, said in one place.
+"""The errors of a database, translated in one place.
 
 the database says                                      who asks is told
 its disk is full                                       DiskFull
@@ -58,7 +58,7 @@ _READ_ONLY_STATES = ("42501", "25006")  # PostgreSQL: insufficient_privilege, re
 
 
 @contextmanager
-def told_plainly(engine: Engine) -> Iterator[None]:
+def translate_errors(engine: Engine) -> Iterator[None]:
     """Turn a database's errors into ours."""
     try:
         yield
@@ -120,11 +120,11 @@ def committing(connection: Connection) -> Iterator[None]:
     except DBAPIError as error:
         with suppress(SQLAlchemyError):
             transaction.rollback()
-        raise told_of_a_commit(error) from error
+        raise translate_commit_error(error) from error
 
 
-def told_of_a_commit(error: DBAPIError) -> ElasticScanError:
-    """What a failed COMMIT means: refused for sure, or nobody knows."""
+def translate_commit_error(error: DBAPIError) -> ElasticScanError:
+    """Translate the error of a COMMIT: refused for sure, or nobody knows."""
     meaning = _meaning(error)
     words = str(error.orig).lower()
     if not isinstance(meaning, CatalogUnavailable) or any(word in words for word in _NOT_DONE):
@@ -146,7 +146,7 @@ def damaged(why: object) -> StoreDamaged:
 
 @contextmanager
 def decoding(what: str) -> Iterator[None]:
-    """What is stored comes back as a value, or the store is damaged."""
+    """Raise `StoreDamaged` where a stored value cannot be decoded."""
     try:
         yield
     except (

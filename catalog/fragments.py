@@ -101,13 +101,13 @@ class FragmentTx(IndexTx):
         return self._rows.group(fragments, given, order_by=fragments.c.id)
 
     def strike_slots(self, shard: int, slots: SlotSet) -> None:
-        """Slots that leave a shard: its fragments speak for them no longer."""
+        """Slots that leave a shard: its fragments serve them no longer."""
         rows = self._fragment_rows(shard=shard)
         left = {row.id: _slots(row) - slots for row in rows if _slots(row) & slots}
         self._set_slots([row for row in rows if row.id in left], left)
 
     def set_fragment_slots(self, slots: Mapping[int, SlotSet]) -> None:
-        """What fragments speak for from now on, by their ids; those that speak for nothing are dropped."""
+        """Set the slots that fragments serve, by their ids; a fragment without any is dropped."""
         rows = list(self._of(fragments, "id", slots.keys()))
         missing = slots.keys() - {row.id for row in rows}
         if missing:
@@ -208,7 +208,7 @@ class FragmentTx(IndexTx):
     # Statistics
 
     def statistics(self, table: int) -> dict[int, FragmentStatistics]:
-        """What is known of a table's fragments, by their ids; old or empty ones are missing."""
+        """Return what is known of a table's fragments, by their ids; old or empty ones are missing."""
         f = fragments.c
         live = select(f.id).where(f.table_id == table, f.dropped_at.is_(None))
         found = {}

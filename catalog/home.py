@@ -1,4 +1,4 @@
-"""Where a catalog's file lies: a copy of it lies elsewhere, and is told from the original by that."""
+"""The place of a catalog's file: a copy lies elsewhere, which sets it apart from the original."""
 
 from __future__ import annotations
 

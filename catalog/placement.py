@@ -176,7 +176,7 @@ class PlacementTx(StateTx):
         return _unpack_topology(row)
 
     def is_topology_published(self) -> bool:
-        """Whether all moves that were made are in a published topology."""
+        """True if all moves that were made are in a published topology."""
         return bool(self._newest_topology_row().published)
 
     def topology(self, number: int) -> Topology:

@@ -37,7 +37,7 @@ Seen = tuple[tuple[int, int, int, int] | None, ...]
 
 
 def why_not_writable(path: Path) -> str | None:
-    """Why the catalog in a file cannot be written here; None when it can."""
+    """Return why the catalog in a file cannot be written here; None when it can."""
     beside = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
     needed = [path.parent, path, *(file for file in beside if file.exists())]
     effective = os.access in os.supports_effective_ids
@@ -73,7 +73,7 @@ def read_only_engine(path: Path) -> Engine:
     return engine
 
 
-class _Reader(sqlite3.Connection):
+class _Connection(sqlite3.Connection):
     """A connection that knows of which state of the files it is."""
 
     seen: Seen | None = None  # None where SQLite itself looks for changes
@@ -89,8 +89,8 @@ class _Source:
         self._wal, self._shm = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
         self._copied: tuple[Seen, bytes] | None = None
 
-    def is_current(self, connection: _Reader) -> bool:
-        """Whether a connection would show the newest state; a new one does."""
+    def is_current(self, connection: _Connection) -> bool:
+        """True if a connection would show the newest state; a new one does."""
         if connection.fresh:
             connection.fresh = False
             return True
@@ -99,7 +99,7 @@ class _Source:
             return False
         return connection.seen is None or (connection.seen == seen and _is_settled(seen))
 
-    def connect(self) -> _Reader:
+    def connect(self) -> _Connection:
         file = self._file()
         found = self._shared() or self._private()
         found.file = file
@@ -116,12 +116,12 @@ class _Source:
             ) from error
         return found.st_dev, found.st_ino
 
-    def _shared(self) -> _Reader | None:
+    def _shared(self) -> _Connection | None:
         """As all processes read that have the store open, if there may be any."""
         if not (self._wal.exists() and self._shm.exists()):
             return None
         uri = f"{self._path.absolute().as_uri()}?mode=ro"
-        made = sqlite3.connect(uri, uri=True, factory=_Reader, check_same_thread=False, timeout=120)
+        made = sqlite3.connect(uri, uri=True, factory=_Connection, check_same_thread=False, timeout=120)
         try:
             made.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
         except sqlite3.OperationalError:  # they went meanwhile, or this user may not read them
@@ -129,9 +129,9 @@ class _Source:
             return None
         return made
 
-    def _private(self) -> _Reader:
+    def _private(self) -> _Connection:
         seen, content = self._copy()
-        made = sqlite3.connect(":memory:", factory=_Reader, check_same_thread=False)
+        made = sqlite3.connect(":memory:", factory=_Connection, check_same_thread=False)
         made.deserialize(content)
         made.seen = seen
         return made

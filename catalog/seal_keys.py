@@ -23,7 +23,7 @@ class SecretTx(PlacementTx):
     """Reads and replaces the store's secrets."""
 
     def key_seconds(self) -> float:
-        """How long a continuation key can be used: never shorter than what it reads is kept."""
+        """Return how long a continuation key can be used: never shorter than what it reads is kept."""
         live = [row.retention_seconds for row in self._rows.all(tables) if row.dropped_at is None]
         kept = (float(seconds) for seconds in live if seconds is not None)
         return max(float(KEY_SECONDS), self.info().retention_seconds, *kept)
@@ -81,7 +81,7 @@ class SecretTx(PlacementTx):
         return {number: found[number] for number in live}
 
     def _old_after(self) -> float:
-        """How long after it was replaced a secret's last key ends: other processes notice later."""
+        """Return how long after it was replaced a secret's last key ends: other processes notice later."""
         return self.key_seconds() + 2 * SECRETS_SECONDS
 
     def _secrets(self, purpose: str) -> dict[int, tuple[bytes, float]]:

@@ -54,17 +54,17 @@ _HALF, _WHOLE = 1 << 63, 1 << 64
 _GROUPS_AT_ONCE = 200  # in one condition; SQLite's may be nested 1,000 deep
 
 
-def signed(number: int) -> int:
+def to_signed(number: int) -> int:
     """A number modulo 2^64, as databases can keep it."""
     return (number + _HALF) % _WHOLE - _HALF
 
 
 def versions_digest(layout: int, last_commit: int) -> int:
-    return signed(xxhash.xxh3_64_intdigest(b"versions %d %d" % (layout, last_commit)))
+    return to_signed(xxhash.xxh3_64_intdigest(b"versions %d %d" % (layout, last_commit)))
 
 
 class _Form:
-    """How the rows of one table are packed and grouped."""
+    """The packing and grouping of one table's rows."""
 
     def __init__(self, table: Table) -> None:
         self.table, self.name = table, table.name
@@ -198,7 +198,7 @@ class SealedRows:
         return rows
 
     def count(self, grouping: Grouping, part: int) -> int:
-        """How many rows a group has, by what is kept of it."""
+        """Count how many rows a group has, by what is kept of it."""
         kept = self._kept((group_digests.c.kind == grouping.kind) & (group_digests.c.part == part))
         mine = [group for group in self._pending if group[:2] == (grouping.kind, part)]
         return sum(_plus(kept.get(g, (0, 0)), self._pending.get(g, (0, 0)))[0] for g in {*kept, *mine})
@@ -355,11 +355,11 @@ def _sums(form: _Form, rows: Iterable[Any]) -> dict[Group, Counted]:
         for group in form.groups(row):
             counts[group] = counts.get(group, 0) + 1
             totals[group] = totals.get(group, 0) + row[-1]
-    return {group: (counts[group], signed(totals[group])) for group in counts}
+    return {group: (counts[group], to_signed(totals[group])) for group in counts}
 
 
 def _plus(one: Counted, other: Counted) -> Counted:
-    return one[0] + other[0], signed(one[1] + other[1])
+    return one[0] + other[0], to_signed(one[1] + other[1])
 
 
 def _kinds(grouping: Grouping) -> tuple[str, ...]:

@@ -17,14 +17,14 @@ from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.catalog.believed_time import Belief, Times, look
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.home import Home
-from elasticscan.catalog.sealed import SealedRows, signed, versions_digest
+from elasticscan.catalog.sealed import SealedRows, to_signed, versions_digest
 from elasticscan.catalog.tables import FORMAT_VERSION, store_state
 from elasticscan.topology import Placement
 
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """What is fixed when a store is created."""
+    """Facts that are fixed when a store is created."""
 
     store_id: str
     slots: int
@@ -35,7 +35,7 @@ class StoreInfo:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which store a catalog is of, which of its copies it is, and how far it got.
+    """The identity of a catalog: its store, which copy of it this is, and its newest commit.
 
     Attributes:
         incarnation: 32 hexadecimal digits; another one since a copy was written to, or adopted.
@@ -152,10 +152,10 @@ class StateTx:
         return first
 
     def finish(self) -> None:
-        """What a transaction that writes does last: sums and state are written down."""
+        """Write sums and state down, at the end of a transaction that writes."""
         grown = self._rows.finish()
         if grown:
-            self._set(groups_total=signed(self._state("groups_total") + grown))
+            self._set(groups_total=to_signed(self._state("groups_total") + grown))
         if not self._changed:
             return
         self._changed["versions_digest"] = versions_digest(*self.versions())

@@ -225,7 +225,7 @@ indexes = _sealed(
     groups=(Grouping("indexes", by=("table_id",)),),
 )
 
-# A run lies at its fragment's shard, speaks for its fragment's slots, and is dropped with it.
+# A run lies at its fragment's shard, serves its fragment's slots, and is dropped with it.
 index_runs = _sealed(
     "index_runs",
     Column("id", RowId, primary_key=True, autoincrement=False),

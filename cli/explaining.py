@@ -111,7 +111,7 @@ def _estimated(candidate: dict[str, Any]) -> list[str]:
 
 
 def _choice(found: dict[str, Any], asked: str) -> Listing:
-    """What was chosen, and where it reads."""
+    """Return what was chosen, and where it reads."""
     direct = found["ranges"] is None
     how = "a direct scan" if direct else f"index {found['access']}, {_counted(found['ranges'], 'range')}"
     why = "the cheapest" if asked == AUTO else f"asked for with --index {asked}"
@@ -137,7 +137,7 @@ def _analyzed(found: dict[str, Any]) -> Listing:
     shown.add_row("rows scanned", _about(chosen["rows_scanned"]), f"{actual['rows_scanned']:,}")
     shown.add_row("rows returned", "", f"{actual['rows_returned']:,}")
     if actual["rows_skipped"]:
-        shown.add_row("rows passed over by statistics", "", f"{actual['rows_skipped']:,}")
+        shown.add_row("rows skipped by statistics", "", f"{actual['rows_skipped']:,}")
     shown.add_row("pages", "", f"{actual['pages']:,}")
     shown.add_row("seconds", "", f"{actual['seconds']:.3f}")
     return shown

@@ -29,7 +29,7 @@ OnRead = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class CsvRules:
-    """How text becomes values.
+    """Rules for reading CSV text as values.
 
     Attributes:
         nulls: what stands for null, also in text columns; none: the usual spellings, and text
@@ -66,7 +66,7 @@ def kind_of(path: Path) -> str:
 def schema_of(path: Path, rules: CsvRules) -> pa.Schema:
     """The schema of a file; for CSV guessed from its beginning."""
     kind = kind_of(path)
-    with _told(path):
+    with _translate_errors(path):
         if kind == "parquet":
             return pyarrow.parquet.read_schema(path).remove_metadata()
         if kind == "arrow":
@@ -93,7 +93,7 @@ def read_batches(
     """The batches of all files, one after another; CSV is read as the types of `schema`."""
     for path in paths:
         kind = kind_of(path)
-        with _told(path):
+        with _translate_errors(path):
             if kind == "csv":
                 yield from _read_csv(path, schema, rules, on_read)
             elif kind == "parquet":
@@ -145,8 +145,8 @@ def _open_csv(path: Path) -> tuple[Any, Any]:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """What pyarrow and the disk say about a file, as errors that name it."""
+def _translate_errors(path: Path) -> Iterator[None]:
+    """Translate errors of pyarrow and the disk into ones that name the file."""
     try:
         yield
     except OSError as error:

@@ -71,7 +71,7 @@ def drop(uri: Uri, table: Table, name: Name, json: Json = False) -> None:
 
 
 @commands.command("list")
-def listed(
+def list_indexes(
     uri: Uri,
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help="One table; all by default.")] = None,
     json: Json = False,

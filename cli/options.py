@@ -21,7 +21,7 @@ def _remember(context: typer.Context, value: bool) -> bool:
 
 
 def wants_json(context: typer.Context) -> bool:
-    """Whether the command of this context, or of one below it, was given `--json`."""
+    """True if the command of this context, or of one below it, was given `--json`."""
     return bool(context.meta.get(_JSON, False))
 
 

@@ -35,7 +35,7 @@ SHOWN_ROWS = 20
 
 @dataclass(slots=True)
 class _Told:
-    """What is told of a scan when it stopped."""
+    """The report of a scan that stopped."""
 
     snapshot: int
     key: str | None
@@ -143,7 +143,7 @@ def _to_file(begun: Scan, pages: Iterable[Page], path: Path) -> None:
 
 
 def _slots_left(begun: Scan) -> int | None:
-    """How far a scan is; one through an index has all slots before it until its end."""
+    """Return how far a scan is; one through an index has all slots before it until its end."""
     found = begun.explain()
     return int(found["pending_slots"]) if found["ranges"] is None else None
 

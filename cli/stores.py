@@ -61,7 +61,7 @@ def status(
         raise InvalidOption("--streams and --tablets are two listings; ask for one", option="--tablets")
     with Store.open(uri) as store:
         if streams:
-            _tell_streams(streams_of(store.context), json)
+            _print_streams(streams_of(store.context), json)
             return
         found = store.status()
     if json:
@@ -70,7 +70,7 @@ def status(
         console().print(tablet_listing(found) if tablets else picture(shown(uri), found))
 
 
-def _tell_streams(found: list[dict[str, Any]], json: bool) -> None:
+def _print_streams(found: list[dict[str, Any]], json: bool) -> None:
     if json:
         print_json(found)
     else:

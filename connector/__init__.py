@@ -65,9 +65,9 @@ conditions and columns out of queries, `source` is the entry, `open_stores` keep
 """
 
 from elasticscan.connector.source import ElasticScanSource, attach, register
-from elasticscan.connector.sql.attached import Catalog, TableRead
+from elasticscan.connector.sql.attached import AttachedStore, TableRead
 
 # The name under which Spark looks for a source in modules called `pyspark_...`.
 DefaultSource = ElasticScanSource
 
-__all__ = ["Catalog", "DefaultSource", "ElasticScanSource", "TableRead", "attach", "register"]
+__all__ = ["AttachedStore", "DefaultSource", "ElasticScanSource", "TableRead", "attach", "register"]

@@ -135,7 +135,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _same(left: DataType, right: DataType) -> bool:
-    """Whether two types are equal when nobody looks at what may be null."""
+    """True if two types are equal when nobody looks at what may be null."""
     match left, right:
         case ArrayType(), ArrayType():
             return _same(left.elementType, right.elementType)
@@ -151,7 +151,7 @@ def _same(left: DataType, right: DataType) -> bool:
 
 
 def _may_hold(wanted: DataType, found: DataType) -> bool:
-    """Whether nulls are allowed inside `wanted` wherever they are in `found`."""
+    """True if nulls are allowed inside `wanted` wherever they are in `found`."""
     match wanted, found:
         case ArrayType(), ArrayType():
             return wanted.containsNull >= found.containsNull and _may_hold(

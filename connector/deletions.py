@@ -2,12 +2,12 @@
 
 The option names a column of the incoming rows. A boolean one is true in rows that delete their
 key; false and null upsert. A text column is a change feed's `_change_type`: "delete" deletes,
-"insert", "update" and "update_postimage" (and null) upsert, "update_preimage" is passed over, and
+"insert", "update" and "update_postimage" (and null) upsert, "update_preimage" is skipped, and
 any other word is refused rather than guessed. The column itself is only stored where the table has
 one of that name.
 
 A change feed may hold several changes of a key. Where the rows have a column `_commit_version`,
-the newest change of each key is written and the others are passed over; that column and
+the newest change of each key is written and the others are skipped; that column and
 `_commit_timestamp` are never stored. Without it, a key that occurs twice is an error, as ever.
 """
 
@@ -160,7 +160,7 @@ class Deletions:
 
 
 def deletions_of(column: str | None, rows: pa.Schema) -> Deletions | None:
-    """What the option's value means for rows of this schema; None where no row deletes.
+    """Return what the option's value means for rows of this schema; None where no row deletes.
 
     Raises:
         SchemaMismatch: the rows are a change feed, but nothing says that its deletes are meant.

@@ -1,4 +1,4 @@
-"""What the option `explain` gives in place of rows: the ways there are to read, one a row."""
+"""Rows for the option `explain`: the possible access paths, one a row."""
 
 from __future__ import annotations
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.base.redaction import shown
-from elasticscan.store import CATALOG_FILE, Store, resolved
+from elasticscan.store import CATALOG_FILE, Store, resolve
 
 _MOST_OPEN = 8
 _open: OrderedDict[tuple[int, str, object], Store] = OrderedDict()
 _lock = ChildSafeLock()
 
 
-def opened(uri: str, store_id: str | None = None) -> Store:
+def open_store(uri: str, store_id: str | None = None) -> Store:
     """The store at `uri`, kept open for the next plan or task of this process.
 
     Spark forks workers and uses them again, so the process is part of the key; and another store
@@ -26,7 +26,7 @@ def opened(uri: str, store_id: str | None = None) -> Store:
     Raises:
         TableChanged: the store at `uri` is not the one that the plan was made for.
     """
-    uri = resolved(uri)
+    uri = resolve(uri)
     key = (os.getpid(), uri, _identity(uri))
     with _lock:
         found = _open.get(key)
@@ -44,7 +44,7 @@ def opened(uri: str, store_id: str | None = None) -> Store:
 
 
 def _identity(uri: str) -> object:
-    """Which file the catalog is, where it is one: another one at the same path is another store."""
+    """Return which file the catalog is, where it is one: another one at the same path is another store."""
     try:
         found = (Path(uri) / CATALOG_FILE).stat()
     except OSError:

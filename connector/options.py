@@ -20,7 +20,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS, NAME_PATTERN
 from elasticscan.base.showing import brief
 from elasticscan.metadata import AUTO
-from elasticscan.store import FROM_ENVIRONMENT, Txn, resolved
+from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, resolve
 
 # What takes the place of options that are no more.
 _REMOVED = {
@@ -86,7 +86,7 @@ def _names(name: str, text: str) -> tuple[str, ...]:
 
 
 def _index(name: str, text: str) -> str:
-    """Whether the table has an index of that name is seen when a read is planned."""
+    """Check the form alone: an index of that name is looked up when a read is planned."""
     index = text.strip().lower()  # names of indexes have no other letters
     if not re.fullmatch(NAME_PATTERN, index):
         raise _bad(name, text, "'auto', 'none' or the name of an index")
@@ -173,7 +173,7 @@ def _option(
 # fmt: off
 @dataclass(frozen=True, slots=True)
 class ChangeOptions:
-    """How commits are followed: by a stream, or by a batch read with `readChangeFeed`.
+    """Options for following commits: by a stream, or by a batch read with `readChangeFeed`.
 
     Times are seconds since the epoch.
     """
@@ -251,11 +251,11 @@ class Options:
     # fmt: on
 
     @property
-    def txn(self) -> Txn | None:
+    def txn(self) -> IdempotencyKey | None:
         """The pair under which a batch write is committed once."""
         if self.app_id is None or self.txn_version is None:
             return None
-        return Txn(self.app_id, self.txn_version)
+        return IdempotencyKey(self.app_id, self.txn_version)
 
 
 def _options_of(values: type[Options] | type[ChangeOptions]) -> Iterator[tuple[Field[Any], Option]]:
@@ -481,12 +481,12 @@ def _where(values: Mapping[str, str]) -> tuple[str, str]:
     return _absolute(store), table
 
 
-def located(options: Options) -> Options:
+def with_location(options: Options) -> Options:
     """The options with the store's own uri, where they name an environment variable that holds it.
 
     Tasks may run where it is not set. What goes to them is not shown in plans, as options are.
     """
-    return replace(options, store=_absolute(resolved(options.store)))
+    return replace(options, store=_absolute(resolve(options.store)))
 
 
 def _absolute(uri: str) -> str:

@@ -16,9 +16,9 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import ContinuationKeyError
 from elasticscan.connector.conversion import ToSpark
-from elasticscan.connector.open_stores import opened
-from elasticscan.connector.splits import KINDS, Part
-from elasticscan.store import Places, Scan, Store
+from elasticscan.connector.open_stores import open_store
+from elasticscan.connector.splits import KINDS, ScanPart
+from elasticscan.store import Scan, SlotPlaces, Store
 
 
 class ScanPartition(InputPartition):
@@ -39,7 +39,9 @@ class ScanPartition(InputPartition):
         return f"ScanPartition({self.kind} at {self.shards}, slots {self.slots})"
 
 
-def partitions_of(store: Store, scan: Scan, parts: Sequence[Part], places: Places) -> list[ScanPartition]:
+def partitions_of(
+    store: Store, scan: Scan, parts: Sequence[ScanPart], places: SlotPlaces
+) -> list[ScanPartition]:
     """The partitions of a scan that was cut into parts."""
     names = places.shard_names
     return [
@@ -62,7 +64,7 @@ def resume(partition: Any, uri: str) -> tuple[Store, Scan]:
         TableChanged: there is another store at the URI.
     """
     part = _checked(partition)
-    store = opened(uri, part.store_id)
+    store = open_store(uri, part.store_id)
     return store, store.resume_part(store.context.sealer.open(part.key), ends_lease=False)
 
 

@@ -15,7 +15,7 @@ from elasticscan.base.errors import SnapshotNotFound
 from elasticscan.base.hashing import slots_of
 from elasticscan.connector.conversion import ToSpark, match_columns, spark_schema
 from elasticscan.connector.explaining import EXPLANATION, Explained, explanation
-from elasticscan.connector.open_stores import opened
+from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
 from elasticscan.connector.partitions import partitions_of, read_partition, resume
 from elasticscan.connector.splits import cut, most_index_parts, slot_bytes
@@ -29,7 +29,7 @@ _METADATA = pa.schema(
 
 
 def offered_schema(table: TableInfo, options: Options) -> StructType:
-    """What a read with these options returns when the user gave no schema."""
+    """Return what a read with these options returns when the user gave no schema."""
     chosen = _chosen(table, options)
     if options.explain:
         return spark_schema(EXPLANATION)
@@ -68,14 +68,14 @@ class ElasticScanReader(DataSourceReader):
         self._options = options
         self._schema = schema
         # Fails here, where the plan is made, rather than in every task.
-        table = opened(options.store).table(options.table).definition
+        table = open_store(options.store).table(options.table).definition
         self._columns = match_columns(schema, offered_schema(table, options))
         rows = offered_schema(table, replace(options, explain=False)).names
         self._scanned = rows if options.explain else self._columns
 
     def partitions(self) -> Sequence[InputPartition]:
         """Fix the snapshot, and cut the scan by where slots live now."""
-        store = opened(self._options.store)
+        store = open_store(self._options.store)
         scan = self._begin(store)
         if self._options.explain:
             return [Explained(explanation(scan))]

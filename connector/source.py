@@ -13,17 +13,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.connector.open_stores import opened
+from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import (
     Options,
     check_for_batch,
     check_for_stream,
     check_for_write,
-    located,
     parse_options,
+    with_location,
 )
 from elasticscan.connector.reading import ElasticScanReader, offered_schema
-from elasticscan.connector.sql.attached import Catalog
+from elasticscan.connector.sql.attached import AttachedStore
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.streams.changes import ChangeFeedReader
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
@@ -45,7 +45,7 @@ class ElasticScanSource(DataSource):
     def schema(self) -> StructType:
         """The table's columns; asked for by `load()` unless the user gave a schema."""
         options = self._options()
-        table = opened(options.store).table(options.table).definition
+        table = open_store(options.store).table(options.table).definition
         if options.filter is not None:
             # Rather when the user loads than when the first action plans.
             Predicate.parse(options.filter, table.schema)
@@ -65,11 +65,11 @@ class ElasticScanSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return ElasticScanStreamWriter(
-            check_for_write(located(parse_options(self.options, stream_write=True))), schema, overwrite
+            check_for_write(with_location(parse_options(self.options, stream_write=True))), schema, overwrite
         )
 
     def _options(self) -> Options:
-        return located(parse_options(self.options))
+        return with_location(parse_options(self.options))
 
 
 def register(spark: SparkSession) -> None:
@@ -81,7 +81,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(ElasticScanSource)
 
 
-def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> Catalog:
+def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> AttachedStore:
     """Make a temporary view of every table of a store.
 
     A view shows one snapshot: the newest when it is first read. Calling again makes the views
@@ -107,4 +107,4 @@ def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> Catalog:
             option="prefix",
         )
     register(spark)
-    return Catalog(spark, uri, {f"{prefix or ''}{table}": table for table in tables})
+    return AttachedStore(spark, uri, {f"{prefix or ''}{table}": table for table in tables})

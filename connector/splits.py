@@ -1,4 +1,4 @@
-"""How a scan is cut into partitions: few and large, each at one place. Pure."""
+"""Cutting a scan into partitions: few and large, each at one place. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Weights = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScanPart:
     """Slots for one task to read; `size` is about how many bytes they hold."""
 
     kind: str
@@ -32,9 +32,9 @@ class Part:
     slots: SlotSet
     size: float
 
-    def with_(self, other: Part) -> Part:
+    def with_(self, other: ScanPart) -> ScanPart:
         assert self.kind == other.kind, "a part is a base-shard scan or a virtual one"
-        return Part(
+        return ScanPart(
             self.kind,
             tuple(sorted({*self.shards, *other.shards})),
             self.slots | other.slots,
@@ -43,7 +43,7 @@ class Part:
 
 
 def slot_bytes(fragments: Iterable[Fragment], slot_count: int) -> Weights:
-    """About how many bytes each slot holds: a fragment's are spread over the slots it speaks for."""
+    """About how many bytes each slot holds: a fragment's are spread over the slots it serves."""
     found: Weights = np.zeros(slot_count)
     for fragment in fragments:
         each = fragment.serving_bytes / max(len(fragment.slots), 1)
@@ -53,7 +53,7 @@ def slot_bytes(fragments: Iterable[Fragment], slot_count: int) -> Weights:
 
 
 def most_index_parts(shards: int, entries: float, most: int | None = None) -> int:
-    """How many tasks an index scan gets that looks at about so many entries; `most` is the user's bound.
+    """Count the tasks of an index scan that looks at about so many entries; `most` is the user's bound.
 
     At most one for each shard: every further one would search the same runs again.
     """
@@ -68,7 +68,7 @@ def cut(
     split_bytes: int,
     most: int | None = None,
     slots: SlotSet | None = None,
-) -> list[Part]:
+) -> list[ScanPart]:
     """Parts that cover every slot once, or every one of `slots`.
 
     Each is a base-shard scan (slots where they were in the base topology) or a virtual scan
@@ -86,14 +86,14 @@ def cut(
     ]
 
 
-def _places(now: Placement, base: Placement, weights: Weights, wanted: SlotSet) -> list[Part]:
-    found: list[Part] = []
+def _places(now: Placement, base: Placement, weights: Weights, wanted: SlotSet) -> list[ScanPart]:
+    found: list[ScanPart] = []
     for shard in now.shards:
         here = now.at(shard) & wanted
         home = here & base.at(shard)
         for kind, slots in ((BASE, home), (VIRTUAL, here - home)):
             if slots:
-                found.append(Part(kind, (shard,), slots, _size(slots, weights)))
+                found.append(ScanPart(kind, (shard,), slots, _size(slots, weights)))
     return found
 
 
@@ -114,7 +114,7 @@ def _lower(counts: list[int], sizes: Sequence[float], most: int) -> None:
             heapq.heappush(heap, (sizes[i] / (counts[i] - 1), i))
 
 
-def _join(places: list[Part], counts: list[int], most: int) -> tuple[list[Part], list[int]]:
+def _join(places: list[ScanPart], counts: list[int], most: int) -> tuple[list[ScanPart], list[int]]:
     if len(places) <= most:
         return places, counts
     parts = list(places)
@@ -130,7 +130,7 @@ def _join(places: list[Part], counts: list[int], most: int) -> tuple[list[Part],
     return parts, [1] * len(parts)
 
 
-def _divide(place: Part, count: int, weights: Weights) -> list[Part]:
+def _divide(place: ScanPart, count: int, weights: Weights) -> list[ScanPart]:
     """Cut a place into `count` parts of about equal size, between slots."""
     if count == 1:
         return [place]
@@ -145,5 +145,5 @@ def _divide(place: Part, count: int, weights: Weights) -> list[Part]:
         if start < end:
             bounds = (int(slots[start]), int(slots[end - 1]) + 1)
             mine = place.slots & SlotSet.span(*bounds)
-            parts.append(Part(place.kind, place.shards, mine, _size(mine, weights)))
+            parts.append(ScanPart(place.kind, place.shards, mine, _size(mine, weights)))
     return parts

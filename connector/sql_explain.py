@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from elasticscan.connector.sql.plan import Plan, Scan
+from elasticscan.connector.sql.plan import QueryPlan, TableScan
 
 
-def explained(plan: Plan, snapshot: int, totals: Mapping[str, int]) -> str:
+def explain_plan(plan: QueryPlan, snapshot: int, totals: Mapping[str, int]) -> str:
     """The scans of a plan and the query that Spark runs; `totals` has each view's number of columns."""
     if not plan.scans:
         return left_alone(plan.text, "it reads no table of the store")
@@ -21,7 +21,7 @@ def left_alone(text: str, why: str) -> str:
     return f"given to Spark as it is, over the plain views: {why}\n\n{text.strip()}"
 
 
-def _scan(name: str, scan: Scan, total: int) -> str:
+def _scan(name: str, scan: TableScan, total: int) -> str:
     lines = [name if scan.alias == scan.view else f"{name} AS {scan.alias}"]
     if scan.columns is None:
         lines.append(f"  columns  all {total}: {scan.why_all}")

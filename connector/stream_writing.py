@@ -33,15 +33,15 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import InvalidOption
 from elasticscan.connector.options import Options
 from elasticscan.connector.spark_tables import check_not_for_a_spark_table
-from elasticscan.connector.writing import StagedMessage, TableWriter, ours
+from elasticscan.connector.writing import StagedMessage, TableWriter, messages_of
 from elasticscan.metadata import StagedFragment
-from elasticscan.store import Txn
+from elasticscan.store import IdempotencyKey
 
 _QUERY_ID = "sql.streaming.queryId"
 
 
 class StreamMessage(StagedMessage):
-    """What one task staged, where to, and for which stream."""
+    """The files that one task staged, their places, and their stream."""
 
     def __init__(
         self, staged: Iterable[StagedFragment], store_id: str, table_id: int, query: str | None
@@ -76,19 +76,19 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
             InvalidOffset: a micro-batch of this number was published before, but with another end.
             TableChanged: the table was dropped, perhaps made again, since the stream began to write.
         """
-        sent = ours(messages, StreamMessage)
+        sent = messages_of(messages, StreamMessage)
         place = (self._writer.store_id, self._writer.table_id)
         if any((message.store_id, message.table_id) != place for message in sent):
             raise self._writer.changed()
         tasks = [message.staged() for message in sent]
         if any(tasks) or self._writer.replaces:
-            txn = Txn(self._name(sent), batchId, batch_end(self._checkpoint, batchId))
+            txn = IdempotencyKey(self._name(sent), batchId, batch_end(self._checkpoint, batchId))
             # What replaces the table needs nothing that was there before.
             self._writer.publish(tasks, txn, follows=not self._writer.replaces)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what was staged; what a commit refers to stays."""
-        sent = ours(messages, StreamMessage)
+        sent = messages_of(messages, StreamMessage)
         self._writer.remove([fragment for message in sent for fragment in message.staged()])
 
     def _name(self, messages: Iterable[StreamMessage]) -> str:

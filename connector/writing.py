@@ -22,14 +22,14 @@ from elasticscan.base.errors import (
 from elasticscan.base.redaction import shown
 from elasticscan.connector.conversion import FromSpark, arrow_schema
 from elasticscan.connector.deletions import deletions_of
-from elasticscan.connector.open_stores import opened
+from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
 from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage import check_keys_filled, conform
 from elasticscan.store import (
+    IdempotencyKey,
     Store,
-    Txn,
     check_no_key_twice,
     has_forerunner,
     is_committed,
@@ -45,7 +45,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(StagedFragment))
 
 
 class StagedMessage(WriterCommitMessage):
-    """What one task staged, as plain values; nothing of it is visible yet."""
+    """The files that one task staged, as plain values; nothing of them is visible yet."""
 
     def __init__(self, staged: Iterable[StagedFragment]) -> None:
         self.fragments: list[dict[str, Any]] = [
@@ -87,7 +87,7 @@ class TableWriter:
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFragment]:
         """Stage a task's rows; runs where the task runs."""
-        store = opened(self._uri, self.store_id)
+        store = open_store(self._uri, self.store_id)
         table = self._find(store)
         # Columns that somebody added since the write was planned are not asked of it: they are null.
         table = dataclasses.replace(table, schema=pa.schema(list(table.schema)[: self._column_count]))
@@ -98,7 +98,7 @@ class TableWriter:
         return stage(store.context, table, rows, self._kind)
 
     def publish(
-        self, tasks: Sequence[Sequence[StagedFragment]], txn: Txn | None, follows: bool = False
+        self, tasks: Sequence[Sequence[StagedFragment]], txn: IdempotencyKey | None, follows: bool = False
     ) -> None:
         """Make what all tasks staged one commit, on all shards, or nothing.
 
@@ -131,7 +131,7 @@ class TableWriter:
         with self._opened() as store:
             remove_staged(store.context, staged)
 
-    def _check_followed(self, store: Store, table: TableInfo, txn: Txn) -> None:
+    def _check_followed(self, store: Store, table: TableInfo, txn: IdempotencyKey) -> None:
         if has_forerunner(store.context, table, txn.application):
             raise TableChanged(
                 f"table {table.name!r} was dropped and made again since this stream began to write to it, so "
@@ -139,7 +139,7 @@ class TableWriter:
                 table=table.name,
             )
 
-    def _is_done(self, store: Store, txn: Txn | None) -> bool:
+    def _is_done(self, store: Store, txn: IdempotencyKey | None) -> bool:
         """Rows that were committed before may come laid out otherwise: how does not matter then."""
         return txn is not None and is_committed(store.context, self.table_id, txn)
 
@@ -198,12 +198,14 @@ class ElasticScanWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged that Spark names as successful."""
-        self._writer.publish([message.staged() for message in ours(messages, StagedMessage)], self._txn)
+        self._writer.publish(
+            [message.staged() for message in messages_of(messages, StagedMessage)], self._txn
+        )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged."""
         self._writer.remove(
-            [fragment for message in ours(messages, StagedMessage) for fragment in message.staged()]
+            [fragment for message in messages_of(messages, StagedMessage) for fragment in message.staged()]
         )
 
 
@@ -216,7 +218,7 @@ def _conformed(batches: Iterable[pa.RecordBatch], table: TableInfo, fill: bool) 
         yield conform(named, table.schema)
 
 
-def ours(messages: Iterable[Any], kind: type[M]) -> list[M]:
+def messages_of(messages: Iterable[Any], kind: type[M]) -> list[M]:
     """Messages of tasks that ended; Spark gives None for the others."""
     return [message for message in messages if isinstance(message, kind)]
 

@@ -11,7 +11,7 @@ narrow, which would cost rows; tests hold sets against the evaluator.
 Everything here is pure, and knows nothing of files, indexes or scans.
 """
 
-from elasticscan.filters.bounds import axis_of, decode_key, normalised
+from elasticscan.filters.bounds import axis_of, decode_key, normalise
 from elasticscan.filters.casts import may_fail
 from elasticscan.filters.coercion import (
     TIMESTAMP,
@@ -42,7 +42,7 @@ from elasticscan.filters.kernels import constant_of
 from elasticscan.filters.key_sets import EVERYTHING, NULLS, KeySet, KeySets
 from elasticscan.filters.parser import STUMBLES, FilterSql
 from elasticscan.filters.predicate import Predicate
-from elasticscan.filters.value_sets import Found, column_sets, value_set
+from elasticscan.filters.value_sets import ColumnDomain, column_sets, value_set
 
 __all__ = [
     "EVERYTHING",
@@ -52,10 +52,10 @@ __all__ = [
     "And",
     "Cast",
     "Column",
+    "ColumnDomain",
     "Compare",
     "Expression",
     "FilterSql",
-    "Found",
     "In",
     "Is",
     "KeySet",
@@ -76,7 +76,7 @@ __all__ = [
     "is_integer",
     "is_number",
     "may_fail",
-    "normalised",
+    "normalise",
     "quote_name",
     "to_sql",
     "type_name",

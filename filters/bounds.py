@@ -38,7 +38,7 @@ _KEEP_ORDER = {
 
 
 def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a conversion fails for no value, and never turns two values round."""
+    """True if a conversion fails for no value, and never turns two values round."""
     if source == target:
         return True
     if pt.is_boolean(source) or is_number(source):
@@ -100,7 +100,7 @@ def axis_of(stored: pa.DataType) -> Axis | None:
     return None
 
 
-def normalised(keys: KeySet, axis: Axis) -> KeySet:
+def normalise(keys: KeySet, axis: Axis) -> KeySet:
     """The same set with its single values marked, and without intervals that hold no value."""
     pieces: list[Interval] = []
     for low, high, single in keys.intervals:

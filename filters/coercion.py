@@ -1,4 +1,4 @@
-"""Which types a filter computes with, and what Spark converts to what.
+"""The types that a filter computes with, and Spark's conversions between them.
 
 Follows Spark 4 in ANSI mode: the wider of two numbers, decimals with enough digits for both
 sides, text towards whatever it is compared with.
@@ -53,7 +53,7 @@ def computed_type(stored: pa.DataType) -> pa.DataType:
 
 
 def is_computable(kind: pa.DataType) -> bool:
-    """Whether values of the type can be compared, and not only be null or not."""
+    """True if values of the type can be compared, and not only be null or not."""
     return kind in _NAMES or (pt.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
 
 

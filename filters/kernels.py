@@ -85,7 +85,7 @@ def _as_computed(values: pa.Array, kind: pa.DataType, path: tuple[str, ...]) -> 
     return values.cast(kind, safe=not cut_off)
 
 
-def compiled(node: Expression) -> Evaluator:
+def compile_expression(node: Expression) -> Evaluator:
     """A function from rows to the expression's values: an array, or a scalar if it reads no column."""
     match node:
         case Column():
@@ -94,7 +94,7 @@ def compiled(node: Expression) -> Evaluator:
             scalar = pa.scalar(node.value, node.type)
             return lambda rows: scalar
         case Cast():
-            child, kind = compiled(node.child), node.type
+            child, kind = compile_expression(node.child), node.type
             return lambda rows: cast_array(rows.array(child(rows)), kind)
         case Compare() | In() if is_unknown(node):
             unknown = pa.scalar(None, pa.bool_())
@@ -102,14 +102,14 @@ def compiled(node: Expression) -> Evaluator:
         case Compare():
             return _compare(node)
         case Not():
-            negated = compiled(node.child)
+            negated = compile_expression(node.child)
             return lambda rows: pc.invert(negated(rows))
         case And():
             return _connective(node.parts, pc.and_kleene, decided_by=False)
         case Or():
             return _connective(node.parts, pc.or_kleene, decided_by=True)
         case Is():
-            return _is(compiled(node.child), node.state)
+            return _is(compile_expression(node.child), node.state)
         case In():
             return _in(node)
         case Match():
@@ -130,13 +130,13 @@ def constant_of(node: Expression) -> Literal | None:
         return None
     try:
         rows = Rows(pa.record_batch([pa.nulls(1)], names=["none"]))
-        return Literal(rows.array(compiled(node)(rows))[0].as_py(), node.type, implicit=True)
+        return Literal(rows.array(compile_expression(node)(rows))[0].as_py(), node.type, implicit=True)
     except (FilterError, pa.ArrowException):
         return None
 
 
 def is_unknown(node: Compare | In) -> bool:
-    """Whether it compares with nothing but NULL.
+    """True if it compares with nothing but NULL.
 
     Then it is null, and Spark does not look at the other side, which may hold what fails.
     """
@@ -149,7 +149,7 @@ def is_unknown(node: Compare | In) -> bool:
 
 
 def can_fail(node: Expression) -> bool:
-    """Whether some value could make the evaluation raise."""
+    """True if some value could make the evaluation raise."""
     match node:
         case Compare() | In() if is_unknown(node):
             return False
@@ -172,7 +172,7 @@ def _lazily(node: Expression) -> Callable[[Rows, pa.BooleanArray | None], Datum]
 
     What cannot fail is evaluated everywhere, which is faster, and needs no mask.
     """
-    evaluate, kind = compiled(node), node.type
+    evaluate, kind = compile_expression(node), node.type
     if not can_fail(node):
         return lambda rows, mask: evaluate(rows)
 
@@ -191,7 +191,7 @@ def _lazily(node: Expression) -> Callable[[Rows, pa.BooleanArray | None], Datum]
 def _connective(
     parts: Sequence[Expression], combine: Callable[[Datum, Datum], Datum], *, decided_by: bool
 ) -> Evaluator:
-    first, rest = compiled(parts[0]), [_lazily(part) for part in parts[1:]]
+    first, rest = compile_expression(parts[0]), [_lazily(part) for part in parts[1:]]
     risky = [can_fail(part) for part in parts[1:]]
 
     def evaluate(rows: Rows) -> Datum:
@@ -238,7 +238,7 @@ def _coalesce(node: Call) -> Evaluator:
 
 
 def _compare(node: Compare) -> Evaluator:
-    left, right = compiled(node.left), compiled(node.right)
+    left, right = compile_expression(node.left), compile_expression(node.right)
     compare = _COMPARISONS[node.op]
     if is_float(node.left.type):
         compare = _FLOAT_COMPARISONS[node.op]
@@ -292,7 +292,7 @@ def _is(child: Evaluator, state: bool | None) -> Evaluator:
 
 
 def _in(node: In) -> Evaluator:
-    child, kind = compiled(node.child), node.child.type
+    child, kind = compile_expression(node.child), node.child.type
     values = pa.array([each.value for each in node.values if each.value is not None], kind)
     has_null = len(values) < len(node.values)
     if is_float(kind):
@@ -313,7 +313,7 @@ def _in(node: In) -> Evaluator:
 
 
 def _match(node: Match) -> Evaluator:
-    child = compiled(node.child)
+    child = compile_expression(node.child)
     if node.kind == "ILIKE":
         pattern = like_pattern(node.pattern.lower(), node.escape)
         return lambda rows: _find(_change_case(rows.array(child(rows)), "lower"), pattern)
@@ -360,7 +360,7 @@ def _change_case(text: pa.Array, case: str) -> pa.Array:
 
 
 def _call(node: Call) -> Evaluator:
-    args = [compiled(arg) for arg in node.args]
+    args = [compile_expression(arg) for arg in node.args]
     function = _function(node)
 
     def evaluate(rows: Rows) -> Datum:

@@ -75,7 +75,7 @@ class KeySet:
 
     @property
     def singles(self) -> bool:
-        """Whether it is a list of single values."""
+        """True if it is a list of single values."""
         return all(each.single for each in self.intervals)
 
     def contains(self, key: bytes) -> bool:
@@ -83,7 +83,7 @@ class KeySet:
         return at >= 0 and key < self.intervals[at].high
 
     def overlaps(self, low: bytes, high: bytes) -> bool:
-        """Whether some bytes within [low, high) are in the set."""
+        """True if some bytes within [low, high) are in the set."""
         at = bisect_left(self.intervals, high, key=_low) - 1
         return low < high and at >= 0 and low < self.intervals[at].high
 

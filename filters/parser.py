@@ -91,7 +91,7 @@ def parse_condition(text: str, schema: pa.Schema) -> Expression:
             f"the filter is {size} bytes long; at most {MAX_FILTER_BYTES} are allowed", bytes=size
         )
     try:
-        return _Reader(schema).condition(_parsed(text))
+        return _TreeBuilder(schema).condition(_parsed(text))
     except RecursionError:
         raise FilterError(
             "the filter is nested too deeply; split it into AND or OR of simpler parts"
@@ -148,7 +148,7 @@ def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError
     )
 
 
-class _Reader:
+class _TreeBuilder:
     """Walks the tree that sqlglot made, and builds the typed one."""
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -415,46 +415,46 @@ def _named(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Field:
     raise ColumnNotFound(f"the filter names {full}, but {owner} {name}; {hint}", column=full, nearest=near)
 
 
-_Handler = Callable[[_Reader, exp.Expr], Expression]
+_Handler = Callable[[_TreeBuilder, exp.Expr], Expression]
 
 
 def _handlers() -> dict[type[exp.Expr], tuple[_Handler, frozenset[str]]]:
     """For each kind of node: who reads it, and which of its arguments are understood."""
     two = "this expression"
     table: list[tuple[tuple[type[exp.Expr], ...], _Handler, str]] = [
-        ((exp.Paren,), _Reader.paren, "this"),
-        ((exp.Column,), _Reader.column, "this table db catalog"),
-        ((exp.Dot,), _Reader.column, two),
-        ((exp.Literal,), _Reader.literal, "this is_string"),
-        ((exp.Null, exp.Boolean), _Reader.constant, "this"),
-        ((exp.HexString,), _Reader.binary, "this"),
-        ((exp.RawString,), _Reader.raw_text, "this"),
-        ((exp.And, exp.Or), _Reader.connective, two),
-        ((exp.Not,), _Reader.negation, "this"),
-        (tuple(_COMPARISONS), _Reader.comparison, two),
-        ((exp.Is,), _Reader.test, two),
-        ((exp.Between,), _Reader.between, "this low high"),
-        ((exp.In,), _Reader.membership, "this expressions"),
-        ((exp.Like, exp.ILike, exp.RegexpLike), _Reader.pattern, f"{two} negate"),
-        ((exp.Escape,), _Reader.escaped_pattern, two),
-        (tuple(_AFFIXES), _Reader.affix, two),
-        (tuple(_ARITHMETIC), _Reader.arithmetic, f"{two} typed safe"),
-        ((exp.Neg,), _Reader.negative, "this"),
-        ((exp.Abs,), _Reader.absolute, "this"),
-        ((exp.Cast, exp.TryCast), _Reader.cast, "this to"),
-        ((exp.If,), _Reader.conditional, "this true false"),
-        ((exp.Case,), _Reader.conditional, "this ifs default"),
-        ((exp.Coalesce,), _Reader.coalesce, "this expressions is_nvl"),
-        ((exp.Nullif,), _Reader.null_if, two),
-        ((exp.Concat,), _Reader.concat, "expressions safe"),
-        ((exp.DPipe,), _Reader.concat, f"{two} safe"),
-        (tuple(_TEXT_FUNCTIONS), _Reader.text_function, "this"),
-        ((exp.Trim,), _Reader.trim, "this position"),
-        ((exp.Length,), _Reader.length, "this"),
-        ((exp.Substring,), _Reader.substring, "this start length"),
-        ((exp.IsNan,), _Reader.is_nan, "this"),
-        (tuple(_DATE_PARTS), _Reader.date_part, "this"),
-        ((exp.Anonymous,), _Reader.by_name, "this expressions"),
+        ((exp.Paren,), _TreeBuilder.paren, "this"),
+        ((exp.Column,), _TreeBuilder.column, "this table db catalog"),
+        ((exp.Dot,), _TreeBuilder.column, two),
+        ((exp.Literal,), _TreeBuilder.literal, "this is_string"),
+        ((exp.Null, exp.Boolean), _TreeBuilder.constant, "this"),
+        ((exp.HexString,), _TreeBuilder.binary, "this"),
+        ((exp.RawString,), _TreeBuilder.raw_text, "this"),
+        ((exp.And, exp.Or), _TreeBuilder.connective, two),
+        ((exp.Not,), _TreeBuilder.negation, "this"),
+        (tuple(_COMPARISONS), _TreeBuilder.comparison, two),
+        ((exp.Is,), _TreeBuilder.test, two),
+        ((exp.Between,), _TreeBuilder.between, "this low high"),
+        ((exp.In,), _TreeBuilder.membership, "this expressions"),
+        ((exp.Like, exp.ILike, exp.RegexpLike), _TreeBuilder.pattern, f"{two} negate"),
+        ((exp.Escape,), _TreeBuilder.escaped_pattern, two),
+        (tuple(_AFFIXES), _TreeBuilder.affix, two),
+        (tuple(_ARITHMETIC), _TreeBuilder.arithmetic, f"{two} typed safe"),
+        ((exp.Neg,), _TreeBuilder.negative, "this"),
+        ((exp.Abs,), _TreeBuilder.absolute, "this"),
+        ((exp.Cast, exp.TryCast), _TreeBuilder.cast, "this to"),
+        ((exp.If,), _TreeBuilder.conditional, "this true false"),
+        ((exp.Case,), _TreeBuilder.conditional, "this ifs default"),
+        ((exp.Coalesce,), _TreeBuilder.coalesce, "this expressions is_nvl"),
+        ((exp.Nullif,), _TreeBuilder.null_if, two),
+        ((exp.Concat,), _TreeBuilder.concat, "expressions safe"),
+        ((exp.DPipe,), _TreeBuilder.concat, f"{two} safe"),
+        (tuple(_TEXT_FUNCTIONS), _TreeBuilder.text_function, "this"),
+        ((exp.Trim,), _TreeBuilder.trim, "this position"),
+        ((exp.Length,), _TreeBuilder.length, "this"),
+        ((exp.Substring,), _TreeBuilder.substring, "this start length"),
+        ((exp.IsNan,), _TreeBuilder.is_nan, "this"),
+        (tuple(_DATE_PARTS), _TreeBuilder.date_part, "this"),
+        ((exp.Anonymous,), _TreeBuilder.by_name, "this expressions"),
     ]
     return {kind: (handler, frozenset(known.split())) for kinds, handler, known in table for kind in kinds}
 

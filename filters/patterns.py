@@ -22,7 +22,7 @@ _SPECIAL = frozenset("\\.[]{}()*+?^$|-&")
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What to look for: `kind` is equal, starts, ends, contains or regex.
+    """A text to look for: `kind` is equal, starts, ends, contains or regex.
 
     With `before_line_end` the pattern may also end just before a line end that ends the text.
     """
@@ -40,7 +40,7 @@ def like_pattern(pattern: str, escape: str) -> Pattern:
         if re.fullmatch(simple, shape):
             return Pattern(kind, plain)
     regexes = {"%": ".*", "_": "."}
-    body = "".join(regexes.get(sort) or quoted(piece) for piece, sort in zip(pieces, shape, strict=True))
+    body = "".join(regexes.get(sort) or quote(piece) for piece, sort in zip(pieces, shape, strict=True))
     return Pattern("regex", rf"(?s)\A{body}\z")
 
 
@@ -65,7 +65,7 @@ def _like_pieces(pattern: str, escape: str) -> tuple[list[str], str]:
     return pieces, shape
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     return "".join(f"\\{symbol}" if symbol in _SPECIAL else symbol for symbol in text)
 
 
@@ -122,7 +122,7 @@ class _Regex:
                 self.depth -= symbol == ")"
                 self.alternatives |= symbol == "|" and self.depth == 0
                 return symbol
-        return quoted(symbol)
+        return quote(symbol)
 
     def read_group(self) -> str:
         self.depth += 1
@@ -154,7 +154,7 @@ class _Regex:
             return _CONTROLS[symbol]
         if not symbol or symbol.isalnum() or not symbol.isascii():
             raise self.refuse(f"\\{symbol}")
-        return quoted(symbol)
+        return quote(symbol)
 
     def read_class(self) -> str:
         negated = self.pattern.startswith("^", self.at)
@@ -181,7 +181,7 @@ class _Regex:
                 "a class that is not closed, is empty, or holds one of [ ] & without a backslash"
             )
         if symbol != "\\":
-            return quoted(symbol), True
+            return quote(symbol), True
         symbol = self.pattern[self.at : self.at + 1]
         self.at += 1
         if symbol in _SETS:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import FilterError
 from elasticscan.filters.expression import Expression, column_names, to_sql
-from elasticscan.filters.kernels import Evaluator, Rows, compiled
+from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
 from elasticscan.filters.parser import parse_condition
 
 _ARROW_REFUSALS = (
@@ -45,7 +45,7 @@ class Predicate:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", column_names(self.condition))
-        object.__setattr__(self, "_evaluate", compiled(self.condition))
+        object.__setattr__(self, "_evaluate", compile_expression(self.condition))
 
     @classmethod
     def parse(cls, text: str, schema: pa.Schema) -> Predicate:

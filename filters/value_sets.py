@@ -1,4 +1,4 @@
-"""Which values of one column a condition leaves possible.
+"""The values of one column that a condition leaves possible.
 
 For every node of the condition, three sets of the column's values: those for which the node can be
 true, false, and null, whatever the other columns hold. NOT swaps the first two; AND and OR take
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from elasticscan.base.value_keys import END, VALUES
-from elasticscan.filters.bounds import Axis, axis_of, keeps_order, normalised
+from elasticscan.filters.bounds import Axis, axis_of, keeps_order, normalise
 from elasticscan.filters.coercion import computed_type
 from elasticscan.filters.expression import (
     And,
@@ -39,7 +39,7 @@ _MOST_BISECTIONS = 200  # for one list; each takes milliseconds
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ColumnDomain:
     """The values for which a condition can be true; no other value makes it so.
 
     `exact` says that it is true for all of them: then it depends on this column alone.
@@ -49,7 +49,7 @@ class Found:
     exact: bool
 
 
-def value_set(condition: Expression, field: pa.Field) -> Found:
+def value_set(condition: Expression, field: pa.Field) -> ColumnDomain:
     """The value keys of the column `field` for which `condition` can be true.
 
     >>> from elasticscan.filters.parser import parse_condition
@@ -59,9 +59,9 @@ def value_set(condition: Expression, field: pa.Field) -> Found:
     ([True, True], False)
     """
     axis = axis_of(field.type)
-    found = _Column(field, axis).truth(condition)
-    keys = found.true if axis is None else normalised(found.true, axis)
-    return Found(keys, found.exact or keys.is_empty)
+    found = _ColumnMeaning(field, axis).truth(condition)
+    keys = found.true if axis is None else normalise(found.true, axis)
+    return ColumnDomain(keys, found.exact or keys.is_empty)
 
 
 def column_sets(condition: Expression | None, schema: pa.Schema) -> KeySets:
@@ -91,7 +91,7 @@ _CONSTANTS = {
 }
 
 
-class _Column:
+class _ColumnMeaning:
     def __init__(self, field: pa.Field, axis: Axis | None) -> None:
         self.field, self.axis = field, axis
 
@@ -160,7 +160,7 @@ class _Column:
             return _Truth(NULLS, NOT_NULL, NOTHING) if op == "<=>" else _CONSTANTS[None]
         low, high = self.axis.cuts(types, pa.scalar(constant.value, constant.type))
         below, equal, above = (
-            normalised(KeySet.of([Interval(*ends)]), self.axis)
+            normalise(KeySet.of([Interval(*ends)]), self.axis)
             for ends in ((VALUES, low), (low, high), (high, END))
         )
         match op:
@@ -210,7 +210,7 @@ class _Column:
 
 
 def _beginning(node: Match) -> tuple[str, str]:
-    """How the text must begin, and whether that is all (`starts`, or `equal`), or there is more to it."""
+    """Return the beginning that a text must have, and if that is all (`starts`, `equal`) or there is more."""
     if node.kind == "STARTSWITH":
         return "starts", node.pattern
     if node.kind != "LIKE":
@@ -235,7 +235,7 @@ def _all_of(parts: list[_Truth]) -> _Truth:
 
 
 def _constant(node: Expression) -> _Truth:
-    """What a condition without columns always is."""
+    """Return what a condition without columns always is."""
     constant = constant_of(node)
     if constant is None or not isinstance(constant.value, bool | None):
         return _UNKNOWN

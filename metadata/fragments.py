@@ -1,4 +1,4 @@
-"""What is known of a fragment without opening it, and of the table it belongs to."""
+"""Facts about a fragment that need no opening, and about its table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StagedFragment:
     Attributes:
         shard: id of the shard whose disk holds it.
         path: its path below the shard's root.
-        slots: the slots that it speaks for.
+        slots: the slots that it serves.
         unique: no key occurs in it twice (false once it holds several versions of a row).
         tombstones: how many of its rows say that a key was deleted.
         versioned: it has a `_commit` column; otherwise all its rows are of one commit.
@@ -52,7 +52,7 @@ class StagedFragment:
 class Fragment:
     """A fragment that the catalog knows: where it is and which commits its rows belong to.
 
-    `slots` are those it speaks for now, `slots_written` how many it was written for: slots that
+    `slots` are those it serves now, `slots_written` how many it was written for: slots that
     moved away leave their rows behind until the next compaction.
     """
 
@@ -78,7 +78,7 @@ class Fragment:
 
     @property
     def serving_bytes(self) -> int:
-        """About how many of its bytes belong to slots that it still speaks for."""
+        """About how many of its bytes belong to slots that it still serves."""
         return self.bytes * len(self.slots) // max(self.slots_written, len(self.slots), 1)
 
 

@@ -42,7 +42,7 @@ AUTO, NONE, DIRECT = "auto", "none", "direct"
 
 
 class IndexPhase(StrEnum):
-    """What is true of an index."""
+    """The phases of an index, each named by the fact that holds in it."""
 
     ENTERED = "entered"
     BUILDING = "building"
@@ -51,7 +51,7 @@ class IndexPhase(StrEnum):
 
 
 class IndexEvent(StrEnum):
-    """What can happen to an index.
+    """The events of an index.
 
     `RUNS_MISSING`: somebody who builds it looked, and fragments lack theirs. `COMPLETED`: none does, or none
     did before. `REFUSED`: rows that are there cannot be in it. `DROPPED`: somebody dropped it, or its table.
@@ -101,7 +101,7 @@ class IndexInfo:
 
     @property
     def ready(self) -> bool:
-        """Whether every fragment of the table has its runs, so that scans may use it."""
+        """True if every fragment of the table has its runs, so that scans may use it."""
         return self.phase is IndexPhase.READY
 
     @property
@@ -119,8 +119,8 @@ class IndexInfo:
 class StagedRun:
     """An index run that is written and flushed: entries of some rows of one fragment, sorted.
 
-    A run belongs to a fragment, lies at its shard, and speaks for the slots that the fragment
-    speaks for: where a tablet leaves, its rows and its entries go in the same step.
+    A run belongs to a fragment, lies at its shard, and serves the slots that the fragment
+    serves: where a tablet leaves, its rows and its entries go in the same step.
 
     Attributes:
         index: the index's id.

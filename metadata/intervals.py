@@ -1,4 +1,4 @@
-"""Which rows count, by commit and by slot: bounds of commits, and slots that the same fragments speak for."""
+"""The rows that count, by commit and by slot: bounds of commits, and slots that the same fragments serve."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from elasticscan.metadata.fragments import Fragment
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which commits count: from `floor` (everything before was overwritten) to `snapshot`."""
+    """The commits that count: from `floor` (everything before was overwritten) to `snapshot`."""
 
     floor: int
     snapshot: int
@@ -32,7 +32,7 @@ class SlotInterval:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it holds no two versions of a row, so that its rows can be read batch by batch."""
+        """True if it holds no two versions of a row, so that its rows can be read batch by batch."""
         only = self.fragments[0]
         return len(self.fragments) == 1 and only.unique and not only.tombstones
 
@@ -42,7 +42,7 @@ class SlotInterval:
 
 
 def intervals_of(fragments: Iterable[Fragment]) -> tuple[SlotInterval, ...]:
-    """Sorted, disjoint intervals covering every slot that some fragment speaks for."""
+    """Sorted, disjoint intervals covering every slot that some fragment serves."""
     events: dict[int, tuple[set[int], set[int]]] = {}
     by_id = {fragment.id: fragment for fragment in fragments}
     for fragment in by_id.values():

@@ -14,7 +14,7 @@ from elasticscan.topology import Placement, SlotSet
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What proves a file: its length, the length of its tail, and the tail's digest (xxh3-64, signed)."""
+    """The proof of a file: its length, the length of its tail, and the tail's digest (xxh3-64, signed)."""
 
     bytes: int
     tail: int
@@ -28,7 +28,7 @@ FRAGMENT, INDEX_RUN = "fragment", "index_run"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who stages files, and what is known while they are staged.
+    """The process that stages files, and its view of the store meanwhile.
 
     Attributes:
         store: the store's id.
@@ -73,7 +73,7 @@ def epochs_in(placement: Placement) -> Epochs:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a sealed file says of itself.
+    """A sealed file's description of itself.
 
     Attributes:
         kind: "fragment" or "index_run".

@@ -1,4 +1,4 @@
-"""What is known about the values in a fragment without reading it.
+"""Statistics of the values in a fragment, for whoever does not read it.
 
 Values are written as value keys (`elasticscan.base.value_keys`): bytes in the order of the values,
 nulls first. Long ones are cut: a lower bound to a prefix, an upper bound to the successor of one.
@@ -98,7 +98,7 @@ class FragmentStatistics:
         return sum(self.block_rows)
 
     def may_match(self, block: int, key_sets: KeySets) -> bool:
-        """Whether a block can have a row all of whose values are in the sets; False is certain."""
+        """True if a block can have a row all of whose values are in the sets; False is certain."""
         for name, keys in key_sets.items():
             if keys.is_empty:
                 return False
@@ -117,7 +117,7 @@ def _cut(low: bytes, high: bytes) -> tuple[bytes, bytes]:
 
 
 def _share(low: bytes, key: bytes, high: bytes) -> float:
-    """How far from low to high a key is, from 0 to 1, reading them as numbers; low < key <= high."""
+    """Return how far from low to high a key is, from 0 to 1, reading them as numbers; low < key <= high."""
     same = 0
     while same < len(low) and low[same] == high[same]:
         same += 1

@@ -1,4 +1,4 @@
-"""What a condition means for an index: the key ranges to read, and what is left to check.
+"""Binding of conditions to an index: the key ranges to read, and the residual that is left to check.
 
 A sorted index is bound column by column. Single values (`= 5`, `IN (1, 2)`, `IS NULL`) leave the next
 column to be bound too, anything else is the last: with `a = 1 AND b > 2 AND b < 4`, an index on
@@ -21,8 +21,8 @@ from elasticscan.base.value_keys import END, can_be_encoded, encode_value, index
 from elasticscan.filters import (
     EVERYTHING,
     And,
+    ColumnDomain,
     Expression,
-    Found,
     KeySet,
     Literal,
     Or,
@@ -30,7 +30,7 @@ from elasticscan.filters import (
     column_names,
     computed_type,
     decode_key,
-    normalised,
+    normalise,
     quote_name,
     to_sql,
     value_set,
@@ -46,7 +46,7 @@ Ranges = tuple[tuple[bytes, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class IndexCondition:
-    """How an index is read for a condition.
+    """A condition bound to an index.
 
     Attributes:
         ranges: [low, high) over the index key, disjoint and ascending; none if nothing can match.
@@ -70,7 +70,7 @@ class IndexCondition:
 
 
 def covered(index: IndexInfo, primary_key: Iterable[str], needed_columns: Iterable[str]) -> bool:
-    """Whether the entries of the index alone hold all columns that are needed."""
+    """True if the entries of the index alone hold all columns that are needed."""
     return {*needed_columns} <= {*index.columns, *index.include, *primary_key}
 
 
@@ -111,7 +111,7 @@ class _Conjuncts:
         if condition is not None:
             self.parts = condition.parts if isinstance(condition, And) else (condition,)
         self.names = [column_names(part) for part in self.parts]
-        self._found: dict[str, list[Found]] = {}
+        self._found: dict[str, list[ColumnDomain]] = {}
         self._keys: dict[str, KeySet] = {}
 
     def impossible(self) -> bool:
@@ -123,10 +123,10 @@ class _Conjuncts:
         if name not in self._keys:
             axis = axis_of(self.schema.field(name).type)
             keys = KeySet.intersection_of([found.keys for found in self.found(name)])
-            self._keys[name] = normalised(keys, axis) if axis else keys
+            self._keys[name] = normalise(keys, axis) if axis else keys
         return self._keys[name]
 
-    def found(self, name: str) -> list[Found]:
+    def found(self, name: str) -> list[ColumnDomain]:
         if name not in self._found:
             field = self.schema.field(name)
             self._found[name] = [value_set(part, field) for part in self.parts]

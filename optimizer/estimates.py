@@ -1,4 +1,4 @@
-"""How many rows and entries a scan looks at, from statistics of fragments and index runs."""
+"""Estimates of the rows and entries that a scan looks at, from statistics of fragments and index runs."""
 
 from __future__ import annotations
 

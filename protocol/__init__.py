@@ -1,4 +1,4 @@
-"""What a scan asks of a shard and gets back, as values; and who answers, as protocols.
+"""The words that a scan and a shard exchange, as values; and who answers, as protocols.
 
 `PageRequest` and `PageRows` cross between the one who scans and the one who holds files. `Shards` answers
 requests, `Placements` says where slots are now, and a `Cluster` is both: in one process two thin shells

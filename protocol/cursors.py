@@ -1,4 +1,4 @@
-"""Where a scan stands: positions, each with the slots that it holds for."""
+"""Cursors: positions of a scan, each with the slots that it holds for."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _MAC_CHARS = 16
 
 @dataclass(frozen=True, slots=True)
 class ContinuationKey:
-    """Where a scan stands.
+    """The state of a scan after a page.
 
     Attributes:
         table: the table's id; a table that was dropped and made again has another.
@@ -83,7 +83,7 @@ class ContinuationKey:
         return replace(self, slots=slots, cursors=cursors)
 
     def advance(self, cursors: Cursors, upto: int | None = None) -> ContinuationKey:
-        """Where the scan stands after a page; without cursors the changes up to commit `upto` are read."""
+        """Return the state after a page; without cursors the changes up to commit `upto` are read."""
         if cursors or not self.segments:
             return replace(self, cursors=cursors)
         assert upto is not None, "changes are read up to some commit"
@@ -219,7 +219,7 @@ class Sealer:
         return text
 
     def knows(self, text: object) -> bool:
-        """Whether the secret is here that a key names; True for what is no key at all."""
+        """True if the secret is here that a key names; True for what is no key at all."""
         try:
             number = int.from_bytes(_raw(text)[1:_HEADER_BYTES], "big")
         except ContinuationKeyError:

@@ -1,4 +1,4 @@
-"""What a scan needs from the outside, as narrow protocols: where slots live, and rows at a shard."""
+"""Requests and answers, and two narrow protocols: the places of slots, and rows at a shard."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Shards(Protocol):
 
 
 class Placements(Protocol):
-    """Where tablets are now."""
+    """The present places of tablets."""
 
     def current(self) -> Placement: ...
 

@@ -16,7 +16,7 @@ from elasticscan.topology import Placement, SlotSet
 
 @dataclass(frozen=True, slots=True)
 class ShardRead:
-    """What to ask of one shard: the pieces of the cursors that live there, by `placement`."""
+    """The next read of one shard: the parts of the cursors that live there, by `placement`."""
 
     shard: int
     cursors: Cursors

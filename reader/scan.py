@@ -26,7 +26,7 @@ from elasticscan.topology import Placement, SlotSet
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """What a scan reads; fixed from its start to its end."""
+    """The definition of a scan, fixed from its start to its end."""
 
     table: int
     snapshot: int
@@ -56,7 +56,7 @@ class ScanPlan:
 
 @dataclass(slots=True)
 class ScanStats:
-    """What happened in a scan so far.
+    """Counts of a scan so far.
 
     Attributes:
         pages: pages returned.
@@ -65,7 +65,7 @@ class ScanStats:
         moved_slots: slots found to have moved while a page was read.
         dropped_rows: rows dropped from pages for that reason; they were read again later.
         scanned: rows that were looked at, or entries of an index.
-        skipped_rows: rows that were passed over because statistics ruled them out.
+        skipped_rows: rows that were skipped because statistics ruled them out.
     """
 
     pages: int = 0

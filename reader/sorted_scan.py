@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.base.value_keys import encode_values, sort_codes, turned
+from elasticscan.base.value_keys import encode_values, inverted, sort_codes
 from elasticscan.protocol import Cursor, Cursors, PageRows, Placements, Shards, merge, slots_of
 from elasticscan.reader.coverage import Coverage
 from elasticscan.reader.cursor import accept_page, plan_lowest
@@ -37,7 +37,7 @@ class SortKey:
 
     def at(self, rows: pa.RecordBatch, row: int) -> bytes:
         key = encode_values([rows.column(name) for name in self.columns], row)
-        return turned(key) if self.descending else key
+        return inverted(key) if self.descending else key
 
     def order(self, rows: pa.RecordBatch) -> np.ndarray[Any, Any]:
         codes = [code for name in self.columns for code in sort_codes(rows.column(name))]
@@ -64,7 +64,7 @@ class _Pool:
             self._slots = np.concatenate([self._slots, slots])[order]
 
     def ready(self, ahead: Cursors) -> int:
-        """How many rows may leave: those that no cursor can still come up with a lower one for."""
+        """Count the rows that may leave: those below everything that any cursor may still bring."""
         rows = self._rows
         if rows is None:
             return 0

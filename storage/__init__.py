@@ -15,13 +15,13 @@ What this layer promises:
 
 A shard answers requests here, cursors in and cursors out (`read_page`, `read_index_page`, `read_changes`).
 How a page is read: the slots asked for are cut into intervals that the same
-fragments speak for. Where it is one fragment with nothing newer than the snapshot and nothing
+fragments serve. Where it is one fragment with nothing newer than the snapshot and nothing
 deleted, slices of its record batches go out uncopied. Elsewhere a window of rows is gathered from
 all fragments, sorted once, and the newest version of each key kept.
 
-What the key sets of a request rule out is passed over unread, as far as that is safe. Every fragment is
+What the key sets of a request rule out is skipped unread, as far as that is safe. Every fragment is
 written with the bounds of its columns, record batch by record batch (`statistics`). Single batches are
-passed over where one fragment alone answers; among several, only an interval as a whole, because a
+skipped where one fragment alone answers; among several, only an interval as a whole, because a
 newer version that does not match hides an older one that does.
 
 What commits did (`read_changes`) is told from the versions that the fragments keep: each version in

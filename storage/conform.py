@@ -130,7 +130,7 @@ def _has_required_parts(kind: pa.DataType) -> bool:
 
 
 def _lacks_required_part(column: pa.Array) -> bool:
-    """Whether a nested value has a null where its type allows none; Arrow itself never looks."""
+    """True if a nested value has a null where its type allows none; Arrow itself never looks."""
     kind = column.type
     if pa.types.is_map(kind):
         column = column.cast(pa.list_(kind.field(0)))
@@ -152,7 +152,7 @@ def _lacks_required_part(column: pa.Array) -> bool:
 
 
 def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value of `found` is a value of `wanted`."""
+    """True if every value of `found` is a value of `wanted`."""
     t = pa.types
     if t.is_dictionary(found):
         found = found.value_type

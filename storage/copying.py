@@ -27,7 +27,7 @@ from elasticscan.topology import SlotSet
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Which versions a copy keeps.
+    """The versions that a copy keeps.
 
     All of commits after `horizon`, and of each key the newest up to it. `drop_tombstones`: a key
     whose newest version up to the horizon says that it was deleted needs none; only right when

@@ -1,4 +1,4 @@
-"""How many rows there are at a snapshot, without reading more than it takes."""
+"""Counting the rows of a snapshot, without reading more than it takes."""
 
 from __future__ import annotations
 

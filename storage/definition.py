@@ -143,7 +143,7 @@ def _check_name(path: str, name: str, required: bool) -> None:
 
 
 def _fixed_bytes(kind: pa.DataType) -> int:
-    """What one value takes even when it is null."""
+    """Return what one value takes even when it is null."""
     if _t.is_fixed_size_list(kind):
         return int(kind.list_size) * max(_fixed_bytes(kind.value_type), 1)
     if _t.is_struct(kind):

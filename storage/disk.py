@@ -1,4 +1,4 @@
-"""Where files live: one narrow protocol, the local disk, any `pyarrow.fs`, and an in-memory twin."""
+"""Disks: one narrow protocol, the local disk, any `pyarrow.fs`, and an in-memory twin."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class _Writer:
 
 
 def _batch_end(slots: np.ndarray[Any, Any], start: int, limit: int) -> int:
-    """Where a batch that begins at row `start` ends: before a new slot, unless that makes it small."""
+    """Return where a batch that begins at row `start` ends: before a new slot, unless that makes it small."""
     end = start + limit
     if end >= len(slots):
         return len(slots)
@@ -119,13 +119,13 @@ def new_path(table: int) -> str:
 
 
 def is_fragment_path(path: str) -> bool:
-    """Whether a file at a shard can be a fragment, finished or not; others are not ours to remove."""
+    """True if a file at a shard can be a fragment, finished or not; others are not ours to remove."""
     return _PATH.fullmatch(path) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentTarget:
-    """Where a new fragment goes, what its file looks like, and who stages it."""
+    """The place and form of a new fragment, and who stages it."""
 
     disk: Disk
     shard: int
@@ -145,7 +145,7 @@ def write_fragment(
 
     Args:
         target: where to.
-        slots: those it speaks for.
+        slots: those it serves.
         batches: its rows.
         commits: bounds of their commits, if these were made already.
         unique: asked when all batches were written: no key occurs twice.
@@ -195,7 +195,7 @@ def _manifest(
 
 
 def manifest_of(table: TableInfo, origin: Origin, **own: Any) -> Manifest:
-    """What a file says of itself: of its table, of who stages it, and its own."""
+    """Describe a new file: its table, who stages it, and its own contents."""
     return Manifest(
         store=origin.store,
         store_slots=origin.slots,
@@ -226,7 +226,7 @@ class FragmentReader(BatchReader):
         disk, path, seal, cache, label: see `BatchReader`.
         columns: user columns wanted; the system columns that the file has come with them.
         table: the table's schema; without it a column that the file lacks is damage.
-        without: record batches that are passed over as if they were not there.
+        without: record batches that are skipped as if they were not there.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class FragmentReader(BatchReader):
 
     @cached_property
     def slot_starts(self) -> NDArray[np.int64]:
-        """How many rows have a lower slot: for each slot up to one beyond the last."""
+        """Count how many rows have a lower slot: for each slot up to one beyond the last."""
         slot_starts = [np.zeros(1, dtype=np.int64)]
         upcoming = 1  # the lowest slot of which it is not known how many rows are below
         try:

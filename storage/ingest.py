@@ -37,7 +37,7 @@ from elasticscan.topology import Placement, SlotSet
 
 @dataclass(frozen=True, slots=True)
 class Hashing:
-    """How a store maps a row to a slot."""
+    """A store's map from rows to slots."""
 
     slots: int
     hash: str

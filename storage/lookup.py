@@ -113,12 +113,12 @@ def newest(
     bounds: Bounds,
     open_fragment: Callable[[Fragment], FragmentReader],
 ) -> Mask:
-    """Which rows count: of a commit within `bounds`, with no newer version up to the snapshot.
+    """Return the rows that count: of a commit within `bounds`, with no newer version up to the snapshot.
 
     Args:
         candidates: the rows.
         others: the other fragments of the table at this shard; what one of them holds of slots
-            that it does not speak for is no version.
+            that it does not serve is no version.
         primary_key: names of the key's columns, of which the readers have all.
         bounds: which commits count.
         open_fragment: opens the candidates' fragment or one of the others.
@@ -146,7 +146,7 @@ def newest(
 
 
 def slot_mask(fragment: Fragment, slots: NDArray[np.uint16]) -> Mask:
-    """Whether a fragment speaks for each of these slots."""
+    """True for each of these slots that a fragment serves."""
     edges = np.array([edge for slot_range in fragment.slots for edge in slot_range])
     inside: Mask = np.searchsorted(edges, slots, "right") % 2 == 1
     return inside
@@ -168,7 +168,7 @@ def _integers(reader: FragmentReader, column: pa.Array) -> NDArray[np.int64]:
 def _newer_is_before(
     reader: FragmentReader, candidates: Candidates, primary_key: Sequence[str], snapshot: int
 ) -> Mask:
-    """Whether the row before each one is a newer version of it; versions lie side by side.
+    """True if the row before each one is a newer version of it; versions lie side by side.
 
     That one alone need be asked: if it is beyond the snapshot, so are those before it.
     """
@@ -206,7 +206,7 @@ def _newer_in(
     primary_key: Sequence[str],
     snapshot: int,
 ) -> Mask:
-    """Whether another fragment has a version of a later commit than `commits`, up to the snapshot."""
+    """True if another fragment has a version of a later commit than `commits`, up to the snapshot."""
     rows = find(reader, candidates.slots, candidates.keys, primary_key, snapshot)
     newer = rows >= 0
     newer[newer] = _commits(other, reader, rows[newer]) > commits[newer]
@@ -290,7 +290,7 @@ class _Search:
         return batches
 
     def _are_below(self, parts: Parts, rows: Rows, targets: Sequence[Comparable]) -> Mask:
-        """Whether rows, of the batch of the part they are in, come before targets at the snapshot."""
+        """True if rows, of the batch of the part they are in, come before targets at the snapshot."""
         below = np.zeros(len(rows), dtype=bool)
         equal = np.ones(len(rows), dtype=bool)
         for number, target in enumerate(targets):

@@ -33,7 +33,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RunPart:
     """Some rows of a run, in its order. `cut`: the run has more rows of the last slot."""
 
     run: Run
@@ -49,7 +49,7 @@ class Versions:
     to be complete: beyond it a part that was cut may still have rows.
     """
 
-    def __init__(self, parts: Sequence[Part], primary_key: Sequence[str], bounds: Bounds) -> None:
+    def __init__(self, parts: Sequence[RunPart], primary_key: Sequence[str], bounds: Bounds) -> None:
         self.primary_key = tuple(primary_key)
         names = [name for name in parts[0].rows.schema.names if name not in (SLOT, COMMIT, DELETED)]
         schema = pa.schema([parts[0].rows.schema.field(name).with_nullable(True) for name in names])
@@ -74,8 +74,8 @@ class Versions:
             first[1:] = ~same
         return first
 
-    def _count_usable(self, parts: Sequence[Part], codes: Sequence[Array]) -> int:
-        """How many sorted rows come before the first place where a cut part may have more."""
+    def _count_usable(self, parts: Sequence[RunPart], codes: Sequence[Array]) -> int:
+        """Count how many sorted rows come before the first place where a cut part may have more."""
         usable = len(self.order)
         end = 0
         for part in parts:
@@ -90,7 +90,7 @@ class Versions:
         return usable
 
     def _beyond(self, codes: Sequence[Array], last: Sequence[Any], keep_equal: bool) -> int:
-        """How many sorted rows have a key below `last` (or equal, with `keep_equal`)."""
+        """Count how many sorted rows have a key below `last` (or equal, with `keep_equal`)."""
         below = np.zeros(len(self.order), dtype=bool)
         equal = np.ones(len(self.order), dtype=bool)
         for column, value in zip(codes, last, strict=True):
@@ -122,13 +122,13 @@ def _numpy(batch: pa.RecordBatch, name: str) -> Array:
     return column
 
 
-def _commits(part: Part) -> Array:
+def _commits(part: RunPart) -> Array:
     if COMMIT in part.rows.schema.names:
         return _numpy(part.rows, COMMIT)
     return np.full(part.rows.num_rows, part.run.fragment.min_commit, dtype=np.int64)
 
 
-def _deleted(part: Part) -> Array:
+def _deleted(part: RunPart) -> Array:
     if DELETED in part.rows.schema.names:
         return _numpy(part.rows, DELETED)
     return np.zeros(part.rows.num_rows, dtype=bool)
@@ -178,7 +178,7 @@ def windows(
 
 def _whole_slots(
     runs: Sequence[Run], at: int, end: int, key: bytes | None, primary_key: Sequence[str], wanted: int
-) -> tuple[list[Part], int]:
+) -> tuple[list[RunPart], int]:
     """Rows of as many whole slots from `at` as fit, and the slot where they stop (`at` for none)."""
     places: list[tuple[Run, int, int, Array]] = []
     stop = end
@@ -201,7 +201,7 @@ def _whole_slots(
     for run, index, row, slots in places:
         count = int(np.searchsorted(slots, stop)) - row
         if count > 0:
-            parts.append(Part(run, run.rows(index, row, count)))
+            parts.append(RunPart(run, run.rows(index, row, count)))
     return parts, stop
 
 
@@ -226,7 +226,7 @@ def _within_slot(
 
 def _slot_rows(
     run: Run, slot: int, key: bytes | None, primary_key: Sequence[str], wanted: int
-) -> Iterator[Part]:
+) -> Iterator[RunPart]:
     """Up to `wanted` rows of one slot beyond `key`; the last part says whether there are more."""
     index, row = run.reader.seek(slot, key, primary_key)
     while index < run.reader.batch_count:
@@ -240,7 +240,7 @@ def _slot_rows(
             and run.reader.slot_range(index + 1)[0] == slot
         )
         wanted -= count
-        yield Part(run, run.rows(index, row, count), cut=more and wanted == 0)
+        yield RunPart(run, run.rows(index, row, count), cut=more and wanted == 0)
         if not more or wanted == 0:
             return
         index, row = index + 1, 0

@@ -72,7 +72,7 @@ class Skipping:
         self._runs: dict[int, tuple[int, int]] = {}
 
     def passes_over(self, interval: SlotInterval) -> bool:
-        """Whether no fragment of an interval may match.
+        """True if no fragment of an interval may match.
 
         One that may is enough for all to be read: a newer version that does not match the filter,
         or a tombstone, hides an older one that does.
@@ -85,7 +85,7 @@ class Skipping:
         return True
 
     def _may_match(self, fragment: Fragment, batch: int | None) -> bool:
-        """Whether a batch of a fragment, or for None any, can hold a row that meets the filter."""
+        """True if a batch of a fragment, or for None any, can hold a row that meets the filter."""
         if fragment.id not in self._statistics:
             self._statistics[fragment.id] = self._look_up(fragment)
         statistics = self._statistics[fragment.id]
@@ -135,12 +135,12 @@ class Filling:
 
     @property
     def space(self) -> int:
-        """How many more bytes fit."""
+        """Count how many more bytes fit."""
         return self.page_bytes - self.bytes
 
     @property
     def room(self) -> int:
-        """How many more rows fit."""
+        """Count how many more rows fit."""
         return 0 if self.space <= 0 else self.page_rows - self.rows
 
     @property
@@ -149,7 +149,7 @@ class Filling:
         return 2 * self.rows >= self.page_rows or 2 * self.bytes >= self.page_bytes
 
     def fitting(self, batch: pa.RecordBatch) -> int:
-        """How many rows from the front of `batch` still fit; at least one in an empty page."""
+        """Count how many rows from the front of `batch` still fit; at least one in an empty page."""
         count: int = min(batch.num_rows, self.room)
         if count > 0 and batch.slice(0, count).nbytes > self.space:
             low, high = 0, count
@@ -184,9 +184,9 @@ class Filling:
 def read_page(source: PageSource, request: PageRequest) -> PageRows:
     """Rows of a request's cursors, in the order of their pieces, until the page is full or there are no more.
 
-    Where one fragment speaks for a range of slots, holds nothing newer than the snapshot and
+    Where one fragment serves a range of slots, holds nothing newer than the snapshot and
     nothing deleted, its rows go out as slices of its batches; elsewhere versions are merged.
-    What statistics rule out is passed over within the page, however much it is, so a page
+    What statistics rule out is skipped within the page, however much it is, so a page
     without rows is still the last one. `scanned` counts versions of rows.
     """
     schema = pa.schema([source.table.schema.field(name) for name in request.columns])
@@ -243,7 +243,7 @@ def _read_slices(
     while index < reader.batch_count:
         if skipping:
             # Where the page ends next, it ends before all rows of the batch that may match or at
-            # a row of it, never among those passed over: they may only be passed over once more.
+            # a row of it, never among those skipped: they may only be skipped once more.
             match = skipping.next_match(run.fragment, index, reader.batch_count)
             if match > index:
                 index, row = match, 0
@@ -270,7 +270,7 @@ def _read_slices(
 
 
 def _rest_from(rest: Piece, slot: int) -> Piece:
-    """What is left when the next row is of `slot`; the rest before it holds no more rows."""
+    """Return what is left when the next row is of `slot`; the rest before it holds no more rows."""
     return rest if slot == rest.start else Piece(slot, rest.end)
 
 

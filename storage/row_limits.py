@@ -52,7 +52,7 @@ def check_row_bytes(rows: pa.RecordBatch) -> None:
 
 
 def _surely_short(columns: Sequence[pa.Array]) -> bool:
-    """Whether no key can be too long, seen from the bytes of all together; a zero byte takes two."""
+    """True if no key can be too long, seen from the bytes of all together; a zero byte takes two."""
     return bool(sum(2 * column.nbytes + 24 for column in columns) <= MAX_KEY_BYTES)
 
 

@@ -1,7 +1,7 @@
 """Sealed files: Arrow files that carry checksums of themselves and say whose they are.
 
 A sealed file is an Arrow IPC file, and every Arrow reader takes it. Between its last record batch
-and Arrow's footer lies what Arrow passes over:
+and Arrow's footer lies what Arrow skips:
 
     [0, data)      as Arrow wrote it: magic, schema, record batches
     [data, …)      the manifest, msgpack (see `Manifest`), with a checksum of every `SEGMENT_BYTES` of
@@ -237,7 +237,7 @@ class SealedFile:
 
     @property
     def has_cheap_reads(self) -> bool:
-        """Whether `read_segments` costs less than `read`: of a file that is near and not held in memory."""
+        """True if `read_segments` costs less than `read`: of a file that is near and not held in memory."""
         return self._whole is None and self._file.is_near
 
     def read_segments(self, room: NDArray[np.uint8], first: int, chosen: NDArray[np.bool_]) -> None:
@@ -356,7 +356,7 @@ def _body(sealed: memoryview) -> memoryview:
 
 
 def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
-    """What a file says of itself, and its seal, without a catalog.
+    """Read a file's manifest and seal, without a catalog.
 
     Raises:
         FragmentDamaged: it is not a whole sealed file, or lies under another name than it was given.
@@ -389,7 +389,7 @@ def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
 
 
 def read_manifest(disk: Disk, path: str) -> Manifest:
-    """What a file says of itself; raises as `find_seal` does."""
+    """Read a file's manifest; raises as `find_seal` does."""
     return find_seal(disk, path)[0]
 
 

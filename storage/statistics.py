@@ -109,7 +109,7 @@ def _where(values: pa.Array, wanted: NDArray[np.bool_]) -> pa.Array:
 
 
 def _equal_lengths(values: pa.Array) -> tuple[pa.Buffer, int, int] | None:
-    """Where texts of one length are: buffer, first byte, length. None for all other values."""
+    """Return where texts of one length are: buffer, first byte, length. None for all other values."""
     kind = values.type.id
     if kind == _FIXED:
         width: int = values.type.byte_width

@@ -36,16 +36,16 @@ How the parts work together, operation by operation, and what each conflicts wit
     context.py     caches, each valid for one layout of the catalog
 """
 
-from elasticscan.catalog import Commit, Txn
+from elasticscan.catalog import Commit, IdempotencyKey
 from elasticscan.store.adoption import Adopted
 from elasticscan.store.changes import feed_fields, rows_by_slot
 from elasticscan.store.collector import Collected
-from elasticscan.store.context import Context, Places
+from elasticscan.store.context import Context, SlotPlaces
 from elasticscan.store.definitions import define_table, reserve_table
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import Action, Decision
 from elasticscan.store.leases import hold_for_stream
-from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, resolved
+from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
 from elasticscan.store.repair.rebuild import RepairReport, repair_store
 from elasticscan.store.scan import Page, Scan, scan_changes
 from elasticscan.store.store import Store
@@ -80,15 +80,15 @@ __all__ = [
     "Context",
     "Decision",
     "Elasticity",
+    "IdempotencyKey",
     "OnProgress",
     "Page",
-    "Places",
     "RepairReport",
     "Scan",
+    "SlotPlaces",
     "Store",
     "StreamState",
     "Table",
-    "Txn",
     "check_no_key_twice",
     "define_table",
     "feed_fields",
@@ -102,7 +102,7 @@ __all__ = [
     "remove_staged",
     "repair_store",
     "reserve_table",
-    "resolved",
+    "resolve",
     "rows_by_slot",
     "scan_changes",
     "scan_snapshot",

@@ -21,7 +21,7 @@ from elasticscan.store.ordering import Order, indexes_in_order
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How the rows of a scan are found.
+    """The access path of a scan.
 
     Attributes:
         order: through an index; None for a direct scan.
@@ -130,7 +130,7 @@ def _count_entries(
 
 
 def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Access:
-    """How a scan goes on that stands at `key`.
+    """Return how a scan goes on that stands at `key`.
 
     Raises:
         IndexChanged: the index that it reads is not there any more.

@@ -1,4 +1,4 @@
-"""How a copy of a store becomes a store of its own, and how a store goes on from an older catalog.
+"""Adoption: a copy becomes a store of its own, or a store goes on from an older catalog.
 
 Both begin a new *incarnation*: with another secret, so that keys and offsets of the other copy are
 refused, and with markers that name it in all roots, so that no root belongs to two catalogs.
@@ -28,7 +28,7 @@ from elasticscan.topology import Shard
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What an adoption found.
+    """The result of an adoption.
 
     Attributes:
         incarnation: the new one.
@@ -107,7 +107,7 @@ def adopt(context: Context) -> Adopted:
 def _inspect(
     context: Context, shard: Shard, live: set[str]
 ) -> tuple[list[str], frozenset[str], tuple[int, int]]:
-    """What a root lacks, what lies in its trash, and the (layout, commit) that is known there."""
+    """Return what a root lacks, what lies in its trash, and the (layout, commit) that is known there."""
     disk, root = context.disk_of(shard.id), context.root_of(shard.id)
     found = read_marker(disk, root)
     files = {path for path, _ in disk.list()}

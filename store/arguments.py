@@ -1,4 +1,4 @@
-"""What callers hand to `Store`, checked before anything is done.
+"""Checks of arguments, before anything is done.
 
 Each function returns the value in the one form that the code behind works with, or raises
 `InvalidOption`, which says what was given and what is allowed. Python passes on whatever it is
@@ -19,7 +19,7 @@ from typing import Any
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_COLUMNS, MAX_NUMBER, MAX_PAGE_BYTES, MAX_PAGE_ROWS
 from elasticscan.base.showing import brief
-from elasticscan.catalog import Txn
+from elasticscan.catalog import IdempotencyKey
 
 
 def whole_number(option: str, value: Any, least: int, most: int) -> int:
@@ -116,7 +116,7 @@ def speed(option: str, value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def transaction(value: Any) -> Txn | None:
+def transaction(value: Any) -> IdempotencyKey | None:
     """The pair (application, version) under which a write is done once."""
     if value is None:
         return None
@@ -125,7 +125,7 @@ def transaction(value: Any) -> Txn | None:
     application = text("txn[0]", value[0])
     if not application:
         raise _refused("txn[0]", application, "the application's name, not empty")
-    return Txn(application, whole_number("txn[1]", value[1], 0, MAX_NUMBER))
+    return IdempotencyKey(application, whole_number("txn[1]", value[1], 0, MAX_NUMBER))
 
 
 def _finite(option: str, value: Any, allowed: str) -> float:

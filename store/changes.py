@@ -1,4 +1,4 @@
-"""What commits changed, read under the cursor rule while tablets move.
+"""Scans of changes, under the cursor rule while tablets move.
 
 A range of commits is cut at overwrites: such a commit deletes every row that it does not write, so
 it is read on its own. Each part is a scan over the same slots, one after the other; the changes of
@@ -35,7 +35,7 @@ def feed_fields() -> list[pa.Field]:
 
 @dataclass(frozen=True, slots=True)
 class CommitFacts:
-    """What a scan that tells of commits has to know of them.
+    """The facts about commits that a scan of changes needs.
 
     Attributes:
         overwrites: commits that replaced the whole table.
@@ -79,7 +79,7 @@ def change_pages(
 
 
 def feed_arrays(rows: pa.RecordBatch, key: ContinuationKey, facts: CommitFacts) -> list[pa.Array]:
-    """What a feed tells of each row; rows of a snapshot count as inserted by it."""
+    """Return what a feed tells of each row; rows of a snapshot count as inserted by it."""
     if key.segments is None:
         told = [INSERT, key.snapshot, round(facts.times[key.snapshot] * 1e6)]
         kinds = zip(told, feed_fields(), strict=True)

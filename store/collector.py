@@ -24,7 +24,7 @@ from elasticscan.metadata import Manifest
 from elasticscan.storage import Disk, read_manifest
 from elasticscan.store.aliases import Place, place_of
 from elasticscan.store.context import Context
-from elasticscan.store.garbage import Action, Decision, Plan, Rules, Shelf, in_question, plan
+from elasticscan.store.garbage import Action, Decision, GarbageRules, RemovalPlan, Shelf, in_question, plan
 from elasticscan.store.roots import MARK, read_mark
 from elasticscan.topology import Shard
 
@@ -33,7 +33,7 @@ BATCH_FILES = 256
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a garbage collection did; or, as a dry run, what it would do.
+    """The result of a garbage collection; of a dry run, what it would be.
 
     Attributes:
         decisions: about every file that the catalog does not refer to, also those that are kept.
@@ -65,13 +65,13 @@ class _Look:
 
 
 class _Collection:
-    def __init__(self, context: Context, rules: Rules) -> None:
+    def __init__(self, context: Context, rules: GarbageRules) -> None:
         self._context, self._rules = context, rules
         self.skipped: list[tuple[str, str]] = []
 
     # Looking
 
-    def plans(self) -> list[tuple[_Look, Plan]]:
+    def plans(self) -> list[tuple[_Look, RemovalPlan]]:
         """A plan for each root that can be reached; nothing is changed yet."""
         looks = self._looks()
         doubt = _doubt([look.shelf for look in looks])
@@ -135,7 +135,7 @@ class _Collection:
 
     # Acting
 
-    def carry_out(self, look: _Look, planned: Plan) -> Iterator[Decision]:
+    def carry_out(self, look: _Look, planned: RemovalPlan) -> Iterator[Decision]:
         """Do what was decided for a root; yields what was done or kept."""
         yield from (each for each in planned.decisions if each.action is Action.KEEP)
         going = [each for each in planned.decisions if each.action is not Action.KEEP]
@@ -147,7 +147,7 @@ class _Collection:
             self.skipped.append((look.shard.name, str(error)))
 
     def _gone(self, look: _Look) -> list[tuple[int, str]]:
-        """What a collection that died had condemned and moved."""
+        """Return what a collection that died had condemned and moved."""
         with self._context.catalog.reading() as tx:
             condemned = tx.condemned()
         return [
@@ -175,7 +175,7 @@ class _Collection:
         return done
 
     def _book(self, look: _Look, pardoned: Sequence[tuple[int, str]], gone: Iterable[str]) -> None:
-        """What is gone is known no more."""
+        """Forget files that are gone."""
         forgotten = [file for path in gone for file in look.dropped.get(path, ())]
         if forgotten or pardoned:
             with self._context.catalog.writing() as tx:
@@ -198,7 +198,7 @@ def _act(disk: Disk, shelf: Shelf, decision: Decision) -> None:
 
 
 def _doubt(shelves: Sequence[Shelf]) -> str | None:
-    """Why the catalog may be wrong about files that it does not know, if there is a reason."""
+    """Return why the catalog may be wrong about files that it does not know, if there is a reason."""
     lost = [
         f"{path} of shard {shelf.shard!r}"
         for shelf in shelves
@@ -212,7 +212,7 @@ def _doubt(shelves: Sequence[Shelf]) -> str | None:
     )
 
 
-def _refusal(plans: Sequence[tuple[_Look, Plan]]) -> OperatorNeeded | None:
+def _refusal(plans: Sequence[tuple[_Look, RemovalPlan]]) -> OperatorNeeded | None:
     for look, planned in plans:
         if planned.ahead:
             return CatalogOutdated(
@@ -235,7 +235,7 @@ def _refusal(plans: Sequence[tuple[_Look, Plan]]) -> OperatorNeeded | None:
     return None
 
 
-def collect_garbage(context: Context, rules: Rules, dry_run: bool = False) -> Collected:
+def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False) -> Collected:
     """Remove files that nothing needs any more, as far as that is proven.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What all parts of an open store share: catalog, clock, disks, and caches of what was looked up."""
+"""The shared parts of an open store: catalog, clock, disks, and caches of lookups."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class LruCache(Generic[Key, Value]):
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """What is known of a table's values: by fragment, and by index of all its runs.
+    """Statistics of a table: by fragment, and by index of all its runs.
 
     `intervals` are the slots of the fragments, shard by shard.
     """
@@ -88,8 +88,8 @@ class TableStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where slots live, for whoever divides a read among tasks.
+class SlotPlaces:
+    """The places of slots, for whoever divides a read among tasks.
 
     Attributes:
         placement: where they are now.
@@ -159,7 +159,7 @@ class Context:
         return found
 
     def marker_of(self, shard: int) -> Marker:
-        """What the marker in a shard's root must say."""
+        """Return what the marker in a shard's root must say."""
         return Marker(self.info.store_id, self.incarnation(), shard, self._known(shard)[0].name)
 
     def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
@@ -182,7 +182,7 @@ class Context:
         return self.sealer.seal(key)
 
     def incarnation(self) -> str:
-        """Which copy of the store this is now; costs one small query unless something moved."""
+        """Return which copy of the store this is now; costs one small query unless something moved."""
         if self.catalog.versions()[0] != self._identity.layout:
             with self.catalog.reading() as tx:
                 now, before = tx.identity(), self._identity
@@ -289,7 +289,7 @@ class Context:
             return {shard.id: shard.name for shard in tx.shards()}
 
     def placement(self) -> Placement:
-        """Where tablets are now; costs one small query unless something moved."""
+        """Return where tablets are now; costs one small query unless something moved."""
         known = self._placement
         if known is not None and self.catalog.versions()[0] == known[0]:
             return known[1]
@@ -302,10 +302,10 @@ class Context:
             self._placement = known = (layout, tx.placement())
         return known[1]
 
-    def places(self, tx: Tx, base: Topology) -> Places:
-        """Where slots live as a transaction sees it, and where they lived in a topology."""
+    def places(self, tx: Tx, base: Topology) -> SlotPlaces:
+        """Return where slots live as a transaction sees it, and where they lived in a topology."""
         names = dict(base.shard_names) | {shard.id: shard.name for shard in tx.shards()}
-        return Places(self._placement_in(tx), base, names)
+        return SlotPlaces(self._placement_in(tx), base, names)
 
     def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
         """A table and its indexes, as a transaction sees them; raises `TableNotFound`."""
@@ -317,7 +317,7 @@ class Context:
         return known[1], known[2]
 
     def retention_of(self, table: TableInfo) -> float:
-        """How long a table's snapshots stay readable without a lease, in seconds."""
+        """Return how long a table's snapshots stay readable without a lease, in seconds."""
         return self.info.retention_seconds if table.retention_seconds is None else table.retention_seconds
 
     def newest_topology(self, tx: Tx) -> Topology:
@@ -376,7 +376,7 @@ class Context:
         return state
 
     def opener(self, table: TableInfo) -> OpenFragment:
-        """What opens fragments of a table: readers for some columns, which are kept for a while."""
+        """Return what opens fragments of a table: readers for some columns, which are kept for a while."""
 
         def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
             key = (fragment.shard, fragment.path, columns)
@@ -425,7 +425,7 @@ class Context:
         return found
 
     def origin(self, operation: str, replaces: Iterable[Fragment] = ()) -> Origin:
-        """What files that are staged from now on say of where they come from."""
+        """Return what files that are staged from now on say of where they come from."""
         placement = self.placement()
         return Origin(
             store=self.info.store_id,
@@ -508,12 +508,12 @@ class TableState:
         self._kept: dict[int, tuple[float, float]] = {}
 
     def serves(self, snapshot: int, after: int | None = None) -> bool:
-        """Whether a snapshot, or the changes up to it, can be read: all is here and still kept."""
+        """True if a snapshot, or the changes up to it, can be read: all is here and still kept."""
         kept = snapshot if after is None else max(after, self.table.created_commit)
         return self.table.oldest_snapshot <= kept and snapshot <= self.last_commit
 
     def is_kept(self, snapshot: int, now: float) -> bool:
-        """Whether retention was seen to keep a snapshot, lately enough not to look again."""
+        """True if retention was seen to keep a snapshot, lately enough not to look again."""
         begin, end = self._kept.get(snapshot, (now, now))
         return begin <= now < end
 

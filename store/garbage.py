@@ -1,4 +1,4 @@
-"""What becomes of each file in a shard's root: a pure function of what is there and what is known.
+"""Decisions about each file in a shard's root: a pure function of the files and the catalog.
 
 A file goes only by positive proof. That the catalog does not know it is none: the catalog may be
 damaged, or older than the file. So
@@ -33,12 +33,12 @@ _IN_TRASH = re.compile(rf"{TRASH}/([0-9]{{1,12}})/(.+)")
 
 
 def trashed_paths(files: Iterable[str]) -> frozenset[str]:
-    """Where the files that lie in the trash of a root were."""
+    """Return where the files that lie in the trash of a root were."""
     return frozenset(match[2] for match in map(_IN_TRASH.fullmatch, files) if match)
 
 
 class Action(StrEnum):
-    """What is done with a file."""
+    """The ways to deal with a file."""
 
     KEEP = "keep"
     DELETE = "delete"
@@ -48,8 +48,8 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """How garbage is told.
+class GarbageRules:
+    """The rules of a garbage collection.
 
     Attributes:
         grace_seconds: a file that was needed so recently is spared.
@@ -88,7 +88,7 @@ class Shelf:
 
     @property
     def missing(self) -> frozenset[str]:
-        """What should be there and is not."""
+        """Return what should be there and is not."""
         return self.live - self.files.keys()
 
     @property
@@ -107,7 +107,7 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of a file, and why."""
+    """The decision about a file, with its reason."""
 
     shard: str
     path: str
@@ -116,7 +116,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RemovalPlan:
     """For one root.
 
     Attributes:
@@ -142,7 +142,7 @@ class _Draft:
         self.decisions.append(Decision(shelf.shard, path, action, reason))
 
 
-def in_question(shelf: Shelf, rules: Rules) -> list[str]:
+def in_question(shelf: Shelf, rules: GarbageRules) -> list[str]:
     """The files whose manifest has to be read: those that would go if it says so."""
     return [
         path
@@ -162,12 +162,12 @@ def _ours(shelf: Shelf) -> list[str]:
 
 def plan(
     shelf: Shelf,
-    rules: Rules,
+    rules: GarbageRules,
     manifests: Mapping[str, Manifest | None],
     store: str,
     newest_commit: int,
     doubt: str | None = None,
-) -> Plan:
+) -> RemovalPlan:
     """Decide on every file of a root that the catalog does not refer to.
 
     Args:
@@ -200,7 +200,9 @@ def plan(
         for path, seconds in sorted(shelf.dropped.items())
         if path not in shelf.files and seconds >= rules.grace_seconds
     )
-    return Plan(tuple(draft.decisions), vanished, draft.ahead, *((unknown, of) if too_many else (0, 0)))
+    return RemovalPlan(
+        tuple(draft.decisions), vanished, draft.ahead, *((unknown, of) if too_many else (0, 0))
+    )
 
 
 def _newer(found: Manifest, newest_commit: int) -> int:
@@ -229,7 +231,7 @@ def _of_proven(shelf: Shelf, path: str, found: Manifest | None, store: str) -> t
     return Action.TRASH, f"never committed, {age}"
 
 
-def _look_into_trash(shelf: Shelf, rules: Rules, draft: _Draft) -> None:
+def _look_into_trash(shelf: Shelf, rules: GarbageRules, draft: _Draft) -> None:
     kept_seconds = rules.trash_seconds if shelf.marked else max(rules.trash_seconds, TRASH_SECONDS)
     newest_first = sorted(shelf.trashed.items(), key=lambda item: item[1][1])
     put_back = set[str]()

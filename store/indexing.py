@@ -50,7 +50,7 @@ BUILDERS = 2
 
 
 def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment]) -> bool:
-    """Whether some fragment lacks runs of some index."""
+    """True if some fragment lacks runs of some index."""
     wanted = {index.id for index in indexes}
     return any(wanted - {run.index for run in fragment.runs} for fragment in staged)
 

@@ -30,7 +30,7 @@ _SCAN, _CHANGES, _STREAM = "scan", "changes", "stream:"
 
 
 def is_kept(context: Context, tx: Tx, table: TableInfo, snapshot: int) -> bool:
-    """Whether retention keeps a snapshot until its reader looks again, and twice as long for good measure."""
+    """True if retention keeps a snapshot until its reader looks again, and twice as long for good measure."""
     return tx.kept_seconds(snapshot, context.retention_of(table)) >= 2 * LEASE_SECONDS
 
 
@@ -129,7 +129,7 @@ def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
 
 
 def _held_commit(table: TableInfo, key: ContinuationKey) -> int:
-    """What has to stay readable: a snapshot, or the changes after a commit."""
+    """Return what has to stay readable: a snapshot, or the changes after a commit."""
     return max(key.segments[0].after, table.oldest_snapshot) if key.segments else key.snapshot
 
 

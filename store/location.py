@@ -1,4 +1,4 @@
-"""Where a store is: its catalog's URL, and the roots of its shards."""
+"""The place of a store: its catalog's URL, and the roots of its shards."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Location:
 
     @classmethod
     def of(cls, uri: str | Path) -> Location:
-        text = resolved(str(uri))
+        text = resolve(str(uri))
         if not text:
             raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
         text = whole_uri(text)
@@ -93,7 +93,7 @@ class Location:
             )
 
     def _mode(self) -> int:
-        """Who may read directories made for this store: whoever may read its own, or the owner."""
+        """Return the mode of directories made for this store: that of its own, or the owner's alone."""
         return PRIVATE if self.directory is None else self.directory.stat().st_mode & 0o2777
 
     def make(self) -> list[Path]:
@@ -199,7 +199,7 @@ def remove_directories(made: Iterable[Path]) -> None:
             path.rmdir()
 
 
-def resolved(uri: str) -> str:
+def resolve(uri: str) -> str:
     """The URI itself, or the one that an environment variable holds: `env:NAME`.
 
     So a URL with a password need not stand in a command line, a notebook or a Spark plan.

@@ -1,4 +1,4 @@
-"""How a store and its shards come into being: wholly, or leaving nothing behind."""
+"""Creation of a store and its shards: wholly, or leaving nothing behind."""
 
 from __future__ import annotations
 

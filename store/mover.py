@@ -32,7 +32,7 @@ UNDO_WAITS_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0)
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a move has got: its phase as the catalog knows it, and what was copied."""
+    """The progress of a move: its phase as the catalog knows it, and what was copied."""
 
     move: Move
     tablet: Tablet
@@ -146,7 +146,7 @@ class Mover:
         return size
 
     def _rest_rows(self, progress: _Progress) -> int:
-        """How many rows were committed near the tablet since the last round, at most."""
+        """Count how many rows were committed near the tablet since the last round, at most."""
         with self._context.catalog.reading() as tx:
             found = tx.fragments(shard=progress.move.source)
         slots = progress.tablet.slots
@@ -229,7 +229,7 @@ class Mover:
 
 
 def _has_switched(tx: Tx, progress: _Progress) -> bool:
-    """Whether the answer to a switch was lost, but not the switch: nothing else grows an epoch so."""
+    """True if the answer to a switch was lost, but not the switch: nothing else grows an epoch so."""
     try:
         now = tx.tablet(progress.move.tablet)
     except TabletNotFound:  # it was split or joined since, after a switch or after an adoption
@@ -239,7 +239,7 @@ def _has_switched(tx: Tx, progress: _Progress) -> bool:
 
 
 def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> list[PageSource]:
-    """What the source holds of the tablet, table by table, of commits not copied yet."""
+    """Return what the source holds of the tablet, table by table, of commits not copied yet."""
     wanted = Bounds(progress.copied_to + 1, upto)
     slots: SlotSet = progress.tablet.slots
     sources = []

@@ -1,4 +1,4 @@
-"""Who carries moves out, and whether it still does.
+"""Owners of moves, and the signs that they still live.
 
 A move belongs to an *owner*: one operation (an expansion, a contraction, one move) of one process, named
 `machine:pid:start:token`. Its row in the catalog outlives it when the process dies, or when the catalog is
@@ -74,7 +74,7 @@ def beating(catalog: Catalog, owner: str) -> Iterator[None]:
 
 
 def owner_is_gone(move: OwnedMove, now: float) -> bool:
-    """Whether nobody works at a move any more; `now` is a time that is believed."""
+    """True if nobody works at a move any more; `now` is a time that is believed."""
     where, _, rest = move.owner.partition(":")
     pid, _, rest = rest.partition(":")
     if where != machine() or not pid.isdigit():
@@ -93,7 +93,7 @@ def owner_is_gone(move: OwnedMove, now: float) -> bool:
 
 
 def machine() -> str:
-    """Where processes can see each other."""
+    """Name the machine within which processes can see each other."""
     return f"{socket.gethostname().replace(':', '-')}/{_boot()}/{_pid_namespace()}"
 
 

@@ -47,7 +47,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a store's catalog had got, at least.
+    """The least progress of a store's catalog.
 
     Attributes:
         missed: when somebody found that there was none; 0.0 for a mark that was kept since the root was
@@ -165,7 +165,7 @@ def check_mark(mark: Mark | None, root: str, incarnation: str, versions: tuple[i
 
 
 def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collection[int] = ()) -> bool:
-    """Whether nobody has a root yet; `mine` and files of shards that were removed do not matter.
+    """True if nobody has a root yet; `mine` and files of shards that were removed do not matter.
 
     Args:
         mine: what shall be its marker, if it is known.

@@ -28,7 +28,7 @@ from elasticscan.store.changes import (
     feed_arrays,
     feed_fields,
 )
-from elasticscan.store.context import Context, Find, Places, check_kept
+from elasticscan.store.context import Context, Find, SlotPlaces, check_kept
 from elasticscan.store.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
 from elasticscan.store.names import Named
 from elasticscan.store.ordering import order_of, whole_order
@@ -50,7 +50,7 @@ class Page:
 
     @cached_property
     def key(self) -> str | None:
-        """Where the scan stands after this page, for `Store.resume`; None after the last page.
+        """Return where the scan stands after this page, for `Store.resume`; None after the last page.
 
         It is sealed when it is first asked for. Raises `KeyTooLong`.
         """
@@ -133,7 +133,7 @@ class Scan(Named, Iterator[Page]):
 
     @property
     def standing(self) -> ContinuationKey:
-        """Where the scan stands now, for this process alone."""
+        """Return where the scan stands now, for this process alone."""
         return self._state
 
     def __iter__(self) -> Iterator[Page]:
@@ -182,7 +182,7 @@ class Scan(Named, Iterator[Page]):
         yield from self.batches()
 
     def count(self) -> int:
-        """How many rows remain; reads the columns that the filter needs, or a single one."""
+        """Count how many rows remain; reads the columns that the filter needs, or a single one."""
         self._check_not_finished()
         self._counting, self._reading = True, None
         return sum(rows.num_rows for rows in self.batches())
@@ -318,8 +318,8 @@ class Scan(Named, Iterator[Page]):
             self._may_have_lease = self._context.catalog.read_only is None
             self._lease_end = self._context.clock.now() + LEASE_SECONDS
 
-    def layout(self) -> tuple[Places, tuple[Fragment, ...]]:
-        """Where its slots live now, and the table's fragments: by which it is divided among tasks."""
+    def layout(self) -> tuple[SlotPlaces, tuple[Fragment, ...]]:
+        """Return where its slots live now, and the table's fragments: by which it is divided among tasks."""
         with self._context.catalog.reading() as tx:
             return self._context.places(tx, self._base), tx.fragments(table=self._table.id)
 
@@ -332,7 +332,7 @@ class Scan(Named, Iterator[Page]):
             return tx.lease_end(self._state.lease) > tx.now
 
     def explain(self) -> dict[str, Any]:
-        """What the scan reads, where, and why so; after a run, estimated against actual."""
+        """Explain the scan's access path; after a run, with estimated against actual counts."""
         placement = self._context.placement()
         names = dict(self._base.shard_names) | self._context.shard_names()
         pending = slots_of(self._state.cursors)

@@ -24,7 +24,7 @@ from elasticscan.store.context import Context, Find
 
 
 def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
-    """Append columns to a table, in one transaction; those that it has already are passed over."""
+    """Append columns to a table, in one transaction; those that it has already are skipped."""
     wanted = _fields(fields)
     with context.catalog.reading() as tx:
         table, new = _checked(find(tx)[0], wanted)
@@ -59,7 +59,7 @@ def _fields(given: Any) -> list[pa.Field]:
 
 
 def _is_new(field: pa.Field, table: TableInfo) -> bool:
-    """Whether the table lacks a column; raises unless it can be added, or is there just so."""
+    """True if the table lacks a column; raises unless it can be added, or is there just so."""
     same = next((known for known in table.schema if known.name.lower() == field.name.lower()), None)
     if same is None:
         if not field.nullable:

@@ -12,7 +12,7 @@ from elasticscan.protocol import ContinuationKey, Macs, Sealer
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the catalog said at a time."""
+    """The catalog's answer at a time."""
 
     sealer: Sealer
     key_seconds: float

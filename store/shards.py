@@ -30,7 +30,7 @@ def local_cluster(context: Context) -> Cluster:
 class LocalShards:
     """Reads a shard's own files. What a shard serves is looked up anew for each page.
 
-    It answers from the fragments that speak for the slots *now*, like a server would from what it
+    It answers from the fragments that serve the slots *now*, like a server would from what it
     owns: rows of a tablet that just left are absent. The scan's second look finds that out.
     """
 

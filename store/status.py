@@ -26,7 +26,7 @@ def _rows(context: Context, table: TableInfo) -> tuple[int | None, bool, str | N
 
 
 def _outdated(context: Context) -> str | None:
-    """Why the newest snapshot cannot be the newest; None when nothing says so."""
+    """Return why the newest snapshot cannot be the newest; None when nothing says so."""
     try:
         context.check_newest()
     except CatalogOutdated as error:
@@ -45,7 +45,7 @@ def _shard(shard: Shard, placement: Placement, fragments: Iterable[Fragment]) ->
 
 
 def status_of(context: Context) -> dict[str, Any]:
-    """What `Store.status` returns; everything but row counts comes from one look at the catalog."""
+    """Describe a store, as `Store.status` returns it: row counts apart, from one look at the catalog."""
     with context.catalog.reading() as tx:
         placement, shards, tables = tx.placement(), tx.shards(), tx.tables()
         fragments, moves, leases = tx.fragments(), tx.moves(), tx.leases()

@@ -34,7 +34,7 @@ from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.definitions import define_table
 from elasticscan.store.disks import disk_at, read_only_disk
 from elasticscan.store.elasticity import Elasticity, OnProgress
-from elasticscan.store.garbage import Rules
+from elasticscan.store.garbage import GarbageRules
 from elasticscan.store.location import Location
 from elasticscan.store.making import make_store, new_roots
 from elasticscan.store.names import Named
@@ -173,7 +173,7 @@ class Store(Named):
 
     @property
     def read_only(self) -> str | None:
-        """Why the store is open for reading alone; None when it can be written."""
+        """Return why the store is open for reading alone; None when it can be written."""
         return self._context.catalog.read_only
 
     @property
@@ -344,7 +344,7 @@ class Store(Named):
         Raises:
             StoreDamaged, CatalogOutdated, WrongRoot, StoreCopied, GarbageRefused: nothing was removed.
         """
-        rules = Rules(
+        rules = GarbageRules(
             arguments.seconds("grace_seconds", grace_seconds),
             arguments.seconds("trash_seconds", trash_seconds),
             arguments.share("share", share),

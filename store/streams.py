@@ -25,7 +25,7 @@ from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.catalog import Commit, Tx
 from elasticscan.metadata import Fragment, TableInfo
 from elasticscan.protocol import ContinuationKey, Cursor
-from elasticscan.store.context import Context, Places
+from elasticscan.store.context import Context, SlotPlaces
 from elasticscan.store.leases import keep_lease, stream_of
 from elasticscan.store.scan import Scan
 from elasticscan.topology import SlotSet
@@ -53,12 +53,12 @@ class StreamState:
     now: float
     commits: tuple[Commit, ...]
     fragments: tuple[Fragment, ...]
-    places: Places
+    places: SlotPlaces
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a stream is behind its table.
+    """The distance of a stream behind its table.
 
     Attributes:
         newest: the newest commit of the table.
@@ -84,7 +84,7 @@ def look(
     is_enough: IsEnough = lambda _fragments, _commits: False,
     fragments: bool = False,
 ) -> StreamState:
-    """What planning a micro-batch needs, in one transaction.
+    """Return what planning a micro-batch needs, in one transaction.
 
     Args:
         context: the store.
@@ -111,7 +111,7 @@ def look(
 
 
 def look_behind(context: Context, table_id: int, name: str, after: int, fragments: bool) -> Lag:
-    """How far a stream is behind that has delivered everything up to a commit."""
+    """Return how far a stream is behind that has delivered everything up to a commit."""
     with context.catalog.reading() as tx:
         table = _table(tx, table_id, name)
         after = max(after, table.created_commit)

@@ -86,7 +86,7 @@ class Table(Named):
 
         Rows that are there already are null in them, in every snapshot; nothing is written anew. Scans
         that have begun go on with the columns that they began with. A column that the table has
-        already, of the same type, is passed over.
+        already, of the same type, is skipped.
 
         Args:
             fields: columns of any type that `Store.create_table` takes; all of them nullable.
@@ -102,7 +102,7 @@ class Table(Named):
         return add_columns(self._context, self._find, fields).schema
 
     def set_retention(self, seconds: float | None) -> None:
-        """How long snapshots and changes stay readable without a lease.
+        """Return how long snapshots and changes stay readable without a lease.
 
         None for the store's own retention period. A shorter one also ends the time of scans that
         have begun and took no lease because they relied on the longer one.

@@ -105,7 +105,7 @@ def _being_copied(tx: Tx) -> SlotSet:
 def _swap(
     tx: Tx, table: TableInfo, before: tuple[Fragment, ...], merged: Copied | None, slots: SlotSet
 ) -> int:
-    """Put the merged fragment in for what its sources still speak for; returns how many went."""
+    """Put the merged fragment in for what its sources still serve; returns how many went."""
     now = {fragment.id: fragment for fragment in tx.fragments(table=table.id)}
     for fragment in before:
         current = now.get(fragment.id)

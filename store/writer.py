@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
-from elasticscan.catalog import Tx, Txn
+from elasticscan.catalog import IdempotencyKey, Tx
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage import (
     DELETED,
@@ -58,14 +58,14 @@ def remove_staged(context: Context, staged: Sequence[StagedFragment]) -> None:
     discard([each for each in staged if (each.shard, each.path) not in committed], context.disk_of)
 
 
-def is_committed(context: Context, table_id: int, txn: Txn) -> bool:
-    """Whether a write with this pair of names was committed before."""
+def is_committed(context: Context, table_id: int, txn: IdempotencyKey) -> bool:
+    """True if a write with this pair of names was committed before."""
     with context.catalog.reading() as tx:
         return tx.commit_of_txn(table_id, txn) is not None
 
 
 def has_forerunner(context: Context, table: TableInfo, application: str) -> bool:
-    """Whether an application wrote to a table that was dropped before this one got its name."""
+    """True if an application wrote to a table that was dropped before this one got its name."""
     with context.catalog.reading() as tx:
         return tx.has_forerunner(table, application)
 
@@ -81,7 +81,7 @@ def publish(
     table: TableInfo,
     staged: Sequence[StagedFragment],
     kind: str = "write",
-    txn: Txn | None = None,
+    txn: IdempotencyKey | None = None,
 ) -> int:
     """Make staged fragments one commit; returns its number.
 
@@ -108,7 +108,7 @@ def _publish(
     table: TableInfo,
     fragments: list[StagedFragment],
     kind: str,
-    txn: Txn | None,
+    txn: IdempotencyKey | None,
 ) -> tuple[int, list[StagedFragment]]:
     """The commit's number, and those of the fragments that it refers to."""
     for attempt in count():
@@ -133,7 +133,7 @@ def _publish(
             if _in_place(tx, fragments) and not missing_runs(tx.indexes(table.id), fragments):
                 context.check_not_collected(fragments)
                 tx.enter_reserved(table.id)
-                return tx.add_commit(table.id, _told_kind(kind, fragments), fragments, txn), fragments
+                return tx.add_commit(table.id, _kind_of(kind, fragments), fragments, txn), fragments
         fragments = reroute(
             table, fragments, context.placement(), context.writable_disk, context.origin(kind)
         )
@@ -141,8 +141,8 @@ def _publish(
     raise AssertionError("unreachable")
 
 
-def _told_kind(kind: str, staged: Sequence[StagedFragment]) -> str:
-    """What a commit is called in the table's history: rows of a write may delete, too."""
+def _kind_of(kind: str, staged: Sequence[StagedFragment]) -> str:
+    """Return what a commit is called in the table's history: rows of a write may delete, too."""
     deletes = sum(fragment.tombstones for fragment in staged)
     if kind != "write" or not deletes:
         return kind
@@ -159,7 +159,7 @@ def write(
     table: TableInfo,
     data: Any,
     kind: str = "write",
-    txn: Txn | None = None,
+    txn: IdempotencyKey | None = None,
     buffer_bytes: int = WRITE_BUFFER_BYTES,
 ) -> int:
     """Upsert rows by primary key, all or nothing; returns the commit number."""

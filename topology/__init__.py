@@ -1,4 +1,4 @@
-"""Where rows live: slots, tablets, shards, and how all that changes while scans go on.
+"""The places of rows: slots, tablets, shards, and their changes while scans go on.
 
 Everything here is a frozen value or a function from values to values. There is no clock, no
 randomness, no thread and no I/O, so one seed replays the life of a whole cluster, and every

@@ -37,7 +37,7 @@ from elasticscan.base.errors import InvalidTopologyChange
 
 
 class Phase(StrEnum):
-    """What is true of a move."""
+    """The phases of a move, each named by the fact that holds in it."""
 
     PLANNED = "planned"
     COPYING = "copying"
@@ -47,7 +47,7 @@ class Phase(StrEnum):
 
 
 class Event(StrEnum):
-    """What can happen to a move.
+    """The events of a move.
 
     `MORE_COMMITS`: more was committed at the source than the switch should have to carry, so
     another round of copying is due. `FAILED`: the owner gives up, knowing it. `OWNER_DIED`:

@@ -1,4 +1,4 @@
-"""Where tablets should go, and what a placement is after each change.
+"""Plans for tablets, and the placement after each change.
 
 Plans say what to do and change nothing; changes take a placement and return the next one. Both
 are functions of their arguments alone, so every process that plans from the same placement plans
@@ -165,7 +165,7 @@ def join_tablets(placement: Placement, left_id: int, right_id: int, new_id: int)
 
 
 def _even_counts(things: int, places: int) -> list[int]:
-    """How many each place gets; the first ones get one more where it does not divide."""
+    """Count how many each place gets; the first ones get one more where it does not divide."""
     each, over = divmod(things, places)
     return [each + (i < over) for i in range(places)]
 

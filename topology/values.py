@@ -40,7 +40,7 @@ class Tablet:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where every slot is at one moment: tablets that tile `[0, slot_count)`, each with an id of its own.
+    """The place of every slot at one moment: tablets that tile `[0, slot_count)`, each with an id of its own.
 
     Tiling is asserted: whoever builds a placement from what a disk or a catalog says checks
     first and raises what fits.

@@ -21,12 +21,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import InvalidOption, TableNotFound
-from elasticscan.connector.open_stores import opened
+from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import parse_options
-from elasticscan.connector.sql.plan import Plan, TableShape, plan_query
+from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import Session, UnreadableError
 from elasticscan.connector.sql.statements import Drop, statement_about
-from elasticscan.connector.sql_explain import explained, left_alone
+from elasticscan.connector.sql_explain import explain_plan, left_alone
 from elasticscan.filters import Predicate
 from elasticscan.metadata import no_such_column
 
@@ -41,7 +41,7 @@ _USUAL = {
 _UTC = ("UTC", "Etc/UTC")
 
 
-class Catalog(Sequence[str]):
+class AttachedStore(Sequence[str]):
     """The views that `attach` made, in a session; as a sequence, their names.
 
     Made by `attach`. Every query reads the newest snapshot, the same for all of its tables.
@@ -65,7 +65,9 @@ class Catalog(Sequence[str]):
         return len(self._tables)
 
     def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, list | tuple | Catalog) else NotImplemented
+        return (
+            list(self) == list(other) if isinstance(other, list | tuple | AttachedStore) else NotImplemented
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -83,7 +85,7 @@ class Catalog(Sequence[str]):
         Raises:
             TableNotFound: the store has no such table; the nearest is named.
         """
-        found = opened(self._uri).table(name)
+        found = open_store(self._uri).table(name)
         return TableRead(self._spark, self._uri, found.name, found.schema)
 
     def sql(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
@@ -120,7 +122,7 @@ class Catalog(Sequence[str]):
     def _drop(self, drop: Drop) -> DataFrame:
         table = self._tables[drop.view]
         try:
-            opened(self._uri).table(table).drop()
+            open_store(self._uri).table(table).drop()
         except TableNotFound:
             if not drop.if_exists:
                 raise
@@ -129,21 +131,21 @@ class Catalog(Sequence[str]):
         return self._spark.sql(f"DROP VIEW IF EXISTS `{name}`")
 
     def explain(self, text: str) -> str:
-        """What `sql` would read for a query, and what it leaves to Spark and why."""
+        """Explain what `sql` would read for a query, and what it leaves to Spark and why."""
         try:
             plan, snapshot = self._planned(text)
         except UnreadableError as why:
             return left_alone(text, str(why))
         totals = {view: len(shape.schema) for view, shape in self._shapes()[0].items()}
-        return explained(plan, snapshot, totals)
+        return explain_plan(plan, snapshot, totals)
 
-    def _planned(self, text: str) -> tuple[Plan, int]:
+    def _planned(self, text: str) -> tuple[QueryPlan, int]:
         shapes, snapshot = self._shapes()
         return plan_query(text, shapes, _session(self._spark)), snapshot
 
     def _shapes(self) -> tuple[dict[str, TableShape], int]:
         """The tables as they are now, and the newest snapshot, from one look at the catalog."""
-        context = opened(self._uri).context
+        context = open_store(self._uri).context
         context.check_newest()
         tables, snapshot = context.tables()
         found = {table.name: table for table in tables}
@@ -153,7 +155,7 @@ class Catalog(Sequence[str]):
             if name in found
         }, snapshot
 
-    def _relations(self, plan: Plan, snapshot: int) -> tuple[list[str], dict[str, DataFrame]]:
+    def _relations(self, plan: QueryPlan, snapshot: int) -> tuple[list[str], dict[str, DataFrame]]:
         """A name for each scan, and the relation of each name; equal scans share one."""
         unique = f"elasticscan_{uuid.uuid4().hex}"
         names: dict[tuple[object, ...], str] = {}
@@ -165,7 +167,7 @@ class Catalog(Sequence[str]):
                 made[names[key]] = self._loaded(self._tables[scan.view], scan.columns, scan.filter, snapshot)
         return [names[scan.view, scan.columns, scan.filter] for scan in plan.scans], made
 
-    def _run(self, plan: Plan, names: Sequence[str], relations: Mapping[str, DataFrame]) -> DataFrame:
+    def _run(self, plan: QueryPlan, names: Sequence[str], relations: Mapping[str, DataFrame]) -> DataFrame:
         """The query over these relations.
 
         They are handed to Spark beside the text, under names for this query alone: a Connect session

@@ -1,4 +1,4 @@
-"""Which columns of a table a query may need.
+"""The columns of a table that a query may need.
 
 Spark looks a name up in what surrounds it, and this does not try to be as clever: a column is
 needed if its name is mentioned anywhere in the SELECT that reads the table (sub-queries included),
@@ -13,11 +13,13 @@ from itertools import pairwise
 
 from sqlglot import exp
 
-from elasticscan.connector.sql.joins import Block
+from elasticscan.connector.sql.joins import SelectBlock
 from elasticscan.connector.sql.query import Query, Reference
 
 
-def needed(query: Query, block: Block, reference: Reference, columns: Sequence[str]) -> set[str] | None:
+def needed_columns(
+    query: Query, block: SelectBlock, reference: Reference, columns: Sequence[str]
+) -> set[str] | None:
     """The columns of a reference that the query mentions; None when it may need every one."""
     if reference in block.whole or block.natural:
         return None
@@ -40,12 +42,12 @@ def needed(query: Query, block: Block, reference: Reference, columns: Sequence[s
     return {column for column in columns if column.lower() in names}
 
 
-def why_all(block: Block, reference: Reference) -> str:
+def why_all(block: SelectBlock, reference: Reference) -> str:
     return block.whole.get(reference) or ("NATURAL JOIN" if block.natural else "*")
 
 
 def _defines(name: exp.Identifier) -> bool:
-    """Whether a name is given here, or was seen as part of something larger."""
+    """True if a name is given here, or was seen as part of something larger."""
     if isinstance(name.parent, exp.Alias):
         return name.arg_key == "alias"
     return isinstance(name.parent, exp.Column | exp.Table | exp.TableAlias)

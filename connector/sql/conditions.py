@@ -17,7 +17,7 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from elasticscan.base.errors import ColumnNotFound, FilterError
-from elasticscan.connector.sql.joins import Block, Condition
+from elasticscan.connector.sql.joins import Condition, SelectBlock
 from elasticscan.connector.sql.query import Query, Reference, Session
 from elasticscan.filters import (
     STUMBLES,
@@ -66,14 +66,14 @@ class Pushed:
     stayed: tuple[tuple[str, str], ...]
 
 
-def pushed(
-    query: Query, block: Block, schemas: Mapping[str, pa.Schema], session: Session
+def push_conditions(
+    query: Query, block: SelectBlock, schemas: Mapping[str, pa.Schema], session: Session
 ) -> dict[Reference, Pushed]:
     """For each reference of a SELECT the conditions that go to it."""
     found: dict[Reference, list[Predicate]] = {each: [] for each in block.references}
     stayed: dict[Reference, list[tuple[str, str]]] = {each: [] for each in block.references}
     for condition in block.conditions:
-        rules = _Rules(query, block, condition, schemas, session)
+        rules = _PushdownRules(query, block, condition, schemas, session)
         mentioned = rules.mentioned()
         try:
             reference, predicate = rules.judge()
@@ -109,13 +109,13 @@ def _shown(node: exp.Expr) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
-class _Rules:
+class _PushdownRules:
     """Decides over one condition."""
 
     def __init__(
         self,
         query: Query,
-        block: Block,
+        block: SelectBlock,
         condition: Condition,
         schemas: Mapping[str, pa.Schema],
         session: Session,
@@ -247,7 +247,7 @@ class _Rules:
                 self._check(value)
 
     def _counts(self, node: Literal) -> bool:
-        """Whether it is a number that was written as one: the wider type has the same number."""
+        """True if it is a number that was written as one: the wider type has the same number."""
         return is_number(node.type) and not any(
             each.is_string for each in self.condition.node.find_all(exp.Literal)
         )
@@ -267,7 +267,7 @@ def _parts(node: Expression) -> Iterator[Expression]:
 
 
 def _loses(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a number may not fit, or turns into one that depends on how it is rounded."""
+    """True if a number may not fit, or turns into one that depends on how it is rounded."""
     if not pt.is_decimal128(target):
         return bool(pt.is_decimal128(source)) or may_fail(source, target)
     if not is_integer(source) and not pt.is_decimal128(source):
@@ -284,7 +284,7 @@ def _plain(node: exp.Expr) -> exp.Expr:
 
 
 def _fails_for_nulls(predicate: Predicate, schema: pa.Schema) -> bool:
-    """Whether a condition is false or unknown for the row that an outer join fills in."""
+    """True if a condition is false or unknown for the row that an outer join fills in."""
     fields = [each.with_nullable(True) for each in schema if each.name in predicate.columns]
     arrays = [pa.nulls(1, each.type) for each in fields]
     try:

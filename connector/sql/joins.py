@@ -1,4 +1,4 @@
-"""Which conditions of a SELECT hold for which of its tables, by the rules of its joins.
+"""Assignment of a SELECT's conditions to its tables, by the rules of its joins.
 
 A condition that is tested after a table was read may be tested while it is read as well, if rows
 that fail it cannot change the result. That depends on the joins between the two places:
@@ -56,7 +56,7 @@ class Condition:
 
 
 @dataclass(slots=True)
-class Block:
+class SelectBlock:
     """A SELECT with the references in its FROM.
 
     Attributes:
@@ -94,10 +94,10 @@ class _Group:
     near: tuple[Reference, ...] = ()
 
 
-def blocks_of(query: Query) -> list[Block]:
+def blocks_of(query: Query) -> list[SelectBlock]:
     """Every SELECT that reads a table of the store; each reference is in at most one of them."""
     by_node = {id(each.node): each for each in query.references}
-    blocks = [_Walk(node, by_node).block for node in query.tree.find_all(exp.Select)]
+    blocks = [_FromWalk(node, by_node).block for node in query.tree.find_all(exp.Select)]
     return [block for block in blocks if block.references]
 
 
@@ -112,13 +112,13 @@ def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
             yield bare
 
 
-class _Walk:
+class _FromWalk:
     """Goes through the FROM of one SELECT, from left to right."""
 
     def __init__(self, select: exp.Select, references: Mapping[int, Reference]) -> None:
         self._references = references
         self._odd: list[str] = []
-        self.block = Block(select)
+        self.block = SelectBlock(select)
         source = select.args.get("from_")
         if source is None:
             return
@@ -136,7 +136,7 @@ class _Walk:
                 self._odd.append(f"{what} with {name.strip('_').upper()}")
 
     def _source(self, node: exp.Expr) -> _Group:
-        """What stands at one place of a FROM, with what is joined to it inside parentheses."""
+        """Return what stands at one place of a FROM, with what is joined to it inside parentheses."""
         group = _Group()
         if node.args.get("pivots"):
             self._odd.append("PIVOT")

@@ -1,4 +1,4 @@
-"""What a query needs of each table, decided before Spark sees it.
+"""The needs of a query from each table, decided before Spark sees it.
 
     plan = plan_query("SELECT f.origin FROM flights f WHERE f.dep_delay > 60", tables, Session())
     plan.scans[0].columns, plan.scans[0].filter      # ('origin', 'dep_delay'), 'dep_delay > 60'
@@ -17,23 +17,23 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlglot.errors import SqlglotError
 
-from elasticscan.connector.sql.columns import needed, why_all
-from elasticscan.connector.sql.conditions import pushed
-from elasticscan.connector.sql.joins import Block, blocks_of
+from elasticscan.connector.sql.columns import needed_columns, why_all
+from elasticscan.connector.sql.conditions import push_conditions
+from elasticscan.connector.sql.joins import SelectBlock, blocks_of
 from elasticscan.connector.sql.query import Query, Reference, Session, UnreadableError, read_query
 
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What a plan has to know of a table."""
+    """A plan's view of a table."""
 
     schema: pa.Schema
     key: str
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """What one reference of a table reads.
+class TableScan:
+    """The read of one reference to a table.
 
     Attributes:
         view: the table's view, as it was attached.
@@ -53,11 +53,11 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class QueryPlan:
     """A query with what each of its references reads, in the order of the text."""
 
     text: str
-    scans: tuple[Scan, ...]
+    scans: tuple[TableScan, ...]
     _references: tuple[Reference, ...]
 
     def rewritten(self, names: Sequence[str]) -> str:
@@ -72,7 +72,7 @@ class Plan:
         return "".join([*pieces, self.text[at:]])
 
 
-def plan_query(text: str, tables: Mapping[str, TableShape], session: Session) -> Plan:
+def plan_query(text: str, tables: Mapping[str, TableShape], session: Session) -> QueryPlan:
     """Decide what each reference of a table reads.
 
     Raises:
@@ -90,30 +90,30 @@ def plan_query(text: str, tables: Mapping[str, TableShape], session: Session) ->
             scans.update(_scans(query, block, tables, session))
     except (SqlglotError, RecursionError):
         raise UnreadableError("it is nested too deeply") from None
-    return Plan(text, tuple(scans[each] for each in query.references), query.references)
+    return QueryPlan(text, tuple(scans[each] for each in query.references), query.references)
 
 
 def _scans(
-    query: Query, block: Block, tables: Mapping[str, TableShape], session: Session
-) -> dict[Reference, Scan]:
+    query: Query, block: SelectBlock, tables: Mapping[str, TableShape], session: Session
+) -> dict[Reference, TableScan]:
     schemas = {each.table: tables[each.table].schema for each in block.references}
-    conditions = pushed(query, block, schemas, session)
+    conditions = push_conditions(query, block, schemas, session)
     scans = {}
     for each in block.references:
         columns, why = _columns(query, block, each, tables[each.table])
         found = conditions[each]
-        scans[each] = Scan(each.table, each.alias, columns, found.filter, why, found.stayed)
+        scans[each] = TableScan(each.table, each.alias, columns, found.filter, why, found.stayed)
     return scans
 
 
 def _columns(
-    query: Query, block: Block, reference: Reference, table: TableShape
+    query: Query, block: SelectBlock, reference: Reference, table: TableShape
 ) -> tuple[tuple[str, ...] | None, str | None]:
     """The columns to read, and why that is all of them."""
     names = table.schema.names
     if not _can_be_chosen(names):
         return None, "names that a list cannot hold"
-    found = needed(query, block, reference, names)
+    found = needed_columns(query, block, reference, names)
     if found is None:
         return None, why_all(block, reference)
     if len(found) == len(names):
@@ -123,7 +123,7 @@ def _columns(
 
 
 def _can_be_chosen(names: Sequence[str]) -> bool:
-    """Whether the option `columns` can name each of them."""
+    """True if the option `columns` can name each of them."""
     plain = all(name and name == name.strip() and "," not in name for name in names)
     return plain and len({name.lower() for name in names}) == len(names)
 

@@ -173,7 +173,7 @@ def _references(
 
 
 def _place(text: str, name: exp.Identifier) -> tuple[int, int]:
-    """Where a name stands; checked, since the text is cut there."""
+    """Return where a name stands; checked, since the text is cut there."""
     start, end = name.meta.get("start"), name.meta.get("end")
     if isinstance(start, int) and isinstance(end, int):
         written = text[start : end + 1]
@@ -184,7 +184,7 @@ def _place(text: str, name: exp.Identifier) -> tuple[int, int]:
 
 
 def _alias_place(tokens: Sequence[Token], at: int) -> int:
-    """Where an alias goes: behind the name, and behind a sample of the table."""
+    """Return where an alias goes: behind the name, and behind a sample of the table."""
     at += 1
     for word in ("TABLESAMPLE", "REPEATABLE"):
         if at < len(tokens) and tokens[at].text.upper() == word:
@@ -203,7 +203,7 @@ def _behind_parentheses(tokens: Sequence[Token], at: int) -> int:
 
 
 def _is_cte(node: exp.Table, session: Session) -> bool:
-    """Whether a name means a common table expression, which hides a table of that name."""
+    """True if a name means a common table expression, which hides a table of that name."""
     wanted = session.folded(node.name)
     inner: exp.Expr = node
     outer = node.parent

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from elasticscan.base.errors import UnsupportedStatement
 from elasticscan.connector.sql.query import Session
 
-# Strings, quoted names, words, and single other characters; comments and spaces are passed over.
+# Strings, quoted names, words, and single other characters; comments and spaces are skipped.
 _TOKEN = re.compile(
     r"""--[^\n]*|/\*.*?\*/|\s+
     |(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")

@@ -18,14 +18,14 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import ChangesExpired, InvalidOption, SnapshotNotFound
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.connector.conversion import match_columns
-from elasticscan.connector.open_stores import opened
+from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import EARLIEST, ChangeOptions, Options
 from elasticscan.connector.partitions import ScanPartition, partitions_of, read_partition
 from elasticscan.connector.reading import offered_schema
-from elasticscan.connector.splits import Part, cut
+from elasticscan.connector.splits import ScanPart, cut
 from elasticscan.connector.streams.offsets import InChanges, segments
 from elasticscan.metadata import TableInfo
-from elasticscan.store import Commit, Places, Store, StreamState, look, scan_changes
+from elasticscan.store import Commit, SlotPlaces, Store, StreamState, look, scan_changes
 from elasticscan.topology import SlotSet
 
 ROWS_PER_TASK = 250_000
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_change(commit: Commit, options: ChangeOptions) -> bool:
-    """Whether a commit may have something to tell with these options."""
+    """True if a commit may have something to tell with these options."""
     if commit.kind == "delete":
         return options.feed and not options.skip_change_commits
     if commit.kind in ("overwrite", "merge"):
@@ -45,12 +45,12 @@ def is_change(commit: Commit, options: ChangeOptions) -> bool:
 
 
 def _must_pass(commit: Commit, options: ChangeOptions) -> bool:
-    """Whether unwanted rows of a commit would come along when those before and after it are read at once."""
+    """True if unwanted rows of a commit would come along when those before and after it are read at once."""
     tells = commit.kind in ("overwrite", "merge") or (commit.kind == "delete" and options.feed)
     return tells and not is_change(commit, options)
 
 
-def told_rows(commit: Commit, options: ChangeOptions) -> int:
+def change_rows(commit: Commit, options: ChangeOptions) -> int:
     """About how many rows a commit is told in, at most: an update is two in a change feed.
 
     What an overwrite deletes is not known from the commit and not counted.
@@ -110,7 +110,7 @@ def plan_changes(
     # Deletes have no new rows: where nothing else is told, reading across them does no harm.
     passed = [c.number for c in commits if _must_pass(c, options.changes)]
     parts = segments(sorted(c.number for c in wanted), passed, first, last, places.placement.slot_count)
-    rows = sum(told_rows(commit, options.changes) for commit in wanted)
+    rows = sum(change_rows(commit, options.changes) for commit in wanted)
     scan = scan_changes(
         store.context,
         table,
@@ -126,11 +126,11 @@ def plan_changes(
 
 
 def stored_columns(table: TableInfo, columns: Sequence[str]) -> list[str]:
-    """What has to be read of a table for some columns: something, even if only a feed's own are wanted."""
+    """Return the columns to read for some wanted ones: at least one, even if only a feed's own are wanted."""
     return [name for name in columns if name in table.schema.names] or [table.primary_key[0]]
 
 
-def _tasks(places: Places, slots: SlotSet, rows: float, options: Options) -> list[Part]:
+def _tasks(places: SlotPlaces, slots: SlotSet, rows: float, options: Options) -> list[ScanPart]:
     """Slots of each task. Rows are taken to be spread evenly: hashing sees to that."""
     if not slots:
         return []
@@ -154,12 +154,12 @@ class ChangeFeedReader(DataSourceReader):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
-        table = opened(options.store).table(options.table).definition
+        table = open_store(options.store).table(options.table).definition
         columns = match_columns(schema, offered_schema(table, options))
         self._columns, self._schema = columns, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        store, options = opened(self._options.store), self._options
+        store, options = open_store(self._options.store), self._options
         if options.changes.end is None:
             store.context.check_newest()
         table = store.table(options.table).definition

@@ -1,4 +1,4 @@
-"""What a stream with a name still needs is kept for it, while it runs and for a week after."""
+"""Leases of streams with a name: unread commits are kept while it runs and for a week after."""
 
 from __future__ import annotations
 

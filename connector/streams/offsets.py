@@ -1,4 +1,4 @@
-"""Where a stream stands: offsets, their check, and what lies between two of them. Pure.
+"""Offsets of a stream, their check, and the changes between two of them. Pure.
 
 A stream first reads a snapshot, slot by slot, then follows the commits after it:
 
@@ -136,7 +136,7 @@ class OffsetFormat:
         return self._parsed(given)
 
     def _parsed(self, given: dict[str, Any]) -> Offset:
-        """What we have signed ourselves has a form that we know."""
+        """Parse an offset that we have signed, whose form we therefore know."""
         position = _position(given, self._whole("slot", given))
         begun = given.get("since")
         since = None if begun is None else _position(begun, 0)
@@ -170,7 +170,7 @@ def check_table(offset: Offset, table: int, name: str) -> None:
 def between(
     start: Offset, end: Offset, slots: int, may_jump: bool = False
 ) -> SnapshotPart | tuple[InChanges, InChanges]:
-    """What lies between two offsets: a part of a snapshot, or two positions among the changes.
+    """Return what lies between two offsets: a part of a snapshot, or two positions among the changes.
 
     Args:
         start, end: offsets of one table.
@@ -231,7 +231,7 @@ def segments(
 
 
 def cut_slots(counts: Counts, start: int, most: int) -> int:
-    """Where to end a part that begins at a slot, to hold at most so many rows.
+    """Return where to end a part that begins at a slot, to hold at most so many rows.
 
     At least one slot that has any. Empty slots at the end are taken too, so that no part without
     rows is left over.

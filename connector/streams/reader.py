@@ -33,16 +33,16 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import InvalidOffset, InvalidOption, SnapshotExpired, SnapshotNotFound
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.connector.conversion import match_columns
-from elasticscan.connector.open_stores import opened
+from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import EARLIEST, LATEST, Options
 from elasticscan.connector.partitions import read_partition
 from elasticscan.connector.reading import offered_schema
 from elasticscan.connector.streams.changes import (
+    change_rows,
     commit_before_start,
     is_change,
     kept,
     plan_changes,
-    told_rows,
 )
 from elasticscan.connector.streams.lease import StreamLease
 from elasticscan.connector.streams.offsets import (
@@ -75,7 +75,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def __init__(self, options: Options, schema: StructType) -> None:
         """`schema` is what Spark expects: all that is offered, or what the user asked for."""
         self._options = options
-        store = opened(options.store)
+        store = open_store(options.store)
         table = store.table(options.table).definition
         if options.filter is not None:
             Predicate.parse(options.filter, table.schema)
@@ -93,7 +93,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     # Offsets
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new stream begins. Spark asks again when it repeats the first batch."""
+        """Return the offset of a new stream's beginning. Spark asks again when it repeats the first batch."""
         if self._initial is None:
             store = self._opened()
             store.context.check_newest()
@@ -189,9 +189,9 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return min(given, default=None)
 
     def _suffice(self, commits: Sequence[Commit], budget: int | None) -> bool:
-        """Whether no batch of this budget can go beyond these commits."""
+        """True if no batch of this budget can go beyond these commits."""
         options = self._options.changes  # of the first commit some rows may have been read
-        return budget is not None and sum(told_rows(commit, options) for commit in commits[1:]) > budget
+        return budget is not None and sum(change_rows(commit, options) for commit in commits[1:]) > budget
 
     def _next_in_snapshot(
         self, store: Store, state: StreamState, start: InSnapshot, budget: int | None
@@ -240,7 +240,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         if not is_change(commit, options) or commit.number <= table.oldest_snapshot:
             return 0
         if not slot and not (options.feed and commit.kind == "overwrite"):
-            return told_rows(commit, options)
+            return change_rows(commit, options)
         return int(self._counts_told(store, table, commit)[slot:].sum())
 
     def _counts_told(self, store: Store, table: TableInfo, commit: Commit) -> Counts:
@@ -258,7 +258,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return InChanges(commit.number) if end >= len(counts) else InChanges(commit.number - 1, end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How far the stream is behind the table: for people, in the query's progress."""
+        """Measure the stream's distance behind the table: for people, in the query's progress."""
         position = self._position
         if position is None:
             return None
@@ -327,7 +327,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     # The store
 
     def _opened(self) -> Store:
-        return opened(self._options.store, self._store_id)
+        return open_store(self._options.store, self._store_id)
 
     def _read_offset(self, store: Store, given: Any) -> Offset:
         offset = _format(store).read(given)
@@ -361,7 +361,7 @@ def _format(store: Store) -> OffsetFormat:
 
 
 def _held(position: Position) -> int:
-    """What has to be kept for a stream that stands here: everything after this commit."""
+    """Return what has to be kept for a stream that stands here: everything after this commit."""
     return position.at if isinstance(position, InSnapshot) else position.commit
 
 

@@ -62,5 +62,5 @@ class BatchCache:
                 self._bytes -= gone
 
     def has_room(self, size: int) -> bool:
-        """Whether a batch of so many bytes could be kept, and none would have to go for it."""
+        """True if a batch of so many bytes could be kept, and none would have to go for it."""
         return self._bytes + size <= self._most_bytes

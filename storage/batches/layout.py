@@ -85,7 +85,7 @@ class BatchLayout:
 
 
 def first_batch_at(schema: pa.Schema) -> int:
-    """Where the first record batch of an Arrow file begins: behind the magic and the schema."""
+    """Return where the first record batch of an Arrow file begins: behind the magic and the schema."""
     return 8 + int(schema.serialize().size)
 
 

@@ -145,7 +145,7 @@ class BatchReader:
         return take_rows(self._file, layout, plain, rows)
 
     def _layout(self, number: int) -> BatchLayout | None:
-        """Where a batch lies in its file; None where it is compressed."""
+        """Return where a batch lies in its file; None where it is compressed."""
         if not self._ends:
             return None
         layout = self._file.layouts.get(number)

@@ -76,7 +76,7 @@ def take_rows(
 def _texts(
     column: ColumnLayout, room: NDArray[np.uint8], begin: int, rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the texts of some rows begin and end in the room."""
+    """Return where the texts of some rows begin and end in the room."""
     _, offsets, texts = column.buffers
     assert offsets is not None
     dtype = np.dtype(f"<i{column.offset_bytes}")

@@ -1,4 +1,4 @@
-"""What changes of rows were: inserts, updates and deletes, told from the versions of each key."""
+"""Changes of rows, derived from the versions of each key: inserts, updates and deletes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.metadata import Bounds
-from elasticscan.storage.changes.histories import Histories, Opened, Places, versions_at
+from elasticscan.storage.changes.histories import Histories, Opened, RowPlaces, versions_at
 from elasticscan.storage.lookup import Mask, find
 
 INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
@@ -30,7 +30,7 @@ class Events:
     """
 
     versions: NDArray[np.int64]
-    places: Places
+    places: RowPlaces
     commits: NDArray[np.int64]
     kinds: NDArray[np.int8] | None
 
@@ -42,23 +42,23 @@ def new_rows(found: Histories) -> Events:
 
 
 def changes_of(opened: Opened, found: Histories, before: Bounds) -> Events:
-    """What each version did to the one before it, which for a key's first is looked up in `before`."""
+    """Compare each version with the one before it, which for a key's first is looked up in `before`."""
     versions = np.arange(len(found))
     first = np.flatnonzero(found.first)
     keys = found.keys.take(pa.array(first)).columns
     places, existed = _newest_of(opened, found.slots[first], keys, before)
     old, was_alive = found.places.at(np.maximum(versions - 1, 0)), np.roll(~found.deleted, 1)
     old.owners[first], old.rows[first], was_alive[first] = places.owners, places.rows, existed
-    return _told(_Changes(versions, found.commits, found.places, ~found.deleted, old, was_alive))
+    return _emit(_Changes(versions, found.commits, found.places, ~found.deleted, old, was_alive))
 
 
 def replacements_of(found: Histories, commit: int) -> Events:
-    """What an overwrite did: of each key the last version is its own, or one that it did away with."""
+    """Return what an overwrite did: of each key the last version is its own, or one that it did away with."""
     last = np.flatnonzero(found.last)
     written = found.commits[last] == commit
     existed = ~(written & found.first[last])
     before = np.maximum(np.where(written, last - 1, last), 0)
-    return _told(
+    return _emit(
         _Changes(
             last,
             np.full(len(last), commit, dtype=np.int64),
@@ -72,20 +72,20 @@ def replacements_of(found: Histories, commit: int) -> Events:
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """What became of keys, in order: where the row is after each change and where before it.
+    """The changes of keys, in order: the place of the row after each change, and before it.
 
     A place has no meaning where the row is not `alive` then.
     """
 
     versions: NDArray[np.int64]
     commits: NDArray[np.int64]
-    new: Places
+    new: RowPlaces
     alive: Mask
-    old: Places
+    old: RowPlaces
     was_alive: Mask
 
 
-def _told(changes: _Changes) -> Events:
+def _emit(changes: _Changes) -> Events:
     """One event for an insert or a delete, two for an update, none for what never was."""
     counts = changes.alive.astype(np.int64) + changes.was_alive
     which = np.repeat(np.arange(len(counts)), counts)
@@ -97,17 +97,17 @@ def _told(changes: _Changes) -> Events:
         updated, np.where(after, _POSTIMAGE, _PREIMAGE), np.where(after, _INSERT, _DELETE)
     ).astype(np.int8)
     new, old = changes.new.at(which), changes.old.at(which)
-    places = Places(np.where(after, new.owners, old.owners), np.where(after, new.rows, old.rows))
+    places = RowPlaces(np.where(after, new.owners, old.owners), np.where(after, new.rows, old.rows))
     return Events(changes.versions[which], places, changes.commits[which], kinds)
 
 
 def _newest_of(
     opened: Opened, slots: NDArray[np.uint16], keys: Sequence[pa.Array], bounds: Bounds
-) -> tuple[Places, Mask]:
+) -> tuple[RowPlaces, Mask]:
     """The newest version of each key in `bounds`, and whether there is one that is no tombstone."""
     names = opened.table.primary_key
     commits = np.full(len(slots), -1, dtype=np.int64)
-    places = Places(np.zeros(len(slots), dtype=np.intp), np.zeros(len(slots), dtype=np.int64))
+    places = RowPlaces(np.zeros(len(slots), dtype=np.intp), np.zeros(len(slots), dtype=np.int64))
     alive = np.zeros(len(slots), dtype=bool)
     fragments = [(n, f) for n, f in enumerate(opened.interval.fragments) if bounds.touch(f)]
     for owner, fragment in sorted(fragments, key=lambda item: item[1].max_commit, reverse=True):

@@ -26,7 +26,7 @@ _BEFORE_ALL = -1  # as a commit: sorts before all versions of its key
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RowPlaces:
     """Rows of the fragments of an interval: which fragment, and which row of it."""
 
     owners: NDArray[np.intp]
@@ -35,15 +35,15 @@ class Places:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def at(self, chosen: NDArray[np.int64] | slice) -> Places:
-        return Places(self.owners[chosen], self.rows[chosen])
+    def at(self, chosen: NDArray[np.int64] | slice) -> RowPlaces:
+        return RowPlaces(self.owners[chosen], self.rows[chosen])
 
 
 @dataclass(frozen=True)
 class Histories:
     """All versions in some bounds of some keys, sorted by (slot, primary key), the oldest first."""
 
-    places: Places
+    places: RowPlaces
     slots: NDArray[np.uint16]
     commits: NDArray[np.int64]
     deleted: Mask
@@ -55,7 +55,7 @@ class Histories:
 
     @cached_property
     def last(self) -> Mask:
-        """Whether a version is the newest of its key."""
+        """True if a version is the newest of its key."""
         return np.append(self.first[1:], [True])[: len(self)]
 
     def key_at(self, version: int) -> bytes:
@@ -73,7 +73,7 @@ class Opened:
     def run(self, owner: int) -> Run:
         return Run(self.interval.fragments[owner], self.open(owner))
 
-    def fetch(self, places: Places, columns: Sequence[str]) -> list[pa.Array]:
+    def fetch(self, places: RowPlaces, columns: Sequence[str]) -> list[pa.Array]:
         """Values of rows, in the order asked; `columns` are of the table, at least one."""
         kinds = [self.table.schema.field(name).type for name in columns]
         if not len(places):
@@ -92,7 +92,7 @@ class Opened:
         return list(pa.concat_batches(parts).take(pa.array(back)).columns)
 
 
-class Walk:
+class HistoryWalk:
     """Goes through slots `[start, end)` of an interval, some keys at a time.
 
     Args:
@@ -113,7 +113,7 @@ class Walk:
 
     @property
     def scanned(self) -> int:
-        """How many versions were looked at so far, those of other commits included."""
+        """Count how many versions were looked at so far, those of other commits included."""
         return sum(strand.scanned for strand in self._strands)
 
     def step(self, wanted: int) -> Histories:
@@ -146,7 +146,7 @@ class Walk:
             first[1:] = ~same
         owners = np.repeat([strand.owner for strand in self._strands], [b.num_rows for b in held])
         return Histories(
-            Places(owners[order], rows.column(_ROW).to_numpy()[order]),
+            RowPlaces(owners[order], rows.column(_ROW).to_numpy()[order]),
             slots[order],
             commits[order],
             rows.column(DELETED).to_numpy(zero_copy_only=False)[order],

@@ -19,7 +19,7 @@ from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, SlotInterval
 from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
 from elasticscan.storage.changes.events import KINDS, Events, changes_of, new_rows, replacements_of
-from elasticscan.storage.changes.histories import Histories, Opened, Walk
+from elasticscan.storage.changes.histories import Histories, HistoryWalk, Opened
 from elasticscan.storage.pages import Filling, PageSource, Piece, fill, pieces_of
 
 
@@ -35,10 +35,10 @@ def read_changes(source: PageSource, request: PageRequest) -> PageRows:
         FragmentDamaged: a fragment cannot be read.
     """
     assert request.changes is not None, "a request for changes says of which commits"
-    return _Reading(source, request, request.changes).page(pieces_of(request.cursors))
+    return _ChangePage(source, request, request.changes).page(pieces_of(request.cursors))
 
 
-class _Reading:
+class _ChangePage:
     """One page while it is read."""
 
     def __init__(self, source: PageSource, request: PageRequest, span: ChangeSpan) -> None:
@@ -115,7 +115,7 @@ class _Reading:
         interval, page = opened.interval, self.filling
         size = sum(fragment.bytes for fragment in interval.fragments)
         row_bytes = max(1, size // max(1, sum(fragment.rows for fragment in interval.fragments)))
-        walk, rest = Walk(opened, owners, key, bounds), Piece(interval.start, interval.end, key)
+        walk, rest = HistoryWalk(opened, owners, key, bounds), Piece(interval.start, interval.end, key)
         scanned = page.scanned
         while not walk.finished:
             if page.room <= 0:

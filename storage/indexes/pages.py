@@ -60,7 +60,7 @@ def read_index_page(source: IndexSource, request: PageRequest) -> PageRows:
         FragmentDamaged: a fragment or a run cannot be read.
     """
     assert request.order is not None, "a request for a page of an index says which entries"
-    return _Reading(source, request, request.order).page()
+    return _IndexPage(source, request, request.order).page()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ _NO_ENTRIES = _Entries(
 )
 
 
-class _Reading:
+class _IndexPage:
     """One page while it is read."""
 
     def __init__(self, source: IndexSource, request: PageRequest, order: IndexOrder) -> None:
@@ -123,7 +123,7 @@ class _Reading:
         self.walks = self._begin(order.ranges, wanted) if wanted else []
 
     def _count_speakers(self) -> NDArray[np.intp]:
-        """How many fragments speak for each slot; the last one stands for all slots beyond."""
+        """Count the fragments that serve each slot; the last one stands for all slots beyond."""
         speakers = np.zeros(self.end + 1, dtype=np.intp)
         for fragment in self.fragments:
             for start, end in fragment.slots:
@@ -185,13 +185,13 @@ class _Reading:
         return bool(self.rows.num_rows >= self.page_rows or self.rows.nbytes >= self.page_bytes)
 
     def _first_target(self) -> int:
-        """How many entries to begin with: not too many, for their rows may be large."""
+        """Count how many entries to begin with: not too many, for their rows may be large."""
         size = sum(fragment.bytes for fragment in self.fragments)
         per_row = size // max(1, sum(fragment.rows for fragment in self.fragments))
         return min(self.page_rows, _FIRST_ROUND, self.page_bytes // max(1, per_row) + 16)
 
     def _next_target(self, last: int) -> int:
-        """How many more entries fill the page, going by those so far; growing step by step."""
+        """Count how many more entries fill the page, going by those so far; growing step by step."""
         most = min(4 * last, _LARGEST_ROUND)
         rows: int = self.rows.num_rows
         size: int = max(1, self.rows.nbytes)
@@ -249,12 +249,12 @@ class _Reading:
         return counting
 
     def _counts(self, parts: Sequence[_Entries]) -> NDArray[np.bool_]:
-        """Which entries of one fragment count."""
+        """Return which entries of one fragment count."""
         fragment = self.walks[int(parts[0].walks[0])].fragment
         slots = np.concatenate([part.slots for part in parts])
         asked = np.ones(len(slots), dtype=bool)
         if fragment.unique and self.bounds.wholly_hold(fragment):
-            # Where no other fragment speaks for the slot, there is no other version.
+            # Where no other fragment serves the slot, there is no other version.
             asked = self.speakers[slots] > 1
         if not asked.any():
             return ~asked
@@ -306,7 +306,7 @@ class _Reading:
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
     def _fitting(self, rows: pa.RecordBatch) -> int:
-        """How many of the rows the page may hold; at least one."""
+        """Count how many of the rows the page may hold; at least one."""
         count: int = min(rows.num_rows, self.page_rows)
         if rows.slice(0, count).nbytes <= self.page_bytes:
             return count
@@ -317,7 +317,7 @@ class _Reading:
 def _grouped(
     groups: NDArray[np.intp], fetch: Callable[[int, NDArray[np.int64]], pa.RecordBatch]
 ) -> pa.RecordBatch:
-    """What `fetch` gives for each group and the places of its members, put back in their places."""
+    """Return what `fetch` gives for each group and the places of its members, put back in their places."""
     if (groups == groups[0]).all():
         return fetch(int(groups[0]), np.arange(len(groups)))
     order = np.argsort(groups, kind="stable")

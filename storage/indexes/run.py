@@ -202,7 +202,7 @@ def _write_run(
 
 
 def _order(codes: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    """What `numpy.lexsort` gives for codes the most significant first, but for the order of equals.
+    """Return what `numpy.lexsort` gives for codes the most significant first, but for the order of equals.
 
     All codes in one integer sort several times as fast; those that do not fit become ranks.
     """
@@ -358,7 +358,7 @@ class RunReader(BatchReader):
 
 
 def is_below(columns: Sequence[pa.Array], row: int, bound: bytes, or_equal: bool) -> bool:
-    """Whether a row's key is below `bound` (or equal to it); encodes no more than that takes."""
+    """True if a row's key is below `bound` (or equal to it); encodes no more than that takes."""
     at = 0
     for column in columns:
         part = encode_value(column[row])

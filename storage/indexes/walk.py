@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticscan.base.value_keys import turned
+from elasticscan.base.value_keys import inverted
 from elasticscan.metadata import Fragment
 from elasticscan.storage.indexes.run import RunReader
 
@@ -32,7 +32,7 @@ def _floor(low: bytes) -> bytes:
 
 
 class Walk:
-    """What is still to be read of a run.
+    """The rest of a run that is still to be read.
 
     Args:
         fragment, run: the run, and whose it is.
@@ -88,7 +88,7 @@ class Walk:
             return None
         if self._descending:
             # Keys that begin with `low` are behind, too, and the zeros are below all of them.
-            return turned(_floor(self._range(self._next_range - 1)[0]))
+            return inverted(_floor(self._range(self._next_range - 1)[0]))
         return self._range(self._next_range)[0]
 
     def take(self, up_to: bytes | None) -> NDArray[np.int64]:
@@ -107,7 +107,7 @@ class Walk:
         return self.run.entries - 1 - places if self._descending else places
 
     def wanted(self, entries: NDArray[np.int64], slots: NDArray[np.uint16]) -> NDArray[np.bool_]:
-        """Which entries are of slots that are to be read and that have not got there yet."""
+        """Return which entries are of slots that are to be read and that have not got there yet."""
         places = self.run.entries - 1 - entries if self._descending else entries
         firsts = self._first_places[np.minimum(slots, len(self._first_places) - 1)]
         mask: NDArray[np.bool_] = firsts <= places
@@ -115,7 +115,7 @@ class Walk:
 
     def position(self, entry: int) -> bytes:
         key = self.run.key(entry)
-        return turned(key) if self._descending else key
+        return inverted(key) if self._descending else key
 
     def _entry(self, place: int) -> int:
         return self.run.entries - 1 - place if self._descending else place
@@ -123,7 +123,7 @@ class Walk:
     def _past(self, position: bytes) -> int:
         """The first place beyond a position."""
         if self._descending:
-            return self.run.entries - self.run.lower_bound(turned(position))
+            return self.run.entries - self.run.lower_bound(inverted(position))
         return self.run.upper_bound(position)
 
     def _range(self, number: int) -> tuple[bytes, bytes]:
@@ -135,7 +135,7 @@ class Walk:
         if len(reached) < len(positions):
             return 0
         if self._descending:
-            lowest = turned(min(reached))
+            lowest = inverted(min(reached))
             numbers = range(len(self._ranges))
             return bisect_left(numbers, True, key=lambda number: _floor(self._range(number)[0]) < lowest)
         return bisect_right(self._ranges, min(reached), key=lambda r: r[1])

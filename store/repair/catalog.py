@@ -1,4 +1,4 @@
-"""What the catalog of a store that is being repaired still knows, where all of it can be read.
+"""The catalog of a store that is being repaired, where all of it can be read.
 
 Files cannot tell that another one is gone. The catalog can, and it knows the commits of writes, which
 tables were dropped, and which files were never committed. It is believed only when it is whole, of the same
@@ -24,7 +24,7 @@ from elasticscan.store.roots import read_mark
 
 @dataclass(frozen=True, slots=True)
 class KnownStore:
-    """What a whole catalog says.
+    """The contents of a whole catalog.
 
     Attributes:
         newest: its newest commit.
@@ -58,7 +58,7 @@ class KnownStore:
                 )
 
     def why_not_believed(self, files: Iterable[FoundFile], disks: Iterable[Disk]) -> str | None:
-        """Why it does not speak for these files; None when it does."""
+        """Return why it is not the catalog of these files; None when it is."""
         own = [file.manifest for file in files if file.manifest.store == self.store]
         if not own:
             return "it is of another store than the files"
@@ -90,7 +90,7 @@ class KnownStore:
 
 
 def ask_catalog(uri: str | Path) -> KnownStore | str:
-    """What the catalog of a store knows, or why it cannot be read. Changes nothing."""
+    """Return what the catalog of a store knows, or why it cannot be read. Changes nothing."""
     location = Location.of(uri)
     try:
         if not location.exists():

@@ -1,4 +1,4 @@
-"""What a store held, told from its files alone. Pure: values in, values out.
+"""The contents of a store, reconstructed from its files alone. Pure: values in, values out.
 
 A file's manifest says whose it is and what was known when it was staged, and that is less than the
 catalog knew. The rules by which files of one table become one state again:

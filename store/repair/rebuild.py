@@ -57,7 +57,7 @@ MOST_READERS = 256
 
 @dataclass(slots=True)
 class RepairReport:
-    """What a repair found, as plain values.
+    """The result of a repair, as plain values.
 
     Attributes:
         tables: name and rows of each table that was made again.
@@ -125,7 +125,7 @@ def plan_from_files(
 
 
 def _named(unreadable: Mapping[str, str], files: Sequence[FoundFile]) -> Iterator[str]:
-    """What is lost with files of which nothing is known but the directory that they lie in."""
+    """Return what is lost with files of which nothing is known but the directory that they lie in."""
     names = {f"t{file.manifest.table}": file.manifest.table_name for file in files}
     for path, why in sorted(unreadable.items()):
         directory = path.split("/")[0]

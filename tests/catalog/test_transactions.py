@@ -31,7 +31,7 @@ from elasticscan.base.errors import (
     TabletNotFound,
     WriteConflict,
 )
-from elasticscan.catalog import Catalog, DroppedFile, NewStore, Tx, Txn
+from elasticscan.catalog import Catalog, DroppedFile, IdempotencyKey, NewStore, Tx
 from elasticscan.catalog.placement import _pack_topology, _unpack_topology
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.topology import (
@@ -261,12 +261,12 @@ def test_more_threads_than_the_pool_has_connections_may_watch_and_read(
 def test_a_write_of_an_application_is_found_again_by_its_version(catalog: Catalog) -> None:
     table, other = add_table(catalog), add_table(catalog, "u")
     with catalog.writing() as tx:
-        number = tx.add_commit(table.id, "write", [staged()], Txn("stream", 7))
+        number = tx.add_commit(table.id, "write", [staged()], IdempotencyKey("stream", 7))
     with catalog.reading() as tx:
-        assert tx.commit_of_txn(table.id, Txn("stream", 7)) == number
-        assert tx.commit_of_txn(table.id, Txn("stream", 8)) is None
-        assert tx.commit_of_txn(table.id, Txn("other", 7)) is None
-        assert tx.commit_of_txn(other.id, Txn("stream", 7)) is None
+        assert tx.commit_of_txn(table.id, IdempotencyKey("stream", 7)) == number
+        assert tx.commit_of_txn(table.id, IdempotencyKey("stream", 8)) is None
+        assert tx.commit_of_txn(table.id, IdempotencyKey("other", 7)) is None
+        assert tx.commit_of_txn(other.id, IdempotencyKey("stream", 7)) is None
 
 
 def test_commits_are_found_by_time(catalog: Catalog, clock: ManualClock) -> None:

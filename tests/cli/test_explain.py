@@ -85,7 +85,7 @@ def test_analyze_of_a_direct_scan_counts_what_statistics_ruled_out(shell: Shell,
     actual = shell.json("explain", uri, *words)["actual"]
     assert actual["rows_scanned"] + actual["rows_skipped"] == 5_000
     assert actual["rows_skipped"] > 0
-    assert "passed over by statistics" in shell.ok("explain", uri, *words)
+    assert "skipped by statistics" in shell.ok("explain", uri, *words)
 
 
 def test_explain_leaves_no_lease_however_it_ends(shell: Shell, indexed: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from elasticscan.connector.sql.plan import Plan, TableShape, plan_query
+from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import Session, UnreadableError
 from elasticscan.filters import Predicate
 
@@ -20,7 +20,7 @@ PORTS = pa.schema([("code", pa.string()), ("id", pa.int64()), ("name", pa.string
 TABLES = {"flights": TableShape(FLIGHTS, "id"), "ports": TableShape(PORTS, "code")}
 
 
-def plan(text: str, session: Session | None = None) -> Plan:
+def plan(text: str, session: Session | None = None) -> QueryPlan:
     return plan_query(text, TABLES, session or Session())
 
 

@@ -24,7 +24,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import ColumnNotFound, FilterError, InvalidOption, TableNotFound
-from elasticscan.connector import Catalog, attach
+from elasticscan.connector import AttachedStore, attach
 from elasticscan.connector.sql import columns as sql_columns
 from elasticscan.connector.sql import conditions as sql_conditions
 from elasticscan.connector.sql import joins as sql_joins
@@ -60,7 +60,7 @@ def _small(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def catalog(spark: SparkSession, shop: Store) -> Catalog:
+def catalog(spark: SparkSession, shop: Store) -> AttachedStore:
     return attach(spark, shop.uri)
 
 
@@ -81,10 +81,10 @@ def parquet(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sp
 def rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail where a query is given to Spark as it is: then nothing would be tested."""
 
-    def refused(_: Catalog, text: str) -> DataFrame:
+    def refused(_: AttachedStore, text: str) -> DataFrame:
         raise AssertionError(f"not rewritten: {text}")
 
-    monkeypatch.setattr(Catalog, "_plain", refused)
+    monkeypatch.setattr(AttachedStore, "_plain", refused)
 
 
 def plain(value: Any) -> Any:
@@ -116,7 +116,7 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, QUERIES, 12))
 def test_a_random_query_gives_the_rows_of_plain_views_and_of_parquet(
-    spark: SparkSession, catalog: Catalog, parquet: SparkSession, rewritten: None, first: int
+    spark: SparkSession, catalog: AttachedStore, parquet: SparkSession, rewritten: None, first: int
 ) -> None:
     for seed in range(first, first + 12):
         text = generated(seed)
@@ -183,7 +183,7 @@ def test_the_random_queries_push_enough_to_be_worth_comparing() -> None:
 
 @pytest.mark.parametrize("first", range(0, len(BY_HAND), 8))
 def test_a_query_by_hand_gives_the_rows_of_parquet(
-    catalog: Catalog, parquet: SparkSession, rewritten: None, first: int
+    catalog: AttachedStore, parquet: SparkSession, rewritten: None, first: int
 ) -> None:
     for text in BY_HAND[first : first + 8]:
         assert rows_of(catalog.sql(text)) == rows_of(parquet.sql(text)), text
@@ -197,12 +197,12 @@ def _nulls_always_fail(patch: pytest.MonkeyPatch) -> None:
 
 
 def _on_reduces_the_kept_side(patch: pytest.MonkeyPatch) -> None:
-    right = sql_joins._Walk._on
+    right = sql_joins._FromWalk._on
 
     def wrong(self: Any, on: Any, kind: str, *sides: Any) -> None:
         right(self, on, "inner", *sides)
 
-    patch.setattr(sql_joins._Walk, "_on", wrong)
+    patch.setattr(sql_joins._FromWalk, "_on", wrong)
 
 
 def _anti_is_semi(patch: pytest.MonkeyPatch) -> None:
@@ -223,17 +223,17 @@ def _words_are_never_columns(patch: pytest.MonkeyPatch) -> None:
 
 
 def _samples_are_filtered(patch: pytest.MonkeyPatch) -> None:
-    judge = sql_conditions._Rules.judge
+    judge = sql_conditions._PushdownRules.judge
 
     def wrong(self: Any) -> Any:
         self.block.unfiltered.clear()
         return judge(self)
 
-    patch.setattr(sql_conditions._Rules, "judge", wrong)
+    patch.setattr(sql_conditions._PushdownRules, "judge", wrong)
 
 
 def _computing_is_safe(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sql_conditions._Rules, "_check", lambda *_: None)
+    patch.setattr(sql_conditions._PushdownRules, "_check", lambda *_: None)
 
 
 FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], list[str]]] = [
@@ -251,7 +251,7 @@ FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], list[str]]] = [
 @pytest.mark.long
 @pytest.mark.parametrize(("plant", "texts"), FAULTS, ids=lambda each: getattr(each, "__name__", ""))
 def test_a_planted_fault_is_found(
-    catalog: Catalog,
+    catalog: AttachedStore,
     parquet: SparkSession,
     rewritten: None,
     monkeypatch: pytest.MonkeyPatch,
@@ -295,7 +295,7 @@ def test_a_planted_fault_is_found(
     ],
 )
 def test_a_setting_that_changes_what_a_query_means_is_heeded(
-    spark: SparkSession, catalog: Catalog, name: str, value: str
+    spark: SparkSession, catalog: AttachedStore, name: str, value: str
 ) -> None:
     texts = [
         "SELECT id, at FROM flights WHERE at >= '2024-01-01 12:00:00' AND at < TIMESTAMP '2024-01-02'",
@@ -314,7 +314,9 @@ def test_a_setting_that_changes_what_a_query_means_is_heeded(
                     catalog.sql(text)
 
 
-def test_a_session_that_never_named_a_time_zone_is_good_enough(spark: SparkSession, catalog: Catalog) -> None:
+def test_a_session_that_never_named_a_time_zone_is_good_enough(
+    spark: SparkSession, catalog: AttachedStore
+) -> None:
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.unset("spark.sql.session.timeZone")
     try:
@@ -359,7 +361,7 @@ def test_parameters_have_the_values_that_spark_gives_them(spark: SparkSession, s
 
 
 def test_no_view_is_left_behind_and_errors_speak_of_the_users_text(
-    spark: SparkSession, catalog: Catalog
+    spark: SparkSession, catalog: AttachedStore
 ) -> None:
     before = {table.name for table in spark.catalog.listTables()}
     frame = catalog.sql("SELECT id FROM tiny JOIN tiny AS u USING (id)")
@@ -371,24 +373,24 @@ def test_no_view_is_left_behind_and_errors_speak_of_the_users_text(
 
 
 def test_a_relation_reads_only_what_its_reference_needs(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+    catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = []
-    load = Catalog._loaded
+    load = AttachedStore._loaded
 
-    def noted(self: Catalog, *options: Any) -> DataFrame:
+    def noted(self: AttachedStore, *options: Any) -> DataFrame:
         frame = load(self, *options)
         loaded.append((options[0], frame.columns, options[2]))
         return frame
 
-    monkeypatch.setattr(Catalog, "_loaded", noted)
+    monkeypatch.setattr(AttachedStore, "_loaded", noted)
     catalog.sql(
         "SELECT f.s FROM flights f JOIN tiny t ON f.a = t.id JOIN tiny u ON f.a = u.id WHERE f.id > 2"
     ).collect()
     assert loaded == [("flights", ["id", "a", "s"], "id > 2"), ("tiny", ["id"], None)]
 
 
-def test_a_cached_result_is_not_taken_for_another_ones(spark: SparkSession, catalog: Catalog) -> None:
+def test_a_cached_result_is_not_taken_for_another_ones(spark: SparkSession, catalog: AttachedStore) -> None:
     few = catalog.sql("SELECT id, a FROM tiny WHERE id > 8").cache()
     try:
         assert few.count() == 1
@@ -398,7 +400,7 @@ def test_a_cached_result_is_not_taken_for_another_ones(spark: SparkSession, cata
         few.unpersist()
 
 
-def test_computed_constants_go_to_the_tables(catalog: Catalog) -> None:
+def test_computed_constants_go_to_the_tables(catalog: AttachedStore) -> None:
     told = catalog.explain("SELECT id FROM flights WHERE id = 1 + 2 AND a > 10 * 60")
     assert "  filter   id = 1 + 2 AND a > 10 * 60" in told.splitlines()
     assert "stays    id = 2147483647 + 1" in catalog.explain(
@@ -406,7 +408,7 @@ def test_computed_constants_go_to_the_tables(catalog: Catalog) -> None:
     )
 
 
-def test_explain_shows_what_goes_to_the_tables_and_what_stays(catalog: Catalog) -> None:
+def test_explain_shows_what_goes_to_the_tables_and_what_stays(catalog: AttachedStore) -> None:
     rest = "WHERE f.id > 5 AND f.a + 1 > 2"
     text = "SELECT s, t.note FROM flights f LEFT JOIN tiny t ON f.a = t.id AND t.a > 1 " + rest
     ran = "SELECT s, t.note FROM `flights#1` f LEFT JOIN `tiny#2` t ON f.a = t.id AND t.a > 1 " + rest
@@ -455,7 +457,7 @@ def test_a_read_is_put_together_step_by_step(spark: SparkSession, store: Store) 
     assert few.as_of(before).load().count() == 6
 
 
-def test_a_step_that_is_wrong_fails_at_once(catalog: Catalog) -> None:
+def test_a_step_that_is_wrong_fails_at_once(catalog: AttachedStore) -> None:
     read = catalog.table("tiny")
     with pytest.raises(TableNotFound, match="did you mean 'tiny'"):
         catalog.table("tinny")

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import TableNotFound, UnsupportedStatement
-from elasticscan.connector import Catalog, attach
+from elasticscan.connector import AttachedStore, attach
 from elasticscan.store import Store
 from tests.connector.conftest import rows
 
@@ -143,11 +143,13 @@ def test_writes_inside_of_other_queries_are_still_written(
 
 
 @pytest.fixture
-def shop(spark: SparkSession, store: Store) -> Catalog:
+def shop(spark: SparkSession, store: Store) -> AttachedStore:
     return attach(spark, store.uri, "half_")
 
 
-def test_drop_table_drops_the_table_of_the_store(spark: SparkSession, store: Store, shop: Catalog) -> None:
+def test_drop_table_drops_the_table_of_the_store(
+    spark: SparkSession, store: Store, shop: AttachedStore
+) -> None:
     store.create_table("other", rows(0, 1).schema, ["id"])
     shop.sql("DROP TABLE half_t")
     assert tables(store) == ["other"]
@@ -156,7 +158,7 @@ def test_drop_table_drops_the_table_of_the_store(spark: SparkSession, store: Sto
         shop.sql("SELECT * FROM half_t").collect()
 
 
-def test_a_table_that_is_gone_is_dropped_only_if_it_exists(store: Store, shop: Catalog) -> None:
+def test_a_table_that_is_gone_is_dropped_only_if_it_exists(store: Store, shop: AttachedStore) -> None:
     store.table("t").drop()
     with pytest.raises(TableNotFound):
         shop.sql("DROP TABLE half_t")
@@ -164,13 +166,13 @@ def test_a_table_that_is_gone_is_dropped_only_if_it_exists(store: Store, shop: C
     assert list(shop) == []
 
 
-def test_drop_view_leaves_the_table(spark: SparkSession, store: Store, shop: Catalog) -> None:
+def test_drop_view_leaves_the_table(spark: SparkSession, store: Store, shop: AttachedStore) -> None:
     shop.sql("DROP VIEW half_t")
     assert tables(store) == ["t"]
 
 
 def test_other_statements_are_refused_before_anything_happens(
-    spark: SparkSession, store: Store, shop: Catalog
+    spark: SparkSession, store: Store, shop: AttachedStore
 ) -> None:
     for statement in (
         "TRUNCATE TABLE half_t",

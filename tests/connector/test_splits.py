@@ -10,7 +10,7 @@ from elasticscan.connector.splits import (
     BASE,
     ENTRIES_PER_TASK,
     VIRTUAL,
-    Part,
+    ScanPart,
     cut,
     most_index_parts,
     slot_bytes,
@@ -30,7 +30,7 @@ def even(now: Placement, total: float) -> np.ndarray:  # type: ignore[type-arg]
     return np.full(now.slot_count, total / now.slot_count)
 
 
-def everything(parts: list[Part]) -> SlotSet:
+def everything(parts: list[ScanPart]) -> SlotSet:
     found = SlotSet()
     for part in parts:
         assert not found & part.slots

@@ -38,7 +38,7 @@ from elasticscan.base.errors import (
     TableChanged,
 )
 from elasticscan.connector import ElasticScanSource
-from elasticscan.connector.open_stores import opened
+from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.partitions import ScanPartition
 from elasticscan.connector.streams import lease as stream_lease
 from elasticscan.connector.streams.changes import ChangeFeedReader
@@ -423,7 +423,7 @@ def test_an_idle_poll_looks_at_versions_alone(history: History, monkeypatch: pyt
     found = query(history, maxRowsPerTrigger="100", streamName="idle")
     found.run_to_the_end()
     assert found.reader is not None
-    context = opened(history.store.uri).context
+    context = open_store(history.store.uri).context
     transactions: list[str] = []
     real = context.catalog.reading
 

@@ -375,7 +375,7 @@ def compaction_below_a_mover(patch: Patch) -> None:
     patch.setattr(upkeep, "_being_copied", lambda tx: SlotSet())
 
 
-@fault("soup", "a compacted fragment speaks for no slot that left meanwhile", style="compaction below movers")
+@fault("soup", "a compacted fragment serves no slot that left meanwhile", style="compaction below movers")
 def swap_of_slots_that_left(patch: Patch) -> None:
     def blindly(tx: Tx, table: TableInfo, before: Any, merged: Copied | None, slots: SlotSet) -> int:
         for old in before:
@@ -544,7 +544,7 @@ def garbage_collection_takes_runs(patch: Patch) -> None:
     patch.setattr(FragmentTx, "known_paths", of_fragments)
 
 
-@fault("index soup", "entries speak only for slots that their fragment speaks for", seed=2)
+@fault("index soup", "entries serve only the slots of their fragment", seed=2)
 def entries_of_tablets_that_left_count(patch: Patch) -> None:
     begin = index_walk.Walk.__init__
 
@@ -654,13 +654,13 @@ def newer_fragments_are_passed_over(patch: Patch) -> None:
 
 @fault("index soup", "NOT leaves what is null unknown", seed=3)
 def not_takes_nulls_for_matches(patch: Patch) -> None:
-    truth = value_sets._Column.truth
+    truth = value_sets._ColumnMeaning.truth
 
     def careless(self: Any, node: Any) -> Any:
         found = truth(self, node)
         return replace(found, true=found.true | NULLS, null=NOTHING) if isinstance(node, Not) else found
 
-    patch.setattr(value_sets._Column, "truth", careless)
+    patch.setattr(value_sets._ColumnMeaning, "truth", careless)
 
 
 @fault("index soup", "a condition is checked again unless the ranges of the index say all of it", seed=2)

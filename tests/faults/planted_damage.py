@@ -90,9 +90,7 @@ def segments_are_proven_once(patch: Patch) -> None:
     patch.setattr(SealedFile, "_prove", hasty)
 
 
-@fault(
-    "damage soup", "only a repair passes over record batches that cannot be read", style="flipped_bit", seed=3
-)
+@fault("damage soup", "only a repair skips record batches that cannot be read", style="flipped_bit", seed=3)
 def damaged_batches_are_passed_over(patch: Patch) -> None:
     def lenient(*args: Any, **options: Any) -> FragmentReader:
         reader = FragmentReader(*args, **options)

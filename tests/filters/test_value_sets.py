@@ -17,7 +17,7 @@ from elasticscan.filters.bounds import decode_key, keeps_order
 from elasticscan.filters.key_sets import EVERYTHING, NOTHING, NULLS, Interval, KeySet
 from elasticscan.filters.parser import parse_condition
 from elasticscan.filters.predicate import Predicate
-from elasticscan.filters.value_sets import Found, value_set
+from elasticscan.filters.value_sets import ColumnDomain, value_set
 
 NAN, INF = math.nan, math.inf
 DAY = 86_400_000_000
@@ -158,7 +158,7 @@ def column_of(name: str, picks: list[int | None]) -> pa.Array:
     return pa.array(chosen, kind)
 
 
-def found_in(text: str, name: str) -> Found:
+def found_in(text: str, name: str) -> ColumnDomain:
     return value_set(parse_condition(text, SCHEMA), SCHEMA.field(name))
 
 
@@ -166,7 +166,7 @@ def keys_of(values: list[Any], kind: pa.DataType) -> list[bytes]:
     return [encode_value(pa.scalar(value, kind)) for value in values]
 
 
-def points(found: Found, kind: pa.DataType) -> list[Any]:
+def points(found: ColumnDomain, kind: pa.DataType) -> list[Any]:
     assert found.keys.singles
     return [decode_key(each.key, kind).as_py() for each in found.keys.intervals]
 
@@ -316,7 +316,7 @@ def test_what_is_not_understood_leaves_everything_possible() -> None:
         ("named = 'a'", "named"),
         ("l = d", "l"),
     ):
-        assert found_in(text, name) == Found(EVERYTHING, exact=False), text
+        assert found_in(text, name) == ColumnDomain(EVERYTHING, exact=False), text
 
 
 def test_a_long_list_is_looked_up_as_far_as_that_is_quick() -> None:
@@ -324,7 +324,7 @@ def test_a_long_list_is_looked_up_as_far_as_that_is_quick() -> None:
     assert len(halves.keys.intervals) == 1_000
     assert halves.exact
     huge = ", ".join(f"{10**18 + each}D" for each in range(0, 300_000, 1_000))
-    assert found_in(f"l IN ({huge})", "l") == Found(EVERYTHING, exact=False)
+    assert found_in(f"l IN ({huge})", "l") == ColumnDomain(EVERYTHING, exact=False)
     assert found_in(f"NOT l = {10**18}D", "l").exact
 
 

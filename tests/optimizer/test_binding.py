@@ -304,7 +304,7 @@ def fragment(number: int, unique: bool = True, width: int = 1) -> Fragment:
 
 
 def alone(statistics: Sequence[FragmentStatistics]) -> tuple[list[SlotInterval], dict[int, Any]]:
-    """Each fragment speaks for its slots by itself."""
+    """Each fragment serves its slots by itself."""
     known = dict(enumerate(statistics))
     return [SlotInterval(0, 1, (fragment(number),)) for number in known], known
 

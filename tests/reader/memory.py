@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from elasticscan.base.errors import MoveInProgress
-from elasticscan.base.value_keys import VALUES, turned
+from elasticscan.base.value_keys import VALUES, inverted
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, merge, slots_of
 from elasticscan.topology import Placement, SlotSet, Tablet, join_tablets, move_tablet, split_tablet
 
@@ -47,7 +47,7 @@ def _index_key(slot: int, key: int, value: int) -> bytes:
 
 DIRECT = Order(lambda slot, key, value: slot.to_bytes(2, "big") + _ordered(key), slot_by_slot=True)
 INDEX = Order(_index_key, slot_by_slot=False)
-DESCENDING = Order(lambda *row: turned(_index_key(*row)), slot_by_slot=False)
+DESCENDING = Order(lambda *row: inverted(_index_key(*row)), slot_by_slot=False)
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ def start(
     reading = reading.option("maxRowsPerTrigger", rows).option("streamName", stream)
     frame = reading.option("minPartitions", "2").load(f"{uri}/{SOURCE}")
     if stream == "copy":
-        if run % 2 == 0:  # the sink passes over them just as well
+        if run % 2 == 0:  # the sink skips them just as well
             frame = frame.where("_change_type <> 'update_preimage'")
         writing = frame.writeStream.format("elasticscan").option("deleteColumn", "_change_type")
         writing = writing.options(store=uri, table=COPY)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event, Lock
 
-from elasticscan.catalog import Txn
+from elasticscan.catalog import IdempotencyKey
 from elasticscan.store import Store
 from tests.soak.driver import FAILED
 from tests.soak.processes import Program
@@ -173,7 +173,7 @@ class Killer:
             return _newest(self._place / "feed" / "_spark_metadata") >= batch
         query = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
         with self._store.context.catalog.reading() as tx:
-            return tx.commit_of_txn(self._copy, Txn(f"stream:{query}", batch)) is not None
+            return tx.commit_of_txn(self._copy, IdempotencyKey(f"stream:{query}", batch)) is not None
 
     def _note_batches(self, program: Program) -> None:
         self._count("micro-batches drivers told of", len(program.told("batch")))

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.hashing import slots_of
-from elasticscan.base.value_keys import END, encode_value, encode_values, index_hash, successor, turned
+from elasticscan.base.value_keys import END, encode_value, encode_values, index_hash, inverted, successor
 from elasticscan.metadata import HASH, SORTED, Bounds, Fragment, IndexInfo, StagedFragment, TableInfo
 from elasticscan.protocol import Cursor, Cursors
 from elasticscan.storage.copying import Destination, Keep, copy_slots
@@ -330,7 +330,7 @@ class Indexed:
             size = rng.randint(1, len(left))
             slots, left = SlotSet.of((at, at + 1) for at in left[:size]), left[size:]
             key = self.order_key(self.some_row())
-            position = None if rng.random() < 0.4 else turned(key) if descending else key
+            position = None if rng.random() < 0.4 else inverted(key) if descending else key
             if rng.random() < 0.9:
                 cursors.append(Cursor(slots, position))
         return tuple(cursors)

@@ -64,7 +64,7 @@ def batch_of(keys: Sequence[Row], table: TableInfo, values: Sequence[str | None]
 
 
 def rows_in(staged: StagedFragment, table: TableInfo, shards: Shards) -> list[tuple[int, Row, Any]]:
-    """(slot, key, value) of all rows that a staged fragment speaks for, in the file's order."""
+    """(slot, key, value) of all rows that a staged fragment serves, in the file's order."""
     disk = shards.of(staged.shard)
     reader = FragmentReader(disk, staged.path, table.schema.names, staged.seal)
     return [

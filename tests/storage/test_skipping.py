@@ -191,7 +191,7 @@ def test_no_row_that_matches_is_lost_with_pages_of_any_limits(seed: int) -> None
 @settings(max_examples=120, deadline=None)
 @given(SEEDS)
 def test_no_row_is_lost_from_any_cursors(seed: int) -> None:
-    """Positions come from other shards: their keys may be inside a batch that is passed over."""
+    """Positions come from other shards: their keys may be inside a batch that is skipped."""
     scenario = Scenario(seed)
     rng, shelf, snapshot = scenario.rng, scenario.shelf, scenario.commits
     kinds = [shelf.table.schema.field(name).type for name in shelf.table.primary_key]
@@ -211,7 +211,7 @@ def test_no_row_is_lost_from_any_cursors(seed: int) -> None:
 @settings(max_examples=80, deadline=None)
 @given(SEEDS)
 def test_pieces_in_any_order_of_one_fragment_lose_no_row(seed: int) -> None:
-    """Slots that are half read come first, so a page may go back to batches before a run passed over."""
+    """Slots that are half read come first, so a page may go back to batches that came before."""
     rng = random.Random(seed)
     shelf = shelf_of(8)
     values = [rng.choice(("wanted", "no", "no", "no")) for _ in range(6)]

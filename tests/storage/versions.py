@@ -122,7 +122,7 @@ class Shelf:
     def add(
         self, versions: Sequence[Version], slots: SlotSet | None = None, versioned: bool | None = None
     ) -> Fragment:
-        """Write versions as one fragment that speaks for `slots` (all, by default)."""
+        """Write versions as one fragment that serves `slots` (all, by default)."""
         commits = {version.commit for version in versions}
         rows = sorted(versions, key=lambda v: (v.slot, v.key, -v.commit))
         with_commit = len(commits) > 1 if versioned is None else versioned
@@ -171,7 +171,7 @@ class Shelf:
         return (Cursor(SlotSet.span(0, self.slot_count)),)
 
     def versions(self) -> list[Version]:
-        """Every version in a slot that its fragment speaks for."""
+        """Every version in a slot that its fragment serves."""
         return [
             version
             for fragment in self.fragments

@@ -245,7 +245,7 @@ class IndexSoup(Soup):
             self._operation()
         self.noise_left = 0
         for scan in list(self.scans):
-            # Nothing moves any more: a page has a row, finishes a shard, or had to pass over many.
+            # Nothing moves any more: a page has a row, finishes a shard, or had to skip many.
             for _ in range(2 * self.versions + 4 * len(self.store.context.shard_names()) + 4):
                 self._advance(scan)
             assert scan not in self.scans, f"it did not end although nothing moved: {scan}"

@@ -544,9 +544,9 @@ class Soup:
         self._check_files()
 
     def _check_files(self) -> None:
-        """What a fragment speaks for lives at its shard, and its file is what was written."""
+        """What a fragment serves lives at its shard, and its file is what was written."""
         with self.store.context.catalog.reading() as tx:
             placement = tx.placement()
             for found in tx.fragments():
-                assert found.slots <= placement.at(found.shard), "a fragment speaks for slots that left"
+                assert found.slots <= placement.at(found.shard), "a fragment serves slots that left"
         assert self.store.verify() == []

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.metadata import Manifest
-from elasticscan.store.garbage import Action, Plan, Rules, Shelf, in_question, plan
+from elasticscan.store.garbage import Action, GarbageRules, RemovalPlan, Shelf, in_question, plan
 from elasticscan.topology import SlotSet
 
 NOW = 1_000_000.0
 STORE = "5" * 32
-RULES = Rules(grace_seconds=100, trash_seconds=1_000, share=0.5, few=3)
+RULES = GarbageRules(grace_seconds=100, trash_seconds=1_000, share=0.5, few=3)
 
 
 def path(number: int) -> str:
@@ -59,13 +59,13 @@ def shelf(
     return Shelf("a", frozenset({1}), NOW, times, frozenset(live), dropped or {})
 
 
-def decided(found: Plan) -> dict[str, Action]:
+def decided(found: RemovalPlan) -> dict[str, Action]:
     return {decision.path: decision.action for decision in found.decisions}
 
 
 def planned(
-    root: Shelf, rules: Rules = RULES, newest: int = 9, doubt: str | None = None, **more: Any
-) -> Plan:
+    root: Shelf, rules: GarbageRules = RULES, newest: int = 9, doubt: str | None = None, **more: Any
+) -> RemovalPlan:
     said = {name: witness(name) for name in in_question(root, rules)} | more.get("said", {})
     return plan(root, rules, said, STORE, newest, doubt)
 
@@ -99,12 +99,12 @@ def test_what_says_that_it_is_another_ones_is_kept(other: dict[str, Any], droppe
 @pytest.mark.parametrize("trash_seconds", [0, 1_000])
 def test_what_says_nothing_goes_to_the_trash_at_most(dropped: dict[str, float], trash_seconds: int) -> None:
     root = shelf({path(1): 10**6}, dropped=dropped)
-    rules = Rules(100, trash_seconds)
+    rules = GarbageRules(100, trash_seconds)
     assert decided(planned(root, rules, said={path(1): None})) == {path(1): Action.TRASH}
 
 
 def test_without_a_trash_what_is_proven_goes_at_once() -> None:
-    assert decided(planned(shelf({path(1): 100}), Rules(100, 0))) == {path(1): Action.DELETE}
+    assert decided(planned(shelf({path(1): 100}), GarbageRules(100, 0))) == {path(1): Action.DELETE}
 
 
 @pytest.mark.parametrize("said", [{"after_commit": 10}, {"max_commit": 10}])
@@ -143,7 +143,7 @@ def test_the_trash_is_emptied_by_age_and_gives_back_what_is_missing() -> None:
     "name", ["notes.txt", "trash/x/notes", f"trash/1/{path(1)}.bak", f"b/{path(1)}", "t1/x.arrow"]
 )
 def test_other_peoples_files_stay(name: str) -> None:
-    assert set(decided(planned(shelf({name: 10**9}), Rules(0, 0))).values()) <= {Action.KEEP}
+    assert set(decided(planned(shelf({name: 10**9}), GarbageRules(0, 0))).values()) <= {Action.KEEP}
 
 
 def test_dropped_files_that_are_gone_are_forgotten_after_the_grace_period() -> None:
@@ -165,7 +165,7 @@ def test_whatever_is_known_no_live_file_leaves_its_place(
 ) -> None:
     gone = {path(n): age for n, age in dropped.items() if n not in live}
     root = shelf({path(n): age for n, age in there.items()}, {path(n) for n in live}, gone)
-    for decision in planned(root, Rules(100, trash_seconds)).decisions:
+    for decision in planned(root, GarbageRules(100, trash_seconds)).decisions:
         assert decision.path not in root.live
         if decision.action in (Action.DELETE, Action.TRASH):
             needed = gone.get(decision.path, NOW - root.files[decision.path])

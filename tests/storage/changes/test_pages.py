@@ -197,7 +197,7 @@ def same(limit: Limits) -> Iterator[Limits]:
 
 
 class Soup:
-    """A table of some commits, perhaps compacted, which speaks for snapshots from `horizon` on."""
+    """A table of some commits, perhaps compacted, which serves snapshots from `horizon` on."""
 
     def __init__(self, seed: int) -> None:
         self.scenario = Scenario(seed)

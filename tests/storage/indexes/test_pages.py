@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import FragmentDamaged
-from elasticscan.base.value_keys import END, encode_value, successor, turned
+from elasticscan.base.value_keys import END, encode_value, inverted, successor
 from elasticscan.metadata import Bounds
 from elasticscan.protocol import Cursor, Cursors, IndexOrder, PageRows
 from elasticscan.storage import fragment as fragment_module
@@ -126,7 +126,7 @@ def expected_rows(
     for row in indexed.expected(bounds, order.descending):
         slot, key = indexed.slots[row[0]], indexed.order_key(row)
         position = next((c.position or b"" for c in cursors if slot in c.slots), None)
-        is_beyond = position is not None and (turned(key) if order.descending else key) > position
+        is_beyond = position is not None and (inverted(key) if order.descending else key) > position
         if is_beyond and any(low <= indexed.index_key(row) < high for low, high in order.ranges):
             found.append((slot, row[0], row[1]))
     return found
