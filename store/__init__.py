@@ -1,14 +1,14 @@
 """The facade users open, and the hands of the layers below.
 
-`Store` offers everything: tables, writes, scans, elasticity, upkeep. It wires three layers that
-do not know one another: the scan protocol (`elasticscan.reader`), Arrow files
+`Store` has tables, shards and upkeep; a `Table` is written, read and indexed; a `Scan` gives its rows. They
+wire three layers that do not know one another: the scan protocol (`elasticscan.reader`), Arrow files
 (`elasticscan.storage`) and the catalog (`elasticscan.catalog`).
 
 What it promises:
 
 - A scan returns every row of one snapshot exactly once and does not fail because tablets move.
   It can be stopped after any page and resumed anywhere from the page's key.
-- A write is visible on all shards at once or not at all. When `write` returned, it is on the
+- A write is visible on all shards at once or not at all. When `upsert` returned, it is on the
   disks. When the process died before, nothing of it is visible.
 - A tablet is served from one place at every moment. A mover that dies leaves it at its source;
   `resume_moves` finishes what was planned.
@@ -16,7 +16,10 @@ What it promises:
 How the parts work together, operation by operation, and what each conflicts with is in
 `docs/architecture.md` and `docs/formats.md`:
 
-    scan.py        pages and keys over `reader.drive`
+    store.py, table.py  what users hold; names.py: names that they type and that are not there
+    scan.py        pages and keys over `reader.drive`, Arrow streams, counts
+    ordering.py    `order_by`, and the indexes that give it
+    typed.py       rows and keys that come as Python lists
     changes.py     scans of what commits changed
     streams.py     what planning a micro-batch has to know, in one look; streams as their leases tell of them
     shards.py      the in-process placement look-up and page reads

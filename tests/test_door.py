@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -70,6 +71,25 @@ def test_another_name_is_told_with_the_nearest(typed: str, told: str) -> None:
 def test_the_version_is_that_of_the_changelog() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (\S+)", changes, re.MULTILINE)[0] == elasticscan.__version__
+
+
+def test_the_tour_of_the_readme_gives_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("duckdb")
+    pytest.importorskip("polars")
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    tour = text[text.index("## A two-minute tour") : text.index("The same store in Spark")]
+    code = "\n".join(re.findall(r"```python\n(.*?)```", tour, re.DOTALL))
+    names: dict[str, object] = {}
+    told = 0
+    for node in ast.parse(code).body:
+        line, _, comment = code.splitlines()[(node.end_lineno or 0) - 1].partition("  # ")
+        if isinstance(node, ast.Expr) and not line.startswith("store."):
+            assert comment.startswith(repr(eval(ast.unparse(node), names))), line  # noqa: S307
+            told += 1
+        else:
+            exec(compile(ast.Module([node], []), "README.md", "exec"), names)
+    assert told == 10
 
 
 def test_what_is_written_instead_exists() -> None:
