@@ -1,6 +1,6 @@
 """Choosing how to read: every row directly, or the entries of one index.
 
-    cost = rows scanned x weight of the path
+    cost = rows scanned x weight of the path + what fetching missing columns costs
 
 A direct scan skips blocks whose minimum and maximum rule them out, and reads the rest in order. An
 index scan reads fewer rows at a higher price each, because entries are looked up one range after
@@ -35,17 +35,24 @@ from elasticscan.metadata import (
 from elasticscan.optimizer.binding import IndexCondition, Ranges, bind, covered
 from elasticscan.optimizer.estimates import index_rows, rows_to_read
 
-# Weights, in units of reading one row of a direct scan, about 7 ns where they were calibrated: forced
-# scans (index="none", index=<name>) of ten million rows, filters of several selectivities, some columns
-# and all. Each weight is the slope of the time over its count. Only their ratios matter.
+# Weights, in units of reading one row of a direct scan, about 6 ns where they were calibrated: processor
+# time of forced scans (index="none", index=<name>) of two million rows at two shards, with one run or two
+# for each, at 0.001 % to 30 % of the rows, with all columns and with few. Each weight is the slope of the
+# time over its count. Rows are fetched in rounds, and a round that wants many reads the segments of all
+# rows: so fetching costs a pass over the columns for each round, or a segment for each value if that is
+# less, and besides something for each value.
 DIRECT_ROW = 1.0
 DIRECT_FILTER = 0.5  # evaluating the filter, for each row
 DIRECT_COLUMN = 0.2  # picking the rows that met it, for each row and each column read
-SORTED_ENTRY = 50.0  # an entry is found, merged with those of other runs, and its row looked up
-HASH_ENTRY = 45.0  # comparing numbers costs less; with ENTRY_FILTER, which it always needs, too
+SORTED_ENTRY = 7.0  # an entry is found, and its row looked up
+HASH_ENTRY = 6.0  # comparing numbers costs less; with ENTRY_FILTER, which it always needs, too
+MERGED_ENTRY = 30.0  # besides, where the entries of several runs are sorted together
 ENTRY_FILTER = 1.0  # evaluating the remainder, for each entry
 SEEK = 8_000.0  # finding the ends of a range in a run
-FETCH_ROW = 43.0  # for each row and each needed column that the entries lack
+FETCH_ROW = 7.0  # taking a value that the entries lack, for each row and each such column
+FETCH_SEGMENT = 2_000.0  # reading the segment where it lies
+FETCH_PASS = 0.27  # reading all of such a column, for each row of the table
+ROUND_ROWS = 25_000  # rows that one round fetches at one shard
 MOST_COUNTED = 64  # ranges times runs: up to so many, entries are counted instead of estimated
 
 
@@ -100,6 +107,7 @@ def choose(
     indexes: Sequence[tuple[IndexInfo, Sequence[KeyHistogram]]],
     index: str = AUTO,
     count: CountEntries | None = None,
+    shards: int = 1,
 ) -> Choice:
     """The cheapest way to read the rows that meet a condition.
 
@@ -111,12 +119,13 @@ def choose(
         index: "auto", "none" for a direct scan, or the name of the index to take whatever it costs.
         count: counts the entries in some ranges of an index; asked where that costs little. Without
             it, or where it gives None, histograms have to do, which know little of what is rare.
+        shards: over how many shards the rows lie.
 
     Raises `IndexNotFound` for another name, `IndexNotReady` for an index that is still being built, and
     `InvalidOption` for one that is of no use for the condition.
     """
     key, needed = frozenset(primary_key), frozenset(needed_columns)
-    estimate = _Estimate(condition, schema, key, needed, intervals, statistics)
+    estimate = _Estimate(condition, schema, key, needed, intervals, statistics, shards)
     bounds = [bind(info, condition, schema) for info, _ in indexes]
     counted = [
         _counted(info, bound, len(histograms), count)
@@ -179,8 +188,10 @@ class _Estimate:
         needed: frozenset[str],
         intervals: Sequence[SlotInterval],
         statistics: Mapping[int, FragmentStatistics],
+        shards: int,
     ) -> None:
-        self.primary_key, self.needed = primary_key, needed
+        self.primary_key, self.needed, self.shards = primary_key, needed, shards
+        self.rows = rows_to_read(intervals, statistics, {})
         self.filter = None if condition is None else to_sql(condition)
         self.read = needed | (column_names(condition) if condition is not None else frozenset())
         self.keys = column_sets(condition, schema)
@@ -199,6 +210,11 @@ class _Estimate:
             usable=True,
             reason=None,
         )
+
+    def fetching(self, rows: float) -> float:
+        """One column of so many rows, from all over their fragments."""
+        passes = 1 + rows / (ROUND_ROWS * self.shards)
+        return rows * FETCH_ROW + min(rows * FETCH_SEGMENT, passes * self.rows * FETCH_PASS)
 
     def of_index(
         self,
@@ -224,14 +240,15 @@ class _Estimate:
         residual = bound.residual
         needed = self.needed if residual is None else self.needed | column_names(residual)
         missing = needed - {*index.columns, *index.include} - self.primary_key
-        weight = _WEIGHTS[index.kind] + FETCH_ROW * len(missing) + (0.0 if residual is None else ENTRY_FILTER)
+        weight = _WEIGHTS[index.kind] + (0.0 if residual is None else ENTRY_FILTER)
+        weight += MERGED_ENTRY if len(histograms) > self.shards else 0.0
         seeks = SEEK * len(bound.ranges) * len(histograms) if bound.bound else 0.0
         reason = None if bound.bound else "the condition limits none of its first columns"
         return Candidate(
             access=index.name,
             kind=index.kind,
             rows_scanned=scanned,
-            cost=scanned * weight + seeks,
+            cost=scanned * weight + seeks + len(missing) * self.fetching(scanned),
             condition=bound.text or None,
             remainder=bound.remainder,
             covered=not missing,

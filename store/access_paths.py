@@ -90,6 +90,7 @@ def choose_access(
             [(index, known.runs.get(index.id, [])) for index in indexes if index.ready],
             access,
             lambda index, ranges: _count_entries(context, table, index, ranges),
+            len(context.placement().shards),
         )
 
     if order is not None:

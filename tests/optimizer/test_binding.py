@@ -260,6 +260,7 @@ ROWS = 8_000
 def _light_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the real ones a table this small is read directly whatever the filter."""
     weights = {"DIRECT_COLUMN": 0.0, "SEEK": 20.0, "FETCH_ROW": 4.0, "ENTRY_FILTER": 0.5}
+    weights |= {"MERGED_ENTRY": 0.0, "FETCH_SEGMENT": 0.0}
     for name, weight in weights.items():
         monkeypatch.setattr(choice, name, weight)
     monkeypatch.setattr(choice, "_WEIGHTS", {SORTED: 3.0, HASH: 2.0})
