@@ -90,7 +90,7 @@ def choose_access(
             [(index, known.runs.get(index.id, [])) for index in indexes if index.ready],
             access,
             lambda index, ranges: _count_entries(context, table, index, ranges),
-            len(context.placement().shards),
+            max(known.shards, 1),
         )
 
     if order is not None:

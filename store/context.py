@@ -79,12 +79,13 @@ class LruCache(Generic[Key, Value]):
 class TableStatistics:
     """Statistics of a table: by fragment, and by index of all its runs.
 
-    `intervals` are the slots of the fragments, shard by shard.
+    `intervals` are the slots of the fragments, shard by shard, over so many `shards`.
     """
 
     fragments: dict[int, FragmentStatistics]
     intervals: tuple[SlotInterval, ...]
     runs: dict[int, list[KeyHistogram]]
+    shards: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +421,8 @@ class Context:
             live = tx.fragments(table=table_id)
             known_values = tx.statistics(table_id)
             histograms = tx.histograms(table_id)
-        found = TableStatistics(known_values, tuple(_intervals(live)), histograms)
+        shards = len({fragment.shard for fragment in live})
+        found = TableStatistics(known_values, tuple(_intervals(live)), histograms, shards)
         self._statistics[table_id] = (layout, last_commit, found)
         return found
 

@@ -31,7 +31,6 @@ UNREADABLE = (
     NotImplementedError,
     pa.ArrowSerializationError,
 )
-_DENSE = 64  # where one row of so many is wanted, a batch is worth keeping if there is room for it
 
 
 class BatchReader:
@@ -121,7 +120,7 @@ class BatchReader:
     def rows(self, index: int, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
         """Rows of a batch, by number, in the order asked, of some of the reader's columns.
 
-        Few rows of a batch that nobody holds are read without the rest of it.
+        A batch that nobody holds, and that there is no room to keep, is not read for the sake of some rows.
         """
         arrays = None
         if self._held.get(index) is None:
@@ -140,7 +139,7 @@ class BatchReader:
         plain = None if layout is None else layout.columns_of(columns)
         if layout is None or plain is None or layout.end - layout.begin > MOST_BYTES:
             return None
-        if len(rows) * _DENSE >= layout.rows and self._cache.has_room(layout.end - layout.begin):
+        if self._cache.has_room(layout.end - layout.begin):  # whole, it serves all that come after
             return None
         return take_rows(self._file, layout, plain, rows)
 
