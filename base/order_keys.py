@@ -83,9 +83,9 @@ def _encoder_of(kind: pa.DataType) -> Callable[[pa.Scalar], bytes]:
     return encoder
 
 
-def _unsupported(what: str, kind: pa.DataType) -> UnsupportedType:
+def _unsupported(role: str, kind: pa.DataType) -> UnsupportedType:
     return UnsupportedType(
-        f"A column {what} has type {kind}. Allowed are {ALLOWED_KEY_TYPES}.", type=str(kind)
+        f"A column {role} has type {kind}. Allowed are {ALLOWED_KEY_TYPES}.", type=str(kind)
     )
 
 
@@ -169,9 +169,9 @@ def decode(key: bytes, types: Sequence[pa.DataType]) -> list[pa.Scalar]:
     return scalars
 
 
-def _malformed(what: str, at: int) -> ContinuationKeyError:
+def _malformed(fault: str, at: int) -> ContinuationKeyError:
     return ContinuationKeyError(
-        f"An order key is malformed at byte {at}: {what}. Pass the continuation key as it was returned, "
+        f"An order key is malformed at byte {at}: {fault}. Pass the continuation key as it was returned, "
         "to the table it was returned for.",
         at=at,
     )

@@ -95,8 +95,8 @@ def redact(text: str) -> str:
     return _URI.sub(_redacted, text) if "://" in text else text
 
 
-def _redacted(found: re.Match[str]) -> str:
-    uri = found.group()
+def _redacted(match: re.Match[str]) -> str:
+    uri = match.group()
     core = uri.rstrip(_NO_PART + ".")
     return shown(core) + uri[len(core) :]
 
@@ -114,10 +114,10 @@ def redacted(value: object) -> object:
 
 def without(text: object, uri: object) -> str:
     """A text that somebody else's code made of a URI (a driver, Arrow), without the URI's secrets."""
-    found = str(text)
+    shown = str(text)
     for secret in sorted(_secrets(str(uri)), key=len, reverse=True):
-        found = found.replace(secret, HIDDEN)
-    return redact(found)
+        shown = shown.replace(secret, HIDDEN)
+    return redact(shown)
 
 
 def _secrets(uri: str) -> Iterable[str]:
@@ -132,5 +132,5 @@ def _secrets(uri: str) -> Iterable[str]:
             value = part.partition("=")[2]
             raw |= {value, unquote(value).rpartition("=")[2], *_secrets(unquote(value))}
     return {
-        each for each in raw | {unquote(each) for each in raw} if len(each) > 2
+        secret for secret in raw | {unquote(secret) for secret in raw} if len(secret) > 2
     }  # others are in every text

@@ -84,16 +84,16 @@ def encoded_value_lengths(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
     """Count how many bytes `encode_values` gives for each row, at most."""
     lengths = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
-        found = column.cast(_VIEWS[column.type.id]) if column.type.id in _VIEWS else column
-        known = found.type.id in ENCODERS
-        lengths += 1 + (encoded_lengths([found]) if known else 8)
+        values = column.cast(_VIEWS[column.type.id]) if column.type.id in _VIEWS else column
+        measurable = values.type.id in ENCODERS
+        lengths += 1 + (encoded_lengths([values]) if measurable else 8)
     return lengths
 
 
 def successor(prefix: bytes) -> bytes:
     """The lowest bytes above every key that begins with `prefix`; `prefix` is not all 0xFF."""
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes([kept[-1] + 1])
+    head = prefix.rstrip(b"\xff")
+    return head[:-1] + bytes([head[-1] + 1])
 
 
 def inverted(key: bytes) -> bytes:

@@ -35,8 +35,8 @@ def add_column(
     if json:
         print_json({"table": table, "column": name, "type": str(field.type), "added": added})
     else:
-        told = "added" if added else "was there already"
-        say(f"Column [bold]{escape(name)}[/bold] of {escape(table)}, {escape(str(field.type))}, {told}.")
+        outcome = "added" if added else "was there already"
+        say(f"Column [bold]{escape(name)}[/bold] of {escape(table)}, {escape(str(field.type))}, {outcome}.")
 
 
 def _type(alias: str) -> pa.DataType:

@@ -46,58 +46,59 @@ def explain(
         Store.open(uri) as store,
         store.table(table).scan(names_of(columns), filter, index=index or AUTO, snapshot=snapshot) as begun,
     ):
-        found = _found(begun, analyze)
+        explained = _found(begun, analyze)
     if json:
-        print_json(found)
+        print_json(explained)
     else:
-        console().print(_picture(found, index or AUTO))
+        console().print(_picture(explained, index or AUTO))
 
 
 def _found(begun: Scan, analyze: bool) -> dict[str, Any]:
     """`Scan.explain()` as JSON can hold it, with the chosen candidate marked."""
-    found = begun.explain()
-    found["candidates"] = [
+    explained = begun.explain()
+    explained["candidates"] = [
         # What cannot be chosen has a cost without end, for which JSON has no word.
-        each | {"cost": each["cost"] if math.isfinite(each["cost"]) else None, "chosen": chosen}
-        for each in found["candidates"]
-        for chosen in [each["access"] == found["access"]]
+        candidate
+        | {"cost": candidate["cost"] if math.isfinite(candidate["cost"]) else None, "chosen": chosen}
+        for candidate in explained["candidates"]
+        for chosen in [candidate["access"] == explained["access"]]
     ]
     if not analyze:
-        return found | {"actual": None}
+        return explained | {"actual": None}
     began = time.monotonic()
     for _ in begun:
         pass
     seconds = time.monotonic() - began
-    return found | {"actual": begun.explain()["actual"] | {"seconds": round(seconds, 3)}}
+    return explained | {"actual": begun.explain()["actual"] | {"seconds": round(seconds, 3)}}
 
 
-def _picture(found: dict[str, Any], asked: str) -> RenderableType:
-    condition = escape(found["filter"] or "none")
+def _picture(explained: dict[str, Any], asked: str) -> RenderableType:
+    condition = escape(explained["filter"] or "none")
     parts: list[RenderableType] = [
-        f"[bold]{escape(found['table'])}[/bold]   snapshot {found['snapshot']}   filter {condition}",
+        f"[bold]{escape(explained['table'])}[/bold]   snapshot {explained['snapshot']}   filter {condition}",
         "",
-        _candidates(found["candidates"]),
+        _candidates(explained["candidates"]),
         "",
-        _choice(found, asked),
+        _choice(explained, asked),
     ]
-    if found["actual"] is not None:
-        parts += ["", _analyzed(found)]
+    if explained["actual"] is not None:
+        parts += ["", _analyzed(explained)]
     return Group(*parts)
 
 
 def _candidates(candidates: list[dict[str, Any]]) -> Listing:
     titles = ("", "access", "kind", "looks up", "then tests", "scans", "cost", "note")
     shown = _listing(*titles)
-    for each in candidates:
-        style = "bold" if each["chosen"] else "" if each["usable"] else "dim"
-        note = [each["reason"]] if each["reason"] else []
-        if each["usable"] and not each["covered"]:
+    for candidate in candidates:
+        style = "bold" if candidate["chosen"] else "" if candidate["usable"] else "dim"
+        note = [candidate["reason"]] if candidate["reason"] else []
+        if candidate["usable"] and not candidate["covered"]:
             note.insert(0, "fetches rows")
         shown.add_row(
-            CHOSEN if each["chosen"] else "",
-            each["access"],
-            each["kind"] if each["kind"] != each["access"] else "",
-            *(_estimated(each) if each["cost"] is not None else [""] * 4),
+            CHOSEN if candidate["chosen"] else "",
+            candidate["access"],
+            candidate["kind"] if candidate["kind"] != candidate["access"] else "",
+            *(_estimated(candidate) if candidate["cost"] is not None else [""] * 4),
             escape("; ".join(note)),
             style=style,
         )
@@ -110,18 +111,22 @@ def _estimated(candidate: dict[str, Any]) -> list[str]:
     return [*texts, *map(_about, numbers)]
 
 
-def _choice(found: dict[str, Any], asked: str) -> Listing:
+def _choice(explained: dict[str, Any], asked: str) -> Listing:
     """Return what was chosen, and where it reads."""
-    direct = found["ranges"] is None
-    how = "a direct scan" if direct else f"index {found['access']}, {_counted(found['ranges'], 'range')}"
+    direct = explained["ranges"] is None
+    how = (
+        "a direct scan"
+        if direct
+        else f"index {explained['access']}, {_counted(explained['ranges'], 'range')}"
+    )
     why = "the cheapest" if asked == AUTO else f"asked for with --index {asked}"
     shown = Listing(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
-    places = (f"{part['scan']} of {part['slots']:,} slots at {part['shard']}" for part in found["scans"])
+    places = (f"{part['scan']} of {part['slots']:,} slots at {part['shard']}" for part in explained["scans"])
     for name, text in (
         ("chosen", f"{how} ({why})"),
-        ("looks up", None if direct else found["index_condition"] or "all entries"),
-        ("then tests", found["remainder"]),
-        ("columns", ", ".join(found["columns"])),
+        ("looks up", None if direct else explained["index_condition"] or "all entries"),
+        ("then tests", explained["remainder"]),
+        ("columns", ", ".join(explained["columns"])),
         ("reads", "\n".join(places)),
     ):
         if text:
@@ -129,10 +134,10 @@ def _choice(found: dict[str, Any], asked: str) -> Listing:
     return shown
 
 
-def _analyzed(found: dict[str, Any]) -> Listing:
+def _analyzed(explained: dict[str, Any]) -> Listing:
     """Estimates beside what the run counted."""
-    (chosen,) = (each for each in found["candidates"] if each["chosen"])
-    actual = found["actual"]
+    (chosen,) = (candidate for candidate in explained["candidates"] if candidate["chosen"])
+    actual = explained["actual"]
     shown = _listing("", "estimated", "actual")
     shown.add_row("rows scanned", _about(chosen["rows_scanned"]), f"{actual['rows_scanned']:,}")
     shown.add_row("rows returned", "", f"{actual['rows_returned']:,}")
@@ -143,8 +148,8 @@ def _analyzed(found: dict[str, Any]) -> Listing:
     return shown
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _about(number: float) -> str:

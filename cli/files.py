@@ -42,10 +42,10 @@ class CsvRules:
 
     def options(self, types: Mapping[str, pa.DataType]) -> Any:
         """For pyarrow."""
-        given: dict[str, Any] = {"column_types": dict(types)}
+        arguments: dict[str, Any] = {"column_types": dict(types)}
         if self.nulls:
-            given |= {"null_values": ["", *self.nulls], "strings_can_be_null": True}
-        return pyarrow.csv.ConvertOptions(**given)
+            arguments |= {"null_values": ["", *self.nulls], "strings_can_be_null": True}
+        return pyarrow.csv.ConvertOptions(**arguments)
 
 
 def kind_of(path: Path) -> str:
@@ -53,8 +53,8 @@ def kind_of(path: Path) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in (".gz", ".bz2", ".zst") and ".csv" in suffixes:
         return "csv"
-    found = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow"}
-    kind = found.get(suffixes[-1] if suffixes else "")
+    kinds = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+    kind = kinds.get(suffixes[-1] if suffixes else "")
     if kind is None:
         raise InvalidOption(
             f"{path} is of no kind that is known by its name: use .csv (also .csv.gz), .parquet or .arrow",
@@ -98,13 +98,13 @@ def read_batches(
                 yield from _read_csv(path, schema, rules, on_read)
             elif kind == "parquet":
                 with pyarrow.parquet.ParquetFile(path) as file:
-                    each = path.stat().st_size / max(1, file.metadata.num_rows)
-                    yield from _counted(file.iter_batches(BATCH_ROWS), each, on_read)
+                    unit_bytes = path.stat().st_size / max(1, file.metadata.num_rows)
+                    yield from _counted(file.iter_batches(BATCH_ROWS), unit_bytes, on_read)
             else:
                 with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
-                    each = path.stat().st_size / max(1, reader.num_record_batches)
+                    unit_bytes = path.stat().st_size / max(1, reader.num_record_batches)
                     for index in range(reader.num_record_batches):
-                        on_read(round(each))
+                        on_read(round(unit_bytes))
                         yield reader.get_batch(index)
 
 
@@ -124,11 +124,11 @@ def _read_csv(path: Path, schema: pa.Schema, rules: CsvRules, on_read: OnRead) -
         read_options=pyarrow.csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
         convert_options=rules.options(types),
     )
-    known = 0
+    reported = 0
     for batch in reader:
         at = file.tell()
-        on_read(at - known)
-        known = at
+        on_read(at - reported)
+        reported = at
         yield batch
 
 
@@ -150,8 +150,8 @@ def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        told = os.strerror(error.errno) if error.errno else str(error)
-        raise InvalidOption(f"{path} cannot be read: {told}", file=str(path)) from error
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise InvalidOption(f"{path} cannot be read: {reason}", file=str(path)) from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         hint = "; name the type of a column with --type NAME=TYPE" if kind_of(path) == "csv" else ""
         raise SchemaMismatch(f"{path} cannot be read: {error}{hint}", file=str(path)) from error
@@ -189,8 +189,8 @@ def _writable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        told = os.strerror(error.errno) if error.errno else str(error)
-        raise InvalidOption(f"{path} cannot be written: {told}", file=str(path)) from error
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise InvalidOption(f"{path} cannot be written: {reason}", file=str(path)) from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatch(
             f"{path} cannot hold these columns: {error}; choose others with --columns, or write .parquet",

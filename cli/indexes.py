@@ -47,14 +47,14 @@ def create(
 
         store.table(table).create_index(name, names_of(columns) or [], kind, names_of(include) or [], built)
         bar.stop()
-        found = next((each for each in _indexes(store, table) if each["name"] == name), None)
+        index = next((entry for entry in _indexes(store, table) if entry["name"] == name), None)
     if json:
-        print_json(found)
-    elif found is None:
+        print_json(index)
+    elif index is None:
         say(f"Index [bold]{escape(name)}[/bold] was dropped while it was built.")
     else:
-        of = f"{escape(table)} ({escape(', '.join(found['columns']))})"
-        say(f"Index [bold]{escape(name)}[/bold] of {of}: {size(found['bytes'])}, in use from now on.")
+        of = f"{escape(table)} ({escape(', '.join(index['columns']))})"
+        say(f"Index [bold]{escape(name)}[/bold] of {of}: {size(index['bytes'])}, in use from now on.")
 
 
 @commands.command("drop")
@@ -78,22 +78,24 @@ def list_indexes(
 ) -> None:
     """List indexes, with what they take on disk."""
     with Store.open(uri) as store:
-        found = _indexes(store, table)
+        indexes = _indexes(store, table)
     if json:
-        print_json(found)
+        print_json(indexes)
     else:
-        shown = index_listing(found)
-        console().print(shown if found else "[dim]no indexes yet; `elasticscan index create` makes one[/dim]")
+        shown = index_listing(indexes)
+        console().print(
+            shown if indexes else "[dim]no indexes yet; `elasticscan index create` makes one[/dim]"
+        )
 
 
 def _indexes(store: Store, table: str | None) -> list[dict[str, Any]]:
     if table is not None:
         store.table(table)  # a name that is wrong is told with the nearest
     return [
-        {"table": each["name"], **index}
-        for each in store.status()["tables"]
-        if table in (None, each["name"])
-        for index in each["indexes"]
+        {"table": of_table["name"], **index}
+        for of_table in store.status()["tables"]
+        if table in (None, of_table["name"])
+        for index in of_table["indexes"]
     ]
 
 

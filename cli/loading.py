@@ -86,13 +86,13 @@ def _write(
 
 def _check_keys(table: TableInfo, primary_key: list[str] | None, shard_key: list[str] | None) -> None:
     """Raises `InvalidOption` when a table that is there already has other keys than those that were named."""
-    for option, given, found in (
+    for option, asked, actual in (
         ("--primary-key", primary_key, table.primary_key),
         ("--shard-key", shard_key, table.shard_key),
     ):
-        if given is not None and given != list(found):
+        if asked is not None and asked != list(actual):
             raise InvalidOption(
-                f"{option} {','.join(given)!r}, but table {table.name!r} has {','.join(found)!r}; leave "
+                f"{option} {','.join(asked)!r}, but table {table.name!r} has {','.join(actual)!r}; leave "
                 "the option out, or load into another table",
                 option=option,
             )
@@ -110,16 +110,16 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _types(given: Sequence[str]) -> dict[str, pa.DataType]:
-    found = {}
-    for item in given:
+def _types(items: Sequence[str]) -> dict[str, pa.DataType]:
+    types = {}
+    for item in items:
         name, _, alias = item.partition("=")
         try:
-            found[name] = pa.type_for_alias(alias)
+            types[name] = pa.type_for_alias(alias)
         except ValueError as error:
             raise InvalidOption(
                 f"--type {item!r} must be NAME=TYPE, with a type such as int64, double, string, date32 or "
                 "timestamp[us]",
                 option="--type",
             ) from error
-    return found
+    return types

@@ -54,10 +54,10 @@ def names_of(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def shards_of(given: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def shards_of(items: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """`s1` or `s1=/root` for each: the names, and the roots of those that have one."""
-    names = [item.partition("=")[0] for item in given]
-    roots = {name: root for name, _, root in (item.partition("=") for item in given) if root}
+    names = [item.partition("=")[0] for item in items]
+    roots = {name: root for name, _, root in (item.partition("=") for item in items) if root}
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InvalidOption(f"shard {twice!r} is named twice; name each once", option="shard")
@@ -66,34 +66,34 @@ def shards_of(given: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 def seconds_of(text: str, option: str) -> float:
     """`30s`, `90m`, `12h` or `7d` in seconds; a number without a unit is refused, except 0."""
-    wanted = "a time with its unit: s, m, h or d, as in 30s, 90m, 12h or 7d"
+    allowed = "a time with its unit: s, m, h or d, as in 30s, 90m, 12h or 7d"
     if text.isascii() and text.isdecimal() and text.strip("0"):
         raise InvalidOption(
-            f"{option}={_short(text)} does not say of what; it must be {wanted}", option=option, value=text
+            f"{option}={_short(text)} does not say of what; it must be {allowed}", option=option, value=text
         )
-    return _number(text, option, _UNITS, wanted)
+    return _number(text, option, _UNITS, allowed)
 
 
 def bytes_of(text: str | None, option: str) -> float | None:
     """`50M` as 50,000,000; None stays None."""
     if text is None:
         return None
-    found = _number(text, option, _SIZES, "a number of bytes, or one with K, M or G as in 50M")
-    if not found:
+    number = _number(text, option, _SIZES, "a number of bytes, or one with K, M or G as in 50M")
+    if not number:
         raise InvalidOption(f"{option} must be more than 0", option=option)
-    return found
+    return number
 
 
-def _number(text: str, option: str, units: dict[str, float] | dict[str, int], wanted: str) -> float:
+def _number(text: str, option: str, units: dict[str, float] | dict[str, int], allowed: str) -> float:
     digits, unit = (text[:-1], units.get(text[-1:].lower())) if text[-1:].isalpha() else (text, 1)
     if unit is None or not digits.replace(".", "", 1).isdecimal() or not digits.isascii():
-        raise InvalidOption(f"{option}={_short(text)} must be {wanted}", option=option)
-    found = float(digits) * unit
-    if not math.isfinite(found):
+        raise InvalidOption(f"{option}={_short(text)} must be {allowed}", option=option)
+    value = float(digits) * unit
+    if not math.isfinite(value):
         raise InvalidOption(
-            f"{option}={_short(text)} is more than there can be; it must be {wanted}", option=option
+            f"{option}={_short(text)} is more than there can be; it must be {allowed}", option=option
         )
-    return found
+    return value
 
 
 def _short(text: str) -> str:

@@ -63,8 +63,8 @@ def report_error(error: ElasticScanError, as_json: bool) -> int:
     """Tell an error on stderr; returns the exit code."""
     code = next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), 1)
     if as_json:
-        told = {"code": error.code, "message": error.message, "fields": error.fields, "exit_code": code}
-        print_json_line({"error": told}, stderr=True)
+        report = {"code": error.code, "message": error.message, "fields": error.fields, "exit_code": code}
+        print_json_line({"error": report}, stderr=True)
     else:
         # Not markup: the code stands in brackets.
         console(stderr=True).print(str(error), style="red", markup=False, soft_wrap=True)

@@ -86,7 +86,7 @@ def tablet_listing(status: Mapping[str, Any]) -> Table:
     colour = colours([shard["name"] for shard in status["shards"]])
     goes = {move["tablet"]: move["to"] for move in status["moves"]}
     shown = _listing("tablet", "slots", "shard", "moving to")
-    for tablet in sorted(status["tablets"], key=lambda each: each["slots"]):
+    for tablet in sorted(status["tablets"], key=lambda row: row["slots"]):
         here = Text(tablet["shard"], style=colour.get(tablet["shard"], "white"))
         start, end = tablet["slots"]
         shown.add_row(str(tablet["id"]), f"{start} to {end - 1}", here, goes.get(tablet["id"], ""))
@@ -104,7 +104,9 @@ def _tables(tables: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _indexes(tables: Sequence[Mapping[str, Any]]) -> Table:
-    return index_listing([{"table": table["name"], **each} for table in tables for each in table["indexes"]])
+    return index_listing(
+        [{"table": table["name"], **index} for table in tables for index in table["indexes"]]
+    )
 
 
 def _moves(status: Mapping[str, Any]) -> Table:
@@ -121,8 +123,8 @@ def _leases(leases: Sequence[Mapping[str, Any]]) -> Table:
         return _listing()
     shown = _listing(*leases[0])
     for lease in leases:
-        told = [when(value) if isinstance(value, float) else str(value) for value in lease.values()]
-        shown.add_row(*(escape(text) for text in told))
+        texts = [when(value) if isinstance(value, float) else str(value) for value in lease.values()]
+        shown.add_row(*(escape(text) for text in texts))
     return shown
 
 

@@ -82,25 +82,25 @@ def scan(
     }
     with Store.open(uri) as store:
         begun = _begin(store, table, key, asked, page_rows)
-        told = _Told(begun.snapshot, begun.key)
-        found = _watched(islice(begun, pages), told)
+        progress = _Told(begun.snapshot, begun.key)
+        read = _watched(islice(begun, pages), progress)
         if output is not None:
-            _to_file(begun, found, output)
-            _tell_file(told, output, json)
+            _to_file(begun, read, output)
+            _tell_file(progress, output, json)
         elif json:
-            for page in found:
+            for page in read:
                 print_json_lines(page.rows.to_pylist())
-            if told.key is not None:
-                print_json_line({"continuation_key": told.key}, stderr=True)
+            if progress.key is not None:
+                print_json_line({"continuation_key": progress.key}, stderr=True)
         elif glance:
-            rows = list(islice(_rows(found), SHOWN_ROWS + 1))
+            rows = list(islice(_rows(read), SHOWN_ROWS + 1))
             _show(begun, rows[:SHOWN_ROWS])
             more = "; there are more: --limit, --pages or --output" if len(rows) > SHOWN_ROWS else ""
-            say(f"{min(len(rows), SHOWN_ROWS)} rows of snapshot {told.snapshot}{more}.")
+            say(f"{min(len(rows), SHOWN_ROWS)} rows of snapshot {progress.snapshot}{more}.")
         else:
-            _show(begun, _rows(found))
-            _tell(told, uri)
-        if glance or told.key is None:
+            _show(begun, _rows(read))
+            _tell(progress, uri)
+        if glance or progress.key is None:
             begun.close()
 
 
@@ -108,14 +108,14 @@ def _begin(store: Store, table: str | None, key: str | None, asked: dict[str, An
     if key is None:
         if table is None:
             raise InvalidOption("name a TABLE, or pass the --key of a scan that stopped", option="TABLE")
-        wanted = {name: value for name, value in asked.items() if value is not None}
-        return store.table(table).scan(page_rows=page_rows, **wanted)
-    given = [f"--{name.replace('_', '-')}" for name, value in asked.items() if value is not None]
-    if given:
+        arguments = {name: value for name, value in asked.items() if value is not None}
+        return store.table(table).scan(page_rows=page_rows, **arguments)
+    changed = [f"--{name.replace('_', '-')}" for name, value in asked.items() if value is not None]
+    if changed:
         raise InvalidOption(
-            f"{', '.join(given)} cannot change a scan that has begun; leave it out, or start a new scan "
+            f"{', '.join(changed)} cannot change a scan that has begun; leave it out, or start a new scan "
             "without --key",
-            option=given[0],
+            option=changed[0],
         )
     begun = store.resume(key)
     name = begun.explain()["table"]
@@ -124,10 +124,10 @@ def _begin(store: Store, table: str | None, key: str | None, asked: dict[str, An
     return begun
 
 
-def _watched(pages: Iterable[Page], told: _Told) -> Iterator[Page]:
+def _watched(pages: Iterable[Page], progress: _Told) -> Iterator[Page]:
     for page in pages:
-        told.rows += page.rows.num_rows
-        told.key = page.key
+        progress.rows += page.rows.num_rows
+        progress.key = page.key
         yield page
 
 
@@ -144,8 +144,8 @@ def _to_file(begun: Scan, pages: Iterable[Page], path: Path) -> None:
 
 def _slots_left(begun: Scan) -> int | None:
     """Return how far a scan is; one through an index has all slots before it until its end."""
-    found = begun.explain()
-    return int(found["pending_slots"]) if found["ranges"] is None else None
+    explained = begun.explain()
+    return int(explained["pending_slots"]) if explained["ranges"] is None else None
 
 
 def _rows(pages: Iterable[Page]) -> Iterator[dict[str, Any]]:
@@ -166,20 +166,26 @@ def _text(value: Any) -> str:
     return plain(value) if isinstance(value, bytes) else str(value)
 
 
-def _tell(told: _Told, uri: str) -> None:
+def _tell(progress: _Told, uri: str) -> None:
     say(
-        f"{told.rows:,} rows of snapshot {told.snapshot}" + ("." if told.key is None else "; there are more:")
+        f"{progress.rows:,} rows of snapshot {progress.snapshot}"
+        + ("." if progress.key is None else "; there are more:")
     )
-    if told.key is not None:
-        console().print(f"elasticscan scan {shown(uri)} --key {told.key}", markup=False, soft_wrap=True)
+    if progress.key is not None:
+        console().print(f"elasticscan scan {shown(uri)} --key {progress.key}", markup=False, soft_wrap=True)
 
 
-def _tell_file(told: _Told, path: Path, as_json: bool) -> None:
+def _tell_file(progress: _Told, path: Path, as_json: bool) -> None:
     if as_json:
         print_json(
-            {"output": str(path), "rows": told.rows, "snapshot": told.snapshot, "continuation_key": told.key}
+            {
+                "output": str(path),
+                "rows": progress.rows,
+                "snapshot": progress.snapshot,
+                "continuation_key": progress.key,
+            }
         )
         return
-    say(f"{told.rows:,} rows of snapshot {told.snapshot} written to {escape(str(path))}.")
-    if told.key is not None:
-        console().print(f"More with --key {told.key}", markup=False, soft_wrap=True)
+    say(f"{progress.rows:,} rows of snapshot {progress.snapshot} written to {escape(str(path))}.")
+    if progress.key is not None:
+        console().print(f"More with --key {progress.key}", markup=False, soft_wrap=True)

@@ -37,13 +37,15 @@ def create(
     if roots and len(roots) < len(names):
         bare = next(name for name in names if name not in roots)
         raise InvalidOption(f"shard {bare!r} has no root; give every shard one, or none", option="--shard")
-    kept = seconds_of(retention, "--retention")
-    with Store.create(uri, roots or names, tablets, slots, hash, retention_seconds=kept) as store:
-        found = store.status()
+    retention_seconds = seconds_of(retention, "--retention")
+    with Store.create(
+        uri, roots or names, tablets, slots, hash, retention_seconds=retention_seconds
+    ) as store:
+        made = store.status()
     if json:
-        print_json(found)
+        print_json(made)
     else:
-        say(f"Created {shown(uri)}: {len(found['tablets'])} tablets at {', '.join(names)}.")
+        say(f"Created {shown(uri)}: {len(made['tablets'])} tablets at {', '.join(names)}.")
 
 
 def status(
@@ -63,44 +65,44 @@ def status(
         if streams:
             _print_streams(streams_of(store.context), json)
             return
-        found = store.status()
+        state = store.status()
     if json:
-        print_json(found["tablets"] if tablets else found)
+        print_json(state["tablets"] if tablets else state)
     else:
-        console().print(tablet_listing(found) if tablets else picture(shown(uri), found))
+        console().print(tablet_listing(state) if tablets else picture(shown(uri), state))
 
 
-def _print_streams(found: list[dict[str, Any]], json: bool) -> None:
+def _print_streams(streams: list[dict[str, Any]], json: bool) -> None:
     if json:
-        print_json(found)
+        print_json(streams)
     else:
-        console().print(stream_listing(found) if found else NO_STREAMS)
+        console().print(stream_listing(streams) if streams else NO_STREAMS)
 
 
 def tables(uri: Uri, json: Json = False) -> None:
     """List the tables and their columns."""
     with Store.open(uri) as store:
         counts = {table["name"]: table for table in store.status()["tables"]}
-        found = [
+        infos = [
             {
                 "name": table.name,
                 "primary_key": list(table.primary_key),
                 "shard_key": list(table.shard_key),
                 "compression": table.definition.compression,
                 "columns": {field.name: str(field.type) for field in table.schema},
-                **{what: counts[table.name][what] for what in ("rows", "rows_exact", "bytes")},
+                **{figure: counts[table.name][figure] for figure in ("rows", "rows_exact", "bytes")},
             }
             for table in store.tables()
             if table.name in counts
         ]
     if json:
-        print_json(found)
+        print_json(infos)
         return
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("table", "rows", "size", "primary key", "columns"):
         shown.add_column(title, justify="right" if title in ("rows", "size") else "left")
-    for table in found:
+    for table in infos:
         columns = ", ".join(f"{name} [dim]{escape(kind)}[/dim]" for name, kind in table["columns"].items())
         rows = f"{'' if table['rows_exact'] else '≤ '}{table['rows']:,}"
         shown.add_row(table["name"], rows, size(table["bytes"]), ", ".join(table["primary_key"]), columns)
-    console().print(shown if found else "[dim]no tables yet; `elasticscan load` makes one[/dim]")
+    console().print(shown if infos else "[dim]no tables yet; `elasticscan load` makes one[/dim]")

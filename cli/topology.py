@@ -63,11 +63,11 @@ def move(
         if tablet is not None and shard is not None:
             _tell(store, how.move(tablet, shard), json)
             return
-        found = how.resume()
+        resumed = how.resume()
     if json:
-        print_json({"moves_resumed": found})
+        print_json({"moves_resumed": resumed})
     else:
-        say(f"{found} interrupted moves finished.")
+        say(f"{resumed} interrupted moves finished.")
 
 
 def split(
@@ -99,14 +99,14 @@ def join(
 def history(uri: Uri, json: Json = False) -> None:
     """List all topologies, oldest first; the last may belong to a plan that still moves tablets."""
     with Store.open(uri) as store:
-        found = [topology_value(topology) for topology in store.topology_history()]
+        topologies = [topology_value(topology) for topology in store.topology_history()]
     if json:
-        print_json(found)
+        print_json(topologies)
         return
     shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     for title in ("topology", "published", "tablets", "reason"):
         shown.add_column(title)
-    for topology in found:
+    for topology in topologies:
         colour = colours(list(topology["shards"]))
         tablets = "  ".join(f"[{colour[name]}]{name}[/] {n}" for name, n in topology["shards"].items())
         published = when(topology["created_at"]) if topology["published"] else "under way"
@@ -115,9 +115,9 @@ def history(uri: Uri, json: Json = False) -> None:
 
 
 @contextmanager
-def _moves(what: str) -> Iterator[OnProgress]:
+def _moves(title: str) -> Iterator[OnProgress]:
     with progress() as bar:
-        task = bar.add_task(what, total=None, note="")
+        task = bar.add_task(title, total=None, note="")
 
         def moved(done: int, planned: int) -> None:
             bar.update(task, completed=done, total=planned, note=f"{done} of {planned}")

@@ -48,61 +48,61 @@ def collect_garbage(
     json: Json = False,
 ) -> None:
     """Remove files that nothing needs any more."""
-    spared, kept = seconds_of(grace, "--grace"), seconds_of(trash, "--trash")
+    spared, trash_seconds = seconds_of(grace, "--grace"), seconds_of(trash, "--trash")
     with Store.open(uri) as store:
-        found = store.collect_garbage(spared, dry_run, kept, share)
+        collected = store.collect_garbage(spared, dry_run, trash_seconds, share)
     if json:
-        print_json(_collected(found))
+        print_json(_collected(collected))
         return
     if dry_run:
-        for decision in found.decisions:
+        for decision in collected.decisions:
             say(escape(f"{decision.action:7}  {decision.shard}:{decision.path}  {decision.reason}"))
-    for shard, why in found.skipped:
+    for shard, why in collected.skipped:
         console(stderr=True).print(f"shard {shard} was skipped: {why}", markup=False, soft_wrap=True)
-    if found.refused:
-        console(stderr=True).print(f"refused: {found.refused}", markup=False, soft_wrap=True)
-    trashed, emptied = found.count(Action.TRASH), found.count(Action.EMPTY)
-    back = f", {found.count(Action.RESTORE):,} put back" if found.count(Action.RESTORE) else ""
+    if collected.refused:
+        console(stderr=True).print(f"refused: {collected.refused}", markup=False, soft_wrap=True)
+    trashed, emptied = collected.count(Action.TRASH), collected.count(Action.EMPTY)
+    back = f", {collected.count(Action.RESTORE):,} put back" if collected.count(Action.RESTORE) else ""
     say(
-        f"{found.removed:,} files {'to remove' if dry_run else 'removed'} ({trashed:,} to the trash), "
+        f"{collected.removed:,} files {'to remove' if dry_run else 'removed'} ({trashed:,} to the trash), "
         f"{emptied:,} emptied from the trash{back}."
     )
 
 
-def _collected(found: Collected) -> dict[str, Any]:
+def _collected(collected: Collected) -> dict[str, Any]:
     return {
-        "dry_run": found.dry_run,
-        "files_removed": found.removed,
-        "files_trashed": found.count(Action.TRASH),
-        "files_emptied": found.count(Action.EMPTY),
-        "files_restored": found.count(Action.RESTORE),
-        "decisions": [asdict(decision) for decision in found.decisions],
-        "skipped": [{"shard": shard, "why": why} for shard, why in found.skipped],
-        "refused": found.refused,
+        "dry_run": collected.dry_run,
+        "files_removed": collected.removed,
+        "files_trashed": collected.count(Action.TRASH),
+        "files_emptied": collected.count(Action.EMPTY),
+        "files_restored": collected.count(Action.RESTORE),
+        "decisions": [asdict(decision) for decision in collected.decisions],
+        "skipped": [{"shard": shard, "why": why} for shard, why in collected.skipped],
+        "refused": collected.refused,
     }
 
 
 def adopt(uri: Uri, json: Json = False) -> None:
     """Make this catalog the owner of its shards: after a backup of it was put back, or of a copied store."""
     with Store.open(uri) as store:
-        found = store.adopt()
-    had, reached = found.commits
+        adoption = store.adopt()
+    had, reached = adoption.commits
     if json:
         print_json(
             {
-                "incarnation": found.incarnation,
+                "incarnation": adoption.incarnation,
                 "commits": [had, reached],
-                "missing": found.missing,
-                "in_trash": found.in_trash,
+                "missing": adoption.missing,
+                "in_trash": adoption.in_trash,
             }
         )
         return
     say(escape(f"{uri} owns its shards now; keys and stream offsets from before are refused."))
     if reached > had:
         say(f"Commits {had + 1} to {reached} are not in this catalog, and lost.")
-    for shard, path in found.missing:
+    for shard, path in adoption.missing:
         back = "`gc` puts it back from the trash"
-        if (shard, path) not in found.in_trash:
+        if (shard, path) not in adoption.in_trash:
             back = RESTORE
         say(escape(f"The catalog refers to {path} of shard {shard}, which is gone; {back}."))
 

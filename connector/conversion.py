@@ -120,8 +120,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     fields = []
     for field in schema:
         try:
-            (found,) = to_arrow_schema(StructType([field]), timezone="UTC")
-            same = _same(spark_type(field.name, found.type), field.dataType)
+            (column,) = to_arrow_schema(StructType([field]), timezone="UTC")
+            same = _same(spark_type(field.name, column.type), field.dataType)
         except (PySparkException, UnsupportedType):
             same = False
         if not same:
@@ -130,7 +130,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
                 "cast it or drop it first",
                 column=field.name,
             )
-        fields.append(pa.field(found.name, found.type, found.nullable))
+        fields.append(pa.field(column.name, column.type, column.nullable))
     return pa.schema(fields)
 
 
@@ -150,28 +150,28 @@ def _same(left: DataType, right: DataType) -> bool:
     return left == right
 
 
-def _may_hold(wanted: DataType, found: DataType) -> bool:
-    """True if nulls are allowed inside `wanted` wherever they are in `found`."""
-    match wanted, found:
+def _may_hold(target: DataType, source: DataType) -> bool:
+    """True if nulls are allowed inside `target` wherever they are in `source`."""
+    match target, source:
         case ArrayType(), ArrayType():
-            return wanted.containsNull >= found.containsNull and _may_hold(
-                wanted.elementType, found.elementType
+            return target.containsNull >= source.containsNull and _may_hold(
+                target.elementType, source.elementType
             )
         case MapType(), MapType():
             return (
-                wanted.valueContainsNull >= found.valueContainsNull
-                and _may_hold(wanted.keyType, found.keyType)
-                and _may_hold(wanted.valueType, found.valueType)
+                target.valueContainsNull >= source.valueContainsNull
+                and _may_hold(target.keyType, source.keyType)
+                and _may_hold(target.valueType, source.valueType)
             )
         case StructType(), StructType():
             return all(
                 a.nullable >= b.nullable and _may_hold(a.dataType, b.dataType)
-                for a, b in zip(wanted, found, strict=True)
+                for a, b in zip(target, source, strict=True)
             )
     return True
 
 
-def match_columns(wanted: StructType, offered: StructType) -> tuple[str, ...]:
+def match_columns(asked: StructType, offered: StructType) -> tuple[str, ...]:
     """For a schema that a user gave: the offered column that each of its columns means.
 
     Any subset in any order; names in any case, as in Spark's SQL. Types must be the offered ones;
@@ -181,8 +181,8 @@ def match_columns(wanted: StructType, offered: StructType) -> tuple[str, ...]:
         SchemaMismatch: naming the column that does not fit.
     """
     by_name = {field.name.lower(): field for field in offered}
-    found = []
-    for field in wanted:
+    matched = []
+    for field in asked:
         column = by_name.get(field.name.lower())
         if column is None:
             raise SchemaMismatch(
@@ -201,10 +201,10 @@ def match_columns(wanted: StructType, offered: StructType) -> tuple[str, ...]:
                 "that out",
                 column=field.name,
             )
-        found.append(column.name)
-    if len(set(found)) < len(found) or not found:
+        matched.append(column.name)
+    if len(set(matched)) < len(matched) or not matched:
         raise SchemaMismatch("the schema must name at least one column, and each once")
-    return tuple(found)
+    return tuple(matched)
 
 
 class ToSpark:
@@ -212,21 +212,21 @@ class ToSpark:
 
     Args:
         found: schema of the batches; they may have more columns than are wanted.
-        columns: the columns of `found` that are wanted, in the order of `wanted`.
+        columns: the columns of `stored` to hand over, in the order of `target`.
         wanted: Spark's schema.
     """
 
-    def __init__(self, found: pa.Schema, columns: Sequence[str], wanted: StructType) -> None:
-        offered = spark_schema(pa.schema([found.field(name) for name in columns]))
-        for field, column in zip(wanted, offered, strict=True):
+    def __init__(self, stored: pa.Schema, columns: Sequence[str], target: StructType) -> None:
+        offered = spark_schema(pa.schema([stored.field(name) for name in columns]))
+        for field, column in zip(target, offered, strict=True):
             if not _same(field.dataType, column.dataType) or field.nullable < column.nullable:
                 raise SchemaMismatch(
                     f"column {column.name!r} is {column.dataType.simpleString()} now, but was "
                     f"{field.dataType.simpleString()} when this was planned; load the DataFrame again",
                     column=column.name,
                 )
-        self._target = to_arrow_schema(wanted, timezone="UTC")
-        self._untouched = found.equals(self._target)
+        self._target = to_arrow_schema(target, timezone="UTC")
+        self._untouched = stored.equals(self._target)
         self._columns = list(zip(columns, self._target, strict=True))
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -270,13 +270,13 @@ class FromSpark:
     def named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch's columns under the table's names; columns and nulls are still to be checked."""
         columns, fields = [], []
-        for found, column in zip(batch.schema, batch.columns, strict=True):
-            field = self._by_name.get(found.name.lower())
+        for source, column in zip(batch.schema, batch.columns, strict=True):
+            field = self._by_name.get(source.name.lower())
             columns.append(column if field is None else self._narrow(column, field))
-            fields.append(pa.field(field.name if field else found.name, columns[-1].type))
+            fields.append(pa.field(field.name if field else source.name, columns[-1].type))
         if self._fill:
-            known = {field.name for field in fields}
-            lacking = [each for each in self._schema if each.nullable and each.name not in known]
+            present = {field.name for field in fields}
+            lacking = [absent for absent in self._schema if absent.nullable and absent.name not in present]
             columns += [pa.nulls(batch.num_rows, field.type) for field in lacking]
             fields += lacking
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
@@ -305,8 +305,8 @@ def _check_halves(column: pa.Array, narrowed: pa.Array, name: str) -> None:
     """Arrow rounds to half floats without a word."""
     if pt.is_float16(narrowed.type):
         back = narrowed.cast(column.type)
-        kept = pc.or_(pc.equal(back, column), pc.and_(pc.is_nan(back), pc.is_nan(column)))
-        if pc.all(kept).as_py() is not False:
+        preserved = pc.or_(pc.equal(back, column), pc.and_(pc.is_nan(back), pc.is_nan(column)))
+        if pc.all(preserved).as_py() is not False:
             return
     elif "halffloat" not in str(narrowed.type):
         return

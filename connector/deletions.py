@@ -78,9 +78,9 @@ class Deletions:
 
     def stored(self, rows: pa.Schema, table: pa.Schema | None = None) -> pa.Schema:
         """Of the incoming columns those that go into the table; None for one that is to be made."""
-        known = () if table is None else [name.lower() for name in table.names]
+        names = () if table is None else [name.lower() for name in table.names]
         left_out = set(self._feed)
-        if self.column.lower() not in known:
+        if self.column.lower() not in names:
             left_out.add(self.column)
         return pa.schema([field for field in rows if field.name not in left_out])
 
@@ -100,12 +100,12 @@ class Deletions:
         With `replacing` there is nothing to delete: rows that delete only hide older changes of
         their key. With `fill`, columns that the rows lack are null.
         """
-        found: Iterator[pa.RecordBatch] = (
+        changed: Iterator[pa.RecordBatch] = (
             self._changes_of(batch, table, fill) for batch in batches if batch.num_rows
         )
         if self.version is not None:
-            found = newest_only(found, table.primary_key)
-        for rows in found:
+            changed = newest_only(changed, table.primary_key)
+        for rows in changed:
             if not replacing:
                 yield rows
                 continue
@@ -146,8 +146,8 @@ class Deletions:
         said = batch.column(self.column)
         if not self._words:
             return batch, pc.fill_null(said, False)
-        known = pa.array([DELETE, UPDATE_PREIMAGE, *_UPSERTS, None], said.type)
-        strange = said.filter(pc.invert(pc.is_in(said, known)))
+        change_types = pa.array([DELETE, UPDATE_PREIMAGE, *_UPSERTS, None], said.type)
+        strange = said.filter(pc.invert(pc.is_in(said, change_types)))
         if len(strange):
             raise SchemaMismatch(
                 f"column {self.column!r} holds {strange[0].as_py()!r}, which is none of {DELETE}, "

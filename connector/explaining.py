@@ -44,7 +44,7 @@ def explanation(scan: Scan) -> pa.RecordBatch:
     scan.close()
     chosen = scan.choice.candidate
     return pa.RecordBatch.from_pylist(
-        [_row(each, each == chosen) for each in scan.choice.candidates], schema=EXPLANATION
+        [_row(candidate, candidate == chosen) for candidate in scan.choice.candidates], schema=EXPLANATION
     )
 
 

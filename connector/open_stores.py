@@ -29,24 +29,24 @@ def open_store(uri: str, store_id: str | None = None) -> Store:
     uri = resolve(uri)
     key = (os.getpid(), uri, _identity(uri))
     with _lock:
-        found = _open.get(key)
-        if found is None:
-            _open[key] = found = Store.open(uri)
+        store = _open.get(key)
+        if store is None:
+            _open[key] = store = Store.open(uri)
             while len(_open) > _MOST_OPEN:
                 _open.popitem(last=False)
         _open.move_to_end(key)
-    if store_id is not None and found.context.info.store_id != store_id:
+    if store_id is not None and store.context.info.store_id != store_id:
         raise TableChanged(
             f"the store at {shown(uri)} is another one than when this was planned; load the DataFrame again",
             uri=shown(uri),
         )
-    return found
+    return store
 
 
 def _identity(uri: str) -> object:
     """Return which file the catalog is, where it is one: another one at the same path is another store."""
     try:
-        found = (Path(uri) / CATALOG_FILE).stat()
+        status = (Path(uri) / CATALOG_FILE).stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

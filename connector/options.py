@@ -278,7 +278,7 @@ def _given(options: Options) -> Iterator[Option]:
 # All together
 
 
-def parse_options(given: Mapping[str, str], stream_write: bool = False) -> Options:
+def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) -> Options:
     """Check what Spark handed over.
 
     Keys are case-insensitive. Options of the other direction are let through where they cannot
@@ -288,7 +288,7 @@ def parse_options(given: Mapping[str, str], stream_write: bool = False) -> Optio
         InvalidOption: one is unknown (the nearest right one is named), has an impossible value,
             or contradicts another.
     """
-    texts = _by_name(given)
+    texts = _by_name(spark_options)
     texts["store"], texts["table"] = _where(texts)
     _refuse_two(texts, "versionAsOf", "timestampAsOf", "the snapshot")
     options = Options(**_parsed(Options, texts), changes=ChangeOptions(**_parsed(ChangeOptions, texts)))
@@ -304,11 +304,11 @@ def parse_options(given: Mapping[str, str], stream_write: bool = False) -> Optio
     return options
 
 
-def _by_name(given: Mapping[str, str]) -> dict[str, str]:
+def _by_name(options: Mapping[str, str]) -> dict[str, str]:
     """The options by their proper names."""
     names = {option.name.lower(): option.name for option in OPTIONS} | {"path": "path"}
     texts: dict[str, str] = {}
-    for key, text in given.items():
+    for key, text in options.items():
         lower = key.lower()
         if lower in names:
             texts[names[lower]] = text
@@ -332,10 +332,10 @@ def _parsed(values: type[Options] | type[ChangeOptions], texts: Mapping[str, str
     }
 
 
-def _refuse_two(texts: Mapping[str, str], one: str, other: str, what: str) -> None:
-    if one in texts and other in texts:
+def _refuse_two(texts: Mapping[str, str], first: str, second: str, subject: str) -> None:
+    if first in texts and second in texts:
         raise InvalidOption(
-            f"options {one!r} and {other!r} both choose {what}; give one of them", option=other
+            f"options {first!r} and {second!r} both choose {subject}; give one of them", option=second
         )
 
 
@@ -410,11 +410,11 @@ def check_for_stream(options: Options) -> Options:
     return options
 
 
-def _refuse_other_reads(options: Options, where: str, what: str) -> None:
+def _refuse_other_reads(options: Options, where: str, use: str) -> None:
     for option in _given(options):
         if READ in option.where and where not in option.where:
             hint = "use 'startingVersion' or 'startingTimestamp'" if "AsOf" in option.name else "leave it out"
-            raise InvalidOption(f"option {option.name!r} is not for {what}; {hint}", option=option.name)
+            raise InvalidOption(f"option {option.name!r} is not for {use}; {hint}", option=option.name)
 
 
 def check_for_write(options: Options) -> Options:
@@ -460,10 +460,10 @@ def _where(values: Mapping[str, str]) -> tuple[str, str]:
         head, _, tail = path.rstrip("/").rpartition("/")
         if not head and store is None:
             raise _bad("path", path, "'uri/table', as in load('/data/my.store/flights')")
-        for name, value, found in (("store", store, head or store), ("table", table, tail)):
-            if value is not None and value.rstrip("/") != found:
+        for name, value, loaded in (("store", store, head or store), ("table", table, tail)):
+            if value is not None and value.rstrip("/") != loaded:
                 raise InvalidOption(
-                    f"option {name!r}={value!r} contradicts load({path!r}), which says {found!r}; give "
+                    f"option {name!r}={value!r} contradicts load({path!r}), which says {loaded!r}; give "
                     "either load('uri/table') or the options 'store' and 'table'",
                     option=name,
                 )

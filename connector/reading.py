@@ -33,13 +33,13 @@ def offered_schema(table: TableInfo, options: Options) -> StructType:
     chosen = _chosen(table, options)
     if options.explain:
         return spark_schema(EXPLANATION)
-    told = feed_fields() if options.changes.feed else []
-    found = spark_schema(pa.schema([*(table.schema.field(name) for name in chosen), *told]))
+    feed = feed_fields() if options.changes.feed else []
+    fields = spark_schema(pa.schema([*(table.schema.field(name) for name in chosen), *feed]))
     if not options.metadata:
-        return found
+        return fields
     return StructType(
         [
-            *found,
+            *fields,
             StructField(SHARD_COLUMN, StringType(), nullable=False),
             StructField(SLOT_COLUMN, IntegerType(), nullable=False),
         ]
@@ -128,15 +128,15 @@ def _snapshot(store: Store, options: Options) -> int | None:
     if options.timestamp is None:
         return options.version
     store.context.check_newest()
-    table, found = store.table(options.table).definition, store.context.commit_before(options.timestamp)
-    if found < table.created_commit:
+    table, commit = store.table(options.table).definition, store.context.commit_before(options.timestamp)
+    if commit < table.created_commit:
         raise SnapshotNotFound(
             f"table {table.name!r} was made after timestampAsOf={options.timestamp:f} (seconds since 1970); "
             f"its first snapshot is {table.created_commit}",
             table=table.name,
             timestamp=options.timestamp,
         )
-    return found
+    return commit
 
 
 def _with_metadata(rows: pa.RecordBatch, store: Store, table: TableInfo) -> pa.RecordBatch:

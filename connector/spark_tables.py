@@ -41,10 +41,10 @@ def check_not_for_a_spark_table() -> None:
         )
 
 
-def _refused(what: str, instead: str) -> InvalidOption:
+def _refused(statement: str, instead: str) -> InvalidOption:
     return InvalidOption(
-        f"{what} would make a table in Spark's own catalog that nobody can read: Spark does not say later "
-        f"which store it is in. Nothing was written. Write with {instead}, and read with "
+        f"{statement} would make a table in Spark's own catalog that nobody can read: Spark does not say "
+        f"later which store it is in. Nothing was written. Write with {instead}, and read with "
         "load('uri/table') or attach(spark, 'uri') (a table that Spark has made already: DROP TABLE it)",
         option="table",
     )

@@ -44,12 +44,12 @@ class ScanPart:
 
 def slot_bytes(fragments: Iterable[Fragment], slot_count: int) -> Weights:
     """About how many bytes each slot holds: a fragment's are spread over the slots it serves."""
-    found: Weights = np.zeros(slot_count)
+    weights: Weights = np.zeros(slot_count)
     for fragment in fragments:
-        each = fragment.serving_bytes / max(len(fragment.slots), 1)
+        share = fragment.serving_bytes / max(len(fragment.slots), 1)
         for start, end in fragment.slots:
-            found[start:end] += each
-    return found
+            weights[start:end] += share
+    return weights
 
 
 def most_index_parts(shards: int, entries: float, most: int | None = None) -> int:
@@ -57,8 +57,8 @@ def most_index_parts(shards: int, entries: float, most: int | None = None) -> in
 
     At most one for each shard: every further one would search the same runs again.
     """
-    wanted = max(1, min(shards, math.ceil(entries / ENTRIES_PER_TASK)))
-    return wanted if most is None else min(wanted, most)
+    parts = max(1, min(shards, math.ceil(entries / ENTRIES_PER_TASK)))
+    return parts if most is None else min(parts, most)
 
 
 def cut(
@@ -86,15 +86,15 @@ def cut(
     ]
 
 
-def _places(now: Placement, base: Placement, weights: Weights, wanted: SlotSet) -> list[ScanPart]:
-    found: list[ScanPart] = []
+def _places(now: Placement, base: Placement, weights: Weights, scanned: SlotSet) -> list[ScanPart]:
+    places: list[ScanPart] = []
     for shard in now.shards:
-        here = now.at(shard) & wanted
+        here = now.at(shard) & scanned
         home = here & base.at(shard)
         for kind, slots in ((BASE, home), (VIRTUAL, here - home)):
             if slots:
-                found.append(ScanPart(kind, (shard,), slots, _size(slots, weights)))
-    return found
+                places.append(ScanPart(kind, (shard,), slots, _size(slots, weights)))
+    return places
 
 
 def _size(slots: SlotSet, weights: Weights) -> float:
@@ -123,8 +123,8 @@ def _join(places: list[ScanPart], counts: list[int], most: int) -> tuple[list[Sc
         if not kinds:
             break
         first = min((part for part in parts if part.kind in kinds), key=lambda part: part.size)
-        others = [part for part in parts if part is not first and part.kind == first.kind]
-        second = min(others, key=lambda part: part.size)
+        mergeable = [part for part in parts if part is not first and part.kind == first.kind]
+        second = min(mergeable, key=lambda part: part.size)
         parts = [part for part in parts if part is not first and part is not second]
         parts.append(first.with_(second))
     return parts, [1] * len(parts)
@@ -136,10 +136,10 @@ def _divide(place: ScanPart, count: int, weights: Weights) -> list[ScanPart]:
         return [place]
     slots = np.concatenate([np.arange(start, end) for start, end in place.slots])
     # A little for every slot, so that empty ones are shared out too and no part is left without.
-    each = weights[slots] + max(place.size, 1.0) * 1e-6
-    ends = np.cumsum(each)
+    costs = weights[slots] + max(place.size, 1.0) * 1e-6
+    ends = np.cumsum(costs)
     targets = ends[-1] * np.arange(1, count) / count
-    cuts = [0, *(int(at) for at in np.searchsorted(ends - each / 2, targets)), len(slots)]
+    cuts = [0, *(int(at) for at in np.searchsorted(ends - costs / 2, targets)), len(slots)]
     parts = []
     for start, end in itertools.pairwise(cuts):
         if start < end:

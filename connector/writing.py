@@ -241,13 +241,13 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
             return reserve_table(store.context, options.table, rows, keys, shard_key)
         except AlreadyExists:
             table = store.table(options.table).definition  # another write made it meanwhile
-    for name, given, found in (
+    for name, chosen, actual in (
         ("primaryKey", options.primary_key, table.primary_key),
         ("shardKey", options.shard_key, table.shard_key),
     ):
-        if given is not None and [key.lower() for key in given] != [key.lower() for key in found]:
+        if chosen is not None and [key.lower() for key in chosen] != [key.lower() for key in actual]:
             raise InvalidOption(
-                f"option {name!r}={','.join(given)!r}, but table {table.name!r} has {','.join(found)!r}; "
+                f"option {name!r}={','.join(chosen)!r}, but table {table.name!r} has {','.join(actual)!r}; "
                 "leave the option out, or write to another table",
                 option=name,
             )
@@ -260,8 +260,8 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, merge: bool) 
     Raises:
         SchemaMismatch, UnsupportedType: the rows do not fit; nothing was added.
     """
-    known = {name.lower() for name in table.schema.names}
-    new = [field.with_nullable(True) for field in rows if merge and field.name.lower() not in known]
+    columns = {name.lower() for name in table.schema.names}
+    new = [field.with_nullable(True) for field in rows if merge and field.name.lower() not in columns]
     for field in new:
         if pa.types.is_null(field.type):  # a column of this type could never hold anything else
             raise UnsupportedType(
@@ -270,9 +270,9 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, merge: bool) 
                 column=field.name,
             )
     empty = [pa.array([], field.type) for field in rows]
-    wanted = pa.schema([*table.schema, *new])
+    widened = pa.schema([*table.schema, *new])
     try:
-        FromSpark(wanted, merge)(pa.RecordBatch.from_arrays(empty, schema=rows))
+        FromSpark(widened, merge)(pa.RecordBatch.from_arrays(empty, schema=rows))
     except SchemaMismatch as error:
         missing = error.fields.get("missing", [])
         merges = missing or error.fields.get("unknown")

@@ -176,8 +176,8 @@ class Operator:
         while not enough():
             status = self.store.status()
             tablet = self.dice.choice(status["tablets"])
-            others = [shard["name"] for shard in status["shards"] if shard["name"] != tablet["shard"]]
-            self.store.move(tablet["id"], self.dice.choice(others))
+            targets = [shard["name"] for shard in status["shards"] if shard["name"] != tablet["shard"]]
+            self.store.move(tablet["id"], self.dice.choice(targets))
 
 
 @contextmanager
@@ -306,17 +306,17 @@ def watch(
     live = Live(console=console, refresh_per_second=8) if console.is_terminal else None
     with ThreadPoolExecutor(3) as pool:
         spark = pool.submit(slow_job(scan, pages, pause_seconds * TASKS).toArrow)
-        others: list[Future[None]] = []
+        started: list[Future[None]] = []
         try:
             if live:
                 live.start()
-            while not spark.done() or not all(other.done() for other in others[:1]):
-                if not others and rows_noted(pages):
-                    others = [pool.submit(plain.run, pause_seconds, stop), pool.submit(operator.run, stop)]
+            while not spark.done() or not all(future.done() for future in started[:1]):
+                if not started and rows_noted(pages):
+                    started = [pool.submit(plain.run, pause_seconds, stop), pool.submit(operator.run, stop)]
                 status, act = store.status(), operator.act or "Spark begins"
                 if live:
                     live.update(picture.draw(expected, rows_noted(pages), plain.rows, status, act))
-                elif others:
+                elif started:
                     console.print(picture.line(rows_noted(pages), plain.rows, status, act), soft_wrap=True)
                 time.sleep(0.1 if live else 2.0)
             moves = picture.moves(store.status())
@@ -324,8 +324,8 @@ def watch(
             stop.set()
             if live:
                 live.stop()
-        for other in others:
-            other.result()
+        for future in started:
+            future.result()
         return spark.result(), plain.to_table(), moves
 
 

@@ -107,8 +107,8 @@ def normalise(keys: KeySet, axis: Axis) -> KeySet:
         if not low:
             pieces.append(Interval(low, VALUES, True))
         if high > VALUES:
-            found = axis.normal(Interval(max(low, VALUES), high, single))
-            pieces += [found] if found else []
+            piece = axis.normal(Interval(max(low, VALUES), high, single))
+            pieces += [piece] if piece else []
     return KeySet.of(pieces)
 
 

@@ -182,8 +182,8 @@ def _day_text(parts: pa.StructArray) -> pa.Array:
 
 
 def _or_default(parts: pa.StructArray, name: str, default: str) -> pa.Array:
-    found = pc.struct_field(parts, [name])
-    return pc.if_else(pc.equal(found, ""), default, found)
+    part = pc.struct_field(parts, [name])
+    return pc.if_else(pc.equal(part, ""), default, part)
 
 
 def _two(digits: pa.Array) -> pa.Array:

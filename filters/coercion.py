@@ -86,10 +86,10 @@ def integer_as_decimal(kind: pa.DataType) -> pa.DataType:
 def common_type(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
     """The type to which Spark converts all of them, None when there is none."""
     # Text goes first because what it turns into depends on the others.
-    found: pa.DataType | None = pa.null()
-    for kind in sorted(kinds, key=lambda each: not pt.is_string(each)):
-        found = None if found is None else _common_of_two(found, kind)
-    return found
+    common: pa.DataType | None = pa.null()
+    for kind in sorted(kinds, key=lambda k: not pt.is_string(k)):
+        common = None if common is None else _common_of_two(common, kind)
+    return common
 
 
 def _common_of_two(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
@@ -107,12 +107,12 @@ def _common_of_two(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _common_with_text(other: pa.DataType) -> pa.DataType | None:
-    if is_integer(other):
+def _common_with_text(kind: pa.DataType) -> pa.DataType | None:
+    if is_integer(kind):
         return pa.int64()
-    if is_number(other):
+    if is_number(kind):
         return pa.float64()
-    return other if is_computable(other) else None
+    return kind if is_computable(kind) else None
 
 
 def _common_number(left: pa.DataType, right: pa.DataType) -> pa.DataType:
@@ -120,6 +120,6 @@ def _common_number(left: pa.DataType, right: pa.DataType) -> pa.DataType:
         return max(left, right, key=_INTEGERS.index)
     if is_float(left) or is_float(right):
         return pa.float64()
-    left, right = (integer_as_decimal(each) if is_integer(each) else each for each in (left, right))
+    left, right = (integer_as_decimal(kind) if is_integer(kind) else kind for kind in (left, right))
     scale = max(left.scale, right.scale)
     return decimal_type(max(left.precision - left.scale, right.precision - right.scale) + scale, scale)

@@ -52,8 +52,8 @@ class Rows:
         self._columns: dict[tuple[str, ...], pa.Array] = {}
 
     def column(self, path: tuple[str, ...], kind: pa.DataType) -> pa.Array:
-        found = self._columns.get(path)
-        if found is None:
+        array = self._columns.get(path)
+        if array is None:
             at = self.batch.schema.get_field_index(path[0])
             if at < 0:
                 raise ColumnNotFound(
@@ -62,8 +62,8 @@ class Rows:
             values = self.batch.column(at)
             if path[1:]:
                 values = pc.struct_field(values, list(path[1:]))
-            found = self._columns[path] = _as_computed(values, kind, path)
-        return found
+            array = self._columns[path] = _as_computed(values, kind, path)
+        return array
 
     def where(self, mask: pa.BooleanArray) -> Rows:
         return Rows(self.batch.filter(mask))
@@ -293,18 +293,18 @@ def _is(child: Evaluator, state: bool | None) -> Evaluator:
 
 def _in(node: In) -> Evaluator:
     child, kind = compile_expression(node.child), node.child.type
-    values = pa.array([each.value for each in node.values if each.value is not None], kind)
+    values = pa.array([literal.value for literal in node.values if literal.value is not None], kind)
     has_null = len(values) < len(node.values)
     if is_float(kind):
         # Adding zero turns -0.0, which hashes differently, into 0.0.
         values = pc.add(values, pa.scalar(0.0, kind))
 
     def evaluate(rows: Rows) -> Datum:
-        found = child(rows)
-        sought = pc.add(found, pa.scalar(0.0, kind)) if is_float(kind) else found
+        operand = child(rows)
+        sought = pc.add(operand, pa.scalar(0.0, kind)) if is_float(kind) else operand
         hit = pc.is_in(sought, value_set=values)
-        unknown = pc.and_not(pc.is_valid(found), hit) if has_null else pa.scalar(False)
-        return pc.if_else(pc.or_(pc.is_null(found), unknown), pa.scalar(None, pa.bool_()), hit)
+        unknown = pc.and_not(pc.is_valid(operand), hit) if has_null else pa.scalar(False)
+        return pc.if_else(pc.or_(pc.is_null(operand), unknown), pa.scalar(None, pa.bool_()), hit)
 
     return evaluate
 
@@ -340,11 +340,11 @@ def _find(text: Datum, pattern: Pattern) -> Datum:
             return pc.ends_with(text, pattern.text)
         case "contains":
             return pc.match_substring(text, pattern.text)
-    found = pc.match_substring_regex(text, pattern.text)
+    matches = pc.match_substring_regex(text, pattern.text)
     if pattern.before_line_end:
         shorter = pc.replace_substring_regex(text, FINAL_LINE_END, "", max_replacements=1)
-        found = pc.or_(found, pc.match_substring_regex(shorter, pattern.text))
-    return found
+        matches = pc.or_(matches, pc.match_substring_regex(shorter, pattern.text))
+    return matches
 
 
 def _change_case(text: pa.Array, case: str) -> pa.Array:
@@ -381,10 +381,10 @@ def _function(node: Call) -> Callable[..., Datum]:
     return functions[node.name]
 
 
-def _refuse_zero(left: Datum, right: Datum, what: str) -> None:
+def _refuse_zero(left: Datum, right: Datum, operation: str) -> None:
     zero = pc.and_(pc.equal(right, pa.scalar(0, right.type)), pc.is_valid(left))
     if pc.any(zero).as_py() if isinstance(zero, pa.Array) else zero.as_py():
-        raise FilterError(f"{what} by zero; guard it with a condition, as in NULLIF(divisor, 0)")
+        raise FilterError(f"{operation} by zero; guard it with a condition, as in NULLIF(divisor, 0)")
 
 
 def _divide(left: Datum, right: Datum) -> Datum:

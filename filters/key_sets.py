@@ -43,23 +43,23 @@ class KeySet:
     def of(cls, intervals: Iterable[Interval]) -> KeySet:
         """The union of any intervals, empty ones among them."""
         merged: list[Interval] = []
-        for each in sorted(each for each in intervals if each.low < each.high):
+        for interval in sorted(interval for interval in intervals if interval.low < interval.high):
             last = merged[-1] if merged else None
             if (
                 last is None
-                or each.low > last.high
-                or (each.low == last.high and each.single and last.single)
+                or interval.low > last.high
+                or (interval.low == last.high and interval.single and last.single)
             ):
-                merged.append(each)
+                merged.append(interval)
             else:
-                low, high = last.low, max(last.high, each.high)
-                single = any(one.single and one[:2] == (low, high) for one in (last, each))
+                low, high = last.low, max(last.high, interval.high)
+                single = any(one.single and one[:2] == (low, high) for one in (last, interval))
                 merged[-1] = Interval(low, high, single)
         return cls(tuple(merged))
 
     @classmethod
     def union_of(cls, sets: Iterable[KeySet]) -> KeySet:
-        return cls.of(each for keys in sets for each in keys.intervals)
+        return cls.of(interval for keys in sets for interval in keys.intervals)
 
     @classmethod
     def intersection_of(cls, sets: Sequence[KeySet]) -> KeySet:
@@ -76,7 +76,7 @@ class KeySet:
     @property
     def singles(self) -> bool:
         """True if it is a list of single values."""
-        return all(each.single for each in self.intervals)
+        return all(interval.single for interval in self.intervals)
 
     def contains(self, key: bytes) -> bool:
         at = bisect_right(self.intervals, key, key=_low) - 1
@@ -88,8 +88,8 @@ class KeySet:
         return low < high and at >= 0 and low < self.intervals[at].high
 
     def complement(self) -> KeySet:
-        lows = [b"", *(each.high for each in self.intervals)]
-        highs = [*(each.low for each in self.intervals), END]
+        lows = [b"", *(interval.high for interval in self.intervals)]
+        highs = [*(interval.low for interval in self.intervals), END]
         return KeySet.of(map(Interval, lows, highs))
 
     def coarsened(self, most: int) -> KeySet:
@@ -118,19 +118,19 @@ _low: Callable[[Interval], bytes] = lambda interval: interval.low  # noqa: E731
 def _intersection(left: KeySet, right: KeySet) -> KeySet:
     if left == EVERYTHING or right == EVERYTHING:
         return right if left == EVERYTHING else left
-    found: list[Interval] = []
+    common: list[Interval] = []
     one, two = 0, 0
     while one < len(left.intervals) and two < len(right.intervals):
         mine, yours = left.intervals[one], right.intervals[two]
         low, high = max(mine.low, yours.low), min(mine.high, yours.high)
         if low < high:
             # Bounds lie between values, so what is left of a single value is all of it.
-            found.append(Interval(low, high, mine.single or yours.single))
+            common.append(Interval(low, high, mine.single or yours.single))
         if mine.high <= yours.high:
             one += 1
         else:
             two += 1
-    return KeySet.of(found)
+    return KeySet.of(common)
 
 
 NOTHING = KeySet(())

@@ -102,9 +102,9 @@ def _parsed(text: str) -> exp.Expr:
     try:
         return parse_one(text, dialect=FilterSql, into=exp.Condition)
     except ParseError as error:
-        found = error.errors[0] if error.errors else {}
-        near = f" near {found['highlight']!r} (line {found['line']}, column {found['col']})" if found else ""
-        why = found.get("description") or "not a SQL condition"
+        first = error.errors[0] if error.errors else {}
+        near = f" near {first['highlight']!r} (line {first['line']}, column {first['col']})" if first else ""
+        why = first.get("description") or "not a SQL condition"
         if why.startswith("Required keyword"):  # the parser's own classes follow
             why = "something is missing here"
         raise FilterError(f"cannot read the filter{near}: {why}", filter=text) from None
@@ -126,25 +126,25 @@ def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError
     piece = _piece(node)
     match node:
         case _ if only_this_form:
-            what = f"this form of {node.key.upper()}"
+            feature = f"this form of {node.key.upper()}"
         case exp.Block():
-            what = "more than one expression"
+            feature = "more than one expression"
         case exp.Query() | exp.Exists():
-            what = "subqueries"
+            feature = "subqueries"
         case exp.AggFunc():
-            what = "aggregates"
+            feature = "aggregates"
         case exp.Window():
-            what = "window functions"
+            feature = "window functions"
         case exp.Placeholder() | exp.Parameter():
-            what = "parameters"
+            feature = "parameters"
         case exp.Anonymous():
-            what = f"the function {node.name}"
+            feature = f"the function {node.name}"
         case exp.Func():
-            what = f"the function {node.sql_name().lower()}"
+            feature = f"the function {node.sql_name().lower()}"
         case _:
-            what = node.key.upper()
+            feature = node.key.upper()
     return FilterError(
-        f"filters do not support {what}, as in {piece!r}; they support {_SUPPORTED}", piece=piece
+        f"filters do not support {feature}, as in {piece!r}; they support {_SUPPORTED}", piece=piece
     )
 
 
@@ -157,13 +157,13 @@ class _TreeBuilder:
         self.depth = 0
 
     def condition(self, node: exp.Expr) -> Expression:
-        found = self.read(node)
-        if found.type not in (pa.bool_(), pa.null()):
-            kind = type_name(found.type)
+        parsed = self.read(node)
+        if parsed.type not in (pa.bool_(), pa.null()):
+            kind = type_name(parsed.type)
             raise FilterError(
                 f"{_piece(node)!r} is {kind}; a filter must be a condition, true or false for each row"
             )
-        return typed.convert(found, pa.bool_())
+        return typed.convert(parsed, pa.bool_())
 
     def read(self, node: exp.Expr) -> Expression:
         self.nodes += 1
@@ -173,8 +173,8 @@ class _TreeBuilder:
             raise FilterError(
                 f"the filter is nested more than {MAX_FILTER_DEPTH} levels deep", depth=self.depth
             )
-        handler, known = _HANDLERS.get(type(node), (None, frozenset()))
-        if handler is None or any(value for key, value in node.args.items() if key not in known):
+        handler, supported = _HANDLERS.get(type(node), (None, frozenset()))
+        if handler is None or any(value for key, value in node.args.items() if key not in supported):
             subquery = node.args.get("query")
             if isinstance(subquery, exp.Expr):
                 raise _unsupported(subquery.unnest())
@@ -228,8 +228,8 @@ class _TreeBuilder:
     def connective(self, node: exp.Expr) -> Expression:
         make = And if isinstance(node, exp.And) else Or
         parts: list[Expression] = []
-        for each in _flattened(node):
-            part = typed.boolean(self.read(each))
+        for operand in _flattened(node):
+            part = typed.boolean(self.read(operand))
             parts.extend(part.parts if isinstance(part, make) else [part])
         return make(tuple(parts))
 
@@ -259,21 +259,21 @@ class _TreeBuilder:
         return And((typed.compare(">=", child, low), typed.compare("<=", child, high)))
 
     def membership(self, node: exp.Expr) -> Expression:
-        values = [self.read(each) for each in node.expressions]
+        values = [self.read(value) for value in node.expressions]
         if not values:
             raise FilterError("IN needs at least one value")
         return typed.member(self.read(node.this), values)
 
     def pattern(self, node: exp.Expr) -> Expression:
-        found = typed.match(_PATTERNS[type(node)], *self.operands(node))
-        return Not(found) if node.args.get("negate") else found
+        match = typed.match(_PATTERNS[type(node)], *self.operands(node))
+        return Not(match) if node.args.get("negate") else match
 
     def escaped_pattern(self, node: exp.Expr) -> Expression:
         inner, escape = node.this, self.read(node.args["expression"])
         if type(inner) not in (exp.Like, exp.ILike) or not isinstance(escape, Literal):
             raise _unsupported(node)
-        found = typed.match(_PATTERNS[type(inner)], *self.operands(inner), escape=str(escape.value))
-        return Not(found) if inner.args.get("negate") else found
+        match = typed.match(_PATTERNS[type(inner)], *self.operands(inner), escape=str(escape.value))
+        return Not(match) if inner.args.get("negate") else match
 
     def affix(self, node: exp.Expr) -> Expression:
         return typed.match(_AFFIXES[type(node)], *self.operands(node))
@@ -304,17 +304,17 @@ class _TreeBuilder:
 
     def target(self, node: exp.Expr) -> pa.DataType:
         to = node.args["to"]
-        given = [each.name for each in to.expressions]
-        sizes = [int(name) for name in given if name.isascii() and name.isdigit() and len(name) < 10]
+        parameters = [parameter.name for parameter in to.expressions]
+        sizes = [int(name) for name in parameters if name.isascii() and name.isdigit() and len(name) < 10]
         if to.this == exp.DataType.Type.DECIMAL and len(sizes) == len(to.expressions):
             precision, scale = [*sizes, 0][:2] if sizes else [10, 0]
             if precision < 1 or scale > precision:
                 raise FilterError(f"DECIMAL({precision}, {scale}) is no type")
             return decimal_type(precision, scale)
-        found = _TYPES.get(to.this.name if isinstance(to.this, exp.DataType.Type) else "")
-        if found is None or to.expressions:
+        kind = _TYPES.get(to.this.name if isinstance(to.this, exp.DataType.Type) else "")
+        if kind is None or to.expressions:
             raise FilterError(f"filters cannot CAST to {_piece(to)}", piece=_piece(node))
-        return found
+        return kind
 
     def conditional(self, node: exp.Expr) -> Expression:
         if isinstance(node, exp.If):
@@ -323,15 +323,15 @@ class _TreeBuilder:
         else:
             subject = self.read(node.this) if node.this else None
             branches = []
-            for each in node.args["ifs"]:
-                when = self.read(each.this)
+            for branch in node.args["ifs"]:
+                when = self.read(branch.this)
                 when = when if subject is None else typed.compare("=", subject, when)
-                branches.append((when, self.read(each.args["true"])))
+                branches.append((when, self.read(branch.args["true"])))
             default = node.args.get("default")
         return typed.case(branches, self.read(default) if default else typed.NULL)
 
     def coalesce(self, node: exp.Expr) -> Expression:
-        return typed.coalesce([self.read(each) for each in (node.this, *node.expressions)])
+        return typed.coalesce([self.read(argument) for argument in (node.this, *node.expressions)])
 
     def null_if(self, node: exp.Expr) -> Expression:
         left, right = self.operands(node)
@@ -369,19 +369,19 @@ class _TreeBuilder:
         name = str(node.this).lower()
         if name not in ("isnull", "isnotnull") or len(node.expressions) != 1:
             raise _unsupported(node)
-        found = Is(self.read(node.expressions[0]), None)
-        return found if name == "isnull" else Not(found)
+        test = Is(self.read(node.expressions[0]), None)
+        return test if name == "isnull" else Not(test)
 
 
 def _flattened(node: exp.Expr) -> Iterator[exp.Expr]:
     """The parts of a chain of the same connective, in order; chains may be longer than the stack is deep."""
     waiting = [node]
     while waiting:
-        each = waiting.pop()
-        if type(each) is type(node):
-            waiting += [each.args["expression"], each.this]
+        operand = waiting.pop()
+        if type(operand) is type(node):
+            waiting += [operand.args["expression"], operand.this]
         else:
-            yield each
+            yield operand
 
 
 def _name_parts(node: exp.Expr) -> list[str]:
@@ -400,18 +400,18 @@ def _name_parts(node: exp.Expr) -> list[str]:
 
 def _named(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Field:
     """The field of that name, whatever its case, as Spark looks it up."""
-    found = [field for field in fields if field.name.lower() == name.lower()]
-    if len(found) == 1:
-        return found[0]
+    matches = [field for field in fields if field.name.lower() == name.lower()]
+    if len(matches) == 1:
+        return matches[0]
     full = ".".join(map(quote_name, [*parents, name]))
-    if found:
-        names = " and ".join(field.name for field in found)
+    if matches:
+        names = " and ".join(field.name for field in matches)
         raise ColumnNotFound(f"the filter's column {full} is ambiguous: there are {names}", column=full)
     by_lower = {field.name.lower(): field.name for field in fields}
-    near = [by_lower[each] for each in get_close_matches(name.lower(), by_lower, n=1)]
-    known = ", ".join(field.name for field in fields[:_LISTED_COLUMNS]) or "none"
+    near = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, n=1)]
+    listed = ", ".join(field.name for field in fields[:_LISTED_COLUMNS]) or "none"
     owner = f"{'.'.join(map(quote_name, parents))} has no field" if parents else "there is no column"
-    hint = f"did you mean {near[0]}?" if near else f"there are: {known}"
+    hint = f"did you mean {near[0]}?" if near else f"there are: {listed}"
     raise ColumnNotFound(f"the filter names {full}, but {owner} {name}; {hint}", column=full, nearest=near)
 
 
@@ -456,7 +456,9 @@ def _handlers() -> dict[type[exp.Expr], tuple[_Handler, frozenset[str]]]:
         (tuple(_DATE_PARTS), _TreeBuilder.date_part, "this"),
         ((exp.Anonymous,), _TreeBuilder.by_name, "this expressions"),
     ]
-    return {kind: (handler, frozenset(known.split())) for kinds, handler, known in table for kind in kinds}
+    return {
+        kind: (handler, frozenset(supported.split())) for kinds, handler, supported in table for kind in kinds
+    }
 
 
 _HANDLERS = _handlers()

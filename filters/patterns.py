@@ -83,9 +83,9 @@ class _Regex:
         self.depth = 0
         self.alternatives = False
 
-    def refuse(self, what: str) -> FilterError:
+    def refuse(self, construct: str) -> FilterError:
         return FilterError(
-            f"the pattern {self.pattern!r} uses {what}, which filters do not support; they support "
+            f"the pattern {self.pattern!r} uses {construct}, which filters do not support; they support "
             "characters, . ^ | * + ? {n,m} [..] (..) (?:..), the escapes \\d \\w \\s \\t \\n \\r \\f, "
             "and $ at the end"
         )
@@ -134,13 +134,13 @@ class _Regex:
         return "(?:"
 
     def read_repeat(self) -> str:
-        found = _REPEAT.match(self.pattern, self.at)
-        if found is None:
+        match = _REPEAT.match(self.pattern, self.at)
+        if match is None:
             raise self.refuse("{ without a count of at most three digits")
-        self.at = found.end()
+        self.at = match.end()
         if self.pattern.startswith("+", self.at):
             raise self.refuse("possessive repetition")
-        return found.group()
+        return match.group()
 
     def read_escape(self) -> str:
         symbol = self.pattern[self.at : self.at + 1]

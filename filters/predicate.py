@@ -59,9 +59,9 @@ class Predicate:
         try:
             predicate = cls(condition)
             # Whatever Arrow cannot do with these types shows on no rows at all.
-            needed = [each for each in schema if each.name in predicate.columns]
+            needed = [field for field in schema if field.name in predicate.columns]
             predicate.mask(
-                pa.record_batch([pa.array([], each.type) for each in needed], schema=pa.schema(needed))
+                pa.record_batch([pa.array([], field.type) for field in needed], schema=pa.schema(needed))
             )
         except _ARROW_REFUSALS as error:
             raise FilterError(f"the filter cannot be evaluated: {error}", filter=text) from error

@@ -90,9 +90,9 @@ def convert(value: Expression, kind: pa.DataType, *, implicit: bool = True) -> E
 def explicit_cast(value: Expression, kind: pa.DataType) -> Expression:
     if isinstance(value, Literal) and isinstance(value.value, str) and pt.is_decimal128(kind):
         value = _decimal_text(value.value.strip())
-    found = convert(value, kind, implicit=False)
+    converted = convert(value, kind, implicit=False)
     # A conversion that was implicit before is written out now.
-    return Literal(found.value, kind) if isinstance(found, Literal) else found
+    return Literal(converted.value, kind) if isinstance(converted, Literal) else converted
 
 
 def _decimal_text(text: str) -> Literal:
@@ -160,11 +160,11 @@ def member(child: Expression, values: Sequence[Expression]) -> Expression:
         [convert(value, kind, implicit=implicit) for value in values],
     )
     constants = tuple(value for value in values if isinstance(value, Literal))
-    others = [Compare("=", child, value) for value in values if not isinstance(value, Literal)]
+    comparisons = [Compare("=", child, value) for value in values if not isinstance(value, Literal)]
     if pt.is_null(kind):
         return Literal(None, pa.bool_())
     parts: list[Expression] = [In(child, constants)] if constants else []
-    parts += others
+    parts += comparisons
     return parts[0] if len(parts) == 1 else Or(tuple(parts))
 
 

@@ -59,9 +59,9 @@ def value_set(condition: Expression, field: pa.Field) -> ColumnDomain:
     ([True, True], False)
     """
     axis = axis_of(field.type)
-    found = _ColumnMeaning(field, axis).truth(condition)
-    keys = found.true if axis is None else normalise(found.true, axis)
-    return ColumnDomain(keys, found.exact or keys.is_empty)
+    truth = _ColumnMeaning(field, axis).truth(condition)
+    keys = truth.true if axis is None else normalise(truth.true, axis)
+    return ColumnDomain(keys, truth.exact or keys.is_empty)
 
 
 def column_sets(condition: Expression | None, schema: pa.Schema) -> KeySets:
@@ -107,8 +107,10 @@ class _ColumnMeaning:
                 return _all_of([self.truth(part) for part in node.parts])
             case Or():
                 turned = [self.truth(part) for part in node.parts]
-                found = _all_of([_Truth(each.false, each.true, each.null, each.exact) for each in turned])
-                return _Truth(found.false, found.true, found.null, found.exact)
+                conjunction = _all_of(
+                    [_Truth(piece.false, piece.true, piece.null, piece.exact) for piece in turned]
+                )
+                return _Truth(conjunction.false, conjunction.true, conjunction.null, conjunction.exact)
             case Is():
                 return self.test(node)
             case Column():
@@ -183,11 +185,11 @@ class _ColumnMeaning:
         types = self.chain(node.child)
         if types is None or self.axis is None:
             return _UNKNOWN
-        constants = [pa.scalar(each.value, each.type) for each in node.values if each.value is not None]
-        quick = [self.axis.quick_cuts(types, each) for each in constants]
+        constants = [pa.scalar(value.value, value.type) for value in node.values if value.value is not None]
+        quick = [self.axis.quick_cuts(types, value) for value in constants]
         if quick.count(None) > _MOST_BISECTIONS:
             return _UNKNOWN
-        cuts = [ends or self.axis.cuts(types, each) for ends, each in zip(quick, constants, strict=True)]
+        cuts = [ends or self.axis.cuts(types, value) for ends, value in zip(quick, constants, strict=True)]
         hit = KeySet.of(filter(None, (self.axis.normal(Interval(*ends)) for ends in cuts)))
         missed = (hit | NULLS).complement()
         if len(constants) < len(node.values):
@@ -215,9 +217,9 @@ def _beginning(node: Match) -> tuple[str, str]:
         return "starts", node.pattern
     if node.kind != "LIKE":
         return "more", ""
-    found = like_pattern(node.pattern, node.escape)
-    if found.kind in ("starts", "equal"):
-        return found.kind, found.text
+    pattern = like_pattern(node.pattern, node.escape)
+    if pattern.kind in ("starts", "equal"):
+        return pattern.kind, pattern.text
     at = 0
     while node.pattern[at] not in "%_" or node.pattern[at] == node.escape:
         at += 2 if node.pattern[at] == node.escape else 1

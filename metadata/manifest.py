@@ -62,13 +62,13 @@ class Origin:
 
 def epochs_in(placement: Placement) -> Epochs:
     """The epochs of all slots; neighbours of one epoch are told together."""
-    found: list[tuple[int, int, int]] = []
+    epochs: list[tuple[int, int, int]] = []
     for tablet in placement.tablets:
-        if found and found[-1][2] == tablet.epoch:
-            found[-1] = (found[-1][0], tablet.end, tablet.epoch)
+        if epochs and epochs[-1][2] == tablet.epoch:
+            epochs[-1] = (epochs[-1][0], tablet.end, tablet.epoch)
         else:
-            found.append((tablet.start, tablet.end, tablet.epoch))
-    return tuple(found)
+            epochs.append((tablet.start, tablet.end, tablet.epoch))
+    return tuple(epochs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,8 +122,8 @@ def _share(low: bytes, key: bytes, high: bytes) -> float:
     while same < len(low) and low[same] == high[same]:
         same += 1
     bottom, place, top = (
-        int.from_bytes(each[same : same + _SHARE_BYTES].ljust(_SHARE_BYTES, b"\0"), "big")
-        for each in (low, key, high)
+        int.from_bytes(bound[same : same + _SHARE_BYTES].ljust(_SHARE_BYTES, b"\0"), "big")
+        for bound in (low, key, high)
     )
     return (place - bottom) / (top - bottom) if top > bottom else 1.0
 

@@ -93,8 +93,8 @@ def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> I
         used = _bound(columns)
         ranges = _ranges(used)
         bound, fixed = len(used), sum(keys.singles for keys in used)
-        kept = [name for name, *two in zip(index.columns, used, columns, strict=False) if two[0] == two[1]]
-        remaining = conjuncts.not_implied_by(kept)
+        implied = [name for name, *two in zip(index.columns, used, columns, strict=False) if two[0] == two[1]]
+        remaining = conjuncts.not_implied_by(implied)
     text = " AND ".join(
         conjuncts.text_of(name, keys) for name, keys in zip(index.columns, used, strict=False)
     )
@@ -122,7 +122,7 @@ class _Conjuncts:
         """The values with which all parts can be true."""
         if name not in self._keys:
             axis = axis_of(self.schema.field(name).type)
-            keys = KeySet.intersection_of([found.keys for found in self.found(name)])
+            keys = KeySet.intersection_of([domain.keys for domain in self.found(name)])
             self._keys[name] = normalise(keys, axis) if axis else keys
         return self._keys[name]
 
@@ -143,11 +143,11 @@ class _Conjuncts:
     def text_of(self, name: str, keys: KeySet) -> str:
         """The limits of one column: in the words of the condition, where it has words for just that."""
         parts = [
-            (part, found)
-            for part, found in zip(self.parts, self.found(name), strict=True)
-            if found.keys != EVERYTHING
+            (part, domain)
+            for part, domain in zip(self.parts, self.found(name), strict=True)
+            if domain.keys != EVERYTHING
         ]
-        if keys == self.keys(name) and all(found.exact for _, found in parts):
+        if keys == self.keys(name) and all(domain.exact for _, domain in parts):
             among = len(self.parts) > 1
             texts = [
                 f"({to_sql(part)})" if among and isinstance(part, Or) else to_sql(part) for part, _ in parts
@@ -166,7 +166,9 @@ def _described(keys: KeySet, stored: pa.DataType) -> str:
         return f"IN ({count} values)"
     kind = computed_type(stored)
     try:
-        values = [decode_key(each.key, stored).cast(kind, safe=False).as_py() for each in keys.intervals]
+        values = [
+            decode_key(interval.key, stored).cast(kind, safe=False).as_py() for interval in keys.intervals
+        ]
     except (OverflowError, ValueError):  # Python's years end at 9999.
         return f"IN ({count} values)"
     return f"IN ({', '.join(to_sql(Literal(value, kind, implicit=True)) for value in values)})"
@@ -189,7 +191,7 @@ def _bound(columns: list[KeySet]) -> list[KeySet]:
 def _ranges(columns: list[KeySet]) -> Ranges:
     if not columns:
         return ((b"", END),)
-    fixed = [[each.key for each in keys.intervals] for keys in columns[:-1]]
+    fixed = [[interval.key for interval in keys.intervals] for keys in columns[:-1]]
     return tuple(
         (prefix + low, prefix + high)
         for prefix in map(b"".join, product(*fixed))
@@ -204,11 +206,11 @@ def _hash_ranges(columns: list[KeySet], types: list[pa.DataType]) -> Ranges | No
         if not keys.singles or count > MAX_RANGES or not can_be_encoded(kind):
             return None
     values = [
-        pa.concat_arrays([pa.repeat(decode_key(each.key, kind), 1) for each in keys.intervals])
+        pa.concat_arrays([pa.repeat(decode_key(interval.key, kind), 1) for interval in keys.intervals])
         for keys, kind in zip(columns, types, strict=True)
     ]
     rows = list(product(*(range(len(column)) for column in values)))
     picked = [column.take(pa.array(at)) for column, at in zip(values, zip(*rows, strict=True), strict=True)]
-    hashes = sorted({int(each) for each in index_hash(picked)})
-    keys_of_hashes = [encode_value(pa.scalar(each, pa.int32())) for each in hashes]
+    hashes = sorted({int(value) for value in index_hash(picked)})
+    keys_of_hashes = [encode_value(pa.scalar(value, pa.int32())) for value in hashes]
     return tuple((key, successor(key)) for key in keys_of_hashes)

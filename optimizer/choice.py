@@ -162,8 +162,8 @@ def _forced(name: str, ways: Sequence[_Way]) -> _Way:
     by_name = {way[0].access: way for way in ways}
     if name not in by_name:
         near = get_close_matches(name, by_name, n=1)
-        known = ", ".join(sorted(by_name)) or "none"
-        hint = f"did you mean {near[0]!r}?" if near else f"the table's indexes: {known}."
+        available = ", ".join(sorted(by_name)) or "none"
+        hint = f"did you mean {near[0]!r}?" if near else f"the table's indexes: {available}."
         raise IndexNotFound(
             f"there is no index {name!r}; {hint} index='auto' chooses by cost, index='none' takes none",
             index=name,

@@ -38,7 +38,7 @@ def _rows_in_blocks(fragment: FragmentStatistics, key_sets: KeySets) -> int:
 
 
 def index_rows(
-    found: IndexCondition,
+    condition: IndexCondition,
     keys_of_last: KeySet,
     histograms: Sequence[KeyHistogram],
 ) -> float:
@@ -48,25 +48,27 @@ def index_rows(
     columns before it are fixed, a range is often too narrow for the index's histogram; then it is taken
     as a third of what the fixed columns leave.
     """
-    if not found.bound:
+    if not condition.bound:
         return float(sum(histogram.rows for histogram in histograms))
-    if found.index.kind == HASH:
-        return sum(histogram.rows_equal(*each) for histogram in histograms for each in found.ranges)
-    if found.fixed == found.bound:
+    if condition.index.kind == HASH:
+        return sum(histogram.rows_equal(*ends) for histogram in histograms for ends in condition.ranges)
+    if condition.fixed == condition.bound:
         return sum(
-            histogram.rows_equal(*each, found.bound) for histogram in histograms for each in found.ranges
-        )
-    if found.bound == 1:
-        single = {each[:2] for each in keys_of_last.intervals if each.single}
-        return sum(
-            histogram.rows_equal(*each) if each in single else histogram.rows_between(*each)
+            histogram.rows_equal(*ends, condition.bound)
             for histogram in histograms
-            for each in found.ranges
+            for ends in condition.ranges
+        )
+    if condition.bound == 1:
+        single = {ends[:2] for ends in keys_of_last.intervals if ends.single}
+        return sum(
+            histogram.rows_equal(*ends) if ends in single else histogram.rows_between(*ends)
+            for histogram in histograms
+            for ends in condition.ranges
         )
     share = UNKNOWN_SELECTIVITY / max(1, len(keys_of_last.intervals))
     total = 0.0
     for histogram in histograms:
-        different = histogram.distinct[: found.fixed] or (1,)
+        different = histogram.distinct[: condition.fixed] or (1,)
         narrow = share * histogram.rows / max(1, different[-1])
-        total += sum(histogram.rows_in(low, high, narrow) for low, high in found.ranges)
+        total += sum(histogram.rows_in(low, high, narrow) for low, high in condition.ranges)
     return total

@@ -53,8 +53,8 @@ def merge(cursors: Iterable[Cursor]) -> Cursors:
     by_position: dict[bytes | None, SlotSet] = {}
     for cursor in cursors:
         if cursor.slots:
-            known = by_position.get(cursor.position)
-            by_position[cursor.position] = known | cursor.slots if known else cursor.slots
+            joined = by_position.get(cursor.position)
+            by_position[cursor.position] = joined | cursor.slots if joined else cursor.slots
     ordered = sorted(by_position.items(), key=lambda item: (item[0] is None, item[0] or b"", item[1].ranges))
     return tuple(Cursor(slots, position) for position, slots in ordered)
 

@@ -291,8 +291,8 @@ class Macs:
         return _mac(self._keys[0], text)
 
     def verify(self, text: str, mac: str) -> bool:
-        given = mac.encode()
-        return any(hmac.compare_digest(_mac(key, text).encode(), given) for key in self._keys)
+        claimed = mac.encode()
+        return any(hmac.compare_digest(_mac(key, text).encode(), claimed) for key in self._keys)
 
 
 def _mac(key: bytes, text: str) -> str:

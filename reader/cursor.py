@@ -78,10 +78,10 @@ def accept_page(cursors: Cursors, read: ShardRead, after: Cursors, placement: Pl
     _assert_forward(read.cursors, after)
     moved = placement.changed_since(read.placement, asked)
     staying = asked - moved
-    kept = [Cursor(c.slots - asked, c.position) for c in cursors]
-    kept += [Cursor(c.slots & moved, c.position) for c in read.cursors]
-    kept += [Cursor(c.slots & staying, c.position) for c in after]
-    return Accepted(merge(kept), staying - left, moved)
+    advanced = [Cursor(c.slots - asked, c.position) for c in cursors]
+    advanced += [Cursor(c.slots & moved, c.position) for c in read.cursors]
+    advanced += [Cursor(c.slots & staying, c.position) for c in after]
+    return Accepted(merge(advanced), staying - left, moved)
 
 
 def _assert_forward(before: Cursors, after: Cursors) -> None:

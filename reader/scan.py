@@ -78,15 +78,15 @@ class ScanStats:
     shards: set[int] = field(default_factory=set)
 
     def count(
-        self, plan: ScanPlan, read: ShardRead, accepted: Accepted, page: PageRows, kept: PageRows
+        self, plan: ScanPlan, read: ShardRead, accepted: Accepted, page: PageRows, accepted_page: PageRows
     ) -> None:
         self.pages += 1
-        self.rows += kept.rows.num_rows
+        self.rows += accepted_page.rows.num_rows
         self.shards.add(read.shard)
         if not read.slots <= plan.base.at(read.shard):
             self.virtual_reads += 1
         self.moved_slots += len(accepted.moved)
-        self.dropped_rows += page.rows.num_rows - kept.rows.num_rows
+        self.dropped_rows += page.rows.num_rows - accepted_page.rows.num_rows
         self.scanned += page.scanned
         self.skipped_rows += page.skipped
 
@@ -105,10 +105,10 @@ def drive(
         page = shards.read_page(plan.request(read))
         accepted = accept_page(cursors, read, page.after, placements.current())
         coverage.finish(accepted.finished)
-        kept = drop_moved(page, accepted.moved)
-        stats.count(plan, read, accepted, page, kept)
+        answer = drop_moved(page, accepted.moved)
+        stats.count(plan, read, accepted, page, answer)
         cursors = accepted.cursors
-        yield replace(kept, after=cursors)
+        yield replace(answer, after=cursors)
     coverage.prove()
 
 

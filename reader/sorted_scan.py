@@ -106,7 +106,7 @@ def drive_sorted(
     """
     pool, ahead, pending = _Pool(key), cursors, slots_of(cursors)
     coverage = Coverage(plan.slots, pending)
-    given = _mark(cursors) if cursors else None
+    mark = _mark(cursors) if cursors else None
     while pending:
         # Each shard is read about once for a page; whatever is still missing then waits for the next.
         for _ in range(len(placements.current().shards) + 1):
@@ -117,16 +117,16 @@ def drive_sorted(
                 break
             page = shards.read_page(plan.request(read))
             accepted = accept_page(ahead, read, page.after, placements.current())
-            kept = drop_moved(page, accepted.moved)
-            stats.count(plan, read, accepted, page, kept)
-            pool.add(kept)
+            answer = drop_moved(page, accepted.moved)
+            stats.count(plan, read, accepted, page, answer)
+            pool.add(answer)
             ahead = accepted.cursors
         rows, slots, last = pool.take(min(pool.ready(ahead), plan.page_rows), plan.page_bytes)
-        given = last or given
+        mark = last or mark
         if ahead and not pool.ready(ahead):
-            given = _mark(ahead) or given
+            mark = _mark(ahead) or mark
         left = slots_of(ahead) | pool.slots
         coverage.finish(pending - left)
         pending = left
-        yield PageRows(rows, pa.array(slots, pa.uint16()), merge([Cursor(left, given)]))
+        yield PageRows(rows, pa.array(slots, pa.uint16()), merge([Cursor(left, mark)]))
     coverage.prove()

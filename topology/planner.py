@@ -67,14 +67,14 @@ def plan_balance(placement: Placement, shards: Sequence[int]) -> tuple[Move, ...
     fullest_first = sorted(shards, key=lambda s: (-held[s], s))
     share = dict(zip(fullest_first, _even_counts(len(placement.tablets), len(shards)), strict=True))
 
-    kept: Counter[int] = Counter()
+    staying: Counter[int] = Counter()
     leaving: list[Tablet] = []
     for tablet in placement.tablets:
-        if kept[tablet.shard] < share.get(tablet.shard, 0):
-            kept[tablet.shard] += 1
+        if staying[tablet.shard] < share.get(tablet.shard, 0):
+            staying[tablet.shard] += 1
         else:
             leaving.append(tablet)
-    room = [shard for shard in sorted(shards) for _ in range(share[shard] - kept[shard])]
+    room = [shard for shard in sorted(shards) for _ in range(share[shard] - staying[shard])]
     return tuple(Move(t.id, t.shard, target) for t, target in zip(leaving, room, strict=True))
 
 
@@ -166,8 +166,8 @@ def join_tablets(placement: Placement, left_id: int, right_id: int, new_id: int)
 
 def _even_counts(things: int, places: int) -> list[int]:
     """Count how many each place gets; the first ones get one more where it does not divide."""
-    each, over = divmod(things, places)
-    return [each + (i < over) for i in range(places)]
+    share, over = divmod(things, places)
+    return [share + (i < over) for i in range(places)]
 
 
 def _existing(placement: Placement, tablet_id: int) -> Tablet:

@@ -83,21 +83,21 @@ class SlotSet:
         return SlotSet.of(self.ranges + other.ranges)
 
     def __and__(self, other: SlotSet) -> SlotSet:
-        found: list[Range] = []
+        common: list[Range] = []
         left, right = self.ranges, other.ranges
         i = j = 0
         while i < len(left) and j < len(right):
             start, end = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
             if start < end:
-                found.append((start, end))
+                common.append((start, end))
             if left[i][1] < right[j][1]:
                 i += 1
             else:
                 j += 1
-        return SlotSet(tuple(found))
+        return SlotSet(tuple(common))
 
     def __sub__(self, other: SlotSet) -> SlotSet:
-        kept: list[Range] = []
+        left: list[Range] = []
         cuts = other.ranges
         j = 0
         for at, end in self.ranges:
@@ -107,12 +107,12 @@ class SlotSet:
             k = j
             while k < len(cuts) and cuts[k][0] < end:
                 if start < cuts[k][0]:
-                    kept.append((start, cuts[k][0]))
+                    left.append((start, cuts[k][0]))
                 start = max(start, cuts[k][1])
                 k += 1
             if start < end:
-                kept.append((start, end))
-        return SlotSet(tuple(kept))
+                left.append((start, end))
+        return SlotSet(tuple(left))
 
     def __le__(self, other: SlotSet) -> bool:
         return not self - other

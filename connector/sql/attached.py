@@ -85,8 +85,8 @@ class AttachedStore(Sequence[str]):
         Raises:
             TableNotFound: the store has no such table; the nearest is named.
         """
-        found = open_store(self._uri).table(name)
-        return TableRead(self._spark, self._uri, found.name, found.schema)
+        info = open_store(self._uri).table(name)
+        return TableRead(self._spark, self._uri, info.name, info.schema)
 
     def sql(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
         """Run a query whose tables send up only the columns and rows that it may need.
@@ -148,11 +148,11 @@ class AttachedStore(Sequence[str]):
         context = open_store(self._uri).context
         context.check_newest()
         tables, snapshot = context.tables()
-        found = {table.name: table for table in tables}
+        by_name = {table.name: table for table in tables}
         return {
-            view: TableShape(found[name].schema, found[name].primary_key[0])
+            view: TableShape(by_name[name].schema, by_name[name].primary_key[0])
             for view, name in self._tables.items()
-            if name in found
+            if name in by_name
         }, snapshot
 
     def _relations(self, plan: QueryPlan, snapshot: int) -> tuple[list[str], dict[str, DataFrame]]:
@@ -182,12 +182,12 @@ class AttachedStore(Sequence[str]):
     def _loaded(
         self, table: str, columns: Sequence[str] | None, condition: str | None, snapshot: int | None
     ) -> DataFrame:
-        given = {
+        choices = {
             "columns": None if columns is None else ",".join(columns),
             "filter": condition,
             "versionAsOf": None if snapshot is None else str(snapshot),
         }
-        options = {name: value for name, value in given.items() if value is not None}
+        options = {name: value for name, value in choices.items() if value is not None}
         return self._spark.read.format(FORMAT).options(store=self._uri, table=table, **options).load()
 
     def _plain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
@@ -225,17 +225,17 @@ class TableRead:
             FilterError: it is not supported, or does not go with the columns' types.
             ColumnNotFound: it names a column that the table does not have.
         """
-        found = str(Predicate.parse(condition, self._schema))
-        together = (*self._conditions, found)
-        text = found if len(together) == 1 else " AND ".join(f"({each})" for each in together)
+        checked = str(Predicate.parse(condition, self._schema))
+        together = (*self._conditions, checked)
+        text = checked if len(together) == 1 else " AND ".join(f"({part})" for part in together)
         Predicate.parse(text, self._schema)
         return replace(self._with("filter", text), _conditions=together)
 
     def select(self, *names: str) -> TableRead:
         """Read these columns alone. Raises `ColumnNotFound` for one that the table does not have."""
-        known = {name.lower() for name in self._schema.names}
+        columns = {name.lower() for name in self._schema.names}
         for name in names:
-            if name.lower() not in known:
+            if name.lower() not in columns:
                 raise no_such_column(self._table, name, self._schema.names)
         return self.option("columns", ",".join(names))
 
@@ -262,8 +262,10 @@ class TableRead:
         return self._with(name, str(value).lower() if isinstance(value, bool) else str(value))
 
     def _with(self, name: str, text: str) -> TableRead:
-        same = [given for given in self.options if given.lower() == name.lower()]
-        options = {given: other for given, other in self.options.items() if given not in same} | {name: text}
+        same = [option for option in self.options if option.lower() == name.lower()]
+        options = {option: value for option, value in self.options.items() if option not in same} | {
+            name: text
+        }
         parse_options({"store": self._uri, "table": self._table, **options})
         return replace(self, options=options)
 

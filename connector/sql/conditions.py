@@ -70,35 +70,35 @@ def push_conditions(
     query: Query, block: SelectBlock, schemas: Mapping[str, pa.Schema], session: Session
 ) -> dict[Reference, Pushed]:
     """For each reference of a SELECT the conditions that go to it."""
-    found: dict[Reference, list[Predicate]] = {each: [] for each in block.references}
-    stayed: dict[Reference, list[tuple[str, str]]] = {each: [] for each in block.references}
+    predicates: dict[Reference, list[Predicate]] = {ref: [] for ref in block.references}
+    stayed: dict[Reference, list[tuple[str, str]]] = {ref: [] for ref in block.references}
     for condition in block.conditions:
         rules = _PushdownRules(query, block, condition, schemas, session)
         mentioned = rules.mentioned()
         try:
             reference, predicate = rules.judge()
         except _StaysError as why:
-            for each in mentioned:
-                stayed[each].append((_shown(condition.node), str(why)))
+            for ref in mentioned:
+                stayed[ref].append((_shown(condition.node), str(why)))
         else:
-            if predicate not in found[reference]:
-                found[reference].append(predicate)
+            if predicate not in predicates[reference]:
+                predicates[reference].append(predicate)
     return {
-        each: Pushed(_together(found[each], schemas[each.table]), tuple(stayed[each]))
-        for each in block.references
+        ref: Pushed(_together(predicates[ref], schemas[ref.table]), tuple(stayed[ref]))
+        for ref in block.references
     }
 
 
 def _together(parts: Sequence[Predicate], schema: pa.Schema) -> str | None:
     """One filter of all of them, or of as many as a filter can hold."""
-    kept = list(parts)
-    while kept:
-        whole = kept[0] if len(kept) == 1 else Predicate(And(tuple(each.condition for each in kept)))
+    pushed = list(parts)
+    while pushed:
+        whole = pushed[0] if len(pushed) == 1 else Predicate(And(tuple(part.condition for part in pushed)))
         text = str(whole)
         try:
             Predicate.parse(text, schema)
         except FilterError:
-            kept.pop(max(range(len(kept)), key=lambda at: len(str(kept[at]))))
+            pushed.pop(max(range(len(pushed)), key=lambda at: len(str(pushed[at]))))
         else:
             return text
     return None
@@ -126,7 +126,9 @@ class _PushdownRules:
     def mentioned(self) -> list[Reference]:
         """References that it seems to mention; only shown to people."""
         owners = [self._owners(column) for column in self.condition.node.find_all(exp.Column)]
-        return [each for each in self.condition.visible if any(each in found for found in owners)]
+        return [
+            reference for reference in self.condition.visible if any(reference in group for group in owners)
+        ]
 
     def judge(self) -> tuple[Reference, Predicate]:
         """The reference that the condition can be handed to, and in which form."""
@@ -153,11 +155,11 @@ class _PushdownRules:
             raise _StaysError("it names no column")
         owners = set()
         for column in columns:
-            found = self._owners(column)
-            if len(found) != 1:
-                where = "more than one table" if found else "no single table that it could be handed to"
+            candidates = self._owners(column)
+            if len(candidates) != 1:
+                where = "more than one table" if candidates else "no single table that it could be handed to"
                 raise _StaysError(f"{_shown(column)} is a column of {where}")
-            owners.add(found[0])
+            owners.add(candidates[0])
         if len(owners) > 1:
             raise _StaysError("it compares tables with each other")
         return owners.pop()
@@ -167,9 +169,9 @@ class _PushdownRules:
         parts = [part.name for part in column.parts]
         if len(parts) > 1:
             qualified = [
-                each
-                for each in self.condition.visible
-                if self._same(parts[0], each.alias) and self._has(each, parts[1])
+                reference
+                for reference in self.condition.visible
+                if self._same(parts[0], reference.alias) and self._has(reference, parts[1])
             ]
             if qualified:
                 return qualified
@@ -178,19 +180,19 @@ class _PushdownRules:
                 return []
         if self.block.natural:
             return []
-        found = [each for each in self.condition.visible if self._has(each, parts[0])]
+        unqualified = [reference for reference in self.condition.visible if self._has(reference, parts[0])]
         merged = [right for name, right in self.block.merged if name == parts[0].lower()]
         if merged:
             # USING leaves the left one; where an outer join turns that round, it is not `free`.
-            found = [
-                each
-                for each in found
-                if each in self.condition.free and not any(each in right for right in merged)
+            unqualified = [
+                reference
+                for reference in unqualified
+                if reference in self.condition.free and not any(reference in right for right in merged)
             ]
-        return found
+        return unqualified
 
     def _has(self, reference: Reference, name: str) -> bool:
-        return any(self._same(name, each) for each in self.schemas[reference.table].names)
+        return any(self._same(name, column) for column in self.schemas[reference.table].names)
 
     def _same(self, left: str, right: str) -> bool:
         return self.session.folded(left) == self.session.folded(right)
@@ -198,7 +200,8 @@ class _PushdownRules:
     def _is_qualified(self, column: exp.Column) -> bool:
         parts = [part.name for part in column.parts]
         return len(parts) > 1 and any(
-            self._same(parts[0], each.alias) and self._has(each, parts[1]) for each in self.condition.visible
+            self._same(parts[0], reference.alias) and self._has(reference, parts[1])
+            for reference in self.condition.visible
         )
 
     # ------------------------------------------------------------------------ what it says
@@ -249,7 +252,7 @@ class _PushdownRules:
     def _counts(self, node: Literal) -> bool:
         """True if it is a number that was written as one: the wider type has the same number."""
         return is_number(node.type) and not any(
-            each.is_string for each in self.condition.node.find_all(exp.Literal)
+            literal.is_string for literal in self.condition.node.find_all(exp.Literal)
         )
 
     def _check_cast(self, node: Cast) -> None:
@@ -279,14 +282,14 @@ def _loses(source: pa.DataType, target: pa.DataType) -> bool:
 def _plain(node: exp.Expr) -> exp.Expr:
     """Without what sqlglot notes aside: `DATE '...'` and CAST are the same to the reader."""
     return node.copy().transform(
-        lambda each: exp.Cast(this=each.this, to=each.args["to"]) if isinstance(each, exp.Cast) else each
+        lambda inner: exp.Cast(this=inner.this, to=inner.args["to"]) if isinstance(inner, exp.Cast) else inner
     )
 
 
 def _fails_for_nulls(predicate: Predicate, schema: pa.Schema) -> bool:
     """True if a condition is false or unknown for the row that an outer join fills in."""
-    fields = [each.with_nullable(True) for each in schema if each.name in predicate.columns]
-    arrays = [pa.nulls(1, each.type) for each in fields]
+    fields = [field.with_nullable(True) for field in schema if field.name in predicate.columns]
+    arrays = [pa.nulls(1, field.type) for field in fields]
     try:
         (true,) = predicate.mask(pa.record_batch(arrays, schema=pa.schema(fields))).to_pylist()
     except FilterError:

@@ -79,9 +79,9 @@ class SelectBlock:
     unfiltered: dict[Reference, str] = field(default_factory=dict)
 
     def doubt(self, references: Iterable[Reference], why: str) -> None:
-        for each in references:
-            self.whole.setdefault(each, why)
-            self.unfiltered.setdefault(each, why)
+        for reference in references:
+            self.whole.setdefault(reference, why)
+            self.unfiltered.setdefault(reference, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class _Group:
 
 def blocks_of(query: Query) -> list[SelectBlock]:
     """Every SELECT that reads a table of the store; each reference is in at most one of them."""
-    by_node = {id(each.node): each for each in query.references}
+    by_node = {id(reference.node): reference for reference in query.references}
     blocks = [_FromWalk(node, by_node).block for node in query.tree.find_all(exp.Select)]
     return [block for block in blocks if block.references]
 
@@ -104,8 +104,8 @@ def blocks_of(query: Query) -> list[SelectBlock]:
 def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
     waiting = [node]
     while waiting:
-        each = waiting.pop()
-        bare = each.unnest() if isinstance(each, exp.Paren) else each
+        operand = waiting.pop()
+        bare = operand.unnest() if isinstance(operand, exp.Paren) else operand
         if isinstance(bare, exp.And):
             waiting += [bare.expression, bare.this]
         else:
@@ -130,10 +130,10 @@ class _FromWalk:
         for why in self._odd:
             self.block.doubt(self.block.references, why)
 
-    def _note(self, node: exp.Expr, known: frozenset[str], what: str) -> None:
+    def _note(self, node: exp.Expr, understood: frozenset[str], clause: str) -> None:
         for name, value in node.args.items():
-            if value and name not in known:
-                self._odd.append(f"{what} with {name.strip('_').upper()}")
+            if value and name not in understood:
+                self._odd.append(f"{clause} with {name.strip('_').upper()}")
 
     def _source(self, node: exp.Expr) -> _Group:
         """Return what stands at one place of a FROM, with what is joined to it inside parentheses."""
@@ -152,17 +152,17 @@ class _FromWalk:
         return self._joins(group, node)
 
     def _table(self, node: exp.Table) -> _Group:
-        found = self._references.get(id(node))
-        if found is None:
+        reference = self._references.get(id(node))
+        if reference is None:
             return _Group()
-        self.block.references.append(found)
+        self.block.references.append(reference)
         alias = node.args.get("alias")
         if alias is not None and alias.args.get("columns"):
-            self.block.doubt([found], "its columns are renamed here")
+            self.block.doubt([reference], "its columns are renamed here")
         self._note(node, _TABLE_PARTS, "a table")
         if node.args.get("sample"):
-            self.block.unfiltered.setdefault(found, "a sample is taken of all rows")
-        return _Group((found,), frozenset({found}), (found,))
+            self.block.unfiltered.setdefault(reference, "a sample is taken of all rows")
+        return _Group((reference,), frozenset({reference}), (reference,))
 
     def _joins(self, left: _Group, owner: exp.Expr) -> _Group:
         for join in owner.args.get("joins") or []:
@@ -179,7 +179,7 @@ class _FromWalk:
         right = self._source(join.this)
         self.block.natural |= method == "NATURAL"
         using = join.args.get("using") or []
-        self.block.merged += [(each.name.lower(), frozenset(right.visible)) for each in using]
+        self.block.merged += [(column.name.lower(), frozenset(right.visible)) for column in using]
         on = join.args.get("on")
         if on is not None:
             self._on(on, kind, left, right)
@@ -189,13 +189,13 @@ class _FromWalk:
         if kind == _CROSS:
             # Whether an ON behind a comma can name what stands before it depends on a setting.
             return _Group(visible, left.kept | right.kept, right.near)
-        kept = {
+        preserved = {
             _INNER: left.kept | right.kept,
             _LEFT: left.kept,
             _RIGHT: right.kept,
             _FULL: frozenset[Reference](),
         }[kind]
-        return _Group(visible, kept, (*left.near, *right.visible))
+        return _Group(visible, preserved, (*left.near, *right.visible))
 
     def _on(self, on: exp.Expr, kind: str, left: _Group, right: _Group) -> None:
         sides = {
@@ -208,8 +208,8 @@ class _FromWalk:
             _FULL: (),
         }[kind]
         near = (*left.near, *right.visible)
-        free = frozenset(each for side in sides for each in side.kept)
-        filled = frozenset(each for side in sides for each in side.visible)
+        free = frozenset(reference for side in sides for reference in side.kept)
+        filled = frozenset(reference for side in sides for reference in side.visible)
         self._conditions(on, near, free, filled)
 
     def _conditions(
@@ -219,4 +219,4 @@ class _FromWalk:
         free: frozenset[Reference],
         filled: frozenset[Reference],
     ) -> None:
-        self.block.conditions += [Condition(each, visible, free, filled) for each in conjuncts(node)]
+        self.block.conditions += [Condition(part, visible, free, filled) for part in conjuncts(node)]

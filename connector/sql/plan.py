@@ -81,8 +81,8 @@ def plan_query(text: str, tables: Mapping[str, TableShape], session: Session) ->
     try:
         query = read_query(text, tables, session)
         blocks = blocks_of(query)
-        if sorted(each.start for block in blocks for each in block.references) != [
-            each.start for each in query.references
+        if sorted(reference.start for block in blocks for reference in block.references) != [
+            reference.start for reference in query.references
         ]:
             raise UnreadableError("a table stands where none was expected")
         scans = {}
@@ -90,19 +90,21 @@ def plan_query(text: str, tables: Mapping[str, TableShape], session: Session) ->
             scans.update(_scans(query, block, tables, session))
     except (SqlglotError, RecursionError):
         raise UnreadableError("it is nested too deeply") from None
-    return QueryPlan(text, tuple(scans[each] for each in query.references), query.references)
+    return QueryPlan(text, tuple(scans[reference] for reference in query.references), query.references)
 
 
 def _scans(
     query: Query, block: SelectBlock, tables: Mapping[str, TableShape], session: Session
 ) -> dict[Reference, TableScan]:
-    schemas = {each.table: tables[each.table].schema for each in block.references}
+    schemas = {reference.table: tables[reference.table].schema for reference in block.references}
     conditions = push_conditions(query, block, schemas, session)
     scans = {}
-    for each in block.references:
-        columns, why = _columns(query, block, each, tables[each.table])
-        found = conditions[each]
-        scans[each] = TableScan(each.table, each.alias, columns, found.filter, why, found.stayed)
+    for reference in block.references:
+        columns, why = _columns(query, block, reference, tables[reference.table])
+        pushed = conditions[reference]
+        scans[reference] = TableScan(
+            reference.table, reference.alias, columns, pushed.filter, why, pushed.stayed
+        )
     return scans
 
 
@@ -113,13 +115,13 @@ def _columns(
     names = table.schema.names
     if not _can_be_chosen(names):
         return None, "names that a list cannot hold"
-    found = needed_columns(query, block, reference, names)
-    if found is None:
+    needed = needed_columns(query, block, reference, names)
+    if needed is None:
         return None, why_all(block, reference)
-    if len(found) == len(names):
+    if len(needed) == len(names):
         return None, "all are used"
     # Rows are counted by some column.
-    return tuple(name for name in names if name in found) or (table.key,), None
+    return tuple(name for name in names if name in needed) or (table.key,), None
 
 
 def _can_be_chosen(names: Sequence[str]) -> bool:

@@ -155,7 +155,7 @@ def _references(
     for view in views:
         by_name.setdefault(session.folded(view), []).append(view)
     after = {token.start: place for place, token in enumerate(tokens)}
-    found = []
+    references = []
     for node in nodes:
         if not isinstance(node, exp.Table) or node.find_ancestor(exp.Hint):
             continue
@@ -168,8 +168,8 @@ def _references(
             raise UnreadableError(f"{node.name} is named in a way that may mean something else")
         start, end = _place(text, node.this)
         alias_at = None if node.alias else _alias_place(tokens, after[start])
-        found.append(Reference(meant[0], node.alias_or_name, node, start, end, alias_at))
-    return tuple(sorted(found, key=lambda each: each.start))
+        references.append(Reference(meant[0], node.alias_or_name, node, start, end, alias_at))
+    return tuple(sorted(references, key=lambda reference: reference.start))
 
 
 def _place(text: str, name: exp.Identifier) -> tuple[int, int]:
@@ -204,19 +204,19 @@ def _behind_parentheses(tokens: Sequence[Token], at: int) -> int:
 
 def _is_cte(node: exp.Table, session: Session) -> bool:
     """True if a name means a common table expression, which hides a table of that name."""
-    wanted = session.folded(node.name)
+    sought = session.folded(node.name)
     inner: exp.Expr = node
     outer = node.parent
     while outer is not None:
         visible: list[exp.Expr] = []
         if isinstance(outer, exp.With):
-            place = next(i for i, each in enumerate(outer.expressions) if each is inner)
+            place = next(i for i, cte in enumerate(outer.expressions) if cte is inner)
             visible = outer.expressions[:place]
-            if outer.recursive and session.folded(inner.alias) == wanted:
+            if outer.recursive and session.folded(inner.alias) == sought:
                 raise UnreadableError(f"{node.name} may mean the table or the recursion")
-        elif (known := outer.args.get("with_")) is not None and known is not inner:
-            visible = known.expressions
-        if any(session.folded(each.alias) == wanted for each in visible):
+        elif (clause := outer.args.get("with_")) is not None and clause is not inner:
+            visible = clause.expressions
+        if any(session.folded(cte.alias) == sought for cte in visible):
             return True
         inner, outer = outer, outer.parent
     return False

@@ -70,21 +70,22 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Drop |
     by_name = {session.folded(view): view for view in views}
     tokens = _tokens(text)
     line = " ".join(word if kind == "word" else "" for kind, word in tokens).upper() + " "
-    for what, beginning in _STATEMENTS:
-        found = re.match(beginning, line)
-        if found is None:
+    for statement, beginning in _STATEMENTS:
+        match = re.match(beginning, line)
+        if match is None:
             continue
-        at = found.group().count(" ")
+        at = match.group().count(" ")
         name, rest = _name(tokens[at:])
         view = by_name.get(session.folded(name[-1])) if name else None
         if view is None or (name[:-1] and {part.lower() for part in name[:-1]} not in _VIEW_SCHEMAS):
             break
-        if what == "DROP TABLE" and rest in ([], ["PURGE"]):
-            return Drop(view, "IF EXISTS" in found.group())
-        instead = _INSTEAD.get(what, "leave it out").format(name=view)
+        if statement == "DROP TABLE" and rest in ([], ["PURGE"]):
+            return Drop(view, "IF EXISTS" in match.group())
+        instead = _INSTEAD.get(statement, "leave it out").format(name=view)
         raise UnsupportedStatement(
-            f"{what} does not work on {view!r}, a table of an elasticscan store; nothing was done: {instead}",
-            statement=what,
+            f"{statement} does not work on {view!r}, a table of an elasticscan store; nothing was done: "
+            f"{instead}",
+            statement=statement,
             table=view,
         )
     _check_no_drop_inside(text, line, tokens, by_name, session)
@@ -112,14 +113,14 @@ def _check_no_drop_inside(
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    found = []
+    tokens = []
     for match in _TOKEN.finditer(text):
         if match.lastgroup:
             word = match.group()
-            found.append((match.lastgroup, word[1:-1].replace("``", "`") if word.startswith("`") else word))
-    while found and found[-1] == ("other", ";"):
-        found.pop()
-    return found
+            tokens.append((match.lastgroup, word[1:-1].replace("``", "`") if word.startswith("`") else word))
+    while tokens and tokens[-1] == ("other", ";"):
+        tokens.pop()
+    return tokens
 
 
 def _name(tokens: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:

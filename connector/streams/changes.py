@@ -106,11 +106,11 @@ def plan_changes(
     """
     table, places = state.table, state.places
     commits = [c for c in state.commits if c.number <= last.commit + bool(last.slot)]
-    wanted = kept(table, [c for c in commits if is_change(c, options.changes)], options.changes)
+    read = kept(table, [c for c in commits if is_change(c, options.changes)], options.changes)
     # Deletes have no new rows: where nothing else is told, reading across them does no harm.
     passed = [c.number for c in commits if _must_pass(c, options.changes)]
-    parts = segments(sorted(c.number for c in wanted), passed, first, last, places.placement.slot_count)
-    rows = sum(change_rows(commit, options.changes) for commit in wanted)
+    parts = segments(sorted(c.number for c in read), passed, first, last, places.placement.slot_count)
+    rows = sum(change_rows(commit, options.changes) for commit in read)
     scan = scan_changes(
         store.context,
         table,
@@ -142,8 +142,8 @@ def _tasks(places: SlotPlaces, slots: SlotSet, rows: float, options: Options) ->
 def task_limits(size: float, rows: float, options: Options) -> tuple[int, int]:
     """(most size of a task, most tasks) for rows of some size: few, but not fewer than asked for."""
     least = options.changes.min_partitions or 1
-    wanted = min(math.ceil(rows / ROWS_PER_TASK), max(MANY_TASKS, math.ceil(rows / (4 * ROWS_PER_TASK))))
-    most = max(least, wanted)
+    by_rows = min(math.ceil(rows / ROWS_PER_TASK), max(MANY_TASKS, math.ceil(rows / (4 * ROWS_PER_TASK))))
+    most = max(least, by_rows)
     if options.partitions is not None:
         most = min(most, options.partitions)
     return max(math.ceil(size / max(least, most)), 1), most

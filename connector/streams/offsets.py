@@ -112,38 +112,38 @@ class OffsetFormat:
             content["since"] = _number(offset.since)
         return content | {"mac": self._macs.of(canonical(content))}
 
-    def read(self, given: Any) -> Offset:
+    def read(self, offset: Any) -> Offset:
         """The inverse of `write`.
 
         Raises:
             InvalidOffset: it is none, of another release or store, or was altered.
         """
-        if not isinstance(given, dict) or not isinstance(given.get("mac"), str):
-            raise _refused(f"{brief(given, 200)} is no offset of an elasticscan stream")
-        if given.get("v") != OFFSET_VERSION:
-            raise _refused(f"it is of version {brief(given.get('v'))}, this release reads {OFFSET_VERSION}")
-        if given.get("store") != self._store_id:
+        if not isinstance(offset, dict) or not isinstance(offset.get("mac"), str):
+            raise _refused(f"{brief(offset, 200)} is no offset of an elasticscan stream")
+        if offset.get("v") != OFFSET_VERSION:
+            raise _refused(f"it is of version {brief(offset.get('v'))}, this release reads {OFFSET_VERSION}")
+        if offset.get("store") != self._store_id:
             raise _refused(
-                f"it is of the store {brief(given.get('store'))}, not of this one, {self._store_id!r}"
+                f"it is of the store {brief(offset.get('store'))}, not of this one, {self._store_id!r}"
             )
-        content = {name: value for name, value in given.items() if name != "mac"}
+        content = {name: value for name, value in offset.items() if name != "mac"}
         try:
-            known = self._macs.verify(canonical(content), given["mac"])
+            signed = self._macs.verify(canonical(content), offset["mac"])
         except (TypeError, ValueError, RecursionError):  # what no JSON is
-            known = False
-        if not known:
+            signed = False
+        if not signed:
             raise _refused("it was altered since it was handed out")
-        return self._parsed(given)
+        return self._parsed(offset)
 
-    def _parsed(self, given: dict[str, Any]) -> Offset:
+    def _parsed(self, offset: dict[str, Any]) -> Offset:
         """Parse an offset that we have signed, whose form we therefore know."""
-        position = _position(given, self._whole("slot", given))
-        begun = given.get("since")
+        position = _position(offset, self._whole("slot", offset))
+        begun = offset.get("since")
         since = None if begun is None else _position(begun, 0)
-        return Offset(self._whole("table", given), position, since)
+        return Offset(self._whole("table", offset), position, since)
 
-    def _whole(self, name: str, given: dict[str, Any]) -> int:
-        value = given[name]
+    def _whole(self, name: str, offset: dict[str, Any]) -> int:
+        value = offset[name]
         assert type(value) is int and value >= 0, f"{name} of an offset is {value!r}"
         assert name != "slot" or value < self._slots, f"an offset stands at slot {value} of {self._slots}"
         return value
@@ -153,8 +153,8 @@ def _number(position: Position) -> dict[str, int]:
     return {"at": position.at} if isinstance(position, InSnapshot) else {"commit": position.commit}
 
 
-def _position(given: Mapping[str, Any], slot: int) -> Position:
-    return InSnapshot(given["at"], slot) if "at" in given else InChanges(given["commit"], slot)
+def _position(offset: Mapping[str, Any], slot: int) -> Position:
+    return InSnapshot(offset["at"], slot) if "at" in offset else InChanges(offset["commit"], slot)
 
 
 def check_table(offset: Offset, table: int, name: str) -> None:
@@ -205,29 +205,29 @@ def _begin(start: Offset, end: Offset) -> Position:
 
 
 def segments(
-    wanted: Sequence[int], passed: Sequence[int], first: InChanges, last: InChanges, slots: int
+    commits: Sequence[int], passed: Sequence[int], first: InChanges, last: InChanges, slots: int
 ) -> list[Segment]:
     """Changes between two positions, as few ranges of commits as they can be read in.
 
     Args:
-        wanted: the commits to tell of, ascending; those outside of the positions do not count.
-        passed: commits that must not be told of.
+        commits: the numbers of the commits to read, ascending; those outside of the positions do not count.
+        passed: commits whose changes must not be read.
     """
-    found: list[Segment] = []
+    built: list[Segment] = []
     barred = sorted(passed)
-    for number in wanted:
+    for number in commits:
         start = first.slot if number == first.commit + 1 else 0
         end = last.slot if number == last.commit + 1 else slots
         if not first.commit < number <= last.commit + bool(last.slot) or start >= end:
             continue
-        before = found[-1] if found else None
+        before = built[-1] if built else None
         if before is not None and (before.start, before.end) == (start, end):
             at = int(np.searchsorted(barred, before.upto))
             if at == len(barred) or barred[at] > number:
-                found[-1] = Segment(before.after, number, start, end)
+                built[-1] = Segment(before.after, number, start, end)
                 continue
-        found.append(Segment(number - 1, number, start, end))
-    return found
+        built.append(Segment(number - 1, number, start, end))
+    return built
 
 
 def cut_slots(counts: Counts, start: int, most: int) -> int:

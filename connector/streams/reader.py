@@ -156,16 +156,18 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         budget = self._budget(state.fragments, limit)
         _check_reached(offset.position, state.table, self._newest(state))
         if isinstance(offset.position, InSnapshot):
-            found = self._next_in_snapshot(store, state, offset.position, budget)
+            position = self._next_in_snapshot(store, state, offset.position, budget)
         else:
-            found = self._next_in_changes(store, state, offset.position, budget)
-        self._position = found
-        if found == offset.position:
+            position = self._next_in_changes(store, state, offset.position, budget)
+        self._position = position
+        if position == offset.position:
             self._in_vain = looked
             # A stream that ends does not confirm its last batch, and is not asked again.
             self._lease.keep(store, at_once=self._target is not None)
             return start
-        return _format(store).write(Offset(offset.table, found, offset.since if offset.is_initial else None))
+        return _format(store).write(
+            Offset(offset.table, position, offset.since if offset.is_initial else None)
+        )
 
     def _is_bound_by_bytes(self, limit: ReadLimit) -> bool:
         if isinstance(limit, ReadAllAvailable):
@@ -183,10 +185,10 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         sizes = [options.max_bytes, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None]
         rows = [options.max_rows, limit.max_rows if isinstance(limit, ReadMaxRows) else None]
         if any(sizes):
-            each = sum(f.bytes for f in fragments) / max(sum(f.rows for f in fragments), 1)
-            rows += [int(size / max(each, 1e-9)) for size in sizes if size]
-        given = [max(number, 1) for number in rows if number is not None]
-        return min(given, default=None)
+            row_bytes = sum(f.bytes for f in fragments) / max(sum(f.rows for f in fragments), 1)
+            rows += [int(size / max(row_bytes, 1e-9)) for size in sizes if size]
+        budgets = [max(number, 1) for number in rows if number is not None]
+        return min(budgets, default=None)
 
     def _suffice(self, commits: Sequence[Commit], budget: int | None) -> bool:
         """True if no batch of this budget can go beyond these commits."""
@@ -264,8 +266,8 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             return None
         store = self._opened()
         versions = store.context.versions()
-        known = self._behind
-        if known is None or known[:2] != (versions, position):
+        report = self._behind
+        if report is None or report[:2] != (versions, position):
             slots, in_snapshot = store.context.info.slots, isinstance(position, InSnapshot)
             name = self._options.table
             lag = look_behind(store.context, self._table_id, name, _held(position), fragments=in_snapshot)
@@ -273,11 +275,11 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
                 rows = lag.rows + rows_left(lag.fragments, position.slot, slots)
             else:  # of the first commit, some may have been read
                 rows = lag.rows - round(lag.first_rows * position.slot / slots)
-            found = {"commit": lag.newest, "behindCommits": lag.commits, "behindRows": rows}
-            self._behind = known = (versions, position, found, lag.oldest)
-        since = known[3]
+            behind = {"commit": lag.newest, "behindCommits": lag.commits, "behindRows": rows}
+            self._behind = report = (versions, position, behind, lag.oldest)
+        since = report[3]
         seconds = 0.0 if since is None else max(store.context.clock.now() - since, 0.0)
-        return known[2] | {"behindSeconds": round(seconds, 3)}
+        return report[2] | {"behindSeconds": round(seconds, 3)}
 
     # Batches
 
@@ -286,28 +288,28 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         store = self._opened()
         first, last = self._read_offset(store, start), self._read_offset(store, end)
         careless = not self._options.changes.fail_on_data_loss
-        found = between(first, last, store.context.info.slots, may_jump=careless)
+        stretch = between(first, last, store.context.info.slots, may_jump=careless)
         if not self._lease.begun:
-            self._lease.reach(found.at if isinstance(found, SnapshotPart) else found[0].commit)
+            self._lease.reach(stretch.at if isinstance(stretch, SnapshotPart) else stretch[0].commit)
         self._lease.keep(store)
         self._position = last.position
-        if isinstance(found, SnapshotPart):
+        if isinstance(stretch, SnapshotPart):
             state = self._look(store, fragments=True)
         else:
-            upto = found[1].commit + bool(found[1].slot)
+            upto = stretch[1].commit + bool(stretch[1].slot)
             state = self._look(
-                store, after=found[0].commit, is_enough=lambda _, commits: commits[-1].number >= upto
+                store, after=stretch[0].commit, is_enough=lambda _, commits: commits[-1].number >= upto
             )
         _check_reached(last.position, state.table, state.newest)
-        if not isinstance(found, SnapshotPart):
-            return list(plan_changes(store, state, *found, self._columns, self._options))
-        if found.start == found.end:
+        if not isinstance(stretch, SnapshotPart):
+            return list(plan_changes(store, state, *stretch, self._columns, self._options))
+        if stretch.start == stretch.end:
             return []
         try:
-            return list(plan_snapshot(store, state, found, self._columns, self._options))
+            return list(plan_snapshot(store, state, stretch, self._columns, self._options))
         except SnapshotExpired as error:
             if not careless:
-                raise _snapshot_gone(state.table, found.at) from error
+                raise _snapshot_gone(state.table, stretch.at) from error
             _log.warning("a batch cannot be repeated and is left out: %s", error)
             return []
 
@@ -329,8 +331,8 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def _opened(self) -> Store:
         return open_store(self._options.store, self._store_id)
 
-    def _read_offset(self, store: Store, given: Any) -> Offset:
-        offset = _format(store).read(given)
+    def _read_offset(self, store: Store, sent: Any) -> Offset:
+        offset = _format(store).read(sent)
         check_table(offset, self._table_id, self._options.table)
         return offset
 
@@ -379,11 +381,11 @@ def _counts(store: Store, table: TableInfo, bounds: Bounds) -> Counts:
     """Rows by slot; counted once for all micro-batches of a snapshot or a large commit."""
     key = (store.context.info.store_id, table.id, bounds)
     with _lock:
-        found = _counted.get(key)
-    if found is None:
-        found = rows_by_slot(store.context, table, bounds)
+        counts = _counted.get(key)
+    if counts is None:
+        counts = rows_by_slot(store.context, table, bounds)
         with _lock:
-            _counted[key] = found
+            _counted[key] = counts
             while len(_counted) > _MOST_COUNTED:
                 _counted.popitem(last=False)
-    return found
+    return counts

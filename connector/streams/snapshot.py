@@ -15,7 +15,7 @@ from elasticscan.topology import SlotSet
 
 
 def plan_snapshot(
-    store: Store, state: StreamState, wanted: SnapshotPart, columns: Sequence[str], options: Options
+    store: Store, state: StreamState, part: SnapshotPart, columns: Sequence[str], options: Options
 ) -> list[ScanPartition]:
     """Tasks that together read the rows of some slots of a snapshot once.
 
@@ -26,11 +26,11 @@ def plan_snapshot(
     Raises:
         SnapshotExpired: the snapshot is no longer kept.
     """
-    places, slots = state.places, SlotSet.span(wanted.start, wanted.end)
+    places, slots = state.places, SlotSet.span(part.start, part.end)
     scan = scan_snapshot(
         store.context,
         state,
-        wanted.at,
+        part.at,
         slots,
         stored_columns(state.table, columns),
         options.filter,
@@ -38,7 +38,7 @@ def plan_snapshot(
         options.batch_rows,
     )
     weights = slot_bytes(state.fragments, places.placement.slot_count)
-    size = float(weights[wanted.start : wanted.end].sum())
+    size = float(weights[part.start : part.end].sum())
     size, most = task_limits(size, _rows(state.fragments, slots), options)
     size = min(size, options.split_bytes)
     parts = cut(places.placement, places.base.placement, weights, size, most, slots)
