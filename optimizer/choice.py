@@ -39,7 +39,7 @@ from elasticscan.optimizer.estimates import index_rows, rows_to_read
 # time of forced scans (index="none", index=<name>) of two million rows at two shards, with one run or two
 # for each, at 0.001 % to 30 % of the rows, with all columns and with few. Each weight is the slope of the
 # time over its count. Rows are fetched in rounds, and a round that wants many reads the segments of all
-# rows: so fetching costs a pass over the columns for each round, or a segment for each value if that is
+# rows: so fetching costs a pass through the columns for each round, or a segment for each value if that is
 # less, and besides something for each value.
 DIRECT_ROW = 1.0
 DIRECT_FILTER = 0.5  # evaluating the filter, for each row

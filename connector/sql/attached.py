@@ -23,10 +23,11 @@ from pyspark.sql import DataFrame, SparkSession
 from elasticscan.base.errors import InvalidOption, TableNotFound
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import parse_options
+from elasticscan.connector.sql.explain import explain_plan, left_alone
+from elasticscan.connector.sql.parameters import with_literals
 from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import Session, UnreadableError
 from elasticscan.connector.sql.statements import Drop, statement_about
-from elasticscan.connector.sql_explain import explain_plan, left_alone
 from elasticscan.filters import Predicate
 from elasticscan.metadata import no_such_column
 
@@ -93,7 +94,8 @@ class AttachedStore(Sequence[str]):
 
         The result is always that of `spark.sql(text, args)` over views of the newest snapshot. Text
         that is no query, or that cannot be taken apart for certain, goes to Spark as it is, after
-        the views it mentions were made anew; so does any with values for parameters (`args`).
+        the views it mentions were made anew. Values for parameters (`args`: a dict for `:name`, a list
+        for `?`) limit what is read like literals, as far as a literal of their type can be written.
 
         `INSERT INTO` upserts, `INSERT OVERWRITE` replaces all rows, and `DROP TABLE` drops a table of the
         store with its view. `DROP VIEW` drops the view alone.
@@ -105,19 +107,17 @@ class AttachedStore(Sequence[str]):
         dropped = statement_about(text, self._tables, _session(self._spark))
         if dropped is not None:
             return self._drop(dropped)
-        if args:
-            return self._plain(text, args)
         try:
-            plan, snapshot = self._planned(text)
+            plan, snapshot = self._planned(text, args)
         except UnreadableError:
-            return self._plain(text)
+            return self._plain(text, args)
         if not plan.scans:
-            return self._plain(text)
+            return self._plain(text, args)
         try:
             return self._run(plan, *self._relations(plan, snapshot))
         except AnalysisException:
             # Spark's message is about the text that it was given, so it is given the user's.
-            return self._plain(text)
+            return self._plain(text, args)
 
     def _drop(self, drop: Drop) -> DataFrame:
         table = self._tables[drop.view]
@@ -130,18 +130,21 @@ class AttachedStore(Sequence[str]):
         name = drop.view.replace("`", "``")
         return self._spark.sql(f"DROP VIEW IF EXISTS `{name}`")
 
-    def explain(self, text: str) -> str:
+    def explain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> str:
         """Explain what `sql` would read for a query, and what it leaves to Spark and why."""
         try:
-            plan, snapshot = self._planned(text)
+            plan, snapshot = self._planned(text, args)
         except UnreadableError as why:
             return left_alone(text, str(why))
         totals = {view: len(shape.schema) for view, shape in self._shapes()[0].items()}
         return explain_plan(plan, snapshot, totals)
 
-    def _planned(self, text: str) -> tuple[QueryPlan, int]:
+    def _planned(self, text: str, args: dict[str, Any] | list[Any] | None) -> tuple[QueryPlan, int]:
+        complete = with_literals(text, args) if args else text
+        if complete is None:
+            raise UnreadableError("it has parameters whose values cannot be written as literals")
         shapes, snapshot = self._shapes()
-        return plan_query(text, shapes, _session(self._spark)), snapshot
+        return plan_query(complete, shapes, _session(self._spark)), snapshot
 
     def _shapes(self) -> tuple[dict[str, TableShape], int]:
         """The tables as they are now, and the newest snapshot, from one look at the catalog."""

@@ -15,7 +15,7 @@ from elasticscan.base.errors import UnsupportedStatement
 from elasticscan.connector.sql.query import Session
 
 # Strings, quoted names, words, and single other characters; comments and spaces are skipped.
-_TOKEN = re.compile(
+TOKEN = re.compile(
     r"""--[^\n]*|/\*.*?\*/|\s+
     |(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
     |(?P<quoted>`(?:[^`]|``)*`)|(?P<word>\w+)|(?P<other>.)""",
@@ -114,7 +114,7 @@ def _check_no_drop_inside(
 
 def _tokens(text: str) -> list[tuple[str, str]]:
     tokens = []
-    for match in _TOKEN.finditer(text):
+    for match in TOKEN.finditer(text):
         if match.lastgroup:
             word = match.group()
             tokens.append((match.lastgroup, word[1:-1].replace("``", "`") if word.startswith("`") else word))

@@ -1,0 +1,73 @@
+"""Values of a query's parameters, written into its text as literals, so that they can limit what is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any
+
+from elasticscan.connector.sql.statements import TOKEN
+
+Arguments = Mapping[str, Any] | Sequence[Any]
+
+
+def with_literals(text: str, arguments: Arguments) -> str | None:
+    """Write values for `?` and `:name` into a query; None where that might change its meaning.
+
+    Exact for booleans, 64-bit integers, finite doubles, dates, None, and strings without quotes and
+    backslashes: the literal has the type that `spark.sql` gives the value. Everything else is Spark's.
+    """
+    if "\\" in text:  # strings end elsewhere, by the session's rules for them
+        return None
+    values = None if isinstance(arguments, Mapping) else iter(arguments)
+    pieces: list[str] = []
+    tokens = list(TOKEN.finditer(text))
+    number, may_be_position = 0, False
+    while number < len(tokens):
+        token, word = tokens[number][0], None
+        if token == "?" and values is not None:
+            word = _literal(next(values, ...))
+        elif token == ":" and isinstance(arguments, Mapping):
+            if not _begins_a_name(tokens, number):
+                return None
+            number += 1
+            word = _literal(arguments.get(tokens[number][0], ...))
+        elif token in ("?", ":"):
+            return None
+        else:
+            word = token
+            may_be_position |= token.upper() == "BY"
+        # After ORDER BY or GROUP BY an integer that is written names a column by its position.
+        if word is None or (may_be_position and token in ("?", ":") and word.isdigit()):
+            return None
+        pieces.append(word)
+        number += 1
+    return None if values is not None and next(values, None) is not None else "".join(pieces)
+
+
+def _begins_a_name(tokens: Sequence[Any], number: int) -> bool:
+    """True for the colon of `:name`; false for those of `x::INT` and `STRUCT<a:INT>`."""
+    before = tokens[number - 1] if number else None
+    after = tokens[number + 1] if number + 1 < len(tokens) else None
+    is_apart = before is None or (before["word"] is None and before["quoted"] is None and before[0] != ":")
+    return is_apart and after is not None and after["word"] is not None
+
+
+def _literal(value: Any) -> str | None:
+    return next(_literals(value), None)
+
+
+def _literals(value: Any) -> Iterator[str]:
+    if value is None:
+        yield "NULL"
+    elif isinstance(value, bool):
+        yield "TRUE" if value else "FALSE"
+    elif isinstance(value, int) and -(2**63) < value < 2**63:
+        yield f"({value})" if value < 0 else str(value)
+    elif isinstance(value, float) and math.isfinite(value):
+        yield f"({value!r}D)" if value < 0 else f"{value!r}D"
+    elif isinstance(value, str) and not {"'", "\\"} & {*value} and value.isprintable():
+        yield f"'{value}'"
+    elif isinstance(value, date) and not isinstance(value, datetime):
+        yield f"DATE'{value.isoformat()}'"

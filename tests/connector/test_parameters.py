@@ -1,0 +1,75 @@
+"""Parameters of queries as literals: exact, or left to Spark."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from elasticscan.connector import attach
+from elasticscan.connector.sql.parameters import with_literals
+from elasticscan.store import Store
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "complete"),
+    [
+        ("SELECT ? FROM t WHERE a=?", [1, -2], "SELECT 1 FROM t WHERE a=(-2)"),
+        ("a = :x AND b > :long_name", {"x": "o", "long_name": 1.5}, "a = 'o' AND b > 1.5D"),
+        ("a = :x OR b = :x", {"x": None}, "a = NULL OR b = NULL"),
+        ("a IN (:x,:y)", {"x": True, "y": date(2024, 2, 29)}, "a IN (TRUE,DATE'2024-02-29')"),
+        ("a = '?' AND `:x` = :x -- :x\n", {"x": 2**62}, f"a = '?' AND `:x` = {2**62} -- :x\n"),
+        ('a = ":x" AND b < ?', [-1.5e300], 'a = ":x" AND b < (-1.5e+300D)'),
+    ],
+)
+def test_values_are_written_as_literals(text: str, arguments: Any, complete: str) -> None:
+    assert with_literals(text, arguments) == complete
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("a = ?", []),
+        ("a = ?", [1, 2]),
+        ("a = ?", {"x": 1}),
+        ("a = :x", [1]),
+        ("a = :x", {"y": 1}),
+        ("a = ?", ["it's"]),
+        ("a = ?", ["back\\slash"]),
+        ("a = ?", ["two\nlines"]),
+        ("a = ?", [math.nan]),
+        ("a = ?", [2**63]),
+        ("a = ?", [Decimal("1.5")]),
+        ("a = ?", [datetime(2024, 1, 1, tzinfo=UTC)]),
+        ("a = ?", [[1, 2]]),
+        ("a = ? AND b = 'x\\'?'", [1]),
+        ("SELECT a FROM t ORDER BY ?", [1]),
+        ("a::INT = :INT", {"INT": 1}),
+        ("CAST(a AS STRUCT<INT:INT>) = :INT", {"INT": 1}),
+    ],
+)
+def test_what_may_mean_something_else_is_left_to_spark(text: str, arguments: Any) -> None:
+    assert with_literals(text, arguments) is None
+
+
+@pytest.mark.spark
+def test_parameters_limit_what_is_read_and_mean_what_spark_means(spark: SparkSession, store: Store) -> None:
+    shop = attach(spark, store.uri, prefix="param_")
+    for text, arguments in [
+        ("SELECT id FROM param_t WHERE id = :low OR id = :high", {"low": 3, "high": 9}),
+        ("SELECT id FROM param_t WHERE id < ? AND id > ?", [7, -1]),
+        ("SELECT id FROM param_t WHERE id < ?", [5.5]),
+        ("SELECT ? AS one, count(*) FROM param_t WHERE id <= ?", ["a", 4]),
+    ]:
+        filtered = shop.explain(text, arguments)
+        assert "filter   id" in filtered or "filter   (id" in filtered, filtered
+        plain = spark.read.format("elasticscan").load(f"{store.uri}/t")
+        plain.createOrReplaceTempView("param_plain")
+        expected = spark.sql(text.replace("param_t", "param_plain"), arguments)
+        rows = shop.sql(text, arguments)
+        assert rows.schema == expected.schema
+        assert sorted(rows.collect()) == sorted(expected.collect())
