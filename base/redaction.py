@@ -92,10 +92,10 @@ def _harmless(value: str) -> str:
 
 def redact(text: str) -> str:
     """A text with every URI in it as it may be shown."""
-    return _URI.sub(_redacted, text) if "://" in text else text
+    return _URI.sub(_redact_uri, text) if "://" in text else text
 
 
-def _redacted(match: re.Match[str]) -> str:
+def _redact_uri(match: re.Match[str]) -> str:
     uri = match.group()
     core = uri.rstrip(_NO_PART + ".")
     return shown(core) + uri[len(core) :]

@@ -46,14 +46,14 @@ def explain(
         Store.open(uri) as store,
         store.table(table).scan(names_of(columns), filter, index=index or AUTO, snapshot=snapshot) as begun,
     ):
-        explained = _found(begun, analyze)
+        explained = _explain(begun, analyze)
     if json:
         print_json(explained)
     else:
         console().print(_picture(explained, index or AUTO))
 
 
-def _found(begun: Scan, analyze: bool) -> dict[str, Any]:
+def _explain(begun: Scan, analyze: bool) -> dict[str, Any]:
     """`Scan.explain()` as JSON can hold it, with the chosen candidate marked."""
     explained = begun.explain()
     explained["candidates"] = [
@@ -82,7 +82,7 @@ def _picture(explained: dict[str, Any], asked: str) -> RenderableType:
         _choice(explained, asked),
     ]
     if explained["actual"] is not None:
-        parts += ["", _analyzed(explained)]
+        parts += ["", _analysis(explained)]
     return Group(*parts)
 
 
@@ -98,14 +98,14 @@ def _candidates(candidates: list[dict[str, Any]]) -> Listing:
             CHOSEN if candidate["chosen"] else "",
             candidate["access"],
             candidate["kind"] if candidate["kind"] != candidate["access"] else "",
-            *(_estimated(candidate) if candidate["cost"] is not None else [""] * 4),
+            *(_estimates(candidate) if candidate["cost"] is not None else [""] * 4),
             escape("; ".join(note)),
             style=style,
         )
     return shown
 
 
-def _estimated(candidate: dict[str, Any]) -> list[str]:
+def _estimates(candidate: dict[str, Any]) -> list[str]:
     numbers = (candidate[name] for name in ("rows_scanned", "cost"))
     texts = escape(candidate["condition"] or "all"), escape(candidate["remainder"] or "")
     return [*texts, *map(_about, numbers)]
@@ -115,9 +115,7 @@ def _choice(explained: dict[str, Any], asked: str) -> Listing:
     """Return what was chosen, and where it reads."""
     direct = explained["ranges"] is None
     how = (
-        "a direct scan"
-        if direct
-        else f"index {explained['access']}, {_counted(explained['ranges'], 'range')}"
+        "a direct scan" if direct else f"index {explained['access']}, {_count(explained['ranges'], 'range')}"
     )
     why = "the cheapest" if asked == AUTO else f"asked for with --index {asked}"
     shown = Listing(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
@@ -134,7 +132,7 @@ def _choice(explained: dict[str, Any], asked: str) -> Listing:
     return shown
 
 
-def _analyzed(explained: dict[str, Any]) -> Listing:
+def _analysis(explained: dict[str, Any]) -> Listing:
     """Estimates beside what the run counted."""
     (chosen,) = (candidate for candidate in explained["candidates"] if candidate["chosen"])
     actual = explained["actual"]
@@ -148,7 +146,7 @@ def _analyzed(explained: dict[str, Any]) -> Listing:
     return shown
 
 
-def _counted(number: int, noun: str) -> str:
+def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

@@ -77,10 +77,10 @@ def schema_of(path: Path, rules: CsvRules) -> pa.Schema:
             read_options=pyarrow.csv.ReadOptions(block_size=GUESS_BYTES),
             convert_options=rules.options(rules.types or {}),
         ).schema
-    return pa.schema([field.with_type(_kept(field.type)) for field in guessed])
+    return pa.schema([field.with_type(_table_type(field.type)) for field in guessed])
 
 
-def _kept(guessed: pa.DataType) -> pa.DataType:
+def _table_type(guessed: pa.DataType) -> pa.DataType:
     """The type a table gets: text where no value was seen, and the microseconds of Spark."""
     if pa.types.is_null(guessed):
         return pa.string()
@@ -99,7 +99,7 @@ def read_batches(
             elif kind == "parquet":
                 with pyarrow.parquet.ParquetFile(path) as file:
                     unit_bytes = path.stat().st_size / max(1, file.metadata.num_rows)
-                    yield from _counted(file.iter_batches(BATCH_ROWS), unit_bytes, on_read)
+                    yield from _report_rows(file.iter_batches(BATCH_ROWS), unit_bytes, on_read)
             else:
                 with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
                     unit_bytes = path.stat().st_size / max(1, reader.num_record_batches)
@@ -108,7 +108,7 @@ def read_batches(
                         yield reader.get_batch(index)
 
 
-def _counted(
+def _report_rows(
     batches: Iterator[pa.RecordBatch], bytes_per_row: float, on_read: OnRead
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
@@ -162,11 +162,11 @@ def _translate_errors(path: Path) -> Iterator[None]:
 
 def open_writer(path: Path, schema: pa.Schema) -> AbstractContextManager[Any]:
     """Something with `write_batch`; the file bears its name only once it is complete."""
-    return _finished(path, kind_of(path), schema)
+    return _replace_when_written(path, kind_of(path), schema)
 
 
 @contextmanager
-def _finished(path: Path, kind: str, schema: pa.Schema) -> Iterator[Any]:
+def _replace_when_written(path: Path, kind: str, schema: pa.Schema) -> Iterator[Any]:
     partial = path.with_name(f".{path.name}.partial")
     try:
         with _writable(path), _writer(partial, kind, schema) as writer:

@@ -34,7 +34,7 @@ SHOWN_ROWS = 20
 
 
 @dataclass(slots=True)
-class _Told:
+class _Progress:
     """The report of a scan that stopped."""
 
     snapshot: int
@@ -82,11 +82,11 @@ def scan(
     }
     with Store.open(uri) as store:
         begun = _begin(store, table, key, asked, page_rows)
-        progress = _Told(begun.snapshot, begun.key)
-        read = _watched(islice(begun, pages), progress)
+        progress = _Progress(begun.snapshot, begun.key)
+        read = _watch(islice(begun, pages), progress)
         if output is not None:
             _to_file(begun, read, output)
-            _tell_file(progress, output, json)
+            _report_file(progress, output, json)
         elif json:
             for page in read:
                 print_json_lines(page.rows.to_pylist())
@@ -99,7 +99,7 @@ def scan(
             say(f"{min(len(rows), SHOWN_ROWS)} rows of snapshot {progress.snapshot}{more}.")
         else:
             _show(begun, _rows(read))
-            _tell(progress, uri)
+            _report(progress, uri)
         if glance or progress.key is None:
             begun.close()
 
@@ -124,7 +124,7 @@ def _begin(store: Store, table: str | None, key: str | None, asked: dict[str, An
     return begun
 
 
-def _watched(pages: Iterable[Page], progress: _Told) -> Iterator[Page]:
+def _watch(pages: Iterable[Page], progress: _Progress) -> Iterator[Page]:
     for page in pages:
         progress.rows += page.rows.num_rows
         progress.key = page.key
@@ -166,7 +166,7 @@ def _text(value: Any) -> str:
     return plain(value) if isinstance(value, bytes) else str(value)
 
 
-def _tell(progress: _Told, uri: str) -> None:
+def _report(progress: _Progress, uri: str) -> None:
     say(
         f"{progress.rows:,} rows of snapshot {progress.snapshot}"
         + ("." if progress.key is None else "; there are more:")
@@ -175,7 +175,7 @@ def _tell(progress: _Told, uri: str) -> None:
         console().print(f"elasticscan scan {shown(uri)} --key {progress.key}", markup=False, soft_wrap=True)
 
 
-def _tell_file(progress: _Told, path: Path, as_json: bool) -> None:
+def _report_file(progress: _Progress, path: Path, as_json: bool) -> None:
     if as_json:
         print_json(
             {

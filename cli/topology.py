@@ -28,7 +28,7 @@ def expand(
     with Store.open(uri) as store, _moves("moving tablets in") as moved:
         how = store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved)
         topology = store.expand_with(how, names, roots)
-        _tell(store, topology, json)
+        _report(store, topology, json)
 
 
 def contract(
@@ -40,7 +40,7 @@ def contract(
     """Move all tablets off a shard and remove it."""
     with Store.open(uri) as store, _moves(f"emptying {shard}") as moved:
         topology = store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved).contract(shard)
-        _tell(store, topology, json)
+        _report(store, topology, json)
 
 
 def move(
@@ -61,7 +61,7 @@ def move(
     with Store.open(uri) as store, _moves("resuming moves") as moved:
         how = store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved)
         if tablet is not None and shard is not None:
-            _tell(store, how.move(tablet, shard), json)
+            _report(store, how.move(tablet, shard), json)
             return
         resumed = how.resume()
     if json:
@@ -80,7 +80,7 @@ def split(
 ) -> None:
     """Cut a tablet in two; copies nothing."""
     with Store.open(uri) as store:
-        _tell(store, store.split(tablet, at), json)
+        _report(store, store.split(tablet, at), json)
 
 
 def join(
@@ -93,7 +93,7 @@ def join(
 ) -> None:
     """Make two neighbouring tablets of one shard one; copies nothing."""
     with Store.open(uri) as store:
-        _tell(store, store.join(left, right), json)
+        _report(store, store.join(left, right), json)
 
 
 def history(uri: Uri, json: Json = False) -> None:
@@ -125,7 +125,7 @@ def _moves(title: str) -> Iterator[OnProgress]:
         yield moved
 
 
-def _tell(store: Store, topology: Topology, as_json: bool) -> None:
+def _report(store: Store, topology: Topology, as_json: bool) -> None:
     if as_json:
         print_json(topology_value(topology))
         return

@@ -52,7 +52,7 @@ def collect_garbage(
     with Store.open(uri) as store:
         collected = store.collect_garbage(spared, dry_run, trash_seconds, share)
     if json:
-        print_json(_collected(collected))
+        print_json(_as_json(collected))
         return
     if dry_run:
         for decision in collected.decisions:
@@ -69,7 +69,7 @@ def collect_garbage(
     )
 
 
-def _collected(collected: Collected) -> dict[str, Any]:
+def _as_json(collected: Collected) -> dict[str, Any]:
     return {
         "dry_run": collected.dry_run,
         "files_removed": collected.removed,

@@ -211,9 +211,9 @@ class ToSpark:
     """Turns a scan's batches into what Spark expects.
 
     Args:
-        found: schema of the batches; they may have more columns than are wanted.
+        stored: schema of the batches; they may have more columns than `columns`.
         columns: the columns of `stored` to hand over, in the order of `target`.
-        wanted: Spark's schema.
+        target: Spark's schema.
     """
 
     def __init__(self, stored: pa.Schema, columns: Sequence[str], target: StructType) -> None:

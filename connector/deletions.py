@@ -114,7 +114,7 @@ class Deletions:
 
     def _changes_of(self, batch: pa.RecordBatch, table: TableInfo, fill: bool) -> pa.RecordBatch:
         """The table's columns, `_deleted`, and `_commit_version` if the rows have one."""
-        batch, gone = self._told_apart(batch)
+        batch, gone = self._find_deletes(batch)
         convert = FromSpark(table.schema, fill)
         names = self.stored(batch.schema, table.schema).names
         upserts = convert.named(batch.select(names).filter(pc.invert(gone)))
@@ -141,7 +141,7 @@ class Deletions:
         both = pa.concat_arrays([versions.filter(pc.invert(gone)), versions.filter(gone)])
         return rows.append_column(COMMIT_VERSION, both.cast(pa.int64()))
 
-    def _told_apart(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
+    def _find_deletes(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
         """The rows that say something, and which of them delete."""
         said = batch.column(self.column)
         if not self._words:

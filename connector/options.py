@@ -267,7 +267,7 @@ OPTIONS: tuple[Option, ...] = tuple(
 )
 
 
-def _given(options: Options) -> Iterator[Option]:
+def _chosen_options(options: Options) -> Iterator[Option]:
     """The options that have another value than their default."""
     for values in (options, options.changes):
         for one, option in _options_of(type(values)):
@@ -291,7 +291,7 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
     texts = _by_name(spark_options)
     texts["store"], texts["table"] = _where(texts)
     _refuse_two(texts, "versionAsOf", "timestampAsOf", "the snapshot")
-    options = Options(**_parsed(Options, texts), changes=ChangeOptions(**_parsed(ChangeOptions, texts)))
+    options = Options(**_parse(Options, texts), changes=ChangeOptions(**_parse(ChangeOptions, texts)))
     _refuse_two(texts, "startingVersion", "startingTimestamp", "a commit")
     _refuse_two(texts, "endingVersion", "endingTimestamp", "a commit")
     _check_numbers_of_tasks(options)
@@ -323,7 +323,7 @@ def _by_name(options: Mapping[str, str]) -> dict[str, str]:
     return texts
 
 
-def _parsed(values: type[Options] | type[ChangeOptions], texts: Mapping[str, str]) -> dict[str, Any]:
+def _parse(values: type[Options] | type[ChangeOptions], texts: Mapping[str, str]) -> dict[str, Any]:
     """The fields for which a text was given."""
     return {
         one.name: option.parse(option.name, texts[option.name])
@@ -367,14 +367,14 @@ def _check_transaction(texts: Mapping[str, str], stream_write: bool) -> None:
 
 def check_for_batch(options: Options) -> Options:
     """Refuse what only a stream does, and a change feed that does not say which changes."""
-    for option in _given(options):
+    for option in _chosen_options(options):
         if option.where == (STREAM,):
             raise InvalidOption(
                 f"option {option.name!r} is for readStream; a batch leaves it out", option=option.name
             )
     changes = options.changes
     if not changes.feed:
-        for option in _given(options):
+        for option in _chosen_options(options):
             if option.name.startswith(("starting", "ending")):
                 raise InvalidOption(
                     f"option {option.name!r} chooses changes: a batch read takes it with 'readChangeFeed' = "
@@ -399,7 +399,7 @@ def check_for_batch(options: Options) -> Options:
 
 def check_for_stream(options: Options) -> Options:
     """Refuse what a stream cannot do."""
-    for option in _given(options):
+    for option in _chosen_options(options):
         if option.where == (FEED,):
             raise InvalidOption(
                 f"option {option.name!r} is for batch reads; a stream with trigger(availableNow=True) ends "
@@ -411,7 +411,7 @@ def check_for_stream(options: Options) -> Options:
 
 
 def _refuse_other_reads(options: Options, where: str, use: str) -> None:
-    for option in _given(options):
+    for option in _chosen_options(options):
         if READ in option.where and where not in option.where:
             hint = "use 'startingVersion' or 'startingTimestamp'" if "AsOf" in option.name else "leave it out"
             raise InvalidOption(f"option {option.name!r} is not for {use}; {hint}", option=option.name)

@@ -63,7 +63,7 @@ def resume(partition: Any, uri: str) -> tuple[Store, Scan]:
         ContinuationKeyError: it is no partition of ours.
         TableChanged: there is another store at the URI.
     """
-    part = _checked(partition)
+    part = _check(partition)
     store = open_store(uri, part.store_id)
     return store, store.resume_part(store.context.sealer.open(part.key), ends_lease=False)
 
@@ -83,7 +83,7 @@ def read_partition(
             yield convert(rows)
 
 
-def _checked(partition: Any) -> ScanPartition:
+def _check(partition: Any) -> ScanPartition:
     """Partitions travel through Spark; the key is sealed, the rest is looked at again."""
     if isinstance(partition, ScanPartition):
         plain = (isinstance(v, str) for v in (partition.key, partition.store_id, partition.kind))

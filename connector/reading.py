@@ -30,7 +30,7 @@ _METADATA = pa.schema(
 
 def offered_schema(table: TableInfo, options: Options) -> StructType:
     """Return what a read with these options returns when the user gave no schema."""
-    chosen = _chosen(table, options)
+    chosen = _choose_columns(table, options)
     if options.explain:
         return spark_schema(EXPLANATION)
     feed = feed_fields() if options.changes.feed else []
@@ -46,7 +46,7 @@ def offered_schema(table: TableInfo, options: Options) -> StructType:
     )
 
 
-def _chosen(table: TableInfo, options: Options) -> list[str]:
+def _choose_columns(table: TableInfo, options: Options) -> list[str]:
     """The columns that the option `columns` names, as the table spells them."""
     if options.columns is None:
         return list(table.schema.names)

@@ -31,17 +31,17 @@ def check_not_for_a_spark_table() -> None:
         return
     if task.getLocalProperty(_STREAM):
         if ".toTable(" in (task.getLocalProperty(_CALLED) or "").split("\n")[0]:
-            raise _refused("toTable", "start('uri/table')")
+            raise _refusal("toTable", "start('uri/table')")
         return
     query, outermost = task.getLocalProperty(_QUERY), task.getLocalProperty(_OUTERMOST)
     if query and outermost and query != outermost:
-        raise _refused(
+        raise _refusal(
             "saveAsTable, writeTo(...).create() and CREATE TABLE ... AS SELECT",
             "df.write.format('elasticscan').option('primaryKey', '...').mode('append').save('uri/table')",
         )
 
 
-def _refused(statement: str, instead: str) -> InvalidOption:
+def _refusal(statement: str, instead: str) -> InvalidOption:
     return InvalidOption(
         f"{statement} would make a table in Spark's own catalog that nobody can read: Spark does not say "
         f"later which store it is in. Nothing was written. Write with {instead}, and read with "

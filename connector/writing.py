@@ -94,7 +94,7 @@ class TableWriter:
         if self._deletions:
             rows = self._deletions.changes(batches, table, self.replaces, self._fill)
         else:
-            rows = _conformed(batches, table, self._fill)
+            rows = _conform(batches, table, self._fill)
         return stage(store.context, table, rows, self._kind)
 
     def publish(
@@ -111,7 +111,7 @@ class TableWriter:
             TableChanged: the table is not the one that was planned for, or that was written before.
         """
         staged = [fragment for task in tasks for fragment in task]
-        with self._opened() as store:
+        with self._open() as store:
             table = self._find(store)
             if txn is not None and follows:
                 self._check_followed(store, table, txn)
@@ -128,7 +128,7 @@ class TableWriter:
         went through, so files that the catalog knows stay."""
         if not staged:
             return
-        with self._opened() as store:
+        with self._open() as store:
             remove_staged(store.context, staged)
 
     def _check_followed(self, store: Store, table: TableInfo, txn: IdempotencyKey) -> None:
@@ -157,7 +157,7 @@ class TableWriter:
                 **error.fields,
             ) from error
 
-    def _opened(self) -> Store:
+    def _open(self) -> Store:
         store = Store.open(self._uri)
         if store.context.info.store_id != self.store_id:
             store.close()
@@ -209,7 +209,7 @@ class ElasticScanWriter(DataSourceArrowWriter):
         )
 
 
-def _conformed(batches: Iterable[pa.RecordBatch], table: TableInfo, fill: bool) -> Iterator[pa.RecordBatch]:
+def _conform(batches: Iterable[pa.RecordBatch], table: TableInfo, fill: bool) -> Iterator[pa.RecordBatch]:
     """Spark's rows as the table's. A null in a key is told as such, as `Table.upsert` does."""
     convert = FromSpark(table.schema, fill)
     for batch in batches:
@@ -235,9 +235,9 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
                 "DataFrame's columns",
                 table=options.table,
             ) from error
-        shard_key = None if options.shard_key is None else _spelt(options.shard_key, rows)
+        shard_key = None if options.shard_key is None else _spell(options.shard_key, rows)
         try:
-            keys = _spelt(options.primary_key, rows)
+            keys = _spell(options.primary_key, rows)
             return reserve_table(store.context, options.table, rows, keys, shard_key)
         except AlreadyExists:
             table = store.table(options.table).definition  # another write made it meanwhile
@@ -288,7 +288,7 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, merge: bool) 
     return handle.definition
 
 
-def _spelt(names: Sequence[str], rows: pa.Schema) -> list[str]:
+def _spell(names: Sequence[str], rows: pa.Schema) -> list[str]:
     """Column names as the rows spell them."""
     by_name = {name.lower(): name for name in rows.names}
     return [by_name.get(name.lower(), name) for name in names]

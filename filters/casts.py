@@ -78,11 +78,11 @@ def _family(kind: pa.DataType) -> str:
     return names.get(kind, "other")
 
 
-def _plain(values: pa.Array, target: pa.DataType) -> pa.Array:
+def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
     return values.cast(target)
 
 
-def _lossy(values: pa.Array, target: pa.DataType) -> pa.Array:
+def _cast_unsafely(values: pa.Array, target: pa.DataType) -> pa.Array:
     return values.cast(target, safe=False)
 
 
@@ -144,18 +144,18 @@ def _require(values: pa.Array, good: pa.BooleanArray, target: pa.DataType) -> No
         raise _unfit(repr(bad[0].as_py()), target)
 
 
-def _trimmed(values: pa.Array) -> pa.Array:
+def _trim(values: pa.Array) -> pa.Array:
     return pc.utf8_trim(values, characters=_BLANKS)
 
 
 def _string_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
-    text = _trimmed(values)
+    text = _trim(values)
     _require(values, pc.match_substring_regex(text, _WHOLE), target)
     return pc.replace_substring_regex(text, r"\A(?:\+|(-))?0*([0-9])", r"\1\2").cast(target)
 
 
 def _string_to_float(values: pa.Array, target: pa.DataType) -> pa.Array:
-    text = _trimmed(values)
+    text = _trim(values)
     word = pc.match_substring_regex(text, _FLOAT_WORD)
     _require(values, pc.or_(word, pc.match_substring_regex(text, _FLOAT)), target)
     digits = pc.replace_substring_regex(text, r"[dDfF]\z", "")
@@ -163,7 +163,7 @@ def _string_to_float(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _string_to_boolean(values: pa.Array, target: pa.DataType) -> pa.Array:
-    text = pc.ascii_lower(_trimmed(values))
+    text = pc.ascii_lower(_trim(values))
     true = pc.is_in(text, pa.array(["t", "true", "y", "yes", "1"]))
     false = pc.is_in(text, pa.array(["f", "false", "n", "no", "0"]))
     _require(values, pc.or_(pc.or_(true, false), values.is_null()), target)
@@ -171,7 +171,7 @@ def _string_to_boolean(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _string_to_date(values: pa.Array, target: pa.DataType) -> pa.Array:
-    text = _trimmed(values)
+    text = _trim(values)
     _require(values, pc.match_substring_regex(text, _DATE), target)
     return _day_text(pc.extract_regex(text, _DATE)).cast(target)
 
@@ -191,7 +191,7 @@ def _two(digits: pa.Array) -> pa.Array:
 
 
 def _string_to_moment(values: pa.Array, target: pa.DataType) -> pa.Array:
-    text = _trimmed(values)
+    text = _trim(values)
     _require(values, pc.match_substring_regex(text, _MOMENT), target)
     parts = pc.extract_regex(text, _MOMENT)
     clock = [_two(_or_default(parts, name, "0")) for name in ("hour", "minute", "second")]
@@ -209,7 +209,7 @@ def _string_to_moment(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _moment_to_string(values: pa.Array, target: pa.DataType) -> pa.Array:
-    return pc.replace_substring_regex(_lossy(values, TIMESTAMP_NTZ).cast(target), r"\.?0+\z", "")
+    return pc.replace_substring_regex(_cast_unsafely(values, TIMESTAMP_NTZ).cast(target), r"\.?0+\z", "")
 
 
 def _moment_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
@@ -219,39 +219,39 @@ def _moment_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 _CASTS: dict[tuple[str, str], _Caster] = {
-    ("boolean", "integer"): _plain,
+    ("boolean", "integer"): _cast,
     ("boolean", "float"): _by_way_of(pa.int32()),
     ("boolean", "decimal"): _by_way_of(pa.int32()),
-    ("boolean", "string"): _plain,
+    ("boolean", "string"): _cast,
     ("integer", "boolean"): _not_zero,
-    ("integer", "integer"): _plain,
-    ("integer", "float"): _lossy,
+    ("integer", "integer"): _cast,
+    ("integer", "float"): _cast_unsafely,
     ("integer", "decimal"): _integer_to_decimal,
-    ("integer", "string"): _plain,
+    ("integer", "string"): _cast,
     ("float", "boolean"): _not_zero,
     ("float", "integer"): _float_to_integer,
-    ("float", "float"): _lossy,
+    ("float", "float"): _cast_unsafely,
     ("decimal", "boolean"): _not_zero,
     ("decimal", "integer"): _decimal_to_integer,
     ("decimal", "float"): _decimal_to_float,
     ("decimal", "decimal"): _decimal_to_decimal,
-    ("decimal", "string"): _plain,
+    ("decimal", "string"): _cast,
     ("string", "boolean"): _string_to_boolean,
     ("string", "integer"): _string_to_integer,
     ("string", "float"): _string_to_float,
-    ("string", "binary"): _plain,
+    ("string", "binary"): _cast,
     ("string", "date"): _string_to_date,
     ("string", "timestamp"): _string_to_moment,
     ("string", "local"): _string_to_moment,
-    ("binary", "string"): _plain,
-    ("date", "string"): _plain,
-    ("date", "timestamp"): _plain,
-    ("date", "local"): _plain,
-    ("timestamp", "date"): _plain,
-    ("timestamp", "local"): _plain,
+    ("binary", "string"): _cast,
+    ("date", "string"): _cast,
+    ("date", "timestamp"): _cast,
+    ("date", "local"): _cast,
+    ("timestamp", "date"): _cast,
+    ("timestamp", "local"): _cast,
     ("timestamp", "integer"): _moment_to_integer,
     ("timestamp", "string"): _moment_to_string,
-    ("local", "date"): _plain,
-    ("local", "timestamp"): _plain,
+    ("local", "date"): _cast,
+    ("local", "timestamp"): _cast,
     ("local", "string"): _moment_to_string,
 }

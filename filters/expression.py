@@ -155,7 +155,7 @@ def to_sql(node: Expression) -> str:
     return _render(node)[0]
 
 
-def _wrapped(node: Expression, least: int) -> str:
+def _wrap(node: Expression, least: int) -> str:
     text, binding = _render(node)
     return text if binding >= least else f"({text})"
 
@@ -172,18 +172,18 @@ def _render(node: Expression) -> tuple[str, int]:
         case Cast():
             return f"CAST({to_sql(node.child)} AS {type_name(node.type)})", _ATOM
         case Compare():
-            return f"{_wrapped(node.left, _ADD)} {node.op} {_wrapped(node.right, _ADD)}", _TEST
+            return f"{_wrap(node.left, _ADD)} {node.op} {_wrap(node.right, _ADD)}", _TEST
         case Not():
-            return f"NOT {_wrapped(node.child, _TEST)}", _NOT
+            return f"NOT {_wrap(node.child, _TEST)}", _NOT
         case And():
-            return " AND ".join(_wrapped(part, _NOT) for part in node.parts), _AND
+            return " AND ".join(_wrap(part, _NOT) for part in node.parts), _AND
         case Or():
-            return " OR ".join(_wrapped(part, _AND) for part in node.parts), _OR
+            return " OR ".join(_wrap(part, _AND) for part in node.parts), _OR
         case Is():
             state = "NULL" if node.state is None else str(node.state).upper()
-            return f"{_wrapped(node.child, _ADD)} IS {state}", _TEST
+            return f"{_wrap(node.child, _ADD)} IS {state}", _TEST
         case In():
-            return f"{_wrapped(node.child, _ADD)} IN ({', '.join(map(to_sql, node.values))})", _TEST
+            return f"{_wrap(node.child, _ADD)} IN ({', '.join(map(to_sql, node.values))})", _TEST
         case Match():
             return _render_match(node)
         case Case():
@@ -197,9 +197,9 @@ def _render_call(node: Call) -> tuple[str, int]:
     binding = _BINDING.get(node.name)
     if binding is not None:
         left, right = node.args
-        return f"{_wrapped(left, binding)} {node.name} {_wrapped(right, binding + 1)}", binding
+        return f"{_wrap(left, binding)} {node.name} {_wrap(right, binding + 1)}", binding
     if node.name == "NEGATE":
-        return f"-{_wrapped(node.args[0], _ATOM)}", _UNARY
+        return f"-{_wrap(node.args[0], _ATOM)}", _UNARY
     return f"{node.name}({', '.join([*map(to_sql, node.args), *map(str, node.options)])})", _ATOM
 
 
@@ -208,7 +208,7 @@ def _render_match(node: Match) -> tuple[str, int]:
     if node.kind not in ("LIKE", "ILIKE", "RLIKE"):
         return f"{node.kind}({to_sql(node.child)}, {pattern})", _ATOM
     escape = "" if node.escape == "\\" else f" ESCAPE {_quote_text(node.escape)}"
-    return f"{_wrapped(node.child, _ADD)} {node.kind} {pattern}{escape}", _TEST
+    return f"{_wrap(node.child, _ADD)} {node.kind} {pattern}{escape}", _TEST
 
 
 def _render_literal(node: Literal) -> str:

@@ -91,14 +91,14 @@ def parse_condition(text: str, schema: pa.Schema) -> Expression:
             f"the filter is {size} bytes long; at most {MAX_FILTER_BYTES} are allowed", bytes=size
         )
     try:
-        return _TreeBuilder(schema).condition(_parsed(text))
+        return _TreeBuilder(schema).condition(_parse(text))
     except RecursionError:
         raise FilterError(
             "the filter is nested too deeply; split it into AND or OR of simpler parts"
         ) from None
 
 
-def _parsed(text: str) -> exp.Expr:
+def _parse(text: str) -> exp.Expr:
     try:
         return parse_one(text, dialect=FilterSql, into=exp.Condition)
     except ParseError as error:
@@ -203,7 +203,7 @@ class _TreeBuilder:
         kind: pa.DataType | None = None
         for name in _name_parts(node):
             fields = list(self.schema) if kind is None else list(kind.fields) if pt.is_struct(kind) else []
-            field = _named(name, fields, path)
+            field = _find_field(name, fields, path)
             path.append(field.name)
             kind = field.type
         return Column(tuple(path), computed_type(kind))
@@ -228,7 +228,7 @@ class _TreeBuilder:
     def connective(self, node: exp.Expr) -> Expression:
         make = And if isinstance(node, exp.And) else Or
         parts: list[Expression] = []
-        for operand in _flattened(node):
+        for operand in _flatten(node):
             part = typed.boolean(self.read(operand))
             parts.extend(part.parts if isinstance(part, make) else [part])
         return make(tuple(parts))
@@ -373,7 +373,7 @@ class _TreeBuilder:
         return test if name == "isnull" else Not(test)
 
 
-def _flattened(node: exp.Expr) -> Iterator[exp.Expr]:
+def _flatten(node: exp.Expr) -> Iterator[exp.Expr]:
     """The parts of a chain of the same connective, in order; chains may be longer than the stack is deep."""
     waiting = [node]
     while waiting:
@@ -398,7 +398,7 @@ def _name_parts(node: exp.Expr) -> list[str]:
     return [str(part.this) for part in parts]
 
 
-def _named(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Field:
+def _find_field(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Field:
     """The field of that name, whatever its case, as Spark looks it up."""
     matches = [field for field in fields if field.name.lower() == name.lower()]
     if len(matches) == 1:

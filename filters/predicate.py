@@ -80,14 +80,14 @@ class Predicate:
         try:
             return rows.array(self._evaluate(rows))
         except FilterError as error:
-            raise FilterError(f"{error.message} (in the filter {self._shown()})", filter=str(self)) from None
+            raise FilterError(f"{error.message} (in the filter {self._show()})", filter=str(self)) from None
         except _ARROW_REFUSALS as error:
-            raise FilterError(f"the filter {self._shown()} fails: {error}", filter=str(self)) from error
+            raise FilterError(f"the filter {self._show()} fails: {error}", filter=str(self)) from error
 
     def __str__(self) -> str:
         return to_sql(self.condition)
 
-    def _shown(self) -> str:
+    def _show(self) -> str:
         text = str(self)
         return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 

@@ -90,7 +90,7 @@ def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> I
         bound = fixed = len(columns)
         used, remaining = columns, conjuncts.parts
     else:
-        used = _bound(columns)
+        used = _take_columns(columns)
         ranges = _ranges(used)
         bound, fixed = len(used), sum(keys.singles for keys in used)
         implied = [name for name, *two in zip(index.columns, used, columns, strict=False) if two[0] == two[1]]
@@ -111,7 +111,7 @@ class _Conjuncts:
         if condition is not None:
             self.parts = condition.parts if isinstance(condition, And) else (condition,)
         self.names = [column_names(part) for part in self.parts]
-        self._found: dict[str, list[ColumnDomain]] = {}
+        self._domains: dict[str, list[ColumnDomain]] = {}
         self._keys: dict[str, KeySet] = {}
 
     def impossible(self) -> bool:
@@ -122,29 +122,29 @@ class _Conjuncts:
         """The values with which all parts can be true."""
         if name not in self._keys:
             axis = axis_of(self.schema.field(name).type)
-            keys = KeySet.intersection_of([domain.keys for domain in self.found(name)])
+            keys = KeySet.intersection_of([domain.keys for domain in self.domains(name)])
             self._keys[name] = normalise(keys, axis) if axis else keys
         return self._keys[name]
 
-    def found(self, name: str) -> list[ColumnDomain]:
-        if name not in self._found:
+    def domains(self, name: str) -> list[ColumnDomain]:
+        if name not in self._domains:
             field = self.schema.field(name)
-            self._found[name] = [value_set(part, field) for part in self.parts]
-        return self._found[name]
+            self._domains[name] = [value_set(part, field) for part in self.parts]
+        return self._domains[name]
 
     def not_implied_by(self, columns: list[str]) -> tuple[Expression, ...]:
         """The parts that are not true just because these columns have possible values."""
         return tuple(
             part
             for at, part in enumerate(self.parts)
-            if not any(self.found(name)[at].exact for name in columns)
+            if not any(self.domains(name)[at].exact for name in columns)
         )
 
     def text_of(self, name: str, keys: KeySet) -> str:
         """The limits of one column: in the words of the condition, where it has words for just that."""
         parts = [
             (part, domain)
-            for part, domain in zip(self.parts, self.found(name), strict=True)
+            for part, domain in zip(self.parts, self.domains(name), strict=True)
             if domain.keys != EVERYTHING
         ]
         if keys == self.keys(name) and all(domain.exact for _, domain in parts):
@@ -155,10 +155,10 @@ class _Conjuncts:
             text = " AND ".join(texts)
             if len(text) <= _SHOWN_CHARACTERS:
                 return text
-        return f"{quote_name(name)} {_described(keys, self.schema.field(name).type)}"
+        return f"{quote_name(name)} {_describe(keys, self.schema.field(name).type)}"
 
 
-def _described(keys: KeySet, stored: pa.DataType) -> str:
+def _describe(keys: KeySet, stored: pa.DataType) -> str:
     count = len(keys.intervals)
     if not keys.singles:
         return f"IN ({count} range{'s' if count > 1 else ''})"
@@ -174,7 +174,7 @@ def _described(keys: KeySet, stored: pa.DataType) -> str:
     return f"IN ({', '.join(to_sql(Literal(value, kind, implicit=True)) for value in values)})"
 
 
-def _bound(columns: list[KeySet]) -> list[KeySet]:
+def _take_columns(columns: list[KeySet]) -> list[KeySet]:
     """The sets of the first columns, coarser where they would make too many ranges."""
     used: list[KeySet] = []
     room = MAX_RANGES

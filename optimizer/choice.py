@@ -128,7 +128,7 @@ def choose(
     estimate = _Estimate(condition, schema, key, needed, intervals, statistics, shards)
     bounds = [bind(info, condition, schema) for info, _ in indexes]
     counted = [
-        _counted(info, bound, len(histograms), count)
+        _count_entries(info, bound, len(histograms), count)
         for (info, histograms), bound in zip(indexes, bounds, strict=True)
     ]
     ways: list[_Way] = [(estimate.direct(), None)]
@@ -140,11 +140,11 @@ def choose(
     elif index == AUTO:
         taken = min((way for way in ways if way[0].usable), key=lambda way: way[0].cost)
     else:
-        taken = _forced(index, ways[1:])
+        taken = _take(index, ways[1:])
     return Choice(*taken, candidates)
 
 
-def _counted(
+def _count_entries(
     info: IndexInfo, bound: IndexCondition | None, runs: int, count: CountEntries | None
 ) -> float | None:
     """The entries that a scan would look at, counted; None where only an estimate is cheap enough."""
@@ -158,7 +158,7 @@ CountEntries = Callable[[IndexInfo, Ranges], float | None]
 _WEIGHTS = MappingProxyType({SORTED: SORTED_ENTRY, HASH: HASH_ENTRY})
 
 
-def _forced(name: str, ways: Sequence[_Way]) -> _Way:
+def _take(name: str, ways: Sequence[_Way]) -> _Way:
     by_name = {way[0].access: way for way in ways}
     if name not in by_name:
         near = get_close_matches(name, by_name, n=1)

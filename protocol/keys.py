@@ -150,7 +150,7 @@ def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
         )
         return key, _whole(expires_at)
     except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:
-        raise _refused("its content has another form than this release writes") from error
+        raise _refusal("its content has another form than this release writes") from error
 
 
 def _flat(slots: SlotSet) -> list[int]:
@@ -241,7 +241,7 @@ class Sealer:
                 raise InvalidTag
             packed = cipher.decrypt(nonce, sealed, header + self._store_id)
         except InvalidTag as error:
-            raise _refused(
+            raise _refusal(
                 "it was altered, belongs to another store, or its secret was replaced and is gone"
             ) from error
         key, expires_at = unpack(packed)
@@ -257,19 +257,19 @@ class Sealer:
 def _raw(text: object) -> bytes:
     """A key's bytes, as long as a key's are and of this version."""
     if not isinstance(text, str) or not 0 < len(text) <= MAX_KEY_CHARS:
-        raise _refused("it is empty, too long or no text")
+        raise _refusal("it is empty, too long or no text")
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
-        raise _refused("it is not URL-safe base64") from error
+        raise _refusal("it is not URL-safe base64") from error
     if len(raw) < _BODY + _TAG_BYTES:
-        raise _refused("it is too short; was it cut?")
+        raise _refusal("it is too short; was it cut?")
     if raw[0] != KEY_VERSION:
-        raise _refused(f"it is of version {raw[0]}, this release reads version {KEY_VERSION}")
+        raise _refusal(f"it is of version {raw[0]}, this release reads version {KEY_VERSION}")
     return raw
 
 
-def _refused(why: str) -> ContinuationKeyError:
+def _refusal(why: str) -> ContinuationKeyError:
     return ContinuationKeyError(f"this continuation key cannot be used: {why}; start a new scan", why=why)
 
 

@@ -101,7 +101,7 @@ def move_tablet(placement: Placement, tablet_id: int, target: int, expected_epoc
             tablet=tablet_id,
             shard=target,
         )
-    return _replaced(placement, (tablet,), (replace(tablet, shard=target, epoch=tablet.epoch + 1),))
+    return _replace(placement, (tablet,), (replace(tablet, shard=target, epoch=tablet.epoch + 1),))
 
 
 def split_tablet(placement: Placement, tablet_id: int, at: int | None, new_ids: tuple[int, int]) -> Placement:
@@ -131,7 +131,7 @@ def split_tablet(placement: Placement, tablet_id: int, at: int | None, new_ids: 
         Tablet(left, tablet.start, middle, tablet.shard, tablet.epoch + 1),
         Tablet(right, middle, tablet.end, tablet.shard, tablet.epoch + 1),
     )
-    return _replaced(placement, (tablet,), halves)
+    return _replace(placement, (tablet,), halves)
 
 
 def join_tablets(placement: Placement, left_id: int, right_id: int, new_id: int) -> Placement:
@@ -161,7 +161,7 @@ def join_tablets(placement: Placement, left_id: int, right_id: int, new_id: int)
             right=right_id,
         )
     joined = Tablet(new_id, left.start, right.end, left.shard, max(left.epoch, right.epoch) + 1)
-    return _replaced(placement, (left, right), (joined,))
+    return _replace(placement, (left, right), (joined,))
 
 
 def _even_counts(things: int, places: int) -> list[int]:
@@ -181,7 +181,7 @@ def _existing(placement: Placement, tablet_id: int) -> Tablet:
     return tablet
 
 
-def _replaced(placement: Placement, old: tuple[Tablet, ...], new: tuple[Tablet, ...]) -> Placement:
+def _replace(placement: Placement, old: tuple[Tablet, ...], new: tuple[Tablet, ...]) -> Placement:
     """Ids are never used twice: whoever hands out a new one must not hand out an old one."""
     if len(new) != len(old):
         assert not {t.id for t in new} & {t.id for t in placement.tablets}, f"tablet ids in use: {new}"

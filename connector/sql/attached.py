@@ -108,16 +108,16 @@ class AttachedStore(Sequence[str]):
         if dropped is not None:
             return self._drop(dropped)
         try:
-            plan, snapshot = self._planned(text, args)
+            plan, snapshot = self._plan(text, args)
         except UnreadableError:
-            return self._plain(text, args)
+            return self._run_unchanged(text, args)
         if not plan.scans:
-            return self._plain(text, args)
+            return self._run_unchanged(text, args)
         try:
             return self._run(plan, *self._relations(plan, snapshot))
         except AnalysisException:
             # Spark's message is about the text that it was given, so it is given the user's.
-            return self._plain(text, args)
+            return self._run_unchanged(text, args)
 
     def _drop(self, drop: Drop) -> DataFrame:
         table = self._tables[drop.view]
@@ -133,13 +133,13 @@ class AttachedStore(Sequence[str]):
     def explain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> str:
         """Explain what `sql` would read for a query, and what it leaves to Spark and why."""
         try:
-            plan, snapshot = self._planned(text, args)
+            plan, snapshot = self._plan(text, args)
         except UnreadableError as why:
             return left_alone(text, str(why))
         totals = {view: len(shape.schema) for view, shape in self._shapes()[0].items()}
         return explain_plan(plan, snapshot, totals)
 
-    def _planned(self, text: str, args: dict[str, Any] | list[Any] | None) -> tuple[QueryPlan, int]:
+    def _plan(self, text: str, args: dict[str, Any] | list[Any] | None) -> tuple[QueryPlan, int]:
         complete = with_literals(text, args) if args else text
         if complete is None:
             raise UnreadableError("it has parameters whose values cannot be written as literals")
@@ -167,7 +167,7 @@ class AttachedStore(Sequence[str]):
             key = (scan.view, scan.columns, scan.filter)
             if key not in names:
                 names[key] = f"{unique}_{len(names)}"
-                made[names[key]] = self._loaded(self._tables[scan.view], scan.columns, scan.filter, snapshot)
+                made[names[key]] = self._load(self._tables[scan.view], scan.columns, scan.filter, snapshot)
         return [names[scan.view, scan.columns, scan.filter] for scan in plan.scans], made
 
     def _run(self, plan: QueryPlan, names: Sequence[str], relations: Mapping[str, DataFrame]) -> DataFrame:
@@ -182,7 +182,7 @@ class AttachedStore(Sequence[str]):
         frames: dict[str, Any] = dict(relations)
         return self._spark.sql(text, **frames)
 
-    def _loaded(
+    def _load(
         self, table: str, columns: Sequence[str] | None, condition: str | None, snapshot: int | None
     ) -> DataFrame:
         choices = {
@@ -193,7 +193,7 @@ class AttachedStore(Sequence[str]):
         options = {name: value for name, value in choices.items() if value is not None}
         return self._spark.read.format(FORMAT).options(store=self._uri, table=table, **options).load()
 
-    def _plain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
+    def _run_unchanged(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
         words, (live, _) = text.lower(), self._shapes()
         self._make_views({view: self._tables[view] for view in live if view.lower() in words})
         return self._spark.sql(text, args)
@@ -201,7 +201,7 @@ class AttachedStore(Sequence[str]):
     def _make_views(self, tables: Mapping[str, str]) -> None:
         for view, table in tables.items():
             # Through the reader and not as SQL text: so no uri has to be quoted.
-            self._loaded(table, None, None, None).createOrReplaceTempView(f"`{view}`")
+            self._load(table, None, None, None).createOrReplaceTempView(f"`{view}`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class TableRead:
         together = (*self._conditions, checked)
         text = checked if len(together) == 1 else " AND ".join(f"({part})" for part in together)
         Predicate.parse(text, self._schema)
-        return replace(self._with("filter", text), _conditions=together)
+        return replace(self._with_option("filter", text), _conditions=together)
 
     def select(self, *names: str) -> TableRead:
         """Read these columns alone. Raises `ColumnNotFound` for one that the table does not have."""
@@ -262,9 +262,9 @@ class TableRead:
             raise InvalidOption(
                 f"option {name!r} is set already, by the table that the read began with", option=name
             )
-        return self._with(name, str(value).lower() if isinstance(value, bool) else str(value))
+        return self._with_option(name, str(value).lower() if isinstance(value, bool) else str(value))
 
-    def _with(self, name: str, text: str) -> TableRead:
+    def _with_option(self, name: str, text: str) -> TableRead:
         same = [option for option in self.options if option.lower() == name.lower()]
         options = {option: value for option, value in self.options.items() if option not in same} | {
             name: text

@@ -79,17 +79,17 @@ def push_conditions(
             reference, predicate = rules.judge()
         except _StaysError as why:
             for ref in mentioned:
-                stayed[ref].append((_shown(condition.node), str(why)))
+                stayed[ref].append((_show(condition.node), str(why)))
         else:
             if predicate not in predicates[reference]:
                 predicates[reference].append(predicate)
     return {
-        ref: Pushed(_together(predicates[ref], schemas[ref.table]), tuple(stayed[ref]))
+        ref: Pushed(_combine(predicates[ref], schemas[ref.table]), tuple(stayed[ref]))
         for ref in block.references
     }
 
 
-def _together(parts: Sequence[Predicate], schema: pa.Schema) -> str | None:
+def _combine(parts: Sequence[Predicate], schema: pa.Schema) -> str | None:
     """One filter of all of them, or of as many as a filter can hold."""
     pushed = list(parts)
     while pushed:
@@ -104,7 +104,7 @@ def _together(parts: Sequence[Predicate], schema: pa.Schema) -> str | None:
     return None
 
 
-def _shown(node: exp.Expr) -> str:
+def _show(node: exp.Expr) -> str:
     text = node.sql(dialect=FilterSql, comments=False)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
@@ -158,7 +158,7 @@ class _PushdownRules:
             candidates = self._owners(column)
             if len(candidates) != 1:
                 where = "more than one table" if candidates else "no single table that it could be handed to"
-                raise _StaysError(f"{_shown(column)} is a column of {where}")
+                raise _StaysError(f"{_show(column)} is a column of {where}")
             owners.add(candidates[0])
         if len(owners) > 1:
             raise _StaysError("it compares tables with each other")
@@ -217,7 +217,7 @@ class _PushdownRules:
             raise _StaysError(_NOT_ANSI)
         text = bare.sql(dialect=FilterSql, comments=False)
         try:
-            if _plain(parse_one(text, dialect=FilterSql, into=exp.Condition)) != _plain(bare):
+            if _without_notes(parse_one(text, dialect=FilterSql, into=exp.Condition)) != _without_notes(bare):
                 raise _StaysError("its text cannot be repeated exactly")
             return Predicate.parse(text, schema)
         except (FilterError, ColumnNotFound) as error:
@@ -279,7 +279,7 @@ def _loses(source: pa.DataType, target: pa.DataType) -> bool:
     return bool(exact.scale > target.scale or exact.precision - exact.scale > target.precision - target.scale)
 
 
-def _plain(node: exp.Expr) -> exp.Expr:
+def _without_notes(node: exp.Expr) -> exp.Expr:
     """Without what sqlglot notes aside: `DATE '...'` and CAST are the same to the reader."""
     return node.copy().transform(
         lambda inner: exp.Cast(this=inner.this, to=inner.args["to"]) if isinstance(inner, exp.Cast) else inner

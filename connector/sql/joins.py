@@ -166,10 +166,10 @@ class _FromWalk:
 
     def _joins(self, left: _Group, owner: exp.Expr) -> _Group:
         for join in owner.args.get("joins") or []:
-            left = self._joined(left, join)
+            left = self._join(left, join)
         return left
 
-    def _joined(self, left: _Group, join: exp.Join) -> _Group:
+    def _join(self, left: _Group, join: exp.Join) -> _Group:
         self._note(join, _JOIN_PARTS, "JOIN")
         kind = _KINDS.get((join.side.upper(), join.kind.upper()))
         method = join.method.upper()

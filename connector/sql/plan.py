@@ -64,10 +64,10 @@ class QueryPlan:
         """The query over relations of these names, one for each scan."""
         pieces, at = [], 0
         for reference, name in zip(self._references, names, strict=True):
-            pieces += [self.text[at : reference.start], _quoted(name)]
+            pieces += [self.text[at : reference.start], _quote(name)]
             at = reference.end
             if reference.alias_at is not None:
-                pieces += [self.text[at : reference.alias_at], f" AS {_quoted(reference.alias)}"]
+                pieces += [self.text[at : reference.alias_at], f" AS {_quote(reference.alias)}"]
                 at = reference.alias_at
         return "".join([*pieces, self.text[at:]])
 
@@ -130,5 +130,5 @@ def _can_be_chosen(names: Sequence[str]) -> bool:
     return plain and len({name.lower() for name in names}) == len(names)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`{}`".format(name.replace("`", "``"))

@@ -119,11 +119,11 @@ class OffsetFormat:
             InvalidOffset: it is none, of another release or store, or was altered.
         """
         if not isinstance(offset, dict) or not isinstance(offset.get("mac"), str):
-            raise _refused(f"{brief(offset, 200)} is no offset of an elasticscan stream")
+            raise _refusal(f"{brief(offset, 200)} is no offset of an elasticscan stream")
         if offset.get("v") != OFFSET_VERSION:
-            raise _refused(f"it is of version {brief(offset.get('v'))}, this release reads {OFFSET_VERSION}")
+            raise _refusal(f"it is of version {brief(offset.get('v'))}, this release reads {OFFSET_VERSION}")
         if offset.get("store") != self._store_id:
-            raise _refused(
+            raise _refusal(
                 f"it is of the store {brief(offset.get('store'))}, not of this one, {self._store_id!r}"
             )
         content = {name: value for name, value in offset.items() if name != "mac"}
@@ -132,10 +132,10 @@ class OffsetFormat:
         except (TypeError, ValueError, RecursionError):  # what no JSON is
             signed = False
         if not signed:
-            raise _refused("it was altered since it was handed out")
-        return self._parsed(offset)
+            raise _refusal("it was altered since it was handed out")
+        return self._parse(offset)
 
-    def _parsed(self, offset: dict[str, Any]) -> Offset:
+    def _parse(self, offset: dict[str, Any]) -> Offset:
         """Parse an offset that we have signed, whose form we therefore know."""
         position = _position(offset, self._whole("slot", offset))
         begun = offset.get("since")
@@ -187,10 +187,10 @@ def between(
         at, stop = (last.at, last.slot) if isinstance(last, InSnapshot) else (last.commit, slots)
         jumps = at != first.at and not (may_jump and at > first.at)
         if jumps or stop < first.slot or (isinstance(last, InChanges) and last.slot):
-            raise _backwards(first, last)
+            raise _backwards_error(first, last)
         return SnapshotPart(at, first.slot, stop)
     if isinstance(last, InSnapshot) or last.order < first.order:
-        raise _backwards(first, last)
+        raise _backwards_error(first, last)
     return first, last
 
 
@@ -201,7 +201,7 @@ def _begin(start: Offset, end: Offset) -> Position:
         return end.since
     if start.position == end.position:
         return start.position
-    raise _refused(f"the batch that ends at {end.position} began at {end.since}, not at {start.position}")
+    raise _refusal(f"the batch that ends at {end.position} began at {end.since}, not at {start.position}")
 
 
 def segments(
@@ -244,7 +244,7 @@ def cut_slots(counts: Counts, start: int, most: int) -> int:
     return len(counts) if done else start + taken
 
 
-def _refused(why: str) -> InvalidOffset:
+def _refusal(why: str) -> InvalidOffset:
     return InvalidOffset(
         f"the stream cannot go on from this offset: {why}; check the checkpoint, or start a new stream "
         "with a new one",
@@ -252,5 +252,5 @@ def _refused(why: str) -> InvalidOffset:
     )
 
 
-def _backwards(first: Position, last: Position) -> InvalidOffset:
-    return _refused(f"the batch would go back from {first} to {last}")
+def _backwards_error(first: Position, last: Position) -> InvalidOffset:
+    return _refusal(f"the batch would go back from {first} to {last}")

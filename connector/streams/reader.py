@@ -65,7 +65,7 @@ from elasticscan.store import Commit, Store, StreamState, hold_snapshot, look, l
 _MOST_COUNTED = 8
 
 _log = logging.getLogger(__name__)
-_counted: OrderedDict[tuple[str, int, Bounds], Counts] = OrderedDict()
+_counts: OrderedDict[tuple[str, int, Bounds], Counts] = OrderedDict()
 _lock = ChildSafeLock()
 
 
@@ -95,13 +95,13 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset of a new stream's beginning. Spark asks again when it repeats the first batch."""
         if self._initial is None:
-            store = self._opened()
+            store = self._open()
             store.context.check_newest()
-            position = self._beginning(store, self._look(store))
+            position = self._first_position(store, self._look(store))
             self._initial = _format(store).write(Offset(self._table_id, position, position))
         return dict(self._initial)
 
-    def _beginning(self, store: Store, state: StreamState) -> Position:
+    def _first_position(self, store: Store, state: StreamState) -> Position:
         options, table, newest = self._options.changes, state.table, self._newest(state)
         if isinstance(options.start, int) and options.start > newest + 1:
             raise SnapshotNotFound(
@@ -131,26 +131,26 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Commits from now on are left to the next run."""
-        context = self._opened().context
+        context = self._open().context
         context.check_newest()
         self._target = context.versions()[1]
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the batch that begins at `start`; `start` itself when there is nothing new."""
-        store = self._opened()
+        store = self._open()
         store.context.check_newest()
         looked = (store.context.versions(), limit, start)
         if looked == self._in_vain:
             self._lease.keep(store)
             return start
         offset = self._read_offset(store, start)
-        self._lease.reach(_held(offset.position))  # Spark asks when all up to here is done
+        self._lease.reach(_commit_held(offset.position))  # Spark asks when all up to here is done
         self._lease.keep(store)
         after = offset.position.commit if isinstance(offset.position, InChanges) else None
         state = self._look(
             store,
             after=after,
-            is_enough=lambda fragments, commits: self._suffice(commits, self._budget(fragments, limit)),
+            is_enough=lambda fragments, commits: self._are_enough(commits, self._budget(fragments, limit)),
             fragments=self._is_bound_by_bytes(limit),
         )
         budget = self._budget(state.fragments, limit)
@@ -190,7 +190,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         budgets = [max(number, 1) for number in rows if number is not None]
         return min(budgets, default=None)
 
-    def _suffice(self, commits: Sequence[Commit], budget: int | None) -> bool:
+    def _are_enough(self, commits: Sequence[Commit], budget: int | None) -> bool:
         """True if no batch of this budget can go beyond these commits."""
         options = self._options.changes  # of the first commit some rows may have been read
         return budget is not None and sum(change_rows(commit, options) for commit in commits[1:]) > budget
@@ -211,7 +211,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         end = slots
         if budget is not None:
             floor = store.context.table_state(table.id, at).floor(at)
-            counts = _counts(store, table, Bounds(floor, at))
+            counts = _count_rows(store, table, Bounds(floor, at))
             end = cut_slots(counts, start.slot, budget)
         return InChanges(at) if end >= slots else InSnapshot(at, end)
 
@@ -227,7 +227,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         for commit in commits:
             if left is not None:
                 slot = start.slot if commit.number == start.commit + 1 else 0
-                rows = self._rows_told(store, table, commit, slot)
+                rows = self._rows_given(store, table, commit, slot)
                 if rows > left:
                     if position == start:
                         position = self._cut(store, table, commit, slot, left)
@@ -236,26 +236,26 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             position = InChanges(commit.number)
         return position
 
-    def _rows_told(self, store: Store, table: TableInfo, commit: Commit, slot: int) -> int:
+    def _rows_given(self, store: Store, table: TableInfo, commit: Commit, slot: int) -> int:
         """About how many rows a commit is told in, from a slot on; never less than it is."""
         options = self._options.changes
         if not is_change(commit, options) or commit.number <= table.oldest_snapshot:
             return 0
         if not slot and not (options.feed and commit.kind == "overwrite"):
             return change_rows(commit, options)
-        return int(self._counts_told(store, table, commit)[slot:].sum())
+        return int(self._rows_given_by_slot(store, table, commit)[slot:].sum())
 
-    def _counts_told(self, store: Store, table: TableInfo, commit: Commit) -> Counts:
+    def _rows_given_by_slot(self, store: Store, table: TableInfo, commit: Commit) -> Counts:
         number, feed = commit.number, self._options.changes.feed
         floor = number
         if feed and commit.kind == "overwrite":  # tells of all that it deletes, too
             floor = store.context.table_state(table.id, number).floor(number - 1)
-        counts = _counts(store, table, Bounds(floor, number))
+        counts = _count_rows(store, table, Bounds(floor, number))
         return counts * 2 if feed and commit.kind in ("write", "merge") else counts
 
     def _cut(self, store: Store, table: TableInfo, commit: Commit, slot: int, most: int) -> InChanges:
         """A part of a commit that alone is too large."""
-        counts = self._counts_told(store, table, commit)
+        counts = self._rows_given_by_slot(store, table, commit)
         end = cut_slots(counts, slot, most)
         return InChanges(commit.number) if end >= len(counts) else InChanges(commit.number - 1, end)
 
@@ -264,13 +264,15 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         position = self._position
         if position is None:
             return None
-        store = self._opened()
+        store = self._open()
         versions = store.context.versions()
         report = self._behind
         if report is None or report[:2] != (versions, position):
             slots, in_snapshot = store.context.info.slots, isinstance(position, InSnapshot)
             name = self._options.table
-            lag = look_behind(store.context, self._table_id, name, _held(position), fragments=in_snapshot)
+            lag = look_behind(
+                store.context, self._table_id, name, _commit_held(position), fragments=in_snapshot
+            )
             if in_snapshot:
                 rows = lag.rows + rows_left(lag.fragments, position.slot, slots)
             else:  # of the first commit, some may have been read
@@ -285,7 +287,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of the batch between two offsets."""
-        store = self._opened()
+        store = self._open()
         first, last = self._read_offset(store, start), self._read_offset(store, end)
         careless = not self._options.changes.fail_on_data_loss
         stretch = between(first, last, store.context.info.slots, may_jump=careless)
@@ -319,8 +321,8 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def commit(self, end: dict[str, Any]) -> None:
         """Batches up to `end` will not be asked for again."""
-        store = self._opened()
-        self._lease.reach(_held(self._read_offset(store, end).position))
+        store = self._open()
+        self._lease.reach(_commit_held(self._read_offset(store, end).position))
         self._lease.keep(store)
 
     def stop(self) -> None:
@@ -328,7 +330,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     # The store
 
-    def _opened(self) -> Store:
+    def _open(self) -> Store:
         return open_store(self._options.store, self._store_id)
 
     def _read_offset(self, store: Store, sent: Any) -> Offset:
@@ -362,30 +364,30 @@ def _format(store: Store) -> OffsetFormat:
     return OffsetFormat(info.store_id, info.slots, store.context.sealer.offset_macs())
 
 
-def _held(position: Position) -> int:
+def _commit_held(position: Position) -> int:
     """Return what has to be kept for a stream that stands here: everything after this commit."""
     return position.at if isinstance(position, InSnapshot) else position.commit
 
 
 def _check_reached(position: Position, table: TableInfo, newest: int) -> None:
     """A stream cannot have read what the store does not have yet."""
-    if _held(position) > newest:
+    if _commit_held(position) > newest:
         raise InvalidOffset(
-            f"the stream has read table {table.name!r} up to commit {_held(position)}, but the newest is "
-            f"{newest}; if the store was restored from a backup, start a new stream with a new checkpoint",
+            f"the stream has read table {table.name!r} up to commit {_commit_held(position)}, but the newest "
+            f"is {newest}; if the store was restored from a backup, start a new stream with a new checkpoint",
             table=table.name,
         )
 
 
-def _counts(store: Store, table: TableInfo, bounds: Bounds) -> Counts:
+def _count_rows(store: Store, table: TableInfo, bounds: Bounds) -> Counts:
     """Rows by slot; counted once for all micro-batches of a snapshot or a large commit."""
     key = (store.context.info.store_id, table.id, bounds)
     with _lock:
-        counts = _counted.get(key)
+        counts = _counts.get(key)
     if counts is None:
         counts = rows_by_slot(store.context, table, bounds)
         with _lock:
-            _counted[key] = counts
-            while len(_counted) > _MOST_COUNTED:
-                _counted.popitem(last=False)
+            _counts[key] = counts
+            while len(_counts) > _MOST_COUNTED:
+                _counts.popitem(last=False)
     return counts

@@ -84,7 +84,7 @@ def rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: AttachedStore, text: str) -> DataFrame:
         raise AssertionError(f"not rewritten: {text}")
 
-    monkeypatch.setattr(AttachedStore, "_plain", refused)
+    monkeypatch.setattr(AttachedStore, "_run_unchanged", refused)
 
 
 def plain(value: Any) -> Any:
@@ -376,14 +376,14 @@ def test_a_relation_reads_only_what_its_reference_needs(
     catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = []
-    load = AttachedStore._loaded
+    load = AttachedStore._load
 
     def noted(self: AttachedStore, *options: Any) -> DataFrame:
         frame = load(self, *options)
         loaded.append((options[0], frame.columns, options[2]))
         return frame
 
-    monkeypatch.setattr(AttachedStore, "_loaded", noted)
+    monkeypatch.setattr(AttachedStore, "_load", noted)
     catalog.sql(
         "SELECT f.s FROM flights f JOIN tiny t ON f.a = t.id JOIN tiny u ON f.a = u.id WHERE f.id > 2"
     ).collect()
