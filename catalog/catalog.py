@@ -189,8 +189,8 @@ class Catalog:
         if here is None or here == self._settled:
             return
         with self.reading() as tx:
-            known = tx.identity().home
-        if known is not None and not here.is_place_of(known):
+            home = tx.identity().home
+        if home is not None and not here.is_place_of(home):
             self.when_copied()
         self._settled = here
 

@@ -56,15 +56,15 @@ class CheckTx(CommitTx):
         every group, and what rows say of each other. Takes about 10 µs a row.
         """
         self._check_database()
-        found: dict[Group, Counted] = {}
+        sums: dict[Group, Counted] = {}
         keys: dict[str, set[Any]] = {}
         referred: dict[tuple[str, str], set[Any]] = {}
         for table in SEALED:
             keys[table.name] = set()
             for rows in self._in_parts(table):
                 for group, (count, total) in self._rows.sums(table, rows).items():
-                    before = found.get(group, (0, 0))
-                    found[group] = before[0] + count, to_signed(before[1] + total)
+                    before = sums.get(group, (0, 0))
+                    sums[group] = before[0] + count, to_signed(before[1] + total)
                 key = next(iter(table.primary_key.columns)).name
                 keys[table.name].update(getattr(row, key) for row in rows)
                 for source, column, _ in _REFERENCES:
@@ -72,7 +72,7 @@ class CheckTx(CommitTx):
                         some = referred.setdefault((table.name, column), set())
                         some.update(getattr(row, column) for row in rows)
                 self._check_rows(table, rows)
-        self._check_groups(found)
+        self._check_groups(sums)
         for source, column, target in _REFERENCES:
             missing = referred.get((source.name, column), set()) - keys[target.name]
             if missing:
@@ -102,10 +102,10 @@ class CheckTx(CommitTx):
                 raise damaged(f"the rows of {table.name} have no order")
             after = [key > newest]
 
-    def _check_groups(self, found: dict[Group, Counted]) -> None:
-        kept = self._rows.kept_groups()
-        compare(found, self._rows.with_pending(kept))
-        total = to_signed(sum(self._rows.digest_of_group(*each) for each in kept.items()))
+    def _check_groups(self, sums: dict[Group, Counted]) -> None:
+        stored = self._rows.kept_groups()
+        compare(sums, self._rows.with_pending(stored))
+        total = to_signed(sum(self._rows.digest_of_group(*entry) for entry in stored.items()))
         if total != self._state("groups_total"):
             raise damaged("the sums of groups are not those that were written")
 

@@ -80,9 +80,9 @@ class CommitTx(FragmentTx):
             "compression": info.compression,
             "created_commit": _RESERVED,
         }
-        for known in self._rows.all(tables):
-            if all(getattr(known, column) == value for column, value in row.items()):
-                return replace(info, id=known.id)
+        for stored in self._rows.all(tables):
+            if all(getattr(stored, column) == value for column, value in row.items()):
+                return replace(info, id=stored.id)
         number = self._next("next_table")
         unseen = {"id": number, "oldest_snapshot": _RESERVED, "dropped_at": self.times.stamp}
         self._rows.insert(tables, row | unseen)
@@ -102,7 +102,7 @@ class CommitTx(FragmentTx):
         table = self.reserved_table(table_id)
         if table is None:
             return False
-        if any(each.name == table.name for each in self.tables()):
+        if any(live.name == table.name for live in self.tables()):
             raise WriteConflict(
                 f"table {table.name!r} was made, with another definition, while rows were written that "
                 "were to make it; nothing was committed: write again, into that one",
@@ -119,12 +119,12 @@ class CommitTx(FragmentTx):
 
     def add_columns(self, table: int, fields: Sequence[pa.Field]) -> TableInfo:
         """Append columns to a table; checked by the caller, in this transaction. Every snapshot has them."""
-        known = self.table_by_id(table)
-        assert known is not None, "the caller looked it up in this transaction"
-        schema = pa.schema([*known.schema, *fields])
+        info = self.table_by_id(table)
+        assert info is not None, "the caller looked it up in this transaction"
+        schema = pa.schema([*info.schema, *fields])
         self._change_table(table, schema=schema.serialize().to_pybytes())
         self.bump_layout()
-        return replace(known, schema=schema)
+        return replace(info, schema=schema)
 
     def drop_table(self, name: str) -> None:
         table = self.table(name)
@@ -137,9 +137,9 @@ class CommitTx(FragmentTx):
     def table(self, name: str) -> TableInfo:
         row = self._rows.one(tables, name=name, dropped_at=None)
         if row is None:
-            known = [table.name for table in self.tables()]
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'no tables'}"
+            names = [table.name for table in self.tables()]
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names) or 'no tables'}"
             raise TableNotFound(f"the store has no table {name!r}; {hint}", table=name)
         return _table_info(row)
 
@@ -253,12 +253,12 @@ class CommitTx(FragmentTx):
         """The newest commit made at or before a time; 0 when there is none."""
         c = commits.c
         rows = self._rows.select(commits, c.created_at <= timestamp, order_by=c.created_at.desc(), limit=1)
-        found = int(rows[0].number) if rows else 0
+        number = int(rows[0].number) if rows else 0
         # Times grow with numbers, so the next commit proves that this one is the newest.
-        made = self._made_at(found + 1)
+        made = self._made_at(number + 1)
         if made is not None and made <= timestamp:
-            raise damaged(f"commit {found + 1} is not found by its time")
-        return found
+            raise damaged(f"commit {number + 1} is not found by its time")
+        return number
 
     def _made_at(self, number: int) -> float | None:
         """When a commit was made; None when it is still to come."""
@@ -399,9 +399,11 @@ class CommitTx(FragmentTx):
     def oldest_needed(self, table: int, retention_seconds: float) -> int:
         """The oldest snapshot that a lease or the retention period may still ask for."""
         newest = self.versions()[1]
-        kept = newest if retention_seconds <= 0 else self.commit_before(self.times.expiry - retention_seconds)
+        oldest = (
+            newest if retention_seconds <= 0 else self.commit_before(self.times.expiry - retention_seconds)
+        )
         leased = self.oldest_leased(table)
-        return kept if leased is None else min(kept, leased)
+        return oldest if leased is None else min(oldest, leased)
 
 
 def _commit(row: Any) -> Commit:

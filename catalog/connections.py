@@ -83,7 +83,7 @@ class Watch:
                 slot.connection = _connect(self.engine)
             cursor = slot.connection.cursor()
             cursor.execute(self._sql)
-            found: tuple[Any, ...] | None = cursor.fetchone()
+            row: tuple[Any, ...] | None = cursor.fetchone()
             cursor.close()
             slot.connection.rollback()  # a driver that began a transaction must not keep it open
         except BaseException as error:
@@ -93,7 +93,7 @@ class Watch:
             return None  # whatever the driver raises, the slow way will say what is wrong
         finally:
             slot.lock.release()
-        return found
+        return row
 
     def _take(self) -> _Slot:
         """The first that is free, so that no more connections are opened than are in use at once."""

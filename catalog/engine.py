@@ -168,8 +168,8 @@ def writing(engine: Engine) -> Iterator[Connection]:
     store open when a newer release changed its format stops here.
     """
     with translate_errors(engine), transaction(engine, writing=True) as connection:
-        known = store_state.c.format_version <= FORMAT_VERSION
-        touched = connection.execute(update(store_state).where(known).values(layout=store_state.c.layout))
+        readable = store_state.c.format_version <= FORMAT_VERSION
+        touched = connection.execute(update(store_state).where(readable).values(layout=store_state.c.layout))
         if not touched.rowcount:
             raise StoreTooNew(
                 "a newer release has brought the store to a newer format since it was opened; "
@@ -189,15 +189,15 @@ def check_format(engine: Engine, where: str) -> None:
                     "create one with Store.create or `elasticscan create`",
                     uri=where,
                 )
-            found = connection.execute(select(store_state.c.format_version)).scalar_one()
+            version = connection.execute(select(store_state.c.format_version)).scalar_one()
     except SQLAlchemyError as error:
         raise damaged(error) from error
-    if not isinstance(found, int) or found < FORMAT_VERSION:
-        raise damaged(f"{found!r} is no format version")
-    if found > FORMAT_VERSION:
+    if not isinstance(version, int) or version < FORMAT_VERSION:
+        raise damaged(f"{version!r} is no format version")
+    if version > FORMAT_VERSION:
         raise StoreTooNew(
-            f"{where} is a store of format {found}, this release reads format {FORMAT_VERSION} alone; use "
+            f"{where} is a store of format {version}, this release reads format {FORMAT_VERSION} alone; use "
             "the release that made it, or a newer one",
-            found=found,
+            found=version,
             known=FORMAT_VERSION,
         )

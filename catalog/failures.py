@@ -145,7 +145,7 @@ def damaged(why: object) -> StoreDamaged:
 
 
 @contextmanager
-def decoding(what: str) -> Iterator[None]:
+def decoding(subject: str) -> Iterator[None]:
     """Raise `StoreDamaged` where a stored value cannot be decoded."""
     try:
         yield
@@ -161,5 +161,5 @@ def decoding(what: str) -> Iterator[None]:
         msgpack.UnpackException,
     ) as error:
         raise StoreDamaged(
-            f"{what} cannot be read from the catalog: {error!r}; {RESTORE}", what=what
+            f"{subject} cannot be read from the catalog: {error!r}; {RESTORE}", what=subject
         ) from error

@@ -48,8 +48,8 @@ class FragmentTx(IndexTx):
         Raises:
             WriteConflict: garbage collection has condemned one of them.
         """
-        wanted = list(staged)
-        files = {(f.shard, path) for f in wanted for path in (f.path, *(run.path for run in f.runs))}
+        new_fragments = list(staged)
+        files = {(f.shard, path) for f in new_fragments for path in (f.path, *(run.path for run in f.runs))}
         gone = self._condemned(files)
         if gone:
             raise WriteConflict(
@@ -57,9 +57,9 @@ class FragmentTx(IndexTx):
                 "needed; nothing was changed, try again",
                 path=min(gone)[1],
             )
-        first = self._next("next_fragment", len(wanted))
+        first = self._next("next_fragment", len(new_fragments))
         entered, bodies = [], []
-        for number, fragment in enumerate(wanted, first):
+        for number, fragment in enumerate(new_fragments, first):
             entered.append(
                 {
                     "id": number,
@@ -83,7 +83,7 @@ class FragmentTx(IndexTx):
                 bodies.append({"fragment_id": number, "body": fragment.statistics})
         self._rows.insert(fragments, *entered)
         self._rows.insert(statistics, *bodies)
-        for number, fragment in enumerate(wanted, first):
+        for number, fragment in enumerate(new_fragments, first):
             if fragment.runs:
                 self._insert_runs(table, number, fragment.shard, fragment.runs)
 
@@ -97,8 +97,8 @@ class FragmentTx(IndexTx):
 
     def _fragment_rows(self, table: int | None = None, shard: int | None = None) -> list[Any]:
         part = {"table_id": table, "shard_id": shard}
-        given = {name: number for name, number in part.items() if number is not None}
-        return self._rows.group(fragments, given, order_by=fragments.c.id)
+        key = {name: number for name, number in part.items() if number is not None}
+        return self._rows.group(fragments, key, order_by=fragments.c.id)
 
     def strike_slots(self, shard: int, slots: SlotSet) -> None:
         """Slots that leave a shard: its fragments serve them no longer."""
@@ -115,8 +115,8 @@ class FragmentTx(IndexTx):
         self._set_slots(rows, slots)
 
     def _set_slots(self, rows: Collection[Any], slots: Mapping[int, SlotSet]) -> None:
-        kept = [(row, {"slots": str(slots[row.id])}) for row in rows if slots[row.id]]
-        self._rows.update(fragments, kept)
+        changes = [(row, {"slots": str(slots[row.id])}) for row in rows if slots[row.id]]
+        self._rows.update(fragments, changes)
         self._drop([row for row in rows if not slots[row.id]])
 
     def _drop(self, rows: Iterable[Any]) -> None:
@@ -132,9 +132,9 @@ class FragmentTx(IndexTx):
 
     def _of(self, table: Table, column: str, keys: Collection[Any]) -> Iterator[Any]:
         """Rows whose column has one of some values."""
-        wanted = sorted(keys)
-        for at in range(0, len(wanted), _AT_ONCE):
-            some = wanted[at : at + _AT_ONCE]
+        values = sorted(keys)
+        for at in range(0, len(values), _AT_ONCE):
+            some = values[at : at + _AT_ONCE]
             for row in self._rows.select(table, table.c[column].in_(some)):
                 if getattr(row, column) not in some:  # what an index says is not proved by the row
                     raise damaged(f"an index of table {table.name!r} points to other rows")
@@ -144,16 +144,16 @@ class FragmentTx(IndexTx):
         """The files of fragments and runs that were dropped, and not forgotten yet."""
         gone = self._rows.select(fragments, fragments.c.dropped_at.is_not(None))
         runs = self._rows.select(index_runs, index_runs.c.dropped_at.is_not(None))
-        found = [DroppedFile(row.shard_id, row.path, row.id, None, row.dropped_at) for row in gone]
-        found += [DroppedFile(r.shard_id, r.path, r.fragment_id, r.id, r.dropped_at) for r in runs]
-        return tuple(found)
+        files = [DroppedFile(row.shard_id, row.path, row.id, None, row.dropped_at) for row in gone]
+        files += [DroppedFile(r.shard_id, r.path, r.fragment_id, r.id, r.dropped_at) for r in runs]
+        return tuple(files)
 
     def forget_dropped(self, files: Iterable[DroppedFile]) -> None:
         """The catalog no longer knows files that are not there any more."""
-        given = list(files)
-        dropped = {file.fragment for file in given if file.run is None}
+        gone = list(files)
+        dropped = {file.fragment for file in gone if file.run is None}
         runs = {run.id: run for run in self._of(index_runs, "fragment_id", dropped)}
-        named = {file.run for file in given if file.run is not None} - runs.keys()
+        named = {file.run for file in gone if file.run is not None} - runs.keys()
         runs |= {run.id: run for run in self._of(index_runs, "id", named)}
         self._rows.delete(histograms, list(self._of(histograms, "run_id", runs.keys())))
         self._rows.delete(index_runs, runs.values())
@@ -166,10 +166,10 @@ class FragmentTx(IndexTx):
         A file that is known by now is spared. After this transaction no commit can enter the others, so
         they are removed without a lock.
         """
-        wanted = frozenset(files) - self.known_paths()
-        new = wanted - self._condemned(wanted)
+        unreferenced = frozenset(files) - self.known_paths()
+        new = unreferenced - self._condemned(unreferenced)
         self._rows.insert(condemned, *({"file": _name_of(file)} for file in sorted(new)))
-        return wanted
+        return unreferenced
 
     def pardon(self, files: Iterable[File]) -> None:
         """Condemned files that are gone from where they were."""
@@ -197,13 +197,13 @@ class FragmentTx(IndexTx):
         roots = self.shard_roots()
         for shard, root in roots.items():
             shards_at.setdefault(root, []).append(shard)
-        found = set()
+        paths = set()
         for table in (fragments, index_runs):
             for row in self._rows.all(table):
                 if row.shard_id not in roots:
                     raise damaged(f"file {row.path} is at shard {row.shard_id}, which there never was")
-                found |= {(shard, row.path) for shard in shards_at[roots[row.shard_id]]}
-        return frozenset(found)
+                paths |= {(shard, row.path) for shard in shards_at[roots[row.shard_id]]}
+        return frozenset(paths)
 
     # Statistics
 
@@ -211,11 +211,11 @@ class FragmentTx(IndexTx):
         """Return what is known of a table's fragments, by their ids; old or empty ones are missing."""
         f = fragments.c
         live = select(f.id).where(f.table_id == table, f.dropped_at.is_(None))
-        found = {}
+        by_fragment = {}
         for row in self._rows.select(statistics, statistics.c.fragment_id.in_(live)):
             with decoding(f"the statistics of fragment {row.fragment_id}"):
-                found[row.fragment_id] = unpack_statistics(row.body)
-        return found
+                by_fragment[row.fragment_id] = unpack_statistics(row.body)
+        return by_fragment
 
     # Runs of indexes
 

@@ -24,9 +24,9 @@ class Home:
     device: int
     path: str
 
-    def is_place_of(self, other: Home) -> bool:
-        same_file = self.inode == other.inode
-        return same_file and (self.device == other.device or self.path == other.path)
+    def is_place_of(self, home: Home) -> bool:
+        same_file = self.inode == home.inode
+        return same_file and (self.device == home.device or self.path == home.path)
 
     def pack(self) -> str:
         return json.dumps(asdict(self))
@@ -50,19 +50,19 @@ def check_one_name(engine: Engine) -> None:
     if path is None:
         return
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:  # using it will tell what is wrong
         return
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         raise StoreCopied(
             f"{path} is a symbolic link to the catalog {os.path.realpath(path)}: it is no copy; open the "
             "store there, or make a real copy (cp -r) and write to that. Nothing was changed",
             original=os.path.realpath(path),
         )
-    if found.st_nlink > 1:
+    if status.st_nlink > 1:
         raise StoreCopied(
-            f"{path} has {found.st_nlink} names (hard links): writing to it would change all of them. Make a "
-            "real copy (cp -r) in place of one, or remove the other names. Nothing was changed",
+            f"{path} has {status.st_nlink} names (hard links): writing to it would change all of them. Make "
+            "a real copy (cp -r) in place of one, or remove the other names. Nothing was changed",
             original=path,
         )
 
@@ -73,7 +73,7 @@ def home_of(engine: Engine) -> Home | None:
     if path is None:
         return None
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:  # using it will tell what is wrong
         return None
-    return Home(found.st_ino, found.st_dev, str(Path(path).resolve()))
+    return Home(status.st_ino, status.st_dev, str(Path(path).resolve()))

@@ -99,8 +99,8 @@ class IndexTx(PlacementTx):
     def _insert_runs(self, table: int, fragment: int, shard: int, runs: Iterable[StagedRun]) -> bool:
         """Runs of an index that was dropped meanwhile stay out; false if any did."""
         live = {index.id for index in self.indexes(table)}
-        given = list(runs)
-        staged = [run for run in given if run.index in live]
+        all_runs = list(runs)
+        staged = [run for run in all_runs if run.index in live]
         first = self._next("next_run", len(staged))
         entered, bodies = [], []
         for number, run in enumerate(staged, first):
@@ -110,7 +110,7 @@ class IndexTx(PlacementTx):
             bodies.append({"run_id": number, "body": run.histogram})
         self._rows.insert(index_runs, *entered)
         self._rows.insert(histograms, *bodies)
-        return len(staged) == len(given)
+        return len(staged) == len(all_runs)
 
 
 def _index(row: Any) -> IndexInfo:

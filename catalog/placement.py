@@ -55,11 +55,11 @@ class PlacementTx(StateTx):
         return {row.id: row.root for row in self._rows.all(shards)}
 
     def shard_named(self, name: str) -> Shard:
-        found = [shard for shard in self.shards() if shard.name == name]
-        if not found:
-            known = ", ".join(shard.name for shard in self.shards())
-            raise ShardNotFound(f"the store has no shard {name!r}; it has {known}", shard=name)
-        return found[0]
+        matches = [shard for shard in self.shards() if shard.name == name]
+        if not matches:
+            names = ", ".join(shard.name for shard in self.shards())
+            raise ShardNotFound(f"the store has no shard {name!r}; it has {names}", shard=name)
+        return matches[0]
 
     def add_shard(self, name: str, root: str) -> Shard:
         for shard in self.shards():
@@ -163,16 +163,16 @@ class PlacementTx(StateTx):
             raise damaged(f"topology {number} is not in the topology history")
         return row
 
-    def newest_topology(self, known: Topology | None = None) -> Topology:
+    def newest_topology(self, cached: Topology | None = None) -> Topology:
         """The newest one that is published: the base topology of whoever begins to read.
 
-        `known` is returned if it is that one; its row is read all the same.
+        `cached` is returned if it is that one; its row is read all the same.
         """
         row = self._newest_topology_row()
         if not row.published:
             row = self._topology_row(row.number - 1)
-        if known is not None and (known.number, known.created_at) == (row.number, row.created_at):
-            return known
+        if cached is not None and (cached.number, cached.created_at) == (row.number, row.created_at):
+            return cached
         return _unpack_topology(row)
 
     def is_topology_published(self) -> bool:

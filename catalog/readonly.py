@@ -41,7 +41,7 @@ def why_not_writable(path: Path) -> str | None:
     beside = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
     needed = [path.parent, path, *(file for file in beside if file.exists())]
     effective = os.access in os.supports_effective_ids
-    barred = [each for each in needed if not os.access(each, os.W_OK, effective_ids=effective)]
+    barred = [place for place in needed if not os.access(place, os.W_OK, effective_ids=effective)]
     if not barred:
         return None
     if os.statvfs(path).f_flag & os.ST_RDONLY:
@@ -101,20 +101,20 @@ class _Source:
 
     def connect(self) -> _Connection:
         file = self._file()
-        found = self._shared() or self._private()
-        found.file = file
-        found.isolation_level = None
-        found.execute("PRAGMA query_only=ON")
-        return found
+        connection = self._shared() or self._private()
+        connection.file = file
+        connection.isolation_level = None
+        connection.execute("PRAGMA query_only=ON")
+        return connection
 
     def _file(self) -> tuple[int, int]:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError as error:
             raise CatalogUnavailable(
                 f"the catalog could not be used: {error}; check that it is reachable, then try again"
             ) from error
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def _shared(self) -> _Connection | None:
         """As all processes read that have the store open, if there may be any."""
@@ -138,14 +138,14 @@ class _Source:
 
     def _copy(self) -> tuple[Seen, bytes]:
         for _ in range(_TRIES):
-            seen, known = self._look(), self._copied
-            if known is not None and known[0] == seen and _is_settled(seen):
-                return known
+            seen, cached = self._look(), self._copied
+            if cached is not None and cached[0] == seen and _is_settled(seen):
+                return cached
             with suppress(FileNotFoundError):  # the file beside it may go at any time
-                found = self._content(seen)
+                content = self._content(seen)
                 if self._look() == seen:
-                    self._copied = (seen, found)
-                    return seen, found
+                    self._copied = (seen, content)
+                    return seen, content
             time.sleep(_PAUSE_SECONDS)
         raise CatalogUnavailable(
             f"{self._path} changes all the time, and the files beside it that say how to read it meanwhile "
@@ -165,21 +165,21 @@ class _Source:
 
 def _stat(path: Path) -> tuple[int, int, int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _is_settled(seen: Seen) -> bool:
-    newest = max((each[3] for each in seen if each is not None), default=0)
+    newest = max((state[3] for state in seen if state is not None), default=0)
     return newest < time.time_ns() - _SETTLED_NS
 
 
 def _read(path: Path) -> bytes:
     with _lock:
-        found = path.stat()
-        file = _held.get((found.st_dev, found.st_ino))
+        status = path.stat()
+        file = _held.get((status.st_dev, status.st_ino))
         if file is None:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             opened = os.fstat(file)

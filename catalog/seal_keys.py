@@ -25,8 +25,8 @@ class SecretTx(PlacementTx):
     def key_seconds(self) -> float:
         """Return how long a continuation key can be used: never shorter than what it reads is kept."""
         live = [row.retention_seconds for row in self._rows.all(tables) if row.dropped_at is None]
-        kept = (float(seconds) for seconds in live if seconds is not None)
-        return max(float(KEY_SECONDS), self.info().retention_seconds, *kept)
+        retentions = (float(seconds) for seconds in live if seconds is not None)
+        return max(float(KEY_SECONDS), self.info().retention_seconds, *retentions)
 
     def seal_keys(self) -> dict[int, bytes]:
         """The secrets that open keys, by their number; the highest seals."""
@@ -39,10 +39,10 @@ class SecretTx(PlacementTx):
 
     def add_secrets(self, *purposes: str) -> int:
         """Make a secret for each purpose; returns the last one's number."""
-        known = self._rows.all(seal_keys)
-        number = max((row.id for row in known), default=0)
+        rows = self._rows.all(seal_keys)
+        number = max((row.id for row in rows), default=0)
         # A clock that is behind must not end keys early.
-        made = max([self.times.stamp, *(row.created_at for row in known)])
+        made = max([self.times.stamp, *(row.created_at for row in rows)])
         for purpose in purposes:
             number += 1
             if number > MAX_SECRET:
@@ -67,18 +67,18 @@ class SecretTx(PlacementTx):
 
     def forget_secrets(self, revoke: bool = False) -> int:
         """Delete secrets of keys that no key in use can have, or (`revoke`) all but the newest."""
-        found = self._secrets(KEYS)
+        by_number = self._secrets(KEYS)
         # By the time that is believed: what is deleted is gone for everybody.
-        kept = {max(found)} if revoke else self._live(self.times.expiry).keys()
+        retained = {max(by_number)} if revoke else self._live(self.times.expiry).keys()
         rows = self._rows.all(seal_keys)
-        return self._rows.delete(seal_keys, [r for r in rows if r.id in found and r.id not in kept])
+        return self._rows.delete(seal_keys, [r for r in rows if r.id in by_number and r.id not in retained])
 
     def _live(self, now: float) -> dict[int, tuple[bytes, float]]:
-        found = self._secrets(KEYS)
-        newest, times = max(found), {number: made for number, (_, made) in found.items()}
+        by_number = self._secrets(KEYS)
+        newest, times = max(by_number), {number: made for number, (_, made) in by_number.items()}
         limit = now - self._old_after()
-        live = [n for n in found if n == newest or min(times[m] for m in found if m > n) > limit]
-        return {number: found[number] for number in live}
+        live = [n for n in by_number if n == newest or min(times[m] for m in by_number if m > n) > limit]
+        return {number: by_number[number] for number in live}
 
     def _old_after(self) -> float:
         """Return how long after it was replaced a secret's last key ends: other processes notice later."""
@@ -87,10 +87,10 @@ class SecretTx(PlacementTx):
     def _secrets(self, purpose: str) -> dict[int, tuple[bytes, float]]:
         rows = [row for row in self._rows.all(seal_keys) if row.purpose == purpose]
         with decoding("the key that seals scans"):
-            found = {row.id: (bytes(row.secret), float(row.created_at)) for row in rows}
-            for number, (secret, _) in found.items():
+            by_number = {row.id: (bytes(row.secret), float(row.created_at)) for row in rows}
+            for number, (secret, _) in by_number.items():
                 if len(secret) != SECRET_BYTES or not 0 <= number <= MAX_SECRET:
                     raise ValueError(f"key {number} has {len(secret)} bytes instead of {SECRET_BYTES}")
-        if not found:
+        if not by_number:
             raise damaged(f"it holds no secret for {purpose}")
-        return found
+        return by_number

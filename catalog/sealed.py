@@ -81,12 +81,12 @@ class _Form:
         # Untouched values, without SQLAlchemy's idea of what they should be.
         self.raw = [type_coerce(column, NULLTYPE).label(column.name) for column in table.c]
 
-    def complete(self, given: Mapping[str, Any]) -> Values:
+    def complete(self, row: Mapping[str, Any]) -> Values:
         """All values in their order, each of its column's type; what is not given is null."""
-        assert not given.keys() - set(self.columns), f"{self.name} has no such columns"
-        found = (given.get(name) for name in self.columns)
+        assert not row.keys() - set(self.columns), f"{self.name} has no such columns"
+        values = (row.get(name) for name in self.columns)
         return tuple(
-            None if value is None else kind(value) for value, kind in zip(found, self.types, strict=True)
+            None if value is None else kind(value) for value, kind in zip(values, self.types, strict=True)
         )
 
     def groups(self, values: Sequence[Any]) -> list[Group]:
@@ -187,21 +187,23 @@ class SealedRows:
         if grouping.only is not None:
             where.append(table.c[grouping.only[0]] == grouping.only[1])
         rows = self.select(table, *where, order_by=order_by)
-        wanted = (grouping.kind, *(part.get(name) for name in grouping.by))
+        group_key = (grouping.kind, *(part.get(name) for name in grouping.by))
         names = ("kind", "part", "shard")
-        kept = [group_digests.c[n] == key for n, key in zip(names, wanted, strict=False) if key is not None]
+        stored = [
+            group_digests.c[n] == key for n, key in zip(names, group_key, strict=False) if key is not None
+        ]
 
         def mine(group: Group) -> bool:
-            return all(key in (None, has) for key, has in zip(wanted, group, strict=False))
+            return all(key in (None, has) for key, has in zip(group_key, group, strict=False))
 
-        self._check(form, rows, and_(*kept), mine)
+        self._check(form, rows, and_(*stored), mine)
         return rows
 
     def count(self, grouping: Grouping, part: int) -> int:
         """Count how many rows a group has, by what is kept of it."""
-        kept = self._kept((group_digests.c.kind == grouping.kind) & (group_digests.c.part == part))
+        stored = self._kept((group_digests.c.kind == grouping.kind) & (group_digests.c.part == part))
         mine = [group for group in self._pending if group[:2] == (grouping.kind, part)]
-        return sum(_plus(kept.get(g, (0, 0)), self._pending.get(g, (0, 0)))[0] for g in {*kept, *mine})
+        return sum(_plus(stored.get(g, (0, 0)), self._pending.get(g, (0, 0)))[0] for g in {*stored, *mine})
 
     # Changing
 
@@ -210,8 +212,8 @@ class SealedRows:
             return
         form = _FORMS[table.name]
         entered = []
-        for given in rows:
-            values = form.complete(given)
+        for row in rows:
+            values = form.complete(row)
             digest = self._digest(form.name, values)
             self._add(form.groups(values), 1, digest)
             entered.append(dict(zip(form.names, (*values, digest), strict=True)))
@@ -252,13 +254,13 @@ class SealedRows:
         if not changed:
             return 0
         g = group_digests.c
-        wanted = list(changed)
-        kept: dict[Group, Counted] = {}
-        for at in range(0, len(wanted), _GROUPS_AT_ONCE):
-            kept |= self._kept(or_(*(_this(group) for group in wanted[at : at + _GROUPS_AT_ONCE])))
-        new, other, gone, total = [], [], [], 0
+        groups = list(changed)
+        stored: dict[Group, Counted] = {}
+        for at in range(0, len(groups), _GROUPS_AT_ONCE):
+            stored |= self._kept(or_(*(_this(group) for group in groups[at : at + _GROUPS_AT_ONCE])))
+        new, updated, gone, total = [], [], [], 0
         for group, counted in changed.items():
-            before = kept.get(group)
+            before = stored.get(group)
             after = _plus(before or (0, 0), counted)
             if before is not None:
                 total -= self.digest_of_group(group, before)
@@ -270,16 +272,16 @@ class SealedRows:
                     dict(zip(("kind", "part", "shard", "rows", "total"), (*group, *after), strict=True))
                 )
             elif after[0]:
-                other.append(named | {"n": after[0], "sum": after[1]})
+                updated.append(named | {"n": after[0], "sum": after[1]})
             else:
                 gone.append(named)
         this = (g.kind == bindparam("of_kind")) & (g.part == bindparam("of_part"))
         this &= g.shard == bindparam("of_shard")
         if new:
             self._sql.execute(insert(group_digests), new)
-        if other:
+        if updated:
             sums: dict[str, Any] = {"rows": bindparam("n"), "total": bindparam("sum")}
-            self._sql.execute(update(group_digests).where(this).values(sums), other)
+            self._sql.execute(update(group_digests).where(this).values(sums), updated)
         if gone:
             self._sql.execute(delete(group_digests).where(this), gone)
         return total
@@ -293,10 +295,10 @@ class SealedRows:
         """All groups with what is kept of them; before `finish`, without what is pending."""
         return self._kept(group_digests.c.kind.is_not(None))
 
-    def with_pending(self, kept: Mapping[Group, Counted]) -> dict[Group, Counted]:
+    def with_pending(self, stored: Mapping[Group, Counted]) -> dict[Group, Counted]:
         """The same with what this transaction has changed and not yet written down."""
-        both = {*kept, *self._pending}
-        return {g: _plus(kept.get(g, (0, 0)), self._pending.get(g, (0, 0))) for g in both}
+        both = {*stored, *self._pending}
+        return {g: _plus(stored.get(g, (0, 0)), self._pending.get(g, (0, 0))) for g in both}
 
     def sums(self, table: Table, rows: Iterable[Any]) -> dict[Group, Counted]:
         """Rows and sums of digests of the groups of some rows."""
@@ -326,18 +328,18 @@ class SealedRows:
     def _check(
         self, form: _Form, rows: Iterable[Any], where: ColumnElement[bool], mine: Callable[[Group], bool]
     ) -> None:
-        found = {group: counted for group, counted in _sums(form, rows).items() if mine(group)}
-        kept = self._kept(where)
+        sums = {group: counted for group, counted in _sums(form, rows).items() if mine(group)}
+        stored = self._kept(where)
         for group, counted in self._pending.items():
             if mine(group):
-                kept[group] = _plus(kept.get(group, (0, 0)), counted)
-        compare(found, kept)
+                stored[group] = _plus(stored.get(group, (0, 0)), counted)
+        compare(sums, stored)
 
 
-def compare(found: Mapping[Group, Counted], kept: Mapping[Group, Counted]) -> None:
+def compare(sums: Mapping[Group, Counted], stored: Mapping[Group, Counted]) -> None:
     """Raises `StoreDamaged` unless groups are what is kept of them."""
-    for group in {*found, *kept}:
-        has, should = found.get(group, (0, 0)), kept.get(group, (0, 0))
+    for group in {*sums, *stored}:
+        has, should = sums.get(group, (0, 0)), stored.get(group, (0, 0))
         if has != should:
             kind, part, shard = group
             of = f" of table {part}" if part else ""
@@ -358,8 +360,8 @@ def _sums(form: _Form, rows: Iterable[Any]) -> dict[Group, Counted]:
     return {group: (counts[group], to_signed(totals[group])) for group in counts}
 
 
-def _plus(one: Counted, other: Counted) -> Counted:
-    return one[0] + other[0], to_signed(one[1] + other[1])
+def _plus(a: Counted, b: Counted) -> Counted:
+    return a[0] + b[0], to_signed(a[1] + b[1])
 
 
 def _kinds(grouping: Grouping) -> tuple[str, ...]:
@@ -384,9 +386,9 @@ def _altered(form: _Form, row: Any) -> StoreDamaged:
     return _not_whole(f"row {key!r} of table {form.name!r} is not what was written", table=form.name)
 
 
-def _not_whole(what: str, **fields: Any) -> StoreDamaged:
+def _not_whole(problem: str, **fields: Any) -> StoreDamaged:
     return StoreDamaged(
-        f"the catalog is damaged: {what}. Nothing of it was used; `elasticscan verify` looks at all of it; "
-        + RESTORE,
+        f"the catalog is damaged: {problem}. Nothing of it was used; `elasticscan verify` looks at all of "
+        "it; " + RESTORE,
         **fields,
     )

@@ -68,16 +68,16 @@ class StateTx:
 
     def info(self) -> StoreInfo:
         names = ("store_id", "slots", "hash", "retention_seconds", "created_at")
-        found = StoreInfo(*(self._state(name) for name in names))
+        info = StoreInfo(*(self._state(name) for name in names))
         with decoding("the store's state"):
-            _check_info(found)
-        return found
+            _check_info(info)
+        return info
 
     def identity(self) -> Identity:
         home = self._state("home")
         with decoding("the store's identity"):
-            known = None if home is None else Home.unpack(home)
-        return Identity(self._state("store_id"), self._state("incarnation"), known, *self.versions())
+            recorded = None if home is None else Home.unpack(home)
+        return Identity(self._state("store_id"), self._state("incarnation"), recorded, *self.versions())
 
     def versions(self) -> tuple[int, int]:
         """(layout, last commit): whatever was cached under an equal pair is still true."""
@@ -133,8 +133,8 @@ class StateTx:
         return self._changed[name] if name in self._changed else getattr(self._state_row, name)
 
     def _check_format(self) -> None:
-        found = self._sql.execute(select(store_state.c.format_version)).scalar()
-        if isinstance(found, int) and found == FORMAT_VERSION + 1:
+        version = self._sql.execute(select(store_state.c.format_version)).scalar()
+        if isinstance(version, int) and version == FORMAT_VERSION + 1:
             raise StoreTooNew(
                 "a newer release has brought the store to a newer format since it was opened; "
                 "upgrade elasticscan",

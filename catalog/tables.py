@@ -50,9 +50,9 @@ class Grouping:
 def _sealed(name: str, *parts: Any, groups: tuple[Grouping, ...]) -> Table:
     # SQL wants columns before the constraints and indexes that name them.
     columns = [part for part in parts if isinstance(part, Column)]
-    others = [part for part in parts if not isinstance(part, Column)]
+    constraints = [part for part in parts if not isinstance(part, Column)]
     digest = Column("row_digest", BigInteger, nullable=False)
-    return Table(name, metadata, *columns, digest, *others, info={"groups": groups})
+    return Table(name, metadata, *columns, digest, *constraints, info={"groups": groups})
 
 
 # A plain INTEGER key is the row's place itself in SQLite, so there is no second tree to go wrong.

@@ -60,10 +60,10 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     missing = [name for name in schema.names if name not in names]
     unknown = [name for name in names if name not in schema.names]
     if missing or unknown or len(names) != len(schema):
-        told = [f"missing: {', '.join(missing)}"] if missing else []
-        told += [f"unknown: {', '.join(unknown)}"] if unknown else []
+        differences = [f"missing: {', '.join(missing)}"] if missing else []
+        differences += [f"unknown: {', '.join(unknown)}"] if unknown else []
         raise SchemaMismatch(
-            f"the rows do not have the table's columns ({'; '.join(told) or 'one is repeated'}); "
+            f"the rows do not have the table's columns ({'; '.join(differences) or 'one is repeated'}); "
             f"the table has {', '.join(schema.names)}",
             missing=missing,
             unknown=unknown,
@@ -151,45 +151,45 @@ def _lacks_required_part(column: pa.Array) -> bool:
     )
 
 
-def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """True if every value of `found` is a value of `wanted`."""
+def _widens(source: pa.DataType, target: pa.DataType) -> bool:
+    """True if every value of `source` is a value of `target`."""
     t = pa.types
-    if t.is_dictionary(found):
-        found = found.value_type
-        if found == wanted:
+    if t.is_dictionary(source):
+        source = source.value_type
+        if source == target:
             return True
-    if t.is_null(found):
+    if t.is_null(source):
         return True
     for is_kind in (t.is_integer, t.is_floating):
-        if is_kind(found) and is_kind(wanted):
-            same_sign = not t.is_integer(found) or t.is_signed_integer(found) == t.is_signed_integer(wanted)
-            return bool(found.bit_width <= wanted.bit_width) and same_sign
+        if is_kind(source) and is_kind(target):
+            same_sign = not t.is_integer(source) or t.is_signed_integer(source) == t.is_signed_integer(target)
+            return bool(source.bit_width <= target.bit_width) and same_sign
     texts = (t.is_string, t.is_large_string, t.is_string_view)
     blobs = (t.is_binary, t.is_large_binary, t.is_binary_view, t.is_fixed_size_binary)
     for family in (texts, blobs):
-        if any(kind(found) for kind in family) and any(kind(wanted) for kind in family):
+        if any(kind(source) for kind in family) and any(kind(target) for kind in family):
             return True
-    if t.is_timestamp(found) and t.is_timestamp(wanted):
+    if t.is_timestamp(source) and t.is_timestamp(target):
         units = ("s", "ms", "us", "ns")
-        same_kind = (found.tz is None) == (wanted.tz is None)
-        return same_kind and units.index(found.unit) <= units.index(wanted.unit)
-    if t.is_decimal(found) and t.is_decimal(wanted):
-        whole_digits = wanted.precision - wanted.scale
-        return bool(found.scale <= wanted.scale and found.precision - found.scale <= whole_digits)
-    return _nested_widens(found, wanted)
+        same_kind = (source.tz is None) == (target.tz is None)
+        return same_kind and units.index(source.unit) <= units.index(target.unit)
+    if t.is_decimal(source) and t.is_decimal(target):
+        whole_digits = target.precision - target.scale
+        return bool(source.scale <= target.scale and source.precision - source.scale <= whole_digits)
+    return _nested_widens(source, target)
 
 
-def _nested_widens(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _nested_widens(source: pa.DataType, target: pa.DataType) -> bool:
     """Nested types: the same shape, each part widening."""
     t = pa.types
     lists = (t.is_list, t.is_large_list, t.is_fixed_size_list)
     same_shape = (
-        (any(k(found) for k in lists) and any(k(wanted) for k in lists))
-        or (t.is_struct(found) and t.is_struct(wanted))
-        or (t.is_map(found) and t.is_map(wanted))
+        (any(k(source) for k in lists) and any(k(target) for k in lists))
+        or (t.is_struct(source) and t.is_struct(target))
+        or (t.is_map(source) and t.is_map(target))
     )
-    if not same_shape or found.num_fields != wanted.num_fields:
+    if not same_shape or source.num_fields != target.num_fields:
         return False
-    pairs = [(found.field(i), wanted.field(i)) for i in range(found.num_fields)]
-    named = not t.is_struct(found) or all(a.name == b.name for a, b in pairs)
+    pairs = [(source.field(i), target.field(i)) for i in range(source.num_fields)]
+    named = not t.is_struct(source) or all(a.name == b.name for a, b in pairs)
     return named and all(a.type == b.type or _widens(a.type, b.type) for a, b in pairs)

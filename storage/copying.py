@@ -128,12 +128,12 @@ class _Copy:
         newest_old = old & (first | newer_before)
         if self.keep.drop_tombstones:
             newest_old &= ~versions.deleted[order]
-        kept = ~old | newest_old
+        retained = ~old | newest_old
         # A kept row that is not its key's first has a kept or a dropped tombstone before it; only
         # a kept one makes the fragment hold the key twice. Saying "not unique" needlessly is safe.
-        if bool((kept & ~first).any()):
+        if bool((retained & ~first).any()):
             self.unique = False
-        chosen: Array = order[kept]
+        chosen: Array = order[retained]
         return chosen
 
     def _gather(self, versions: Versions, chosen: Array) -> pa.RecordBatch:

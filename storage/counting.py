@@ -43,9 +43,9 @@ def slot_counts(reader: FragmentReader, fragment: Fragment, bounds: Bounds, slot
     counts = np.zeros(slots, dtype=np.int64)
     for number in range(reader.batch_count):
         batch = reader.batch(number)
-        found = batch.column(SLOT).to_numpy()
+        row_slots = batch.column(SLOT).to_numpy()
         if fragment.versioned and not bounds.wholly_hold(fragment):
             commits = batch.column(COMMIT).to_numpy()
-            found = found[(commits >= bounds.floor) & (commits <= bounds.snapshot)]
-        counts += np.bincount(found, minlength=slots)
+            row_slots = row_slots[(commits >= bounds.floor) & (commits <= bounds.snapshot)]
+        counts += np.bincount(row_slots, minlength=slots)
     return counts

@@ -102,13 +102,13 @@ def _check_limits(schema: pa.Schema) -> None:
     )
 
 
-def _check_most(what: str, found: int, most: int, hint: str) -> None:
-    if found > most:
+def _check_most(things: str, count: int, most: int, hint: str) -> None:
+    if count > most:
         raise LimitExceeded(
-            f"a table may have {most:,} {what} at most, not {found:,}; {hint}",
-            limit=what,
+            f"a table may have {most:,} {things} at most, not {count:,}; {hint}",
+            limit=things,
             most=most,
-            found=found,
+            found=count,
         )
 
 

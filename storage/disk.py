@@ -174,15 +174,15 @@ class LocalDisk:
 
     def list(self) -> list[tuple[str, float]]:
         self._check_root()
-        found = []
+        files = []
         try:
             for file in self.root.rglob("*"):
                 with suppress(FileNotFoundError):  # another process may be cleaning up too
                     if file.is_file():
-                        found.append((file.relative_to(self.root).as_posix(), file.stat().st_mtime))
+                        files.append((file.relative_to(self.root).as_posix(), file.stat().st_mtime))
         except OSError as error:
             raise disk_error(error, str(self.root), None, writing=False) from error
-        return found
+        return files
 
     def _check_root(self) -> None:
         if not self.root.is_dir():
@@ -247,8 +247,8 @@ class _Descriptors:
             self._files.move_to_end(id(file))
             while len(self._files) > OPEN_FILES:
                 _, oldest = self._files.popitem(last=False)
-                if (found := oldest()) is not None:
-                    found.let_go()
+                if (least_used := oldest()) is not None:
+                    least_used.let_go()
 
 
 _DESCRIPTORS = _Descriptors()
@@ -361,10 +361,10 @@ class ArrowDisk:
 
     def list(self) -> list[tuple[str, float]]:
         try:
-            found = self._files.get_file_info(pafs.FileSelector("", recursive=True, allow_not_found=True))
+            infos = self._files.get_file_info(pafs.FileSelector("", recursive=True, allow_not_found=True))
         except OSError as error:
             raise disk_error(error, self._root, None, writing=False) from error
-        return [(info.path, (info.mtime_ns or 0) / 1e9) for info in found if info.is_file]
+        return [(info.path, (info.mtime_ns or 0) / 1e9) for info in infos if info.is_file]
 
 
 class _RemoteFile:
@@ -376,12 +376,12 @@ class _RemoteFile:
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:
         try:
-            found = pa.py_buffer(self._file.read_at(length, offset))
+            buffer = pa.py_buffer(self._file.read_at(length, offset))
         except OSError as error:
             raise disk_error(error, self._path, None, writing=False) from error
-        if found.size < length:
+        if buffer.size < length:
             raise cut_file(self._path, offset, length)
-        return found
+        return buffer
 
     def read_into(self, offset: int, room: memoryview) -> int:
         room[:] = memoryview(self.read_at(offset, len(room))).cast("B")

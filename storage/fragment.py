@@ -259,8 +259,8 @@ class FragmentReader(BatchReader):
         rows = [count for count, *_ in batches]
         self.starts: NDArray[np.int64] = np.cumsum([0, *rows])  # of each batch, then of all rows
         self._slot_ranges = [(first, last) for _, first, last, _ in batches]
-        known = frozenset(schema.names)
-        lacking = [name for name in self._wanted if name not in known]
+        names = frozenset(schema.names)
+        lacking = [name for name in self._wanted if name not in names]
         if lacking:
             self._lacking = _gained(schema, lacking, self._table)
         return [*self._wanted, *_system_columns(schema)]
@@ -294,10 +294,10 @@ class FragmentReader(BatchReader):
 
     def _nulls_of(self, field: pa.Field, count: int) -> pa.Array:
         """So many nulls; all batches share the longest array."""
-        found = self._nulls.get(field.name)
-        if found is None or len(found) < count:
-            found = self._nulls[field.name] = pa.nulls(count, field.type)
-        return found.slice(0, count)
+        nulls = self._nulls.get(field.name)
+        if nulls is None or len(nulls) < count:
+            nulls = self._nulls[field.name] = pa.nulls(count, field.type)
+        return nulls.slice(0, count)
 
     @cached_property
     def slot_starts(self) -> NDArray[np.int64]:
@@ -367,10 +367,10 @@ def described_schema(disk: Disk, path: str, seal: Seal) -> pa.Schema:
 
 
 def _system_columns(schema: pa.Schema) -> list[str]:
-    found = [name for name in SYSTEM_COLUMNS if name in schema.names]
-    if SLOT not in found or any(schema.field(name).type != _SYSTEM_TYPES[name] for name in found):
+    names = [name for name in SYSTEM_COLUMNS if name in schema.names]
+    if SLOT not in names or any(schema.field(name).type != _SYSTEM_TYPES[name] for name in names):
         raise ValueError("its system columns are not those of a fragment")
-    return found
+    return names
 
 
 def _gained(file: pa.Schema, lacking: Sequence[str], table: pa.Schema | None) -> dict[str, pa.Field]:

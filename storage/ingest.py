@@ -162,9 +162,9 @@ class Ingest:
         return merged.staged
 
 
-def _cuts(slots: Array, wanted: SlotSet) -> Iterator[tuple[int, int]]:
+def _cuts(slots: Array, ranges: SlotSet) -> Iterator[tuple[int, int]]:
     """(offset, length) of the rows of each range of slots, where there are any."""
-    for start, end in wanted:
+    for start, end in ranges:
         first, last = np.searchsorted(slots, (start, end)).tolist()
         if first < last:
             yield first, last - first
@@ -180,7 +180,7 @@ def staged_source(
     table: TableInfo, staged: Sequence[StagedFragment], disk_of: Callable[[int], Disk]
 ) -> PageSource:
     """Reads staged fragments as if they were one commit, number 1."""
-    known = [_as_committed(number, table.id, fragment) for number, fragment in enumerate(staged)]
+    fragments = [_as_committed(number, table.id, fragment) for number, fragment in enumerate(staged)]
 
     cache = BatchCache()
 
@@ -188,12 +188,12 @@ def staged_source(
         disk = disk_of(fragment.shard)
         return FragmentReader(disk, fragment.path, columns, fragment.seal, table.schema, cache)
 
-    return PageSource(table, View(known), lru_cache(maxsize=None)(open_fragment))
+    return PageSource(table, View(fragments), lru_cache(maxsize=None)(open_fragment))
 
 
 def _as_committed(number: int, table: int, staged: StagedFragment) -> Fragment:
-    known = {field.name for field in dataclasses.fields(Fragment)}
-    fields = {f.name: getattr(staged, f.name) for f in dataclasses.fields(staged) if f.name in known}
+    names = {field.name for field in dataclasses.fields(Fragment)}
+    fields = {f.name: getattr(staged, f.name) for f in dataclasses.fields(staged) if f.name in names}
     return Fragment(id=number, table=table, min_commit=1, max_commit=1, **fields)
 
 

@@ -108,7 +108,7 @@ class Candidates:
 
 def newest(
     candidates: Candidates,
-    others: Sequence[Fragment],
+    siblings: Sequence[Fragment],
     primary_key: Sequence[str],
     bounds: Bounds,
     open_fragment: Callable[[Fragment], FragmentReader],
@@ -117,7 +117,7 @@ def newest(
 
     Args:
         candidates: the rows.
-        others: the other fragments of the table at this shard; what one of them holds of slots
+        siblings: the other fragments of the table at this shard; what one of them holds of slots
             that it does not serve is no version.
         primary_key: names of the key's columns, of which the readers have all.
         bounds: which commits count.
@@ -128,14 +128,14 @@ def newest(
     counts: Mask = (commits >= bounds.floor) & (commits <= bounds.snapshot)
     if not fragment.unique:
         counts &= ~_newer_is_before(reader, candidates, primary_key, bounds.snapshot)
-    for other in sorted(others, key=lambda f: f.max_commit, reverse=True):
-        if other.id == fragment.id or not bounds.touch(other):
+    for sibling in sorted(siblings, key=lambda f: f.max_commit, reverse=True):
+        if sibling.id == fragment.id or not bounds.touch(sibling):
             continue
-        asked = counts & (commits < other.max_commit) & slot_mask(other, candidates.slots)
+        asked = counts & (commits < sibling.max_commit) & slot_mask(sibling, candidates.slots)
         if asked.any():
             newer = _newer_in(
-                other,
-                open_fragment(other),
+                sibling,
+                open_fragment(sibling),
                 candidates.only(asked),
                 commits[asked],
                 primary_key,
@@ -187,19 +187,19 @@ def _newer_is_before(
 
 
 def _equal(
-    reader: FragmentReader, found: pa.RecordBatch, keys: Sequence[pa.Array], primary_key: Sequence[str]
+    reader: FragmentReader, rows: pa.RecordBatch, keys: Sequence[pa.Array], primary_key: Sequence[str]
 ) -> Mask:
-    equal = np.ones(found.num_rows, dtype=bool)
+    equal = np.ones(rows.num_rows, dtype=bool)
     try:
         for name, key in zip(primary_key, keys, strict=True):
-            equal &= pc.equal(found.column(name), key).fill_null(False).to_numpy(zero_copy_only=False)
+            equal &= pc.equal(rows.column(name), key).fill_null(False).to_numpy(zero_copy_only=False)
     except UNREADABLE as error:
         raise reader.damaged(error) from error
     return equal
 
 
 def _newer_in(
-    other: Fragment,
+    fragment: Fragment,
     reader: FragmentReader,
     candidates: Candidates,
     commits: NDArray[np.int64],
@@ -209,7 +209,7 @@ def _newer_in(
     """True if another fragment has a version of a later commit than `commits`, up to the snapshot."""
     rows = find(reader, candidates.slots, candidates.keys, primary_key, snapshot)
     newer = rows >= 0
-    newer[newer] = _commits(other, reader, rows[newer]) > commits[newer]
+    newer[newer] = _commits(fragment, reader, rows[newer]) > commits[newer]
     return newer
 
 
@@ -232,11 +232,11 @@ def find(
     keys = [key.take(indices) for key in keys]
     try:
         search = _Search(reader, keys, primary_key, snapshot)
-        found = search.first_rows(low[asked], high[asked])
+        first = search.first_rows(low[asked], high[asked])
     except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
         raise reader.damaged(error) from error
-    there = np.flatnonzero(found < high[asked])
-    at = found[there]
+    there = np.flatnonzero(first < high[asked])
+    at = first[there]
     keys = [key.take(pa.array(there)) for key in keys]
     equal = _equal(reader, rows_at(reader, at, primary_key), keys, primary_key)
     rows[asked[there[equal]]] = at[equal]
@@ -271,9 +271,9 @@ class _Search:
             below = searching & self._are_below(parts, np.minimum(middle, last), targets)
             high = np.where(below, high, middle)
             low = np.where(below, middle + 1, low)
-        found = np.empty(len(low), dtype=np.int64)
-        found[order] = first + low
-        return found
+        rows = np.empty(len(low), dtype=np.int64)
+        rows[order] = first + low
+        return rows
 
     def _batches(self, low: Rows, high: Rows) -> Rows:
         """The batch in which to look for each key: of those of its slot, the last that begins below it."""
@@ -310,14 +310,14 @@ class _Search:
 
     def _columns(self, index: int) -> list[Comparable]:
         """The key columns of a batch, then its commits if it has them."""
-        found = self._known.get(index)
-        if found is None:
+        columns = self._known.get(index)
+        if columns is None:
             batch = self._reader.batch(index)
-            found = [part for name in self._names for part in comparable(batch.column(name))]
+            columns = [part for name in self._names for part in comparable(batch.column(name))]
             if self._versioned:
-                found.append(batch.column(COMMIT).to_numpy(zero_copy_only=True))
-            self._known[index] = found
-        return found
+                columns.append(batch.column(COMMIT).to_numpy(zero_copy_only=True))
+            self._known[index] = columns
+        return columns
 
 
 def comparable(column: pa.Array) -> list[Comparable]:

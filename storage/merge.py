@@ -57,10 +57,10 @@ class Versions:
         self.slots = np.concatenate([_numpy(part.rows, SLOT) for part in parts])
         self.commits = np.concatenate([_commits(part) for part in parts])
         self.deleted = np.concatenate([_deleted(part) for part in parts])
-        wanted = (self.commits >= bounds.floor) & (self.commits <= bounds.snapshot)
+        within = (self.commits >= bounds.floor) & (self.commits <= bounds.snapshot)
         codes = [sort_codes(self.rows.column(name)) for name in primary_key]
         order = np.lexsort((-self.commits, *reversed(codes), self.slots))
-        self.order = order if wanted.all() else order[wanted[order]]
+        self.order = order if within.all() else order[within[order]]
         self.first = self._first_of_keys(codes)
         self.usable = self._count_usable(parts, codes)
 
@@ -164,20 +164,20 @@ def windows(
     """
     at, end = slots
     while at < end:
-        wanted = max(room(), 1)
-        parts, stop = _whole_slots(runs, at, end, key, primary_key, wanted)
+        window_rows = max(room(), 1)
+        parts, stop = _whole_slots(runs, at, end, key, primary_key, window_rows)
         if stop > at:
             at, key = stop, None
             if parts:
                 yield Window(Versions(parts, primary_key, bounds), at, None)
         else:
-            window = _within_slot(runs, at, key, primary_key, bounds, wanted)
+            window = _within_slot(runs, at, key, primary_key, bounds, window_rows)
             at, key = window.slot, window.key
             yield window
 
 
 def _whole_slots(
-    runs: Sequence[Run], at: int, end: int, key: bytes | None, primary_key: Sequence[str], wanted: int
+    runs: Sequence[Run], at: int, end: int, key: bytes | None, primary_key: Sequence[str], window_rows: int
 ) -> tuple[list[RunPart], int]:
     """Rows of as many whole slots from `at` as fit, and the slot where they stop (`at` for none)."""
     places: list[tuple[Run, int, int, Array]] = []
@@ -195,8 +195,8 @@ def _whole_slots(
     def rows_before(slot: int) -> int:
         return sum(max(0, int(np.searchsorted(slots, slot)) - row) for _, _, row, slots in places)
 
-    if rows_before(stop) > wanted:
-        stop = at + bisect_right(range(at + 1, stop), wanted, key=rows_before)
+    if rows_before(stop) > window_rows:
+        stop = at + bisect_right(range(at + 1, stop), window_rows, key=rows_before)
     parts = []
     for run, index, row, slots in places:
         count = int(np.searchsorted(slots, stop)) - row
@@ -211,36 +211,36 @@ def _within_slot(
     key: bytes | None,
     primary_key: Sequence[str],
     bounds: Bounds,
-    wanted: int,
+    window_rows: int,
 ) -> Window:
     """The next keys of one slot that is too large for a window, or that goes over several batches."""
     while True:
-        parts = [part for run in runs for part in _slot_rows(run, slot, key, primary_key, wanted)]
+        parts = [part for run in runs for part in _slot_rows(run, slot, key, primary_key, window_rows)]
         versions = Versions(parts, primary_key, bounds)
         if not any(part.cut for part in parts):
             return Window(versions, slot + 1, None)
         if versions.usable:
             return Window(versions, slot, versions.key_before(versions.usable))
-        wanted *= 2  # one key has more versions than fit, or none of the rows count
+        window_rows *= 2  # one key has more versions than fit, or none of the rows count
 
 
 def _slot_rows(
-    run: Run, slot: int, key: bytes | None, primary_key: Sequence[str], wanted: int
+    run: Run, slot: int, key: bytes | None, primary_key: Sequence[str], window_rows: int
 ) -> Iterator[RunPart]:
-    """Up to `wanted` rows of one slot beyond `key`; the last part says whether there are more."""
+    """Up to `window_rows` rows of one slot beyond `key`; the last part says whether there are more."""
     index, row = run.reader.seek(slot, key, primary_key)
     while index < run.reader.batch_count:
         end = int(np.searchsorted(run.reader.slots(index), slot, "right"))
         if end <= row:
             return
-        count = min(wanted, end - row)
+        count = min(window_rows, end - row)
         more = row + count < end or (
             end == len(run.reader.slots(index))
             and index + 1 < run.reader.batch_count
             and run.reader.slot_range(index + 1)[0] == slot
         )
-        wanted -= count
-        yield RunPart(run, run.rows(index, row, count), cut=more and wanted == 0)
-        if not more or wanted == 0:
+        window_rows -= count
+        yield RunPart(run, run.rows(index, row, count), cut=more and window_rows == 0)
+        if not more or window_rows == 0:
             return
         index, row = index + 1, 0

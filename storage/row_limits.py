@@ -56,13 +56,13 @@ def _surely_short(columns: Sequence[pa.Array]) -> bool:
     return bool(sum(2 * column.nbytes + 24 for column in columns) <= MAX_KEY_BYTES)
 
 
-def _check(lengths: NDArray[np.int64], columns: Sequence[pa.Array], names: Sequence[str], what: str) -> None:
+def _check(lengths: NDArray[np.int64], columns: Sequence[pa.Array], names: Sequence[str], kind: str) -> None:
     row = int(np.argmax(lengths))
     if lengths[row] <= MAX_KEY_BYTES:
         return
-    column = max(zip(columns, names, strict=True), key=lambda each: each[0].slice(row, 1).nbytes)[1]
+    column = max(zip(columns, names, strict=True), key=lambda pair: pair[0].slice(row, 1).nbytes)[1]
     raise InvalidKey(
-        f"a {what} takes {lengths[row]:,} bytes, most of them in column {column!r}, and may take "
+        f"a {kind} takes {lengths[row]:,} bytes, most of them in column {column!r}, and may take "
         f"{MAX_KEY_BYTES:,}; use a digest of the value as key",
         column=column,
         length=int(lengths[row]),

@@ -294,9 +294,9 @@ class _ArrowFile:
         self._at = 0
 
     def read_buffer(self, length: int = -1) -> pa.Buffer:
-        found = self._file.read(self._at, self._file.size - self._at if length < 0 else length)
-        self._at += found.size
-        return found
+        buffer = self._file.read(self._at, self._file.size - self._at if length < 0 else length)
+        self._at += buffer.size
+        return buffer
 
     read = read_buffer
 

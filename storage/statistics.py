@@ -69,8 +69,8 @@ def extremes(values: pa.Array) -> tuple[bytes, bytes]:
         return encode_value(low), encode_value(high)
     lowest, highest = _narrowed(values)
     if lowest is highest:
-        found = pc.min_max(values)
-        return encode_value(found["min"]), encode_value(found["max"])
+        low_high = pc.min_max(values)
+        return encode_value(low_high["min"]), encode_value(low_high["max"])
     return encode_value(pc.min(lowest)), encode_value(pc.max(highest))
 
 
@@ -104,8 +104,8 @@ def _narrowed(values: pa.Array) -> tuple[pa.Array, pa.Array]:
     return values, values
 
 
-def _where(values: pa.Array, wanted: NDArray[np.bool_]) -> pa.Array:
-    return values.take(pa.array(np.flatnonzero(wanted)))
+def _where(values: pa.Array, mask: NDArray[np.bool_]) -> pa.Array:
+    return values.take(pa.array(np.flatnonzero(mask)))
 
 
 def _equal_lengths(values: pa.Array) -> tuple[pa.Buffer, int, int] | None:

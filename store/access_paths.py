@@ -77,7 +77,7 @@ def choose_access(
             "create_index again if its build was killed",
             index=named.name,
         )
-    known = context.statistics(table.id)
+    statistics = context.statistics(table.id)
 
     def chosen(access: str) -> Choice:
         return choose(
@@ -85,12 +85,12 @@ def choose_access(
             table.schema,
             table.primary_key,
             columns,
-            known.intervals,
-            known.fragments,
-            [(index, known.runs.get(index.id, [])) for index in indexes if index.ready],
+            statistics.intervals,
+            statistics.fragments,
+            [(index, statistics.runs.get(index.id, [])) for index in indexes if index.ready],
             access,
             lambda index, ranges: _count_entries(context, table, index, ranges),
-            max(known.shards, 1),
+            max(statistics.shards, 1),
         )
 
     if order is not None:
@@ -119,15 +119,15 @@ def _count_entries(
 ) -> float | None:
     """The entries in some ranges of an index, at all shards, as it is now."""
     state = context.table_state(table.id, context.catalog.versions()[1])
-    found = 0
+    entries = 0
     try:
         for fragment in state.fragments:
             for run in state.runs(fragment, index):
                 reader = context.open_run(state.table, index, fragment.shard, run)
-                found += sum(reader.lower_bound(high) - reader.lower_bound(low) for low, high in ranges)
+                entries += sum(reader.lower_bound(high) - reader.lower_bound(low) for low, high in ranges)
     except ElasticScanError:
         return None  # whoever reads the index will tell what is wrong with it
-    return float(found)
+    return float(entries)
 
 
 def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Access:

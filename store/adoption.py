@@ -51,8 +51,8 @@ def settle_copy(context: Context) -> None:
         ShardUnavailable, WrongRoot, CatalogOutdated: the copy is not whole.
     """
     with context.catalog.leasing() as tx:
-        known, here = tx.identity(), context.catalog.home
-        if here is None or known.home is None or here.is_place_of(known.home):
+        identity, here = tx.identity(), context.catalog.home
+        if here is None or identity.home is None or here.is_place_of(identity.home):
             return  # another process was faster
         shards = tx.shards(removed=True)
         active = tx.shards()
@@ -60,10 +60,10 @@ def settle_copy(context: Context) -> None:
         if shared:
             places = ", ".join(f"{shard.name!r} at {place_of(shard.root)}" for shard in shared)
             raise StoreCopied(
-                f"this catalog is a copy of {known.home.path}, and its shards {places} are shared with the "
-                "original; only read it, or run `elasticscan adopt` to make it their owner, after which "
+                f"this catalog is a copy of {identity.home.path}, and its shards {places} are shared with "
+                "the original; only read it, or run `elasticscan adopt` to make it their owner, after which "
                 "the original cannot write to them",
-                original=known.home.path,
+                original=identity.home.path,
             )
         for shard in active:
             context.check_root(shard.id)
@@ -86,10 +86,10 @@ def adopt(context: Context) -> Adopted:
     """
     context.check_catalog_whole()
     with context.catalog.leasing() as tx:
-        known, active, every = tx.identity(), tx.shards(), tx.shards(removed=True)
+        identity, active, every = tx.identity(), tx.shards(), tx.shards(removed=True)
         referred = tx.known_paths()
         gone = {(file.shard, file.path) for file in tx.dropped_files()}
-        layout, commit, missing = known.layout, known.last_commit, []
+        layout, commit, missing = identity.layout, identity.last_commit, []
         in_trash: list[tuple[str, str]] = []
         for shard in active:
             live = {path for at, path in referred - gone if at == shard.id}
@@ -101,7 +101,7 @@ def adopt(context: Context) -> Adopted:
         _mark(context, every, incarnation)
         tx.take_incarnation(incarnation, context.catalog.home, (layout, commit))
     context.note_newest(shard.id for shard in active)
-    return Adopted(incarnation, (known.last_commit, commit), tuple(missing), tuple(in_trash))
+    return Adopted(incarnation, (identity.last_commit, commit), tuple(missing), tuple(in_trash))
 
 
 def _inspect(
@@ -109,23 +109,23 @@ def _inspect(
 ) -> tuple[list[str], frozenset[str], tuple[int, int]]:
     """Return what a root lacks, what lies in its trash, and the (layout, commit) that is known there."""
     disk, root = context.disk_of(shard.id), context.root_of(shard.id)
-    found = read_marker(disk, root)
+    marker = read_marker(disk, root)
     files = {path for path, _ in disk.list()}
     lost = sorted(live - files)
-    wanted = context.marker_of(shard.id)
-    if found is None and lost:
+    expected = context.marker_of(shard.id)
+    if marker is None and lost:
         raise ShardUnavailable(
-            f"{place_of(root)} has no marker and lacks {len(lost)} files of {wanted}, so its disk is not "
+            f"{place_of(root)} has no marker and lacks {len(lost)} files of {expected}, so its disk is not "
             "mounted, or was emptied; mount or restore it and try again",
             root=str(place_of(root)),
             shard=shard.name,
         )
-    if found is not None and (found.store, found.shard) != (wanted.store, wanted.shard):
+    if marker is not None and (marker.store, marker.shard) != (expected.store, expected.shard):
         raise WrongRoot(
-            f"{place_of(root)} should be {wanted}, but it is {found}; mount each disk where its shard is",
+            f"{place_of(root)} should be {expected}, but it is {marker}; mount each disk where its shard is",
             root=str(place_of(root)),
-            wanted=str(wanted),
-            found=str(found),
+            wanted=str(expected),
+            found=str(marker),
         )
     mark = read_mark(disk)
     layout, commit = (0, 0) if mark is None else (mark.layout, mark.commit)
@@ -133,7 +133,7 @@ def _inspect(
         if is_fragment_path(path):
             with suppress(FragmentDamaged):
                 manifest = read_manifest(disk, path)
-                if manifest.store == wanted.store:
+                if manifest.store == expected.store:
                     commit = max(commit, manifest.after_commit, manifest.max_commit)
     return lost, trashed_paths(files), (layout, commit)
 
@@ -148,6 +148,6 @@ def _mark(context: Context, shards: Sequence[Shard], incarnation: str) -> None:
             write_marker(disk, replace(marker, incarnation=incarnation))
             continue
         with suppress(ElasticScanError):
-            found = read_marker(disk, context.root_of(shard.id))
-            if found is not None and (found.store, found.shard) == (marker.store, marker.shard):
+            present = read_marker(disk, context.root_of(shard.id))
+            if present is not None and (present.store, present.shard) == (marker.store, marker.shard):
                 write_marker(disk, replace(marker, incarnation=incarnation))

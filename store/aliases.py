@@ -33,11 +33,11 @@ class Place:
     service: str
     path: str
 
-    def overlaps(self, other: Place) -> bool:
+    def overlaps(self, place: Place) -> bool:
         """One is the other, or lies within it."""
-        if self.service != other.service:
+        if self.service != place.service:
             return False
-        one, two = f"{self.path.rstrip('/')}/", f"{other.path.rstrip('/')}/"
+        one, two = f"{self.path.rstrip('/')}/", f"{place.path.rstrip('/')}/"
         return one.startswith(two) or two.startswith(one)
 
     def __str__(self) -> str:
@@ -57,8 +57,8 @@ def place_of(root: str) -> Place:
     if parts.scheme.lower() == "file":
         return Place("", os.path.realpath(path))
     where = parts.netloc.rpartition("@")[2].lower()
-    given = parse_qsl(parts.query, keep_blank_values=True)
-    options = urlencode(sorted((name, value) for name, value in given if name.lower() not in _WHO))
+    parameters = parse_qsl(parts.query, keep_blank_values=True)
+    options = urlencode(sorted((name, value) for name, value in parameters if name.lower() not in _WHO))
     return Place(f"{parts.scheme.lower()}://{where}{'?' if options else ''}{options}", path)
 
 
@@ -66,10 +66,10 @@ def check_apart(roots: Sequence[tuple[str, str]]) -> None:
     """Raises `InvalidOption` when two of these shards (name, root) overlap."""
     places = [(name, place_of(root)) for name, root in roots]
     for number, (name, place) in enumerate(places):
-        for other, its in places[:number]:
+        for earlier, its in places[:number]:
             if place.overlaps(its):
                 raise InvalidOption(
-                    f"the storage of shard {name!r}, {place}, overlaps with {its} of {other!r}; "
+                    f"the storage of shard {name!r}, {place}, overlaps with {its} of {earlier!r}; "
                     "each shard needs a place of its own, where its garbage can be collected",
                     option="shards",
                 )
@@ -81,10 +81,10 @@ def whole_uri(text: str) -> str:
     Raises:
         InvalidOption: any other `scheme:` that lacks its slashes: it would become a directory of that name.
     """
-    found = _SHORT.match(text)
-    if found is None:
+    match = _SHORT.match(text)
+    if match is None:
         return text
-    scheme, rest = found[1] or found[2], text[found.end() :]
+    scheme, rest = match[1] or match[2], text[match.end() :]
     if scheme.lower() == "file" and rest.startswith("/"):
         return f"file://{rest}"
     raise InvalidOption(

@@ -69,12 +69,12 @@ def names(option: str, value: Any) -> list[str]:
     """A list of names; one text, or a mapping, is none."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise _refused(option, value, "a list of names")
-    found = list(islice(value, MAX_COLUMNS + 1))  # an endless one would never come to an end
-    if len(found) > MAX_COLUMNS:
+    items = list(islice(value, MAX_COLUMNS + 1))  # an endless one would never come to an end
+    if len(items) > MAX_COLUMNS:
         raise _refused(option, value, f"a list of at most {MAX_COLUMNS} names")
-    if not all(isinstance(name, str) for name in found):
+    if not all(isinstance(name, str) for name in items):
         raise _refused(option, value, "a list of names, each of them text")
-    return [text(option, name) for name in found]
+    return [text(option, name) for name in items]
 
 
 def keys(option: str, value: Any) -> list[str]:
@@ -102,10 +102,10 @@ def seconds(option: str, value: Any) -> float:
 def share(option: str, value: Any) -> float:
     """A part of a whole."""
     allowed = "a number from 0 to 1"
-    found = _finite(option, value, allowed)
-    if found > 1:
+    number = _finite(option, value, allowed)
+    if number > 1:
         raise _refused(option, value, allowed)
-    return found
+    return number
 
 
 def speed(option: str, value: Any) -> float | None:

@@ -81,8 +81,8 @@ def change_pages(
 def feed_arrays(rows: pa.RecordBatch, key: ContinuationKey, facts: CommitFacts) -> list[pa.Array]:
     """Return what a feed tells of each row; rows of a snapshot count as inserted by it."""
     if key.segments is None:
-        told = [INSERT, key.snapshot, round(facts.times[key.snapshot] * 1e6)]
-        kinds = zip(told, feed_fields(), strict=True)
+        constants = [INSERT, key.snapshot, round(facts.times[key.snapshot] * 1e6)]
+        kinds = zip(constants, feed_fields(), strict=True)
         scalars = [pa.scalar(value, pa.int64() if f.type == _STAMP else f.type) for value, f in kinds]
         arrays = [pa.repeat(scalar, rows.num_rows) for scalar in scalars]
         return [*arrays[:2], arrays[2].cast(_STAMP)]
@@ -111,7 +111,7 @@ def rows_by_slot(context: Context, table: TableInfo, bounds: Bounds) -> Counts:
     for fragment in state.fragments:
         if bounds.touch(fragment):
             reader = context.opener(table)(fragment, ())
-            found = slot_counts(reader, fragment, bounds, len(counts))
+            fragment_counts = slot_counts(reader, fragment, bounds, len(counts))
             for start, end in fragment.slots:
-                counts[start:end] += found[start:end]
+                counts[start:end] += fragment_counts[start:end]
     return counts

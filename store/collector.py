@@ -75,15 +75,17 @@ class _Collection:
         """A plan for each root that can be reached; nothing is changed yet."""
         looks = self._looks()
         doubt = _doubt([look.shelf for look in looks])
-        found = []
+        manifests = []
         for look in looks:
             try:
-                found.append((look, self._manifests(look)))
+                manifests.append((look, self._manifests(look)))
             except ShardUnavailable as error:
                 self.skipped.append((look.shard.name, str(error)))
         newest = self._context.catalog.versions()[1]  # after the files, so that none can be newer
         store = self._context.info.store_id
-        return [(look, plan(look.shelf, self._rules, files, store, newest, doubt)) for look, files in found]
+        return [
+            (look, plan(look.shelf, self._rules, files, store, newest, doubt)) for look, files in manifests
+        ]
 
     def _looks(self) -> list[_Look]:
         """All roots that can be reached, those of removed shards too: files may be left there."""
@@ -112,33 +114,33 @@ class _Collection:
             not mark.missed or self._context.clock.now() - mark.missed >= TRASH_SECONDS
         )
         with self._context.catalog.reading() as tx:
-            known, dropped, now = tx.known_paths(), tx.dropped_files(), tx.times.expiry
+            paths, dropped, now = tx.known_paths(), tx.dropped_files(), tx.times.expiry
         files = dict(disk.list())
         of_path: dict[str, list[DroppedFile]] = {}
         for file in dropped:
             if file.shard in ids:
                 of_path.setdefault(file.path, []).append(file)
-        live = frozenset(path for each, path in known if each in ids) - of_path.keys()
-        seconds = {path: now - min(file.dropped_at for file in found) for path, found in of_path.items()}
+        live = frozenset(path for at, path in paths if at in ids) - of_path.keys()
+        seconds = {path: now - min(file.dropped_at for file in drops) for path, drops in of_path.items()}
         shelf = Shelf(shard.name, ids, files.get(MARK, 0.0), files, live, seconds, marked)
         return _Look(shard, shelf, of_path)
 
     def _manifests(self, look: _Look) -> dict[str, Manifest | None]:
         disk = self._context.check_root(look.shard.id)
-        found: dict[str, Manifest | None] = {}
+        manifests: dict[str, Manifest | None] = {}
         for path in in_question(look.shelf, self._rules):
             try:
-                found[path] = read_manifest(disk, path)
+                manifests[path] = read_manifest(disk, path)
             except FragmentDamaged:
-                found[path] = None
-        return found
+                manifests[path] = None
+        return manifests
 
     # Acting
 
     def carry_out(self, look: _Look, planned: RemovalPlan) -> Iterator[Decision]:
         """Do what was decided for a root; yields what was done or kept."""
-        yield from (each for each in planned.decisions if each.action is Action.KEEP)
-        going = [each for each in planned.decisions if each.action is not Action.KEEP]
+        yield from (decision for decision in planned.decisions if decision.action is Action.KEEP)
+        going = [decision for decision in planned.decisions if decision.action is not Action.KEEP]
         try:
             self._book(look, self._gone(look), planned.vanished)
             for start in range(0, len(going), BATCH_FILES):
@@ -158,19 +160,19 @@ class _Collection:
 
     def _take(self, look: _Look, batch: Sequence[Decision]) -> list[Decision]:
         disk = self._context.writable_disk(look.shard.id)
-        unknown = {each.path for each in batch if _is_unknown(look, each)}
+        unknown = {decision.path for decision in batch if _is_unknown(look, decision)}
         files = {(shard, path) for shard in look.shelf.ids for path in unknown}
         if files:
             with self._context.catalog.writing() as tx:
                 spared = {path for _, path in files - tx.condemn(files)}
-            batch = [each for each in batch if each.path not in spared]
+            batch = [decision for decision in batch if decision.path not in spared]
         done: list[Decision] = []
         try:
-            for each in batch:
-                _act(disk, look.shelf, each)
-                done.append(each)
+            for decision in batch:
+                _act(disk, look.shelf, decision)
+                done.append(decision)
         finally:
-            gone = {each.path for each in done}
+            gone = {decision.path for decision in done}
             self._book(look, [file for file in files if file[1] in gone], gone)
         return done
 

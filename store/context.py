@@ -149,15 +149,15 @@ class Context:
         return self._known(shard)[1]
 
     def _known(self, shard: int) -> tuple[Shard, Disk]:
-        found = self._disks.get(shard)
-        if found is None:
+        opened = self._disks.get(shard)
+        if opened is None:
             with self.catalog.reading() as tx:
-                known = {each.id: each for each in tx.shards(removed=True)}
-            if shard not in known:
+                shards = {info.id: info for info in tx.shards(removed=True)}
+            if shard not in shards:
                 raise ShardNotFound(f"the store has no shard with id {shard}", shard=shard)
-            disk = self._open_disk(self.location.root(known[shard].root))
-            found = self._disks.setdefault(shard, (known[shard], disk))
-        return found
+            disk = self._open_disk(self.location.root(shards[shard].root))
+            opened = self._disks.setdefault(shard, (shards[shard], disk))
+        return opened
 
     def marker_of(self, shard: int) -> Marker:
         """Return what the marker in a shard's root must say."""
@@ -210,9 +210,9 @@ class Context:
         """As `writable_disk`, for whoever changes nothing."""
         disk, root = self.disk_of(shard), self.root_of(shard)
         mark = read_mark(disk)  # before the catalog's versions are, since these only grow
-        wanted = self.marker_of(shard)
-        check_marker(disk, root, wanted)
-        check_mark(mark, root, wanted.incarnation, self.catalog.versions())
+        marker = self.marker_of(shard)
+        check_marker(disk, root, marker)
+        check_mark(mark, root, marker.incarnation, self.catalog.versions())
         return disk
 
     def note_newest(self, shards: Iterable[int], anew: bool = False) -> None:
@@ -221,18 +221,18 @@ class Context:
             mark = Mark(self.incarnation(), *self.catalog.versions())
             for shard in shards:
                 with suppress(ElasticScanError):
-                    disk, root, wanted = self.disk_of(shard), self.root_of(shard), self.marker_of(shard)
-                    advance_mark(disk, root, wanted, mark, self.clock.now(), anew)
+                    disk, root, marker = self.disk_of(shard), self.root_of(shard), self.marker_of(shard)
+                    advance_mark(disk, root, marker, mark, self.clock.now(), anew)
 
     def local_shards(self) -> tuple[int, ...]:
         """Active shards whose roots are directories: to look at these costs no network."""
-        known, layout = self._local, self.catalog.versions()[0]
-        if known is None or known[0] != layout:
+        cached, layout = self._local, self.catalog.versions()[0]
+        if cached is None or cached[0] != layout:
             with self.catalog.reading() as tx:
                 layout, active = tx.versions()[0], tx.shards()
             local = (shard.id for shard in active if "://" not in self.location.root(shard.root))
-            self._local = known = (layout, tuple(local))
-        return known[1]
+            self._local = cached = (layout, tuple(local))
+        return cached[1]
 
     def look_at_marks(self) -> Callable[[tuple[int, int]], None]:
         """Read what the shards that can be reached know; what is returned compares it with later versions.
@@ -291,17 +291,17 @@ class Context:
 
     def placement(self) -> Placement:
         """Return where tablets are now; costs one small query unless something moved."""
-        known = self._placement
-        if known is not None and self.catalog.versions()[0] == known[0]:
-            return known[1]
+        cached = self._placement
+        if cached is not None and self.catalog.versions()[0] == cached[0]:
+            return cached[1]
         with self.catalog.reading() as tx:
             return self._placement_in(tx)
 
     def _placement_in(self, tx: Tx) -> Placement:
-        known, layout = self._placement, tx.versions()[0]
-        if known is None or known[0] != layout:
-            self._placement = known = (layout, tx.placement())
-        return known[1]
+        cached, layout = self._placement, tx.versions()[0]
+        if cached is None or cached[0] != layout:
+            self._placement = cached = (layout, tx.placement())
+        return cached[1]
 
     def places(self, tx: Tx, base: Topology) -> SlotPlaces:
         """Return where slots live as a transaction sees it, and where they lived in a topology."""
@@ -311,11 +311,11 @@ class Context:
     def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
         """A table and its indexes, as a transaction sees them; raises `TableNotFound`."""
         versions = tx.versions()
-        known = self._named.get(name)
-        if known is None or known[0] != versions:
+        cached = self._named.get(name)
+        if cached is None or cached[0] != versions:
             table = tx.table(name)
-            self._named[name] = known = (versions, table, tx.indexes(table.id))
-        return known[1], known[2]
+            self._named[name] = cached = (versions, table, tx.indexes(table.id))
+        return cached[1], cached[2]
 
     def retention_of(self, table: TableInfo) -> float:
         """Return how long a table's snapshots stay readable without a lease, in seconds."""
@@ -352,9 +352,9 @@ class Context:
             SnapshotExpired, ChangesExpired: what is to be read is no longer kept.
         """
         layout, _ = self.catalog.versions()
-        known = self._tables.get(table_id)
-        if known is not None and known.layout == layout and known.serves(snapshot, after):
-            return known
+        cached = self._tables.get(table_id)
+        if cached is not None and cached.layout == layout and cached.serves(snapshot, after):
+            return cached
         with self.catalog.reading() as tx:
             layout, last_commit = tx.versions()
             table = tx.table_by_id(table_id)
@@ -413,18 +413,18 @@ class Context:
     def statistics(self, table_id: int) -> TableStatistics:
         """Statistics of a table's fragments and runs as they are now."""
         layout, last_commit = self.catalog.versions()
-        known = self._statistics.get(table_id)
-        if known is not None and known[:2] == (layout, last_commit):
-            return known[2]
+        cached = self._statistics.get(table_id)
+        if cached is not None and cached[:2] == (layout, last_commit):
+            return cached[2]
         with self.catalog.reading() as tx:
             layout, last_commit = tx.versions()
             live = tx.fragments(table=table_id)
             known_values = tx.statistics(table_id)
             histograms = tx.histograms(table_id)
         shards = len({fragment.shard for fragment in live})
-        found = TableStatistics(known_values, tuple(_intervals(live)), histograms, shards)
-        self._statistics[table_id] = (layout, last_commit, found)
-        return found
+        statistics = TableStatistics(known_values, tuple(_intervals(live)), histograms, shards)
+        self._statistics[table_id] = (layout, last_commit, statistics)
+        return statistics
 
     def origin(self, operation: str, replaces: Iterable[Fragment] = ()) -> Origin:
         """Return what files that are staged from now on say of where they come from."""
@@ -446,9 +446,9 @@ class Context:
 
         They are there, and it is the shards' roots where they are.
         """
-        found = list(staged)
-        disks = {shard: self.writable_disk(shard) for shard in {fragment.shard for fragment in found}}
-        for fragment in found:
+        fragments = list(staged)
+        disks = {shard: self.writable_disk(shard) for shard in {fragment.shard for fragment in fragments}}
+        for fragment in fragments:
             for path in (fragment.path, *(run.path for run in fragment.runs)):
                 disks[fragment.shard].open(path)
 
@@ -505,14 +505,14 @@ class TableState:
         by_shard: dict[int, list[Fragment]] = {}
         for fragment in fragments:
             by_shard.setdefault(fragment.shard, []).append(fragment)
-        self._views = {shard: View(found) for shard, found in by_shard.items()}
+        self._views = {shard: View(at_shard) for shard, at_shard in by_shard.items()}
         self._nothing = View(())
         self._kept: dict[int, tuple[float, float]] = {}
 
     def serves(self, snapshot: int, after: int | None = None) -> bool:
         """True if a snapshot, or the changes up to it, can be read: all is here and still kept."""
-        kept = snapshot if after is None else max(after, self.table.created_commit)
-        return self.table.oldest_snapshot <= kept and snapshot <= self.last_commit
+        oldest = snapshot if after is None else max(after, self.table.created_commit)
+        return self.table.oldest_snapshot <= oldest and snapshot <= self.last_commit
 
     def is_kept(self, snapshot: int, now: float) -> bool:
         """True if retention was seen to keep a snapshot, lately enough not to look again."""
@@ -527,14 +527,14 @@ class TableState:
 
     def index(self, index_id: int) -> IndexInfo:
         """Raises `IndexChanged` when the index is there no more."""
-        found = self._indexes.get(index_id)
-        if found is None:
+        info = self._indexes.get(index_id)
+        if info is None:
             raise IndexChanged(
                 "the index that this scan reads was dropped, or dropped and made again, since it began; "
                 "start a new scan",
                 index=index_id,
             )
-        return found
+        return info
 
     def runs(self, fragment: Fragment, index: IndexInfo) -> list[IndexRun]:
         """A fragment's entries in an index; every fragment has them once the index is ready."""

@@ -144,12 +144,12 @@ class Elasticity:
 
     def _add_or_take_back(self, tx: Tx, claims: Claims, name: str, root: str) -> None:
         there = tx.shards()
-        known = next((shard for shard in there if shard.name == name), None)
-        if known is not None and known.draining:
-            tx.set_draining(known.id, False)
+        namesake = next((shard for shard in there if shard.name == name), None)
+        if namesake is not None and namesake.draining:
+            tx.set_draining(namesake.id, False)
             return
         active = [shard.id for shard in there if not shard.draining]
-        if known is None or not plan_balance(tx.placement(), active):
+        if namesake is None or not plan_balance(tx.placement(), active):
             added = tx.add_shard(
                 name, root
             )  # says so, when the name is taken and there is nothing left to do
@@ -181,14 +181,14 @@ class Elasticity:
     def _plan_draining(self, shard: int, owner: str) -> list[Move] | None:
         """Moves that empty a shard; none while others move its tablets. None when it was removed."""
         with self._context.catalog.writing() as tx:
-            known = next((s for s in tx.shards() if s.id == shard), None)
-            if known is None:
+            info = next((s for s in tx.shards() if s.id == shard), None)
+            if info is None:
                 return None  # another process removed it
-            if not known.draining:
+            if not info.draining:
                 raise InvalidTopologyChange(
-                    f"shard {known.name!r} was taken back by an expansion while it was being emptied; it "
+                    f"shard {info.name!r} was taken back by an expansion while it was being emptied; it "
                     "stays, and nothing is lost",
-                    shard=known.name,
+                    shard=info.name,
                 )
             coming = [m for m in tx.moves() if shard in (m.source, m.target)]
             if not tx.placement().at(shard) and not coming:
@@ -202,8 +202,8 @@ class Elasticity:
         moving = {move.tablet: move.target for move in tx.moves()}
         after = Placement(tuple(replace(t, shard=moving.get(t.id, t.shard)) for t in tx.placement().tablets))
         active = [shard.id for shard in tx.shards() if not shard.draining]
-        wanted = [p for p in plan_balance(after, active) if p.tablet not in moving]
-        plans = [p for p in wanted if only_from is None or p.source == only_from]
+        balancing = [p for p in plan_balance(after, active) if p.tablet not in moving]
+        plans = [p for p in balancing if only_from is None or p.source == only_from]
         for plan in plans:
             tx.plan_move(plan, owner)
         return adopted + plans

@@ -94,10 +94,10 @@ class Shelf:
     @property
     def trashed(self) -> dict[str, tuple[str, float]]:
         """Of the files in the trash: where they were, and for how long they have been there."""
-        found = ((path, _IN_TRASH.fullmatch(path)) for path in self.files)
+        matches = ((path, _IN_TRASH.fullmatch(path)) for path in self.files)
         return {
             path: (match[2], self.now - int(match[1]))
-            for path, match in found
+            for path, match in matches
             if match and is_fragment_path(match[2])
         }
 
@@ -180,13 +180,13 @@ def plan(
         if path not in manifests:
             draft.decide(shelf, path, Action.KEEP, _too_young(shelf, path))
             continue
-        found = manifests[path]
-        if found is not None and found.store == store:
-            draft.ahead = max(draft.ahead, _newer(found, newest_commit))
-        action, reason = _of_proven(shelf, path, found, store)
+        manifest = manifests[path]
+        if manifest is not None and manifest.store == store:
+            draft.ahead = max(draft.ahead, _newer(manifest, newest_commit))
+        action, reason = _of_proven(shelf, path, manifest, store)
         if action is Action.TRASH and doubt is not None:
             action, reason = Action.KEEP, doubt
-        if action is Action.TRASH and found is not None and not rules.trash_seconds:
+        if action is Action.TRASH and manifest is not None and not rules.trash_seconds:
             action, reason = (Action.DELETE, reason) if shelf.marked else (action, f"{reason}; {UNMARKED}")
         draft.decide(shelf, path, action, reason)
     _look_into_trash(shelf, rules, draft)
@@ -205,9 +205,9 @@ def plan(
     )
 
 
-def _newer(found: Manifest, newest_commit: int) -> int:
-    known = max(found.after_commit, found.max_commit)
-    return known if known > newest_commit else 0
+def _newer(manifest: Manifest, newest_commit: int) -> int:
+    reached = max(manifest.after_commit, manifest.max_commit)
+    return reached if reached > newest_commit else 0
 
 
 def _too_young(shelf: Shelf, path: str) -> str:
@@ -217,14 +217,14 @@ def _too_young(shelf: Shelf, path: str) -> str:
     return f"the catalog does not know it, but it is {age:,.0f} s old: its writer may still commit it"
 
 
-def _of_proven(shelf: Shelf, path: str, found: Manifest | None, store: str) -> tuple[Action, str]:
+def _of_proven(shelf: Shelf, path: str, manifest: Manifest | None, store: str) -> tuple[Action, str]:
     age = f"{shelf.now - shelf.files[path]:,.0f} s old"
-    if found is None:
+    if manifest is None:
         return Action.TRASH, f"unfinished, torn or damaged, {age}, and no part of the store"
-    if found.store != store or found.shard not in shelf.ids or found.path != path:
+    if manifest.store != store or manifest.shard not in shelf.ids or manifest.path != path:
         return Action.KEEP, (
-            f"by its own account {found.path} of shard {found.shard} of store {found.store}, so it is not "
-            "this shard's to remove"
+            f"by its own account {manifest.path} of shard {manifest.shard} of store {manifest.store}, so it "
+            "is not this shard's to remove"
         )
     if path in shelf.dropped:
         return Action.DELETE, f"nothing needs it, since {shelf.dropped[path]:,.0f} s"

@@ -51,8 +51,8 @@ BUILDERS = 2
 
 def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment]) -> bool:
     """True if some fragment lacks runs of some index."""
-    wanted = {index.id for index in indexes}
-    return any(wanted - {run.index for run in fragment.runs} for fragment in staged)
+    ids = {index.id for index in indexes}
+    return any(ids - {run.index for run in fragment.runs} for fragment in staged)
 
 
 def with_runs(
@@ -66,7 +66,7 @@ def with_runs(
     if not indexes:
         return list(staged)
     origin = context.origin("index")
-    found, built = [], []
+    completed, built = [], []
     try:
         for fragment in staged:
             disk = context.writable_disk(fragment.shard)
@@ -77,13 +77,13 @@ def with_runs(
                     runs = build_runs(disk, table, index, fragment, origin)
                     built += [(disk, run.path) for run in runs]
                     own += runs
-            found.append(replace(fragment, runs=(*fragment.runs, *own)) if own else fragment)
+            completed.append(replace(fragment, runs=(*fragment.runs, *own)) if own else fragment)
     except BaseException:
         for disk, path in built:
             with suppress(OSError, ElasticScanError):
                 disk.delete(path)
         raise
-    return found
+    return completed
 
 
 def _as_indexed(
@@ -139,7 +139,7 @@ def define_index(
 
 
 def create_index(
-    context: Context, table: TableInfo, wanted: IndexInfo, on_progress: OnIndexed | None = None
+    context: Context, table: TableInfo, definition: IndexInfo, on_progress: OnIndexed | None = None
 ) -> IndexInfo:
     """Enter an index and build it; goes on with a build of the same that was interrupted.
 
@@ -147,17 +147,17 @@ def create_index(
     call again.
     """
     with context.catalog.writing() as tx:
-        known = next((i for i in tx.indexes(table.id) if i.name == wanted.name), None)
-        if known is None:
+        existing = next((i for i in tx.indexes(table.id) if i.name == definition.name), None)
+        if existing is None:
             _check_room(tx, table)
-            index = tx.create_index(wanted)
-        elif replace(known, id=wanted.id, phase=wanted.phase) == wanted:
-            index = known
+            index = tx.create_index(definition)
+        elif replace(existing, id=definition.id, phase=definition.phase) == definition:
+            index = existing
         else:
             raise AlreadyExists(
-                f"table {table.name!r} already has an index {wanted.name!r} of other columns or another kind "
-                f"({known.kind} by {', '.join(known.columns)}); drop it or choose another name",
-                index=wanted.name,
+                f"table {table.name!r} already has an index {definition.name!r} of other columns or another "
+                f"kind ({existing.kind} by {', '.join(existing.columns)}); drop it or choose another name",
+                index=definition.name,
             )
     try:
         while (index := _look_for_missing(context, index)).phase is IndexPhase.BUILDING:
@@ -197,7 +197,7 @@ def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: On
     done = total - sum(fragment.rows for fragment in waiting)
     on_progress(done, total)
     with starting_threads(), ThreadPoolExecutor(BUILDERS) as pool:
-        for fragment in pool.map(lambda each: _build_one(context, table, index, each), waiting):
+        for fragment in pool.map(lambda f: _build_one(context, table, index, f), waiting):
             done += fragment.rows
             on_progress(done, total)
 
@@ -232,4 +232,4 @@ def _are_there(disk: Disk, runs: Iterable[StagedRun]) -> bool:
 
 
 def _is_live(tx: Tx, fragment: Fragment) -> bool:
-    return any(known.id == fragment.id for known in tx.fragments(table=fragment.table, shard=fragment.shard))
+    return any(live.id == fragment.id for live in tx.fragments(table=fragment.table, shard=fragment.shard))

@@ -75,7 +75,7 @@ class Location:
     def check_not_bereft(self) -> None:
         """Raises `StoreNotFound` where shards of a store lie in the directory, but no catalog."""
         if self.directory is not None and any(
-            next(self.directory.glob(f"shards/*/{what}"), None) for what in (MARKER, "t[0-9]*/*.arrow")
+            next(self.directory.glob(f"shards/*/{pattern}"), None) for pattern in (MARKER, "t[0-9]*/*.arrow")
         ):
             raise StoreNotFound(
                 f"{self.directory} holds shards of a store, but not its catalog ({CATALOG_FILE}); put that "
@@ -129,11 +129,11 @@ class Location:
             for rest in ("", "-wal", "-shm"):
                 (self.directory / (CATALOG_FILE + rest)).unlink(missing_ok=True)
 
-    def stored_root(self, shard: str, given: str | None) -> str:
+    def stored_root(self, shard: str, root: str | None) -> str:
         """A shard's root as the catalog keeps it."""
-        if given is not None:
-            given = whole_uri(given)
-            return given if "://" in given else str(Path(with_home(given)).absolute())
+        if root is not None:
+            root = whole_uri(root)
+            return root if "://" in root else str(Path(with_home(root)).absolute())
         if self.directory is None:
             raise InvalidOption(
                 f"shard {shard!r} needs a root, because the catalog is in a database: pass "
@@ -180,7 +180,7 @@ def _make_directory(path: Path, mode: int, store: Path | None = None) -> list[Pa
     if store is not None and path.parent.is_relative_to(store):
         above = _make_directory(path.parent, mode, store)
     else:
-        above = [each for each in path.parents if not each.exists()]
+        above = [parent for parent in path.parents if not parent.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(PRIVATE)
@@ -194,7 +194,7 @@ def _make_directory(path: Path, mode: int, store: Path | None = None) -> list[Pa
 
 def remove_directories(made: Iterable[Path]) -> None:
     """Take back directories that were just made, as far as they are empty."""
-    for path in sorted(made, key=lambda each: -len(each.parts)):
+    for path in sorted(made, key=lambda p: -len(p.parts)):
         with suppress(OSError):
             path.rmdir()
 
@@ -207,11 +207,11 @@ def resolve(uri: str) -> str:
     if not uri.startswith(FROM_ENVIRONMENT):
         return uri
     name = uri.removeprefix(FROM_ENVIRONMENT)
-    found = os.environ.get(name)
-    if not found:
+    value = os.environ.get(name)
+    if not value:
         raise InvalidOption(
             f"{uri} names the environment variable {name!r}, which is not set here; set it where the store "
             "is opened: for Spark, where the driver is started",
             option="uri",
         )
-    return found
+    return value

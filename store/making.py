@@ -41,10 +41,10 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
 
     def claim_all(tx: Tx) -> None:
         me, shards = tx.identity(), tx.shards()
-        known = [shard.id for shard in shards]
+        ids = [shard.id for shard in shards]
         for shard, disk in zip(shards, opened, strict=True):
             marker = Marker(me.store_id, me.incarnation, shard.id, shard.name)
-            claims.claim(disk, location.root(shard.root), marker, known)
+            claims.claim(disk, location.root(shard.root), marker, ids)
 
     with _taken_back(location, [root for _, root in new.shards], catalog=True), claims.undone_on_errors():
         Catalog.create(location.catalog_url, clock, shown(location.uri), new, claim_all)

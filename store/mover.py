@@ -148,9 +148,9 @@ class Mover:
     def _rest_rows(self, progress: _Progress) -> int:
         """Count how many rows were committed near the tablet since the last round, at most."""
         with self._context.catalog.reading() as tx:
-            found = tx.fragments(shard=progress.move.source)
+            fragments = tx.fragments(shard=progress.move.source)
         slots = progress.tablet.slots
-        return sum(f.rows for f in found if f.max_commit > progress.copied_to and f.slots & slots)
+        return sum(f.rows for f in fragments if f.max_commit > progress.copied_to and f.slots & slots)
 
     def _switch(self, progress: _Progress) -> None:
         """The target serves: new epoch, its fragments in, the source's out, in one transaction.
@@ -240,12 +240,12 @@ def _has_switched(tx: Tx, progress: _Progress) -> bool:
 
 def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> list[PageSource]:
     """Return what the source holds of the tablet, table by table, of commits not copied yet."""
-    wanted = Bounds(progress.copied_to + 1, upto)
+    bounds = Bounds(progress.copied_to + 1, upto)
     slots: SlotSet = progress.tablet.slots
     sources = []
     for table in tx.tables():
         here = tx.fragments(table=table.id, shard=progress.move.source)
-        found = [f for f in here if wanted.touch(f) and f.slots & slots]
-        if found:
-            sources.append(PageSource(table, View(found), context.opener(table)))
+        fragments = [f for f in here if bounds.touch(f) and f.slots & slots]
+        if fragments:
+            sources.append(PageSource(table, View(fragments), context.opener(table)))
     return sources

@@ -101,11 +101,11 @@ def indexes_in_order(
             "create_index again if its build was killed",
             index=fitting[0].name,
         )
-    other = next((index for index in indexes if index.name == name), None)
-    if other is not None:
+    named = next((index for index in indexes if index.name == name), None)
+    if named is not None:
         has = "has no order, as it is a hash index"
-        if other.kind == SORTED:
-            has = f"is in the order of {whole_order(other, table, False)}"
+        if named.kind == SORTED:
+            has = f"is in the order of {whole_order(named, table, False)}"
         raise InvalidOption(
             f"order_by={str(order)!r} cannot be had by index {name!r}, which {has}; leave 'index' out to "
             "have the fitting one taken",

@@ -97,24 +97,24 @@ def write_mark(disk: Disk, mark: Mark) -> None:
     disk.note(MARK, _pack(asdict(mark)))
 
 
-def advance_mark(disk: Disk, root: str, wanted: Marker, mark: Mark, now: float, anew: bool = False) -> None:
+def advance_mark(disk: Disk, root: str, marker: Marker, mark: Mark, now: float, anew: bool = False) -> None:
     """Write a mark, which never goes back within an incarnation; `anew` also when it says nothing new.
 
     Raises:
         ShardUnavailable, WrongRoot: the root is not the shard's.
     """
-    found = read_mark(disk)
-    if found is None or found.incarnation != mark.incarnation:
-        check_marker(disk, root, wanted)  # no mark belongs below a mount point, or on another's disk
-        wanted_mark = replace(mark, missed=now if found is None else found.missed)
+    stored = read_mark(disk)
+    if stored is None or stored.incarnation != mark.incarnation:
+        check_marker(disk, root, marker)  # no mark belongs below a mount point, or on another's disk
+        wanted_mark = replace(mark, missed=now if stored is None else stored.missed)
     else:
-        layout, commit = max(mark.layout, found.layout), max(mark.commit, found.commit)
-        wanted_mark = replace(found, layout=layout, commit=commit)
-    if anew or wanted_mark != found:
+        layout, commit = max(mark.layout, stored.layout), max(mark.commit, stored.commit)
+        wanted_mark = replace(stored, layout=layout, commit=commit)
+    if anew or wanted_mark != stored:
         write_mark(disk, wanted_mark)
 
 
-def check_marker(disk: Disk, root: str, wanted: Marker) -> None:
+def check_marker(disk: Disk, root: str, expected: Marker) -> None:
     """Raises unless a root is the one that the catalog takes it for.
 
     Raises:
@@ -122,30 +122,30 @@ def check_marker(disk: Disk, root: str, wanted: Marker) -> None:
         WrongRoot: it is another store's, another shard's, or that of another copy of the store.
     """
     place = str(place_of(root))
-    found = read_marker(disk, root)
-    if found is None:
+    marker = read_marker(disk, root)
+    if marker is None:
         raise ShardUnavailable(
-            f"{place} is not the storage of {wanted}: it holds no {MARKER}, so its disk is not mounted, or "
+            f"{place} is not the storage of {expected}: it holds no {MARKER}, so its disk is not mounted, or "
             "was emptied; mount or restore it and try again",
             root=place,
-            shard=wanted.name,
+            shard=expected.name,
         )
-    if (found.store, found.shard) != (wanted.store, wanted.shard):
+    if (marker.store, marker.shard) != (expected.store, expected.shard):
         raise WrongRoot(
-            f"{place} should be {wanted}, but it is {found}; mount each disk where its shard is, and let no "
-            "two shards name one directory",
+            f"{place} should be {expected}, but it is {marker}; mount each disk where its shard is, and let "
+            "no two shards name one directory",
             root=place,
-            wanted=str(wanted),
-            found=str(found),
+            wanted=str(expected),
+            found=str(marker),
         )
-    if found.incarnation != wanted.incarnation:
+    if marker.incarnation != expected.incarnation:
         raise WrongRoot(
-            f"{place} is {found}, but it belongs to another copy of the store (incarnation "
-            f"{found.incarnation}, not {wanted.incarnation}); use that copy, or run `elasticscan adopt` to "
-            "make this one the owner",
+            f"{place} is {marker}, but it belongs to another copy of the store (incarnation "
+            f"{marker.incarnation}, not {expected.incarnation}); use that copy, or run `elasticscan adopt` "
+            "to make this one the owner",
             root=place,
-            wanted=wanted.incarnation,
-            found=found.incarnation,
+            wanted=expected.incarnation,
+            found=marker.incarnation,
         )
 
 
@@ -175,21 +175,21 @@ def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collect
         InvalidOption: it belongs to another store, to another copy of this one, or to another shard.
     """
     try:
-        found = read_marker(disk, root)
+        marker = read_marker(disk, root)
     except ShardUnavailable:  # no such directory, or no such prefix in a bucket yet
         return True
-    if found is None:
+    if marker is None:
         return True
     place = place_of(root)
-    if mine is None or found.store != mine.store or found.incarnation != mine.incarnation:
+    if mine is None or marker.store != mine.store or marker.incarnation != mine.incarnation:
         raise InvalidOption(
-            f"{place} holds a shard of another store ({found}), or of this one before its catalog was lost; "
+            f"{place} holds a shard of another store ({marker}), or of this one before its catalog was lost; "
             "choose another directory, or restore that catalog",
             root=str(place),
         )
-    if found.shard in taken and found.shard != mine.shard:
+    if marker.shard in taken and marker.shard != mine.shard:
         raise InvalidOption(
-            f"{place} is the storage of {found} already, by another name; each needs a place of its own",
+            f"{place} is the storage of {marker} already, by another name; each needs a place of its own",
             root=str(place),
         )
     return False

@@ -307,8 +307,8 @@ class Scan(Named, Iterator[Page]):
             rows = rows.filter(self._access.predicate.mask(rows))
         columns = list(self._state.columns)
         if self._state.feed and not self._counting:
-            told = feed_arrays(rows, self._state, self._facts)
-            return pa.RecordBatch.from_arrays([*map(rows.column, columns), *told], schema=self.schema)
+            feed_columns = feed_arrays(rows, self._state, self._facts)
+            return pa.RecordBatch.from_arrays([*map(rows.column, columns), *feed_columns], schema=self.schema)
         return rows if self._counting or rows.schema.names == columns else rows.select(columns)
 
     def _renew_lease(self) -> None:
@@ -357,7 +357,9 @@ class Scan(Named, Iterator[Page]):
             if access.index and access.sort
             else None,
             "limit": self._state.limit,
-            "candidates": [asdict(each) for each in self._choice.candidates] if self._choice else [],
+            "candidates": [asdict(candidate) for candidate in self._choice.candidates]
+            if self._choice
+            else [],
             "kept_by": "lease" if self._is_leased() else "retention",
             "actual": {
                 "rows_scanned": self.stats.scanned,
@@ -390,10 +392,10 @@ def begin_scan(
     with context.catalog.reading() as tx:
         table, indexes = find(tx)
         held = hold_snapshot(context, tx, table, snapshot)
-    wanted = columns_of(table, columns)
+    column_names = columns_of(table, columns)
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
     order = order_of(order_by, table.schema)
-    choice = choose_access(context, table, indexes, wanted, predicate, index, order)
+    choice = choose_access(context, table, indexes, column_names, predicate, index, order)
     at, base = held or lease_snapshot(context, lease, table, snapshot)
     everything = SlotSet.span(0, context.info.slots)
     key = ContinuationKey(
@@ -402,7 +404,7 @@ def begin_scan(
         base_topology=base.number,
         slots=everything,
         cursors=() if limit == 0 else (Cursor(everything),),
-        columns=wanted,
+        columns=column_names,
         filter=filter,
         page_rows=page_limits[0],
         page_bytes=page_limits[1],
@@ -436,8 +438,8 @@ def begin_changes(
         base = context.newest_topology(tx)
     upto = newest if upto is None else min(upto, newest)
     segments = (Segment(after, upto, 0, context.info.slots),) if after < upto else ()
-    wanted, lease = columns_of(table, columns), secrets.token_hex(8)
-    return scan_changes(context, table, base, segments, wanted, filter, feed, page_limits, lease)
+    column_names, lease = columns_of(table, columns), secrets.token_hex(8)
+    return scan_changes(context, table, base, segments, column_names, filter, feed, page_limits, lease)
 
 
 def scan_changes(
@@ -475,15 +477,16 @@ def resume_scan(context: Context, key: ContinuationKey, ends_lease: bool) -> Sca
     return Scan(context, keep_lease(context, key), context.topology(key.base_topology), key, ends_lease)
 
 
-def columns_of(table: TableInfo, wanted: list[str] | None) -> tuple[str, ...]:
+def columns_of(table: TableInfo, columns: list[str] | None) -> tuple[str, ...]:
     """The columns that were asked for; all of them by default."""
-    if wanted is None:
+    if columns is None:
         return tuple(table.schema.names)
-    if not wanted or len(set(wanted)) < len(wanted):
+    if not columns or len(set(columns)) < len(columns):
         raise InvalidOption(
-            f"columns={wanted!r} must be a list of column names, at least one and each once", option="columns"
+            f"columns={columns!r} must be a list of column names, at least one and each once",
+            option="columns",
         )
-    for name in wanted:
+    for name in columns:
         if name not in table.schema.names:
             raise no_such_column(table.name, name, table.schema.names)
-    return tuple(wanted)
+    return tuple(columns)

@@ -25,21 +25,21 @@ from elasticscan.store.context import Context, Find
 
 def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
     """Append columns to a table, in one transaction; those that it has already are skipped."""
-    wanted = _fields(fields)
+    new_fields = _fields(fields)
     with context.catalog.reading() as tx:
-        table, new = _checked(find(tx)[0], wanted)
+        table, new = _checked(find(tx)[0], new_fields)
     if new:
         # Outside the write lock; a row with all new columns, whichever of them others add meanwhile.
         keys = [table.schema.field(key) for key in table.primary_key]
         check_works(replace(table, schema=pa.schema([*keys, *new])), context.hashing)
     with context.catalog.writing() as tx:
-        table, new = _checked(find(tx)[0], wanted)
+        table, new = _checked(find(tx)[0], new_fields)
         return tx.add_columns(table.id, new) if new else table
 
 
-def _checked(table: TableInfo, wanted: list[pa.Field]) -> tuple[TableInfo, list[pa.Field]]:
+def _checked(table: TableInfo, fields: list[pa.Field]) -> tuple[TableInfo, list[pa.Field]]:
     """The table, and the columns that it lacks, as they are stored."""
-    new = [field for field in wanted if _is_new(field, table)]
+    new = [field for field in fields if _is_new(field, table)]
     if not new:
         return table, []
     whole = pa.schema([*table.schema, *new])
@@ -47,20 +47,20 @@ def _checked(table: TableInfo, wanted: list[pa.Field]) -> tuple[TableInfo, list[
     return table, list(stored_schema(pa.schema(new), []))
 
 
-def _fields(given: Any) -> list[pa.Field]:
-    found = list(given) if isinstance(given, pa.Schema | Sequence) and not isinstance(given, str) else []
-    if not found or not all(isinstance(field, pa.Field) for field in found):
+def _fields(value: Any) -> list[pa.Field]:
+    fields = list(value) if isinstance(value, pa.Schema | Sequence) and not isinstance(value, str) else []
+    if not fields or not all(isinstance(field, pa.Field) for field in fields):
         raise InvalidOption(
-            f"fields={brief(given)} must be a pyarrow.Schema or a list of pyarrow.field(name, type), at "
+            f"fields={brief(value)} must be a pyarrow.Schema or a list of pyarrow.field(name, type), at "
             "least one",
             option="fields",
         )
-    return found
+    return fields
 
 
 def _is_new(field: pa.Field, table: TableInfo) -> bool:
     """True if the table lacks a column; raises unless it can be added, or is there just so."""
-    same = next((known for known in table.schema if known.name.lower() == field.name.lower()), None)
+    same = next((column for column in table.schema if column.name.lower() == field.name.lower()), None)
     if same is None:
         if not field.nullable:
             raise InvalidOption(

@@ -34,15 +34,15 @@ class StoreSealer:
 
     def seal(self, key: ContinuationKey) -> str:
         """Raises `KeyTooLong`."""
-        known = self._recent()
-        return known.sealer.seal(key, self._clock.now() + known.key_seconds)
+        cached = self._recent()
+        return cached.sealer.seal(key, self._clock.now() + cached.key_seconds)
 
     def open(self, text: str) -> ContinuationKey:
         """Raises `ContinuationKeyError`, `ContinuationKeyExpired`."""
-        known = self._recent()
-        if not known.sealer.knows(text):
-            known = self._known = self._look()
-        return known.sealer.open(text, self._clock.now())
+        cached = self._recent()
+        if not cached.sealer.knows(text):
+            cached = self._known = self._look()
+        return cached.sealer.open(text, self._clock.now())
 
     def offset_macs(self) -> Macs:
         """Codes that sign streams' offsets; with a secret of their own, which stays."""
@@ -53,10 +53,10 @@ class StoreSealer:
         self._known = self._look()
 
     def _recent(self) -> _Known:
-        known, now = self._known, self._clock.now()
-        if not known.at <= now < known.at + SECRETS_SECONDS:  # or the clock was set back
-            known = self._known = self._look()
-        return known
+        cached, now = self._known, self._clock.now()
+        if not cached.at <= now < cached.at + SECRETS_SECONDS:  # or the clock was set back
+            cached = self._known = self._look()
+        return cached
 
     def _look(self) -> _Known:
         with self._catalog.reading() as tx:

@@ -72,6 +72,6 @@ class LocalShards:
             source = IndexSource(table, view, open_fragment, floor, index=index, runs=runs_of)
             return read_index_page(source, request)
 
-        known = self._context.statistics(table.id).fragments if request.key_sets else {}
-        rows = PageSource(table, view, open_fragment, floor, lambda fragment: known.get(fragment.id))
+        statistics = self._context.statistics(table.id).fragments if request.key_sets else {}
+        rows = PageSource(table, view, open_fragment, floor, lambda fragment: statistics.get(fragment.id))
         return read_page(rows, request) if request.changes is None else read_changes(rows, request)

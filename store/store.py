@@ -96,17 +96,17 @@ class Store(Named):
         """
         clock = clock or SystemClock()
         location = Location.of(arguments.place("uri", uri))
-        names, given = arguments.shards(shards)
+        names, shard_roots = arguments.shards(shards)
         for name in names:
             check_name("shard", name)
         slots = arguments.whole_number("slots", slots, 1, MAX_SLOTS)
         tablets = arguments.whole_number("tablets", tablets, 1, MAX_SLOTS)
-        kept = arguments.seconds("retention_seconds", retention_seconds)
+        retention = arguments.seconds("retention_seconds", retention_seconds)
         if arguments.text("hash", hash) not in HASHES:
             raise InvalidOption(f"hash={hash!r} must be one of {', '.join(HASHES)}", option="hash")
         placement = initial_placement(slots, tablets, range(1, len(names) + 1))
-        roots = tuple((name, location.stored_root(name, given.get(name))) for name in names)
-        make_store(location, disks, clock, NewStore(roots, placement, hash, kept))
+        roots = tuple((name, location.stored_root(name, shard_roots.get(name))) for name in names)
+        make_store(location, disks, clock, NewStore(roots, placement, hash, retention))
         return cls.open(uri, clock, disks)
 
     @classmethod

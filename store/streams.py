@@ -218,7 +218,7 @@ def streams_of(context: Context) -> list[dict[str, Any]]:
 def streams_in(tx: Tx) -> list[dict[str, Any]]:
     """As `streams_of`, in a transaction that is open already."""
     tables = {table.name: table for table in tx.tables()}
-    found = []
+    streams = []
     for lease in tx.leases():
         table = tables.get(lease["table"])
         # Before the table of this name was made: the lease is of one that was dropped.
@@ -228,7 +228,7 @@ def streams_in(tx: Tx) -> list[dict[str, Any]]:
         if name is None:
             continue
         commits, rows, oldest = tx.behind(table.id, lease["snapshot"])
-        found.append(
+        streams.append(
             {
                 "name": name,
                 "table": table.name,
@@ -239,4 +239,4 @@ def streams_in(tx: Tx) -> list[dict[str, Any]]:
                 "expires_at": lease["expires_at"],
             }
         )
-    return sorted(found, key=lambda stream: (stream["table"], stream["name"]))
+    return sorted(streams, key=lambda stream: (stream["table"], stream["name"]))

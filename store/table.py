@@ -107,9 +107,9 @@ class Table(Named):
         None for the store's own retention period. A shorter one also ends the time of scans that
         have begun and took no lease because they relied on the longer one.
         """
-        kept = None if seconds is None else arguments.seconds("seconds", seconds)
+        retention = None if seconds is None else arguments.seconds("seconds", seconds)
         with self._context.catalog.writing() as tx:
-            tx.set_retention(self._find(tx)[0].id, kept)
+            tx.set_retention(self._find(tx)[0].id, retention)
 
     def commits(self) -> tuple[Commit, ...]:
         """The commits, oldest first. Raises `CatalogOutdated` when the shards know newer ones."""

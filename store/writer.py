@@ -55,7 +55,9 @@ def remove_staged(context: Context, staged: Sequence[StagedFragment]) -> None:
     """Remove files that were staged, except for those that the catalog knows: their commit went through."""
     with context.catalog.reading() as tx:
         committed = tx.known_paths()
-    discard([each for each in staged if (each.shard, each.path) not in committed], context.disk_of)
+    discard(
+        [fragment for fragment in staged if (fragment.shard, fragment.path) not in committed], context.disk_of
+    )
 
 
 def is_committed(context: Context, table_id: int, txn: IdempotencyKey) -> bool:
@@ -98,8 +100,8 @@ def publish(
     with context.noticing_collection():
         number, committed = _publish(context, table, list(staged), kind, txn)
     context.note_newest({fragment.shard for fragment in committed})
-    kept = {fragment.path for fragment in committed}
-    discard([fragment for fragment in staged if fragment.path not in kept], context.disk_of)
+    paths = {fragment.path for fragment in committed}
+    discard([fragment for fragment in staged if fragment.path not in paths], context.disk_of)
     return number
 
 
@@ -113,13 +115,13 @@ def _publish(
     """The commit's number, and those of the fragments that it refers to."""
     for attempt in count():
         with context.catalog.writing() as tx:
-            known = None if txn is None else tx.commit_of_txn(table.id, txn)
-            if known is not None:
+            earlier = None if txn is None else tx.commit_of_txn(table.id, txn)
+            if earlier is not None:
                 # The very same fragments may be handed in again; then the commit refers to them.
                 paths = tx.known_paths()
                 mine = [fragment for fragment in fragments if (fragment.shard, fragment.path) in paths]
                 discard([fragment for fragment in fragments if fragment not in mine], context.disk_of)
-                return known, mine
+                return earlier, mine
             if tx.table_by_id(table.id) is None and tx.reserved_table(table.id) is None:
                 raise TableChanged(
                     f"table {table.name!r} was dropped while rows were written to it; nothing was committed",

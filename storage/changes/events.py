@@ -35,37 +35,37 @@ class Events:
     kinds: NDArray[np.int8] | None
 
 
-def new_rows(found: Histories) -> Events:
+def new_rows(histories: Histories) -> Events:
     """The rows that inserts and updates wrote."""
-    chosen = np.flatnonzero(~found.deleted)
-    return Events(chosen, found.places.at(chosen), found.commits[chosen], None)
+    chosen = np.flatnonzero(~histories.deleted)
+    return Events(chosen, histories.places.at(chosen), histories.commits[chosen], None)
 
 
-def changes_of(opened: Opened, found: Histories, before: Bounds) -> Events:
+def changes_of(opened: Opened, histories: Histories, before: Bounds) -> Events:
     """Compare each version with the one before it, which for a key's first is looked up in `before`."""
-    versions = np.arange(len(found))
-    first = np.flatnonzero(found.first)
-    keys = found.keys.take(pa.array(first)).columns
-    places, existed = _newest_of(opened, found.slots[first], keys, before)
-    old, was_alive = found.places.at(np.maximum(versions - 1, 0)), np.roll(~found.deleted, 1)
+    versions = np.arange(len(histories))
+    first = np.flatnonzero(histories.first)
+    keys = histories.keys.take(pa.array(first)).columns
+    places, existed = _newest_of(opened, histories.slots[first], keys, before)
+    old, was_alive = histories.places.at(np.maximum(versions - 1, 0)), np.roll(~histories.deleted, 1)
     old.owners[first], old.rows[first], was_alive[first] = places.owners, places.rows, existed
-    return _emit(_Changes(versions, found.commits, found.places, ~found.deleted, old, was_alive))
+    return _emit(_Changes(versions, histories.commits, histories.places, ~histories.deleted, old, was_alive))
 
 
-def replacements_of(found: Histories, commit: int) -> Events:
+def replacements_of(histories: Histories, commit: int) -> Events:
     """Return what an overwrite did: of each key the last version is its own, or one that it did away with."""
-    last = np.flatnonzero(found.last)
-    written = found.commits[last] == commit
-    existed = ~(written & found.first[last])
+    last = np.flatnonzero(histories.last)
+    written = histories.commits[last] == commit
+    existed = ~(written & histories.first[last])
     before = np.maximum(np.where(written, last - 1, last), 0)
     return _emit(
         _Changes(
             last,
             np.full(len(last), commit, dtype=np.int64),
-            found.places.at(last),
-            written & ~found.deleted[last],
-            found.places.at(before),
-            existed & ~found.deleted[before],
+            histories.places.at(last),
+            written & ~histories.deleted[last],
+            histories.places.at(before),
+            existed & ~histories.deleted[before],
         )
     )
 

@@ -116,16 +116,16 @@ class HistoryWalk:
         """Count how many versions were looked at so far, those of other commits included."""
         return sum(strand.scanned for strand in self._strands)
 
-    def step(self, wanted: int) -> Histories:
-        """The next keys, of about `wanted` versions together; there may be none in one step."""
-        share = max(wanted // len(self._strands), LEAST_ROWS, self._least)
+    def step(self, count: int) -> Histories:
+        """The next keys, of about `count` versions together; there may be none in one step."""
+        share = max(count // len(self._strands), LEAST_ROWS, self._least)
         for strand in self._strands:
             strand.load(share)
-        found = self._complete([strand.last_seen() for strand in self._strands if not strand.finished])
-        self._least = 1 if len(found) else 2 * share  # one key may have more versions than that
+        histories = self._complete([strand.last_seen() for strand in self._strands if not strand.finished])
+        self._least = 1 if len(histories) else 2 * share  # one key may have more versions than that
         for strand in self._strands:
-            strand.drop(int(np.count_nonzero(found.places.owners == strand.owner)))
-        return found
+            strand.drop(int(np.count_nonzero(histories.places.owners == strand.owner)))
+        return histories
 
     def _complete(self, frontiers: Sequence[pa.RecordBatch]) -> Histories:
         """The versions of keys below where the first of the unfinished fragments has got to."""
@@ -180,10 +180,10 @@ class _Strand:
     def finished(self) -> bool:
         return self._at >= self._end
 
-    def load(self, wanted: int) -> None:
-        """Hold `wanted` versions, if there are so many."""
+    def load(self, count: int) -> None:
+        """Hold `count` versions, if there are so many."""
         parts = [self.held]
-        missing = wanted - self.held.num_rows
+        missing = count - self.held.num_rows
         while missing > 0 and not self.finished:
             rows = self._next(missing)
             missing -= len(rows)
@@ -221,8 +221,8 @@ class _Strand:
         return rows
 
     def _versions(self, rows: Rows) -> pa.RecordBatch:
-        found, commits, deleted = versions_at(self._run, rows, (*self._names, SLOT))
-        *keys, slots = found.columns
+        batch, commits, deleted = versions_at(self._run, rows, (*self._names, SLOT))
+        *keys, slots = batch.columns
         columns = [*keys, pa.array(rows), slots, pa.array(commits), pa.array(deleted)]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -237,14 +237,14 @@ def versions_at(
     system = [name for name in (COMMIT, DELETED) if name in reader.columns]
     if not columns and not system:
         return pa.RecordBatch.from_arrays([], names=[]), commits, deleted
-    found = rows_at(reader, rows, (*columns, *system))
-    if any(column.null_count for column in found.columns):
+    batch = rows_at(reader, rows, (*columns, *system))
+    if any(column.null_count for column in batch.columns):
         raise reader.damaged("its rows are not those of a fragment")
     if COMMIT in system:
-        commits = found.column(COMMIT).to_numpy()
+        commits = batch.column(COMMIT).to_numpy()
     if DELETED in system:
-        deleted = found.column(DELETED).to_numpy(zero_copy_only=False)
-    return found.select(list(columns)), commits, deleted
+        deleted = batch.column(DELETED).to_numpy(zero_copy_only=False)
+    return batch.select(list(columns)), commits, deleted
 
 
 def _integers(reader: FragmentReader, column: pa.Array) -> NDArray[np.int64]:

@@ -131,12 +131,12 @@ class _ChangePage:
             rest = Piece(int(histories.slots[last]), interval.end, histories.key_at(last))
         return None
 
-    def _events(self, opened: Opened, found: Histories) -> Events:
+    def _events(self, opened: Opened, histories: Histories) -> Events:
         if not self.span.feed:
-            return new_rows(found)
+            return new_rows(histories)
         if self.span.overwrite:
-            return replacements_of(found, self.span.upto)
-        return changes_of(opened, found, self.before)
+            return replacements_of(histories, self.span.upto)
+        return changes_of(opened, histories, self.before)
 
     def _fill(self, opened: Opened, histories: Histories, events: Events, rest: Piece) -> Piece | None:
         """Add the keys that fit; what is left of `rest`, which begins with them, if not all do."""

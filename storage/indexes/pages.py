@@ -117,10 +117,10 @@ class _IndexPage:
         arrays = [pa.array([], field.type) for field in self.schema]
         self.rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         self.entries = _NO_ENTRIES  # those of the rows
-        wanted = SlotSet.of(slot_range for cursor in self.cursors for slot_range in cursor.slots)
-        self.end = wanted.ranges[-1][1] if wanted else 0
+        slots = SlotSet.of(slot_range for cursor in self.cursors for slot_range in cursor.slots)
+        self.end = slots.ranges[-1][1] if slots else 0
         self.speakers = self._count_speakers()
-        self.walks = self._begin(order.ranges, wanted) if wanted else []
+        self.walks = self._begin(order.ranges, slots) if slots else []
 
     def _count_speakers(self) -> NDArray[np.intp]:
         """Count the fragments that serve each slot; the last one stands for all slots beyond."""
@@ -130,7 +130,7 @@ class _IndexPage:
                 speakers[start:end] += 1
         return speakers
 
-    def _begin(self, ranges: Sequence[tuple[bytes, bytes]], wanted: SlotSet) -> list[Walk]:
+    def _begin(self, ranges: Sequence[tuple[bytes, bytes]], slots: SlotSet) -> list[Walk]:
         positions = list(dict.fromkeys(cursor.position for cursor in self.cursors))
         pieces = np.zeros(self.end + 1, dtype=np.intp)
         for cursor in self.cursors:
@@ -139,7 +139,7 @@ class _IndexPage:
         return [
             Walk(fragment, run, ranges, self.descending, positions, pieces)
             for fragment in self.fragments
-            if fragment.slots & wanted
+            if fragment.slots & slots
             for run in self.source.runs(fragment)
         ]
 
@@ -148,8 +148,8 @@ class _IndexPage:
         target, effort = self._first_target(), self._effort
         while walks := [number for number, walk in enumerate(self.walks) if not walk.finished]:
             share = target // len(walks) + _LEAST_SHARE
-            known = [at for n in walks if (at := self.walks[n].look_ahead(share)) is not None]
-            cut = min(known, default=None)
+            positions = [at for n in walks if (at := self.walks[n].look_ahead(share)) is not None]
+            cut = min(positions, default=None)
             stop = self._round(walks, cut)
             if stop is not None:
                 return self._finish(self._left(stop))
@@ -239,13 +239,13 @@ class _IndexPage:
                 fragment = self.walks[int(part.walks[0])].fragment
                 by_fragment.setdefault(fragment.id, []).append(part)
         counting = []
-        for found in by_fragment.values():
-            counts = self._counts(found)
-            ends = np.cumsum([len(part) for part in found])
-            for part, mask in zip(found, np.split(counts, ends[:-1]), strict=True):
-                kept = part if mask.all() else part.at(np.flatnonzero(mask))
-                if len(kept):
-                    counting.append(kept)
+        for group in by_fragment.values():
+            counts = self._counts(group)
+            ends = np.cumsum([len(part) for part in group])
+            for part, mask in zip(group, np.split(counts, ends[:-1]), strict=True):
+                visible = part if mask.all() else part.at(np.flatnonzero(mask))
+                if len(visible):
+                    counting.append(visible)
         return counting
 
     def _counts(self, parts: Sequence[_Entries]) -> NDArray[np.bool_]:
@@ -296,13 +296,13 @@ class _IndexPage:
 
         columns: dict[str, pa.Array] = {}
         if self.covered:
-            found = _grouped(entries.walks, covered)
-            columns.update(zip(self.covered, found.columns, strict=True))
+            batch = _grouped(entries.walks, covered)
+            columns.update(zip(self.covered, batch.columns, strict=True))
         if self.missing:
             numbers = {fragment.id: number for number, fragment in enumerate(self.fragments)}
             owners = np.array([numbers[walk.fragment.id] for walk in self.walks])
-            found = _grouped(owners[entries.walks], missing)
-            columns.update(zip(self.missing, found.columns, strict=True))
+            batch = _grouped(owners[entries.walks], missing)
+            columns.update(zip(self.missing, batch.columns, strict=True))
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
     def _fitting(self, rows: pa.RecordBatch) -> int:

@@ -339,9 +339,9 @@ class RunReader(BatchReader):
         while index >= 0:
             # Keys that were cut, and equal ones, may have led beyond the place; then it is before.
             low, high = self._starts[index], self._starts[index + 1]
-            found = self._between(low, high, key, or_equal)
-            if found > low:
-                return max(found, start)
+            place = self._between(low, high, key, or_equal)
+            if place > low:
+                return max(place, start)
             index -= 1
         return start
 

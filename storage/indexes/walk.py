@@ -59,9 +59,9 @@ class Walk:
         self.ranges_found = 0
         begins = [run.entries, *(0 if at is None else self._past(at) for at in positions)]
         self._first_places = np.full(len(pieces), run.entries, dtype=np.int64)
-        wanted = np.array(begins, dtype=np.int64)[pieces]
+        by_slot = np.array(begins, dtype=np.int64)[pieces]
         for start, end in fragment.slots:
-            self._first_places[start:end] = wanted[start:end]
+            self._first_places[start:end] = by_slot[start:end]
         self._begin = int(self._first_places.min())
         if self._begin == run.entries:
             self._next_range = len(ranges)
@@ -72,18 +72,18 @@ class Walk:
     def finished(self) -> bool:
         return not self._spans and self._next_range == len(self._ranges)
 
-    def look_ahead(self, wanted: int) -> bytes | None:
-        """Find at least `wanted` places, and tell up to which position they are all known.
+    def look_ahead(self, count: int) -> bytes | None:
+        """Find at least `count` places, and tell up to which position they are all known.
 
         None says that all of the run is. A position compares with order keys, which are turned when
         descending, as bytes: places whose key is not beyond it are behind.
         """
-        found, looked = sum(end - start for start, end in self._spans), 0
-        while found <= wanted and self._next_range < len(self._ranges) and looked < RANGES_PER_ROUND:
-            found += self._find_range()
+        places, looked = sum(end - start for start, end in self._spans), 0
+        while places <= count and self._next_range < len(self._ranges) and looked < RANGES_PER_ROUND:
+            places += self._find_range()
             looked += 1
-        if found > wanted:
-            return self.position(self._entry(self._place_number(wanted)))
+        if places > count:
+            return self.position(self._entry(self._place_number(count)))
         if self._next_range == len(self._ranges):
             return None
         if self._descending:

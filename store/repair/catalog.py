@@ -48,7 +48,7 @@ class KnownStore:
 
     def lost(self, whole: Collection[str], unreadable: Mapping[str, str]) -> Iterator[str]:
         """Fragments without a whole file."""
-        for path, fragment in sorted(self.live.items(), key=lambda each: each[1].id):
+        for path, fragment in sorted(self.live.items(), key=lambda item: item[1].id):
             if path not in whole:
                 gone = f"its file {path} of shard {self.shards.get(fragment.shard)!r} is gone"
                 yield (

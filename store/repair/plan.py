@@ -105,11 +105,11 @@ def plan_repair(
     Returns:
         None when there is no file of the store.
     """
-    found = list(files)
-    counts = Counter(file.manifest.store for file in found)
-    wanted = store or (counts.most_common(1)[0][0] if counts else None)
-    own = [file for file in found if file.manifest.store == wanted]
-    if not own or wanted is None:
+    whole = list(files)
+    counts = Counter(file.manifest.store for file in whole)
+    store_id = store or (counts.most_common(1)[0][0] if counts else None)
+    own = [file for file in whole if file.manifest.store == store_id]
+    if not own or store_id is None:
         return None
     by_table: dict[int, list[FoundFile]] = {}
     for file in own:
@@ -124,9 +124,9 @@ def plan_repair(
         )
         for table in sorted(by_table)
     )
-    foreign = tuple(file for file in found if file.manifest.store != wanted)
+    foreign = tuple(file for file in whole if file.manifest.store != store_id)
     tables = tuple(plan for plan in plans if plan.pieces)
-    return StorePlan(wanted, newest.store_slots, newest.store_hash, tables, foreign)
+    return StorePlan(store_id, newest.store_slots, newest.store_hash, tables, foreign)
 
 
 def _names(by_table: Mapping[int, Sequence[FoundFile]]) -> dict[int, str]:
@@ -163,9 +163,9 @@ def _piece(file: FoundFile, slots: SlotSet) -> PlannedPiece:
 def _living_slots(file: FoundFile, compacted: Iterable[FoundFile]) -> SlotSet:
     """The slots of a file, without those that moved on to a shard where a compaction took all rows."""
     slots = file.manifest.slots
-    for other in compacted:
-        if other.root != file.root:
-            slots -= _later(other.manifest, file.manifest) & other.manifest.slots
+    for compaction in compacted:
+        if compaction.root != file.root:
+            slots -= _later(compaction.manifest, file.manifest) & compaction.manifest.slots
     return slots
 
 
@@ -181,13 +181,13 @@ def _later(manifest: Manifest, than: Manifest) -> SlotSet:
 
 def _indexes(files: Iterable[FoundFile]) -> tuple[IndexPlan, ...]:
     """The definitions that runs carry; of several under one name, the one that was built last."""
-    found: dict[str, IndexPlan] = {}
+    by_name: dict[str, IndexPlan] = {}
     runs = [file.manifest for file in files if file.manifest.kind == INDEX_RUN]
     for manifest in sorted(runs, key=lambda m: m.began_at):
         if manifest.index is not None:
             name, kind, columns, include, _ = manifest.index
-            found[name] = IndexPlan(name, kind, tuple(columns), tuple(include))
-    return tuple(found[name] for name in sorted(found))
+            by_name[name] = IndexPlan(name, kind, tuple(columns), tuple(include))
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
 def _same_name(name: str, files: Sequence[FoundFile]) -> list[str]:
@@ -208,14 +208,18 @@ def _unordered(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
     beside = sum(began[later][1] <= began[earlier][1] for earlier, later in pairwise(ordered))
     if not beside:
         return []
-    told = f"{beside} writes ran beside others, or were never committed; of rows that two of them wrote, the "
-    return [f"table {name!r}: {told}one that began later was taken"]
+    doubt = (
+        f"{beside} writes ran beside others, or were never committed; of rows that two of them wrote, the "
+    )
+    return [f"table {name!r}: {doubt}one that began later was taken"]
 
 
 def _last_writes(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
     """Nothing was staged after them, so nobody ever saw their commit."""
-    known = max((piece.file.manifest.after_commit for piece in pieces), default=0)
-    last = {p.file.manifest.write for p in pieces if not p.file.manifest.max_commit and p.min_commit > known}
+    committed = max((piece.file.manifest.after_commit for piece in pieces), default=0)
+    last = {
+        p.file.manifest.write for p in pieces if not p.file.manifest.max_commit and p.min_commit > committed
+    }
     if not last:
         return []
     return [f"table {name!r}: its last write was taken as committed; if its process died before, it was not"]

@@ -90,11 +90,11 @@ def plan_from_files(
     """Raises `StoreDamaged` when there is nothing to be taken."""
     unreadable: dict[str, str] = {}
     files = list(find_files(disks, unreadable))
-    known, why = (None, catalog) if isinstance(catalog, str) else (catalog, None)
-    if known is not None:
-        other = store not in (None, known.store)
-        why = "it is of another store" if other else known.why_not_believed(files, disks)
-    if known is None or why is not None:
+    known_store, why = (None, catalog) if isinstance(catalog, str) else (catalog, None)
+    if known_store is not None:
+        is_foreign = store not in (None, known_store.store)
+        why = "it is of another store" if is_foreign else known_store.why_not_believed(files, disks)
+    if known_store is None or why is not None:
         plan = plan_repair(files, store)
         report.lost += _named(unreadable, files)
         report.doubts += [
@@ -103,13 +103,13 @@ def plan_from_files(
             "writes count in the order in which they began",
         ]
     else:
-        sifted = list(known.sift(files, report.doubts))
-        plan = plan_repair(sifted, known.store, known.indexes)
-        report.lost += known.lost({file.manifest.path for file in sifted}, unreadable)
+        sifted = list(known_store.sift(files, report.doubts))
+        plan = plan_repair(sifted, known_store.store, known_store.indexes)
+        report.lost += known_store.lost({file.manifest.path for file in sifted}, unreadable)
         made = {file.manifest.table for file in sifted if file.manifest.kind == FRAGMENT}
         report.doubts += [
             f"table {name!r}: no file of it is there, so it was not made"
-            for table, name in known.tables.items()
+            for table, name in known_store.tables.items()
             if table not in made
         ]
     if plan is None:
@@ -188,9 +188,9 @@ class TableRows:
         self._damaged[fragment.id] = frozenset(damaged)
         return len(damaged) < reader.batch_count
 
-    def _lose(self, fragment: Fragment, what: str, error: OperatorNeeded) -> None:
+    def _lose(self, fragment: Fragment, loss: str, error: OperatorNeeded) -> None:
         self._report.lost.append(
-            f"table {self._plan.name!r}: {what}, of commits {fragment.min_commit} to {fragment.max_commit} "
+            f"table {self._plan.name!r}: {loss}, of commits {fragment.min_commit} to {fragment.max_commit} "
             f"(older versions of them may come back): {error.message}"
         )
 
@@ -207,9 +207,9 @@ class TableRows:
                 f"no file of table {self._plan.name!r} can be read, so its columns are not known",
                 table=self._plan.name,
             )
-        known = self._plan.pieces[0].file.manifest
+        manifest = self._plan.pieces[0].file.manifest
         return TableInfo(
-            0, self._plan.name, widest, known.primary_key, known.shard_key, known.compression, 0, 0
+            0, self._plan.name, widest, manifest.primary_key, manifest.shard_key, manifest.compression, 0, 0
         )
 
 
@@ -249,8 +249,8 @@ def repair_into(context: Context, plan: StorePlan, disks: Sequence[Disk], report
         report.tables[planned.name] = sum(fragment.rows for fragment in _fragments(context, table))
         for index in planned.indexes:
             try:
-                wanted = define_index(table, index.name, index.columns, index.kind, index.include)
-                create_index(context, table, wanted)
+                definition = define_index(table, index.name, index.columns, index.kind, index.include)
+                create_index(context, table, definition)
             except ElasticScanError as error:
                 report.doubts.append(f"index {index.name!r} of table {planned.name!r} was not made: {error}")
 
@@ -285,11 +285,11 @@ def repair_store(
         InvalidOption: `into` lies in the damaged store, or that in it.
         ShardUnavailable: a root cannot be read.
     """
-    report, known = RepairReport(), ask_catalog(uri)
-    found = list(roots) if roots is not None else _roots_in(uri, known, disks, report)
-    _check_apart(into, [uri, *found])
-    opened = [disks(root) for root in found]
-    plan = plan_from_files(opened, report, store_id, known)
+    report, catalog = RepairReport(), ask_catalog(uri)
+    all_roots = list(roots) if roots is not None else _roots_in(uri, catalog, disks, report)
+    _check_apart(into, [uri, *all_roots])
+    opened = [disks(root) for root in all_roots]
+    plan = plan_from_files(opened, report, store_id, catalog)
     names = [f"s{number}" for number in range(1, len(opened) + 1)]
     tablets = min(plan.slots, DEFAULT_TABLETS)
     with Store.create(into, names, tablets=tablets, slots=plan.slots, hash=plan.hash) as new:
@@ -298,30 +298,30 @@ def repair_store(
 
 
 def _roots_in(
-    uri: str | Path, known: KnownStore | str, disks: Callable[[str], Disk], report: RepairReport
+    uri: str | Path, catalog: KnownStore | str, disks: Callable[[str], Disk], report: RepairReport
 ) -> list[str]:
     """The roots in a store's directory, and those elsewhere that its catalog names."""
     directory = Location.of(uri).directory
-    found = sorted(str(path) for path in directory.glob("shards/*") if path.is_dir()) if directory else []
-    for name, root in {} if isinstance(known, str) else known.roots.items():
-        if root not in found:
+    roots = sorted(str(path) for path in directory.glob("shards/*") if path.is_dir()) if directory else []
+    for name, root in {} if isinstance(catalog, str) else catalog.roots.items():
+        if root not in roots:
             try:
                 disks(root).list()
-                found.append(root)
+                roots.append(root)
             except ShardUnavailable as error:
                 report.lost.append(f"shard {name!r}: all of it: {error.message}")
-    if not found:
+    if not roots:
         raise InvalidOption(
             f"{shown(uri)} has no shards below it; name the roots of its shards", option="roots"
         )
-    return found
+    return roots
 
 
-def _check_apart(into: str | Path, others: Sequence[str | Path]) -> None:
+def _check_apart(into: str | Path, sources: Sequence[str | Path]) -> None:
     """A store that is made in a damaged one would change it, and the other way round be mixed up with it."""
     new = Location.of(into).directory
-    for other in others:
-        old = Location.of(other).directory
+    for source in sources:
+        old = Location.of(source).directory
         if new is None or old is None:
             continue
         new, old = new.resolve(), old.resolve()
