@@ -211,7 +211,7 @@ class CommitTx(FragmentTx):
         c = commits.c
         beyond = (c.table_id == table, c.number > after)
         rows = self._rows.select(commits, *beyond, order_by=c.number, limit=most)
-        at = self._reached(table, after)[0]
+        at = self._totals_upto(table, after)[0]
         # Ordinals have no gaps, so a row that is hidden is missed.
         expected = range(at + 1, at + 1 + len(rows))
         ended = len(rows) == most or at + len(rows) == self._rows.count(COMMITS, table)
@@ -228,13 +228,13 @@ class CommitTx(FragmentTx):
 
     def behind(self, table: int, after: int) -> tuple[int, int, float | None]:
         """(commits, rows, time of the oldest) of a table beyond a commit: how far a stream is behind."""
-        newest, (ordinal, rows) = self._newest(table), self._reached(table, after)
+        newest, (ordinal, rows) = self._newest(table), self._totals_upto(table, after)
         if newest is None or newest.ordinal <= ordinal:
             return 0, 0, None
         (oldest,) = self.commits_after(table, after, 1)
         return newest.ordinal - ordinal, newest.rows_upto - rows, oldest.created_at
 
-    def _reached(self, table: int, upto: int) -> tuple[int, int]:
+    def _totals_upto(self, table: int, upto: int) -> tuple[int, int]:
         """(commits, rows) of a table up to a commit."""
         c = commits.c
         upto_there = (c.table_id == table, c.number <= upto)
@@ -255,12 +255,12 @@ class CommitTx(FragmentTx):
         rows = self._rows.select(commits, c.created_at <= timestamp, order_by=c.created_at.desc(), limit=1)
         number = int(rows[0].number) if rows else 0
         # Times grow with numbers, so the next commit proves that this one is the newest.
-        made = self._made_at(number + 1)
+        made = self._commit_time(number + 1)
         if made is not None and made <= timestamp:
             raise damaged(f"commit {number + 1} is not found by its time")
         return number
 
-    def _made_at(self, number: int) -> float | None:
+    def _commit_time(self, number: int) -> float | None:
         """When a commit was made; None when it is still to come."""
         if number > self.versions()[1]:
             return None
@@ -388,7 +388,7 @@ class CommitTx(FragmentTx):
 
     def kept_seconds(self, snapshot: int, retention_seconds: float) -> float:
         """For how much longer the retention period alone keeps a snapshot readable."""
-        overtaken_at = self._made_at(max(snapshot, 0) + 1)
+        overtaken_at = self._commit_time(max(snapshot, 0) + 1)
         return retention_seconds - (0.0 if overtaken_at is None else self.times.stamp - overtaken_at)
 
     def set_retention(self, table: int, seconds: float | None) -> None:

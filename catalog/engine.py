@@ -29,7 +29,7 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
     commit that was acknowledged is on the disk.
     """
     try:
-        parsed = _parsed(url)
+        parsed = _parse(url)
         sqlite = parsed.get_backend_name() == "sqlite"
         if sqlite and parsed.database in (None, "", ":memory:"):
             raise InvalidOption(
@@ -66,14 +66,14 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
     return engine
 
 
-def _parsed(url: str | Path) -> URL:
+def _parse(url: str | Path) -> URL:
     return URL.create("sqlite", database=str(url)) if isinstance(url, Path) else make_url(url)
 
 
 def file_of(url: str | Path) -> Path | None:
     """The file that a catalog is in; None where it is in a database server, or nowhere."""
     try:
-        parsed = _parsed(url)
+        parsed = _parse(url)
         named = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
     except (ArgumentError, ValueError, ImportError):  # told when it is opened
         return None

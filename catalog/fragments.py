@@ -50,7 +50,7 @@ class FragmentTx(IndexTx):
         """
         new_fragments = list(staged)
         files = {(f.shard, path) for f in new_fragments for path in (f.path, *(run.path for run in f.runs))}
-        gone = self._condemned(files)
+        gone = self._which_condemned(files)
         if gone:
             raise WriteConflict(
                 "garbage was collected with a grace period shorter than this took, and took files that it "
@@ -167,7 +167,7 @@ class FragmentTx(IndexTx):
         they are removed without a lock.
         """
         unreferenced = frozenset(files) - self.known_paths()
-        new = unreferenced - self._condemned(unreferenced)
+        new = unreferenced - self._which_condemned(unreferenced)
         self._rows.insert(condemned, *({"file": _name_of(file)} for file in sorted(new)))
         return unreferenced
 
@@ -179,7 +179,7 @@ class FragmentTx(IndexTx):
         """All files that are condemned and not pardoned: a collection is under way, or died."""
         return tuple(_file_of(row) for row in self._rows.all(condemned))
 
-    def _condemned(self, files: Iterable[File]) -> frozenset[File]:
+    def _which_condemned(self, files: Iterable[File]) -> frozenset[File]:
         return frozenset(_file_of(row) for row in self._condemned_rows(files))
 
     def _condemned_rows(self, files: Iterable[File]) -> list[Any]:
@@ -236,7 +236,7 @@ class FragmentTx(IndexTx):
         r = index_runs.c
         if self._rows.select(index_runs, r.fragment_id == fragment, r.index_id == index.id, limit=1):
             return False
-        if self._condemned((row.shard_id, run.path) for run in runs):
+        if self._which_condemned((row.shard_id, run.path) for run in runs):
             return False
         return self._insert_runs(index.table, fragment, row.shard_id, runs)
 

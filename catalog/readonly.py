@@ -101,7 +101,7 @@ class _Source:
 
     def connect(self) -> _Connection:
         file = self._file()
-        connection = self._shared() or self._private()
+        connection = self._connect_shared() or self._connect_private()
         connection.file = file
         connection.isolation_level = None
         connection.execute("PRAGMA query_only=ON")
@@ -116,7 +116,7 @@ class _Source:
             ) from error
         return status.st_dev, status.st_ino
 
-    def _shared(self) -> _Connection | None:
+    def _connect_shared(self) -> _Connection | None:
         """As all processes read that have the store open, if there may be any."""
         if not (self._wal.exists() and self._shm.exists()):
             return None
@@ -129,7 +129,7 @@ class _Source:
             return None
         return made
 
-    def _private(self) -> _Connection:
+    def _connect_private(self) -> _Connection:
         seen, content = self._copy()
         made = sqlite3.connect(":memory:", factory=_Connection, check_same_thread=False)
         made.deserialize(content)
@@ -158,7 +158,7 @@ class _Source:
     def _content(self, seen: Seen) -> bytes:
         content = _read(self._path)
         if seen[1] is not None and seen[1][2]:
-            return _merged(content, self._wal.read_bytes())
+            return _merge_log(content, self._wal.read_bytes())
         # Bytes 18 and 19 say that there is a file of changes beside it, which memory cannot have.
         return content[:18] + b"\1\1" + content[20:] if content[18:20] == b"\2\2" else content
 
@@ -191,7 +191,7 @@ def _read(path: Path) -> bytes:
         return b"".join(parts)
 
 
-def _merged(content: bytes, changes: bytes) -> bytes:
+def _merge_log(content: bytes, changes: bytes) -> bytes:
     """The database with the changes beside it, which a writer that was killed has left."""
     with tempfile.TemporaryDirectory(prefix="elasticscan-") as scratch:
         copy = Path(scratch) / "catalog.db"

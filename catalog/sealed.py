@@ -141,7 +141,7 @@ class SealedRows:
         digest = self._digest
         for row in rows:
             if digest(form.name, row[:-1]) != row[-1]:
-                raise _altered(form, row)
+                raise _alteration(form, row)
         return rows
 
     def one(self, table: Table, missing_is_checked: bool = True, **equal: Any) -> Any | None:
@@ -201,7 +201,7 @@ class SealedRows:
 
     def count(self, grouping: Grouping, part: int) -> int:
         """Count how many rows a group has, by what is kept of it."""
-        stored = self._kept((group_digests.c.kind == grouping.kind) & (group_digests.c.part == part))
+        stored = self._stored_sums((group_digests.c.kind == grouping.kind) & (group_digests.c.part == part))
         mine = [group for group in self._pending if group[:2] == (grouping.kind, part)]
         return sum(_plus(stored.get(g, (0, 0)), self._pending.get(g, (0, 0)))[0] for g in {*stored, *mine})
 
@@ -257,7 +257,7 @@ class SealedRows:
         groups = list(changed)
         stored: dict[Group, Counted] = {}
         for at in range(0, len(groups), _GROUPS_AT_ONCE):
-            stored |= self._kept(or_(*(_this(group) for group in groups[at : at + _GROUPS_AT_ONCE])))
+            stored |= self._stored_sums(or_(*(_this(group) for group in groups[at : at + _GROUPS_AT_ONCE])))
         new, updated, gone, total = [], [], [], 0
         for group, counted in changed.items():
             before = stored.get(group)
@@ -293,7 +293,7 @@ class SealedRows:
 
     def kept_groups(self) -> dict[Group, Counted]:
         """All groups with what is kept of them; before `finish`, without what is pending."""
-        return self._kept(group_digests.c.kind.is_not(None))
+        return self._stored_sums(group_digests.c.kind.is_not(None))
 
     def with_pending(self, stored: Mapping[Group, Counted]) -> dict[Group, Counted]:
         """The same with what this transaction has changed and not yet written down."""
@@ -317,7 +317,7 @@ class SealedRows:
         if changed not in (len(entered), -1):
             raise _not_whole(f"{len(entered)} rows of table {form.name!r} were to change, {changed} did")
 
-    def _kept(self, where: ColumnElement[bool]) -> dict[Group, Counted]:
+    def _stored_sums(self, where: ColumnElement[bool]) -> dict[Group, Counted]:
         with decoding(f"table {group_digests.name!r}"):
             rows = self._sql.execute(select(group_digests).where(where)).all()
             return {
@@ -329,7 +329,7 @@ class SealedRows:
         self, form: _Form, rows: Iterable[Any], where: ColumnElement[bool], mine: Callable[[Group], bool]
     ) -> None:
         sums = {group: counted for group, counted in _sums(form, rows).items() if mine(group)}
-        stored = self._kept(where)
+        stored = self._stored_sums(where)
         for group, counted in self._pending.items():
             if mine(group):
                 stored[group] = _plus(stored.get(group, (0, 0)), counted)
@@ -381,7 +381,7 @@ def _is(row: Any, equal: Mapping[str, Any]) -> bool:
     return all(getattr(row, name) == value for name, value in equal.items())
 
 
-def _altered(form: _Form, row: Any) -> StoreDamaged:
+def _alteration(form: _Form, row: Any) -> StoreDamaged:
     key = row[form.key_at]
     return _not_whole(f"row {key!r} of table {form.name!r} is not what was written", table=form.name)
 

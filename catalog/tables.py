@@ -47,7 +47,7 @@ class Grouping:
     only: tuple[str, Any] | None = None
 
 
-def _sealed(name: str, *parts: Any, groups: tuple[Grouping, ...]) -> Table:
+def _sealed_table(name: str, *parts: Any, groups: tuple[Grouping, ...]) -> Table:
     # SQL wants columns before the constraints and indexes that name them.
     columns = [part for part in parts if isinstance(part, Column)]
     constraints = [part for part in parts if not isinstance(part, Column)]
@@ -72,7 +72,7 @@ group_digests = Table(
     Column("total", BigInteger, nullable=False),
 )
 
-store_state = _sealed(
+store_state = _sealed_table(
     "store_state",
     Column("id", Integer, primary_key=True),
     Column("format_version", Integer, nullable=False),
@@ -106,7 +106,7 @@ store_state = _sealed(
     groups=(),
 )
 
-seal_keys = _sealed(
+seal_keys = _sealed_table(
     "seal_keys",
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("purpose", String(8), nullable=False),  # keys, offsets
@@ -115,7 +115,7 @@ seal_keys = _sealed(
     groups=(Grouping("seal_keys"),),
 )
 
-shards = _sealed(
+shards = _sealed_table(
     "shards",
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("name", String(64), nullable=False),
@@ -125,7 +125,7 @@ shards = _sealed(
     groups=(Grouping("shards"),),
 )
 
-tablets = _sealed(
+tablets = _sealed_table(
     "tablets",
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("slot_start", Integer, nullable=False),
@@ -135,7 +135,7 @@ tablets = _sealed(
     groups=(Grouping("tablets"),),
 )
 
-topologies = _sealed(
+topologies = _sealed_table(
     "topology_history",
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("created_at", Double, nullable=False),
@@ -146,7 +146,7 @@ topologies = _sealed(
     groups=(Grouping("topologies"),),
 )
 
-tables = _sealed(
+tables = _sealed_table(
     "tables",
     Column("id", RowId, primary_key=True, autoincrement=False),
     Column("name", String(64), nullable=False),
@@ -161,7 +161,7 @@ tables = _sealed(
     groups=(Grouping("tables"),),
 )
 
-commits = _sealed(
+commits = _sealed_table(
     "commits",
     Column("number", RowId, primary_key=True, autoincrement=False),
     Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
@@ -181,7 +181,7 @@ commits = _sealed(
     groups=(COMMITS, OVERWRITES),
 )
 
-fragments = _sealed(
+fragments = _sealed_table(
     "fragments",
     Column("id", RowId, primary_key=True, autoincrement=False),
     Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
@@ -204,14 +204,14 @@ fragments = _sealed(
 )
 
 # What is known of a fragment's values; apart, since few readers of fragments want it.
-statistics = _sealed(
+statistics = _sealed_table(
     "fragment_statistics",
     Column("fragment_id", RowId, ForeignKey("fragments.id"), primary_key=True, autoincrement=False),
     Column("body", LargeBinary, nullable=False),
     groups=(Grouping("statistics"),),
 )
 
-indexes = _sealed(
+indexes = _sealed_table(
     "indexes",
     Column("id", RowId, primary_key=True, autoincrement=False),
     Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
@@ -226,7 +226,7 @@ indexes = _sealed(
 )
 
 # A run lies at its fragment's shard, serves its fragment's slots, and is dropped with it.
-index_runs = _sealed(
+index_runs = _sealed_table(
     "index_runs",
     Column("id", RowId, primary_key=True, autoincrement=False),
     Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
@@ -245,7 +245,7 @@ index_runs = _sealed(
 )
 
 # Apart, as statistics of fragments are.
-histograms = _sealed(
+histograms = _sealed_table(
     "run_histograms",
     Column("run_id", RowId, ForeignKey("index_runs.id"), primary_key=True, autoincrement=False),
     Column("body", LargeBinary, nullable=False),
@@ -253,7 +253,7 @@ histograms = _sealed(
 )
 
 # Commits [first, last] that were in a newer catalog, which was lost: their numbers are not used again.
-lost_commits = _sealed(
+lost_commits = _sealed_table(
     "lost_commits",
     Column("first", RowId, primary_key=True, autoincrement=False),
     Column("last", BigInteger, nullable=False),
@@ -261,13 +261,13 @@ lost_commits = _sealed(
 )
 
 # Files that garbage collection is about to take: no commit may refer to them any more.
-condemned = _sealed(
+condemned = _sealed_table(
     "condemned_files",
     Column("file", String(300), primary_key=True),  # shard/path
     groups=(Grouping("condemned"),),
 )
 
-moves = _sealed(
+moves = _sealed_table(
     "moves",
     Column("tablet_id", Integer, ForeignKey("tablets.id"), primary_key=True, autoincrement=False),
     Column("source", Integer, nullable=False),
@@ -279,7 +279,7 @@ moves = _sealed(
     groups=(Grouping("moves"),),
 )
 
-leases = _sealed(
+leases = _sealed_table(
     "leases",
     Column("id", String(32), primary_key=True),
     Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),

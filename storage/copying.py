@@ -80,7 +80,7 @@ class _Copy:
                 if len(runs) == 1 and self._whole(runs[0].fragment):
                     yield from self._slices(runs[0], interval)
                 else:
-                    yield from self._merged(runs, interval)
+                    yield from self._merge(runs, interval)
 
     def _whole(self, fragment: Fragment) -> bool:
         """Every row of it is kept, so nothing has to be compared."""
@@ -112,15 +112,15 @@ class _Copy:
                 columns.append(pa.array(np.zeros(count, dtype=bool)))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _merged(self, runs: Sequence[Run], interval: SlotInterval) -> Iterator[pa.RecordBatch]:
+    def _merge(self, runs: Sequence[Run], interval: SlotInterval) -> Iterator[pa.RecordBatch]:
         span = (interval.start, interval.end)
         key_columns = self.source.table.primary_key
         for window in windows(runs, span, None, key_columns, self.bounds, lambda: BATCH_ROWS):
-            chosen = self._chosen(window.versions)
+            chosen = self._choose(window.versions)
             if len(chosen):
                 yield self._gather(window.versions, chosen)
 
-    def _chosen(self, versions: Versions) -> Array:
+    def _choose(self, versions: Versions) -> Array:
         order, first = versions.order[: versions.usable], versions.first[: versions.usable]
         commits = versions.commits[order]
         old = commits <= self.keep.horizon

@@ -262,7 +262,7 @@ class FragmentReader(BatchReader):
         names = frozenset(schema.names)
         lacking = [name for name in self._wanted if name not in names]
         if lacking:
-            self._lacking = _gained(schema, lacking, self._table)
+            self._lacking = _added_fields(schema, lacking, self._table)
         return [*self._wanted, *_system_columns(schema)]
 
     def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
@@ -270,9 +270,9 @@ class FragmentReader(BatchReader):
         batch = super()._read(number, there)
         if len(there) == len(columns):
             return batch
-        return self._completed(batch, columns)
+        return self._complete(batch, columns)
 
-    def _completed(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    def _complete(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
         """A batch with nulls in the columns that the file lacks."""
         arrays = [
             self._nulls_of(self._lacking[name], batch.num_rows)
@@ -287,7 +287,7 @@ class FragmentReader(BatchReader):
         if len(there) == len(columns):
             return super().rows(index, rows, columns)
         taken = super().rows(index, rows, [*there, SLOT])  # the slot says how many rows there are
-        return self._completed(taken, columns)
+        return self._complete(taken, columns)
 
     def schema_of(self, columns: Sequence[str]) -> pa.Schema:
         return pa.schema([self._lacking.get(name) or self._schema_of_file.field(name) for name in columns])
@@ -373,7 +373,7 @@ def _system_columns(schema: pa.Schema) -> list[str]:
     return names
 
 
-def _gained(file: pa.Schema, lacking: Sequence[str], table: pa.Schema | None) -> dict[str, pa.Field]:
+def _added_fields(file: pa.Schema, lacking: Sequence[str], table: pa.Schema | None) -> dict[str, pa.Field]:
     """The columns that a table gained since a file was written; raises ValueError when it is damaged.
 
     A table gains columns at its end and loses none, so a file that lacks some has all those before.

@@ -143,7 +143,7 @@ class Ingest:
             slices = [ordered.slice(*cut) for cut in _cuts(slots, self._placement.at(shard))]
             if slices:
                 target = FragmentTarget(self._disk_of(shard), shard, self._table, schema, self._origin)
-                touched = _touched(slots, self._placement, shard)
+                touched = _touched_slots(slots, self._placement, shard)
                 self._staged.setdefault(shard, []).append(write_fragment(target, touched, slices))
 
     def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:
@@ -170,7 +170,7 @@ def _cuts(slots: Array, ranges: SlotSet) -> Iterator[tuple[int, int]]:
             yield first, last - first
 
 
-def _touched(slots: Array, placement: Placement, shard: int) -> SlotSet:
+def _touched_slots(slots: Array, placement: Placement, shard: int) -> SlotSet:
     """The slots of the tablets that have rows: whole tablets keep the list of ranges short."""
     tablets = (tablet for tablet in placement.tablets if tablet.shard == shard)
     return SlotSet.of(r for t in tablets for r in t.slots if next(_cuts(slots, t.slots), None))

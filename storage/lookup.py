@@ -253,7 +253,7 @@ class _Search:
         self._targets = [part for key in keys for part in comparable(key)]
         self._snapshot = snapshot
         self._versioned = COMMIT in reader.columns
-        self._known: dict[int, list[Comparable]] = {}
+        self._cached: dict[int, list[Comparable]] = {}
 
     def first_rows(self, low: Rows, high: Rows) -> Rows:
         """The first row in [low, high), `high` for none, that is not below (key, the snapshot)."""
@@ -261,7 +261,7 @@ class _Search:
         batches = self._batches(low, high)
         order = np.argsort(batches, kind="stable")
         batches, low, high = batches[order], low[order], high[order]
-        targets = [_chosen(target, order) for target in self._targets]
+        targets = [_take(target, order) for target in self._targets]
         parts = [(begin, end, int(batches[begin])) for begin, end in stretches(batches)]
         first, end = starts[batches], starts[batches + 1]
         low, high = np.maximum(low, first) - first, np.minimum(high, end) - first
@@ -284,7 +284,7 @@ class _Search:
         for index in range(int(batches[over_several].min(initial=len(starts))) + 1, int(last.max()) + 1):
             chosen = over_several[(batches[over_several] < index) & (index <= last[over_several])]
             if len(chosen):
-                targets = [_chosen(target, chosen) for target in self._targets]
+                targets = [_take(target, chosen) for target in self._targets]
                 first = np.zeros(len(chosen), dtype=np.int64)
                 batches[chosen[self._are_below([(0, len(chosen), index)], first, targets)]] = index
         return batches
@@ -294,7 +294,7 @@ class _Search:
         below = np.zeros(len(rows), dtype=bool)
         equal = np.ones(len(rows), dtype=bool)
         for number, target in enumerate(targets):
-            less, same = _compared(self._values(number, parts, rows), target)
+            less, same = _compare(self._values(number, parts, rows), target)
             below |= equal & less
             equal &= same
         if self._versioned:
@@ -303,20 +303,20 @@ class _Search:
 
     def _values(self, number: int, parts: Parts, rows: Rows) -> Comparable:
         """The values of one column in rows of several batches."""
-        values = [_chosen(self._columns(index)[number], rows[begin:end]) for begin, end, index in parts]
+        values = [_take(self._columns(index)[number], rows[begin:end]) for begin, end, index in parts]
         if len(values) == 1:
             return values[0]
         return np.concatenate(values) if isinstance(values[0], np.ndarray) else pa.concat_arrays(values)
 
     def _columns(self, index: int) -> list[Comparable]:
         """The key columns of a batch, then its commits if it has them."""
-        columns = self._known.get(index)
+        columns = self._cached.get(index)
         if columns is None:
             batch = self._reader.batch(index)
             columns = [part for name in self._names for part in comparable(batch.column(name))]
             if self._versioned:
                 columns.append(batch.column(COMMIT).to_numpy(zero_copy_only=True))
-            self._known[index] = columns
+            self._cached[index] = columns
         return columns
 
 
@@ -331,13 +331,13 @@ def comparable(column: pa.Array) -> list[Comparable]:
     return [sort_codes(column)]
 
 
-def _chosen(values: Comparable, rows: Rows) -> Comparable:
+def _take(values: Comparable, rows: Rows) -> Comparable:
     if isinstance(values, np.ndarray):
         return values[rows]
     return values.take(pa.array(rows))
 
 
-def _compared(left: Comparable, right: Comparable) -> tuple[Mask, Mask]:
+def _compare(left: Comparable, right: Comparable) -> tuple[Mask, Mask]:
     """(less, equal), row by row."""
     if isinstance(left, np.ndarray):
         return left < right, left == right

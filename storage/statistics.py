@@ -50,11 +50,11 @@ def _block(values: pa.Array) -> Block:
     if nulls == len(values):
         return Block(b"", b"", nulls)
     low, high = extremes(values.drop_null() if nulls else values)
-    cut = _cut_up(high)
+    cut = _shorten_upwards(high)
     return Block(low[:KEY_BYTES], cut + b"\0" if cut == high else cut, nulls)
 
 
-def _cut_up(key: bytes) -> bytes:
+def _shorten_upwards(key: bytes) -> bytes:
     """The key, or if it is too long to keep, a short one above every key that begins like it."""
     return key if len(key) <= KEY_BYTES else successor(key[:KEY_BYTES])
 
@@ -67,7 +67,7 @@ def extremes(values: pa.Array) -> tuple[bytes, bytes]:
     if pa.types.is_floating(values.type):
         low, high = _float_extremes(values)
         return encode_value(low), encode_value(high)
-    lowest, highest = _narrowed(values)
+    lowest, highest = _narrow(values)
     if lowest is highest:
         low_high = pc.min_max(values)
         return encode_value(low_high["min"]), encode_value(low_high["max"])
@@ -83,7 +83,7 @@ def _float_extremes(values: pa.Array) -> tuple[pa.Scalar, pa.Scalar]:
     return pa.scalar(float(low), values.type), pa.scalar(float(high), values.type)
 
 
-def _narrowed(values: pa.Array) -> tuple[pa.Array, pa.Array]:
+def _narrow(values: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Some of the values, with the lowest of all among the first, the highest among the second.
 
     Of texts that are equally long, such as ids, eight bytes of each are compared at a time, which

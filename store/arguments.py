@@ -29,7 +29,7 @@ def whole_number(option: str, value: Any, least: int, most: int) -> int:
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        raise _refused(option, value, f"a whole number, {least} to {most}")
+        raise _refusal(option, value, f"a whole number, {least} to {most}")
     return number
 
 
@@ -42,14 +42,14 @@ def page_limits(page_rows: Any, page_bytes: Any) -> tuple[int, int]:
 def flag(option: str, value: Any) -> bool:
     """True or False, and nothing that merely counts as such: "no" would be true."""
     if not isinstance(value, bool):
-        raise _refused(option, value, "True or False")
+        raise _refusal(option, value, "True or False")
     return value
 
 
 def text(option: str, value: Any) -> str:
     """Text that can be stored: UTF-8 has no lone surrogates."""
     if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
-        raise _refused(option, value, "text")
+        raise _refusal(option, value, "text")
     return str(value)
 
 
@@ -61,19 +61,19 @@ def place(option: str, value: Any) -> str:
     """A directory or a URL."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str) or not path or "\0" in path:
-        raise _refused(option, value, "the path of a directory or a URL, as text")
+        raise _refusal(option, value, "the path of a directory or a URL, as text")
     return text(option, path)
 
 
 def names(option: str, value: Any) -> list[str]:
     """A list of names; one text, or a mapping, is none."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-        raise _refused(option, value, "a list of names")
+        raise _refusal(option, value, "a list of names")
     items = list(islice(value, MAX_COLUMNS + 1))  # an endless one would never come to an end
     if len(items) > MAX_COLUMNS:
-        raise _refused(option, value, f"a list of at most {MAX_COLUMNS} names")
+        raise _refusal(option, value, f"a list of at most {MAX_COLUMNS} names")
     if not all(isinstance(name, str) for name in items):
-        raise _refused(option, value, "a list of names, each of them text")
+        raise _refusal(option, value, "a list of names, each of them text")
     return [text(option, name) for name in items]
 
 
@@ -90,7 +90,7 @@ def shards(value: Any) -> tuple[list[str], dict[str, str]]:
     else:
         listed, roots = names("shards", value), {}
     if not listed:
-        raise _refused("shards", value, "a list of at least one name, or a mapping of names to roots")
+        raise _refusal("shards", value, "a list of at least one name, or a mapping of names to roots")
     return listed, roots
 
 
@@ -104,7 +104,7 @@ def share(option: str, value: Any) -> float:
     allowed = "a number from 0 to 1"
     number = _finite(option, value, allowed)
     if number > 1:
-        raise _refused(option, value, allowed)
+        raise _refusal(option, value, allowed)
     return number
 
 
@@ -112,7 +112,7 @@ def speed(option: str, value: Any) -> float | None:
     """Bytes in a second, or None for as many as there can be."""
     allowed = "a finite number greater than 0, or None"
     if value is not None and _finite(option, value, allowed) == 0:
-        raise _refused(option, value, allowed)
+        raise _refusal(option, value, allowed)
     return None if value is None else float(value)
 
 
@@ -121,10 +121,10 @@ def transaction(value: Any) -> IdempotencyKey | None:
     if value is None:
         return None
     if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise _refused("txn", value, "a pair: the application's name and a version")
+        raise _refusal("txn", value, "a pair: the application's name and a version")
     application = text("txn[0]", value[0])
     if not application:
-        raise _refused("txn[0]", application, "the application's name, not empty")
+        raise _refusal("txn[0]", application, "the application's name, not empty")
     return IdempotencyKey(application, whole_number("txn[1]", value[1], 0, MAX_NUMBER))
 
 
@@ -134,9 +134,9 @@ def _finite(option: str, value: Any, allowed: str) -> float:
     except OverflowError:  # an integer that no float is near to
         number = math.inf
     if not 0 <= number < math.inf:
-        raise _refused(option, value, allowed)
+        raise _refusal(option, value, allowed)
     return number
 
 
-def _refused(option: str, value: Any, allowed: str) -> InvalidOption:
+def _refusal(option: str, value: Any, allowed: str) -> InvalidOption:
     return InvalidOption(f"{option}={brief(value)} ({type(value).__name__}) must be {allowed}", option=option)

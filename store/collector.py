@@ -142,13 +142,13 @@ class _Collection:
         yield from (decision for decision in planned.decisions if decision.action is Action.KEEP)
         going = [decision for decision in planned.decisions if decision.action is not Action.KEEP]
         try:
-            self._book(look, self._gone(look), planned.vanished)
+            self._book(look, self._moved_files(look), planned.vanished)
             for start in range(0, len(going), BATCH_FILES):
                 yield from self._take(look, going[start : start + BATCH_FILES])
         except ShardUnavailable as error:
             self.skipped.append((look.shard.name, str(error)))
 
-    def _gone(self, look: _Look) -> list[tuple[int, str]]:
+    def _moved_files(self, look: _Look) -> list[tuple[int, str]]:
         """Return what a collection that died had condemned and moved."""
         with self._context.catalog.reading() as tx:
             condemned = tx.condemned()

@@ -138,7 +138,7 @@ class Context:
         # What follows from a scan's key and a table's definition alone, for the layers above.
         self.derived: LruCache[Hashable, Any] = LruCache()
         self._statistics: dict[int, tuple[int, int, TableStatistics]] = {}
-        self._named: dict[str, tuple[tuple[int, int], TableInfo, tuple[IndexInfo, ...]]] = {}
+        self._by_name: dict[str, tuple[tuple[int, int], TableInfo, tuple[IndexInfo, ...]]] = {}
         self._topology: Topology | None = None
 
     def disk_of(self, shard: int) -> Disk:
@@ -146,9 +146,9 @@ class Context:
 
         For whoever only reads; see `writable_disk`.
         """
-        return self._known(shard)[1]
+        return self._shard_and_disk(shard)[1]
 
-    def _known(self, shard: int) -> tuple[Shard, Disk]:
+    def _shard_and_disk(self, shard: int) -> tuple[Shard, Disk]:
         opened = self._disks.get(shard)
         if opened is None:
             with self.catalog.reading() as tx:
@@ -161,7 +161,7 @@ class Context:
 
     def marker_of(self, shard: int) -> Marker:
         """Return what the marker in a shard's root must say."""
-        return Marker(self.info.store_id, self.incarnation(), shard, self._known(shard)[0].name)
+        return Marker(self.info.store_id, self.incarnation(), shard, self._shard_and_disk(shard)[0].name)
 
     def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
         """Make a new shard's root its own; in the transaction that enters the shard."""
@@ -170,7 +170,7 @@ class Context:
         claims.claim(self._open_disk(root), root, marker, taken)
 
     def root_of(self, shard: int) -> str:
-        return self.location.root(self._known(shard)[0].root)
+        return self.location.root(self._shard_and_disk(shard)[0].root)
 
     @property
     def sealer(self) -> StoreSealer:
@@ -311,10 +311,10 @@ class Context:
     def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
         """A table and its indexes, as a transaction sees them; raises `TableNotFound`."""
         versions = tx.versions()
-        cached = self._named.get(name)
+        cached = self._by_name.get(name)
         if cached is None or cached[0] != versions:
             table = tx.table(name)
-            self._named[name] = cached = (versions, table, tx.indexes(table.id))
+            self._by_name[name] = cached = (versions, table, tx.indexes(table.id))
         return cached[1], cached[2]
 
     def retention_of(self, table: TableInfo) -> float:

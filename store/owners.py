@@ -35,7 +35,7 @@ _numbers = itertools.count()
 def new_owner() -> str:
     """Enter an operation of this process; it counts as running until `retire`."""
     pid = os.getpid()
-    owner = f"{machine()}:{pid}:{_started(pid)}:{next(_numbers)}-{secrets.token_hex(4)}"
+    owner = f"{machine()}:{pid}:{_start_ticks(pid)}:{next(_numbers)}-{secrets.token_hex(4)}"
     _RUNNING.add(owner)
     return owner
 
@@ -79,7 +79,7 @@ def owner_is_gone(move: OwnedMove, now: float) -> bool:
     pid, _, rest = rest.partition(":")
     if where != machine() or not pid.isdigit():
         return now - move.heartbeat_at > SILENT_SECONDS
-    if _started(int(pid)) != rest.partition(":")[0]:
+    if _start_ticks(int(pid)) != rest.partition(":")[0]:
         return True
     if int(pid) == os.getpid():
         return move.owner not in _RUNNING
@@ -111,7 +111,7 @@ def _pid_namespace() -> str:
         return ""
 
 
-def _started(pid: int) -> str:
+def _start_ticks(pid: int) -> str:
     """When a process started, in clock ticks: tells it from a later one with the same id."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]

@@ -27,17 +27,17 @@ def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
     """Append columns to a table, in one transaction; those that it has already are skipped."""
     new_fields = _fields(fields)
     with context.catalog.reading() as tx:
-        table, new = _checked(find(tx)[0], new_fields)
+        table, new = _check_fields(find(tx)[0], new_fields)
     if new:
         # Outside the write lock; a row with all new columns, whichever of them others add meanwhile.
         keys = [table.schema.field(key) for key in table.primary_key]
         check_works(replace(table, schema=pa.schema([*keys, *new])), context.hashing)
     with context.catalog.writing() as tx:
-        table, new = _checked(find(tx)[0], new_fields)
+        table, new = _check_fields(find(tx)[0], new_fields)
         return tx.add_columns(table.id, new) if new else table
 
 
-def _checked(table: TableInfo, fields: list[pa.Field]) -> tuple[TableInfo, list[pa.Field]]:
+def _check_fields(table: TableInfo, fields: list[pa.Field]) -> tuple[TableInfo, list[pa.Field]]:
     """The table, and the columns that it lacks, as they are stored."""
     new = [field for field in fields if _is_new(field, table)]
     if not new:

@@ -11,8 +11,8 @@ from elasticscan.protocol import ContinuationKey, Macs, Sealer
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """The catalog's answer at a time."""
+class _Secrets:
+    """The secrets that the catalog had at a time."""
 
     sealer: Sealer
     key_seconds: float
@@ -30,7 +30,7 @@ class StoreSealer:
 
     def __init__(self, catalog: Catalog, clock: Clock, store_id: str) -> None:
         self._catalog, self._clock, self._store_id = catalog, clock, store_id
-        self._known = self._look()
+        self._cached = self._look()
 
     def seal(self, key: ContinuationKey) -> str:
         """Raises `KeyTooLong`."""
@@ -41,7 +41,7 @@ class StoreSealer:
         """Raises `ContinuationKeyError`, `ContinuationKeyExpired`."""
         cached = self._recent()
         if not cached.sealer.knows(text):
-            cached = self._known = self._look()
+            cached = self._cached = self._look()
         return cached.sealer.open(text, self._clock.now())
 
     def offset_macs(self) -> Macs:
@@ -50,15 +50,15 @@ class StoreSealer:
 
     def forget(self) -> None:
         """Look secrets up again before the next key."""
-        self._known = self._look()
+        self._cached = self._look()
 
-    def _recent(self) -> _Known:
-        cached, now = self._known, self._clock.now()
+    def _recent(self) -> _Secrets:
+        cached, now = self._cached, self._clock.now()
         if not cached.at <= now < cached.at + SECRETS_SECONDS:  # or the clock was set back
-            cached = self._known = self._look()
+            cached = self._cached = self._look()
         return cached
 
-    def _look(self) -> _Known:
+    def _look(self) -> _Secrets:
         with self._catalog.reading() as tx:
             offsets = Macs(tx.offset_keys(), "stream offset")
-            return _Known(Sealer(self._store_id, tx.seal_keys()), tx.key_seconds(), offsets, tx.now)
+            return _Secrets(Sealer(self._store_id, tx.seal_keys()), tx.key_seconds(), offsets, tx.now)

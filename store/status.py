@@ -25,7 +25,7 @@ def _rows(context: Context, table: TableInfo) -> tuple[int | None, bool, str | N
         return None, False, str(error)
 
 
-def _outdated(context: Context) -> str | None:
+def _why_outdated(context: Context) -> str | None:
     """Return why the newest snapshot cannot be the newest; None when nothing says so."""
     try:
         context.check_newest()
@@ -87,7 +87,7 @@ def status_of(context: Context) -> dict[str, Any]:
         "hash": context.info.hash,
         "topology": topology,
         "snapshot": snapshot,
-        "outdated": _outdated(context),
+        "outdated": _why_outdated(context),
         "shards": [_shard(shard, placement, fragments) for shard in shards],
         "tablets": [
             {"id": t.id, "slots": [t.start, t.end], "shard": names[t.shard], "epoch": t.epoch}

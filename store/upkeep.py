@@ -52,12 +52,12 @@ def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
     with context.noticing_collection():
         merged = copy_slots(source, slots, Bounds(floor, upto), Keep(horizon, drop_tombstones=True), to)
         context.checkpoint("fragments merged")
-        merged = _indexed(context, table, context.indexes(table.id), merged)
+        merged = _index(context, table, context.indexes(table.id), merged)
         with context.catalog.writing() as tx:
             now = tx.table_by_id(table.id)
             # A scan may have taken a lease on an older snapshot since the horizon was chosen.
             if now is not None and _still_allowed(tx, table, horizon):
-                merged = _indexed(context, table, tx.indexes(table.id), merged)
+                merged = _index(context, table, tx.indexes(table.id), merged)
                 context.check_not_collected([merged.staged] if merged else [])
                 gone = _swap(tx, table, fragments, merged, slots - _being_copied(tx))
                 if horizon > now.oldest_snapshot:
@@ -69,7 +69,7 @@ def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
     return gone
 
 
-def _indexed(
+def _index(
     context: Context, table: TableInfo, indexes: Sequence[IndexInfo], merged: Copied | None
 ) -> Copied | None:
     """The merged fragment with the runs that it lacks; it is removed when they cannot be built."""

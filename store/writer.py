@@ -165,11 +165,11 @@ def write(
     buffer_bytes: int = WRITE_BUFFER_BYTES,
 ) -> int:
     """Upsert rows by primary key, all or nothing; returns the commit number."""
-    batches = (_conformed(batch, table) for batch in batches_of(data))
+    batches = (_conform(batch, table) for batch in batches_of(data))
     return publish(context, table, stage(context, table, batches, kind, buffer_bytes), kind, txn)
 
 
-def _conformed(batch: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
+def _conform(batch: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
     check_keys_filled(batch, table)
     return conform(batch, table.schema)
 

@@ -152,14 +152,14 @@ class _IndexPage:
             cut = min(positions, default=None)
             stop = self._round(walks, cut)
             if stop is not None:
-                return self._finish(self._left(stop))
+                return self._finish(self._advance(stop))
             if cut is None or all(walk.finished for walk in self.walks):
                 break
             before, effort = effort, self._effort
             if effort == before:
-                raise self._disordered(walks)
+                raise self._disorder(walks)
             if self._is_full or effort >= (most if self.rows.num_rows else _EMPTY_PAGE_FACTOR * most):
-                return self._finish(self._left(cut))
+                return self._finish(self._advance(cut))
             target = self._next_target(target)
         return self._finish(())
 
@@ -170,14 +170,14 @@ class _IndexPage:
     def _effort(self) -> int:
         return self.scanned + _RANGE_EFFORT * sum(walk.ranges_found for walk in self.walks)
 
-    def _disordered(self, walks: Iterable[int]) -> FragmentDamaged:
+    def _disorder(self, walks: Iterable[int]) -> FragmentDamaged:
         run = self.walks[next(iter(walks))].run
         return run.damaged("its entries, or those of another run of the index, are not in order")
 
-    def _left(self, position: bytes) -> Cursors:
+    def _advance(self, position: bytes) -> Cursors:
         """The cursors, moved on to a position; those that are further on stay."""
         if all(at.position is not None and position <= at.position for at in self.cursors):
-            raise self._disordered(range(len(self.walks)))  # the scan would never end
+            raise self._disorder(range(len(self.walks)))  # the scan would never end
         return merge(replace(at, position=max(at.position or b"", position)) for at in self.cursors)
 
     @property
@@ -204,10 +204,10 @@ class _IndexPage:
 
     def _round(self, walks: Sequence[int], cut: bytes | None) -> bytes | None:
         """Add the rows up to `cut`; the position of the page's last one if not all of them fit."""
-        counting = self._counting([self._next_entries(number, cut) for number in walks])
+        counting = self._select_visible([self._next_entries(number, cut) for number in walks])
         if not counting:
             return None
-        entries = self._merged(counting)
+        entries = self._merge(counting)
         rows = self._fetch(entries.at(slice(0, self.page_rows - self.rows.num_rows)))
         if self.rows.num_rows:
             rows = pa.concat_batches([self.rows, rows])
@@ -231,7 +231,7 @@ class _IndexPage:
         entries = _Entries(np.full(len(numbers), number, dtype=np.intp), numbers, slots, rows)
         return entries.at(np.flatnonzero(walk.wanted(numbers, slots)))
 
-    def _counting(self, parts: Sequence[_Entries]) -> list[_Entries]:
+    def _select_visible(self, parts: Sequence[_Entries]) -> list[_Entries]:
         """Those that count, of each walk that has any; walks of one fragment are asked together."""
         by_fragment: dict[int, list[_Entries]] = {}
         for part in parts:
@@ -271,7 +271,7 @@ class _IndexPage:
     def _open(self, fragment: Fragment) -> FragmentReader:
         return self.source.open(fragment, self.opened)
 
-    def _merged(self, parts: Sequence[_Entries]) -> _Entries:
+    def _merge(self, parts: Sequence[_Entries]) -> _Entries:
         """Entries of several walks in the order of their keys."""
         entries = _Entries.together(parts)
         if len(parts) == 1:
@@ -296,12 +296,12 @@ class _IndexPage:
 
         columns: dict[str, pa.Array] = {}
         if self.covered:
-            batch = _grouped(entries.walks, covered)
+            batch = _fetch_by_group(entries.walks, covered)
             columns.update(zip(self.covered, batch.columns, strict=True))
         if self.missing:
             numbers = {fragment.id: number for number, fragment in enumerate(self.fragments)}
             owners = np.array([numbers[walk.fragment.id] for walk in self.walks])
-            batch = _grouped(owners[entries.walks], missing)
+            batch = _fetch_by_group(owners[entries.walks], missing)
             columns.update(zip(self.missing, batch.columns, strict=True))
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
@@ -314,7 +314,7 @@ class _IndexPage:
         return max(1, bisect_right(sizes, self.page_bytes, key=lambda n: rows.slice(0, n).nbytes))
 
 
-def _grouped(
+def _fetch_by_group(
     groups: NDArray[np.intp], fetch: Callable[[int, NDArray[np.int64]], pa.RecordBatch]
 ) -> pa.RecordBatch:
     """Return what `fetch` gives for each group and the places of its members, put back in their places."""

@@ -148,7 +148,7 @@ def _plan_table(name: str, files: Sequence[FoundFile], indexes: tuple[IndexPlan,
     pieces = [_piece(file, _living_slots(file, compacted)) for file in left]
     pieces = sorted((p for p in pieces if p.slots), key=lambda p: (p.min_commit, p.file.manifest.began_at))
     floor = max((p.min_commit for p in pieces if p.file.manifest.operation == OVERWRITE), default=0)
-    doubts = [*_same_name(name, files), *_unordered(name, pieces), *_last_writes(name, pieces)]
+    doubts = [*_same_name(name, files), *_order_doubts(name, pieces), *_last_writes(name, pieces)]
     return TablePlan(name, tuple(pieces), floor, indexes, tuple(doubts))
 
 
@@ -197,7 +197,7 @@ def _same_name(name: str, files: Sequence[FoundFile]) -> list[str]:
     return [f"table {own!r} was dropped and made again; the older one comes back as {name!r}"]
 
 
-def _unordered(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
+def _order_doubts(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
     """Writes that began after the same commit: nothing says which of them was committed first."""
     began: dict[str, tuple[float, int]] = {}
     for piece in pieces:

@@ -96,7 +96,7 @@ def plan_from_files(
         why = "it is of another store" if is_foreign else known_store.why_not_believed(files, disks)
     if known_store is None or why is not None:
         plan = plan_repair(files, store)
-        report.lost += _named(unreadable, files)
+        report.lost += _describe_unreadable(unreadable, files)
         report.doubts += [
             f"the catalog was not used ({why}): files that are gone altogether are not noticed",
             "tables and indexes that were dropped shortly before may have come back",
@@ -124,7 +124,7 @@ def plan_from_files(
     return plan
 
 
-def _named(unreadable: Mapping[str, str], files: Sequence[FoundFile]) -> Iterator[str]:
+def _describe_unreadable(unreadable: Mapping[str, str], files: Sequence[FoundFile]) -> Iterator[str]:
     """Return what is lost with files of which nothing is known but the directory that they lie in."""
     names = {f"t{file.manifest.table}": file.manifest.table_name for file in files}
     for path, why in sorted(unreadable.items()):

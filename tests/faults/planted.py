@@ -331,9 +331,9 @@ def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:
 
 @fault("soup", "a mover carries tombstones", style="compaction below movers")
 def mover_forgets_tombstones(patch: Patch) -> None:
-    whole, chosen = copying._Copy._whole, copying._Copy._chosen
+    whole, chosen = copying._Copy._whole, copying._Copy._choose
     patch.setattr(copying._Copy, "_whole", lambda self, f: not f.tombstones and whole(self, f))
-    patch.setattr(copying._Copy, "_chosen", lambda self, v: (rows := chosen(self, v))[~v.deleted[rows]])
+    patch.setattr(copying._Copy, "_choose", lambda self, v: (rows := chosen(self, v))[~v.deleted[rows]])
 
 
 @fault("soup", "a mover carries old versions")
@@ -699,8 +699,8 @@ def missing_columns_have_a_default(patch: Patch) -> None:
 
 @fault("schema soup", "a fragment that lacks a column of its table is not damaged")
 def missing_columns_are_damage(patch: Patch) -> None:
-    honest = fragment._gained
-    patch.setattr(fragment, "_gained", lambda file, lacking, table: honest(file, lacking, None))
+    honest = fragment._added_fields
+    patch.setattr(fragment, "_added_fields", lambda file, lacking, table: honest(file, lacking, None))
 
 
 @fault("schema soup", "whoever has a table's definition looks it up again when it gained a column", seed=11)

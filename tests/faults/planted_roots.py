@@ -172,7 +172,7 @@ def missing_files_raise_no_doubt(patch: Patch) -> None:
     style="a_file_that_is_about_to_be_moved_cannot_be_committed",
 )
 def condemned_files_are_committed(patch: Patch) -> None:
-    patch.setattr(Tx, "_condemned", lambda self, paths: frozenset())
+    patch.setattr(Tx, "_which_condemned", lambda self, paths: frozenset())
 
 
 @fault(
