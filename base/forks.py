@@ -59,7 +59,7 @@ class Birthplace:
         return os.getpid() == self._process
 
     def check(self) -> None:
-        """Raises `UnsafeFork` in a child that was forked amid it."""
+        """Raise `UnsafeFork` in a child that was forked before the work was done."""
         if not self.is_here:
             raise UnsafeFork(
                 "this process was forked amid a write or a move of its parent, which alone goes on with it; "
@@ -78,7 +78,7 @@ class ForkGate:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Work that a fork waits for. Whoever is inside may come in again, also while it waits."""
+        """Hold off forks for the length of a block. A thread may enter again, also while a fork waits."""
         me = get_ident()
         with self._changed:
             while self._shut and me not in self._inside:
@@ -92,13 +92,13 @@ class ForkGate:
                 if left:
                     self._inside[me] = left
                 else:
-                    self._inside.pop(me, None)  # it is not there in a child that was forked inside
+                    self._inside.pop(me, None)  # a child that was forked inside has no entry
                     self._changed.notify_all()
 
     def shut(self, seconds: float) -> bool:
-        """Keep others out and wait until nobody is inside; False when that cannot be had.
+        """Keep threads out and wait until none is inside; False if one still is after `seconds`.
 
-        A thread that forks while it is inside itself would wait for ever, so it does not wait.
+        A thread that forks while it is inside would wait for itself for ever, so it does not wait.
         """
         end = monotonic() + seconds
         with self._changed:
@@ -118,7 +118,7 @@ class ForkGate:
             self._changed.notify_all()
 
     def renew(self) -> None:
-        """For a forked child, where nobody is inside and nobody waits."""
+        """Begin anew in a forked child: no thread is inside there, and none waits."""
         self._changed = Condition(Lock())
         self._inside = {}
         self._shut = False

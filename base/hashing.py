@@ -254,7 +254,10 @@ def _fold_fixed_size_binary(block: pa.Array, running: Words, scratch: Words) -> 
 
 
 def _fold_big_decimals(block: pa.Array, running: Words, scratch: Words) -> None:
-    """As `BigInteger.toByteArray` has them: big-endian, and only as many bytes as hold value and sign."""
+    """Fold in decimals of over 18 digits as the bytes of `BigInteger.toByteArray`.
+
+    These are big-endian, and as few as hold value and sign: 127 is `7f`, 128 is `00 80`, -128 is `80`.
+    """
     halves = _raw(block, np.int64, 2).reshape(-1, 2)
     negative = halves[:, 1] >> 63
     low, high = (halves[:, 0] ^ negative).view(np.uint64), (halves[:, 1] ^ negative).view(np.uint64)
@@ -267,7 +270,7 @@ def _fold_big_decimals(block: pa.Array, running: Words, scratch: Words) -> None:
 
 
 def _fold_equal(rows: Bytes, running: Words, scratch: Words) -> None:
-    """Byte strings of one length, as a matrix: every step takes a column of it."""
+    """Fold in byte strings of one length, the rows of a matrix; every step takes a column of words."""
     length = rows.shape[1]
     whole = length & ~3
     if whole:
@@ -284,7 +287,7 @@ def _fold_equal(rows: Bytes, running: Words, scratch: Words) -> None:
 
 
 def _fold_row(words: Words, running: int) -> int:
-    """The words of one row. A step over a few rows costs as much as 30 words of a row alone do."""
+    """Fold in the words of one row. A step over a few rows costs as much as 30 words of a row alone do."""
     k = words * _C1
     _rotate(k, 15, np.empty_like(k))
     for word in (k * _C2).tolist():
@@ -294,14 +297,24 @@ def _fold_row(words: Words, running: int) -> int:
 
 
 def _fold_ragged(data: Bytes, starts: Longs, lengths: Longs, running: Words, scratch: Words) -> None:
-    """Byte strings of many lengths: longest first, so that those still active are always the first ones."""
+    """Fold in byte strings of many lengths, the longest first.
+
+    Rows of 11, 5, 8 and 2 bytes have 2, 1, 2 and 0 whole words, so they are sorted 11, 8, 5, 2:
+
+        step 0    mixes word 0 of    11  8  5       active[0] = 3
+        step 1    mixes word 1 of    11  8          active[1] = 2
+        tails     of 3, 0, 1 and 2 bytes, each byte mixed in as a word of its own
+
+    Rows that still have words are thus always the first ones, and a step is one call over a slice.
+    """
     words = lengths >> 2
     most = int(words.max())
     narrow = np.uint16 if most < 1 << 16 else np.int64  # Stable sorts of 16 bits are radix sorts.
     order = np.argsort((most - words).astype(narrow), kind="stable")
     hashes, position, lengths = running[order], starts[order], lengths[order]
     active = np.searchsorted(words[order] * -1, -np.arange(most))
-    # A word at any byte is cut out of the two aligned words around it, held side by side in 64 bits.
+    # A word that begins at any byte is cut out of the two aligned words around it, side by side in 64 bits.
+    # Of the bytes 00 01 02 .. 07 (pair 07060504_03020100) the word at byte 3 is the pair >> 24: 06050403.
     aligned = np.zeros(len(data) // 4 + 3, dtype=np.uint32)
     aligned.view(np.uint8)[: len(data)] = data
     pairs = aligned[1:].astype(np.uint64)
@@ -452,7 +465,11 @@ def _code_units(data: Bytes, ends: Longs) -> tuple[NDArray[Any], Longs]:
 
 
 def _java_polynomial(units: NDArray[Any], ends: Longs) -> Words:
-    """With a running sum of `units[i] * 31**-i`, a row is the difference at its ends times `31**(end-1)`."""
+    """Java's hashes of rows of code units, from one running sum over all of them.
+
+    With s[i] the sum of units[j] * 31**-j for j < i, modulo 2**32, the row [a, b) hashes to
+    (s[b] - s[a]) * 31**(b-1): for "ab" at 0 that is (97 + 98/31) * 31 = 97 * 31 + 98.
+    """
     powers, inverses = _tables(_BLOCK_BYTES) if len(units) <= _BLOCK_BYTES else _make_tables(len(units))
     sums = np.zeros(len(units) + 1, dtype=np.uint32)
     np.multiply(units, inverses[: len(units)], out=sums[1:])

@@ -52,7 +52,7 @@ _NO_PART = "'\"`()<>,;"  # what stands around a URI in a sentence
 def shown(uri: object) -> str:
     """A URI without its password and without parameters that may be secret. Paths stay as they are.
 
-    Where it cannot be told where a password ends, because it has `@` or `/` in it, more goes than need be.
+    Where a password has `@` or `/` in it, its end is not certain, and more is hidden than need be.
 
     >>> shown("postgresql+psycopg://ann:pa/ss@db:5432/flights?sslmode=require&sslpassword=x")
     'postgresql+psycopg://ann:***@db:5432/flights?sslmode=require&sslpassword=***'

@@ -10,7 +10,7 @@ from elasticscan.base.errors import OutOfResources
 
 @contextmanager
 def starting_threads() -> Iterator[None]:
-    """For blocks that start threads: raises `OutOfResources` where the process may not start one more."""
+    """Raise `OutOfResources` where the process may not start one of the threads that a block starts."""
     try:
         yield
     except RuntimeError as error:

@@ -97,7 +97,7 @@ def successor(prefix: bytes) -> bytes:
 
 
 def inverted(key: bytes) -> bytes:
-    """The key with its order turned round; its own inverse."""
+    """The key with all bits inverted, which sorts the other way round: `00 05` becomes `ff fa`, and back."""
     return key.translate(_TURN)
 
 

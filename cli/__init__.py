@@ -5,7 +5,7 @@ What it promises:
 - **Every command has two voices.** For people: colours, pictures, and progress bars when a
   terminal is there to see them. With `--json`: values for scripts on stdout, one JSON document, or
   one JSON object a line for the rows of a scan. `status --json` is exactly `Store.status()`.
-- **Errors are told by what to do about them.** The message, with its `[ES_...]` code, goes to
+- **Errors are sorted by what to do about them.** The message, with its `[ES_...]` code, goes to
   stderr (as a JSON object with `--json`), and the exit code says who has to act:
 
       0  done

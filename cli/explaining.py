@@ -57,7 +57,7 @@ def _explain(begun: Scan, analyze: bool) -> dict[str, Any]:
     """`Scan.explain()` as JSON can hold it, with the chosen candidate marked."""
     explained = begun.explain()
     explained["candidates"] = [
-        # What cannot be chosen has a cost without end, for which JSON has no word.
+        # A candidate that cannot be chosen costs infinity, which JSON cannot write.
         candidate
         | {"cost": candidate["cost"] if math.isfinite(candidate["cost"]) else None, "chosen": chosen}
         for candidate in explained["candidates"]

@@ -41,7 +41,7 @@ class CsvRules:
     types: Mapping[str, pa.DataType] | None = None
 
     def options(self, types: Mapping[str, pa.DataType]) -> Any:
-        """For pyarrow."""
+        """The rules as options of pyarrow, with the types of columns."""
         arguments: dict[str, Any] = {"column_types": dict(types)}
         if self.nulls:
             arguments |= {"null_values": ["", *self.nulls], "strings_can_be_null": True}
@@ -133,7 +133,7 @@ def _read_csv(path: Path, schema: pa.Schema, rules: CsvRules, on_read: OnRead) -
 
 
 def _open_csv(path: Path) -> tuple[Any, Any]:
-    """The file, which tells how far it was read, and its text.
+    """The file, for the position up to which it was read, and a reader of its text.
 
     Arrow reads ahead in threads of its own, also when a reader was given up after an error. So both are
     Arrow's own files, where no Python code runs, and they are closed by whoever lets go of them last.
@@ -161,7 +161,7 @@ def _translate_errors(path: Path) -> Iterator[None]:
 
 
 def open_writer(path: Path, schema: pa.Schema) -> AbstractContextManager[Any]:
-    """Something with `write_batch`; the file bears its name only once it is complete."""
+    """A writer with `write_batch`; the file has its name only once it is complete."""
     return _replace_when_written(path, kind_of(path), schema)
 
 

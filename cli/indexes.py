@@ -42,7 +42,7 @@ def create(
         task = bar.add_task(f"building {name}", total=None, note="")
 
         def built(done: int, total: int) -> None:
-            # A table without rows is done; a bar of nothing would never be.
+            # Without rows `total` is 0, and a bar of total 0 is never complete.
             bar.update(task, completed=done or 1, total=total or 1, note=f"{done:,} of {total:,} rows")
 
         store.table(table).create_index(name, names_of(columns) or [], kind, names_of(include) or [], built)
@@ -90,7 +90,7 @@ def list_indexes(
 
 def _indexes(store: Store, table: str | None) -> list[dict[str, Any]]:
     if table is not None:
-        store.table(table)  # a name that is wrong is told with the nearest
+        store.table(table)  # raises for a wrong name, with the nearest one
     return [
         {"table": of_table["name"], **index}
         for of_table in store.status()["tables"]

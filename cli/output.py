@@ -28,7 +28,7 @@ EXIT_CODES: Mapping[type[ElasticScanError], int] = {
 
 
 def console(stderr: bool = False) -> Console:
-    """Made anew for each use, so that it follows a redirected stdout."""
+    """A console, made anew for each use, so that it follows a redirected stdout."""
     made = Console(stderr=stderr, highlight=False)
     return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=PIPE_WIDTH)
 
@@ -51,7 +51,7 @@ def print_json_lines(values: Iterable[Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """JSON for what JSON has no form for; bytes become base64, the rest its text."""
+    """A value that JSON has no form for as one that it has: bytes as base64, all others as text."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if hasattr(value, "isoformat"):
@@ -60,7 +60,7 @@ def plain(value: Any) -> Any:
 
 
 def report_error(error: ElasticScanError, as_json: bool) -> int:
-    """Tell an error on stderr; returns the exit code."""
+    """Print an error on stderr and return the exit code."""
     code = next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), 1)
     if as_json:
         report = {"code": error.code, "message": error.message, "fields": error.fields, "exit_code": code}

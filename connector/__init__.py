@@ -60,7 +60,7 @@ in aggregates unless `spark.sql.timeType.enabled` is set.
 
 Modules: `options` checks what users set, `conversion` the types; `reading`, `writing`, `stream_writing`
 and `streams/` are what Spark calls, `partitions` what its tasks get, as `splits` cuts them; `deletions`
-tells rows that delete from rows that upsert, `explaining` answers the option `explain`, `sql/` takes
+separates rows that delete from rows that upsert, `explaining` answers the option `explain`, `sql/` takes
 conditions and columns out of queries, `source` is the entry, `open_stores` keeps stores open in tasks.
 """
 

@@ -135,7 +135,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _same(left: DataType, right: DataType) -> bool:
-    """True if two types are equal when nobody looks at what may be null."""
+    """True if two types are equal but for what may be null inside them."""
     match left, right:
         case ArrayType(), ArrayType():
             return _same(left.elementType, right.elementType)
@@ -172,7 +172,7 @@ def _may_hold(target: DataType, source: DataType) -> bool:
 
 
 def match_columns(asked: StructType, offered: StructType) -> tuple[str, ...]:
-    """For a schema that a user gave: the offered column that each of its columns means.
+    """The offered column that each column of a schema means which a user gave.
 
     Any subset in any order; names in any case, as in Spark's SQL. Types must be the offered ones;
     more may be nullable than is.
@@ -302,7 +302,7 @@ class FromSpark:
 
 
 def _check_halves(column: pa.Array, narrowed: pa.Array, name: str) -> None:
-    """Arrow rounds to half floats without a word."""
+    """Raise if a half float cannot hold a number exactly; Arrow rounds it silently."""
     if pt.is_float16(narrowed.type):
         back = narrowed.cast(column.type)
         preserved = pc.or_(pc.equal(back, column), pc.and_(pc.is_nan(back), pc.is_nan(column)))
@@ -323,7 +323,7 @@ def _holds_not_null(kind: pa.DataType) -> bool:
 
 
 def _check_inner_nulls(name: str, column: pa.Array, kind: pa.DataType) -> None:
-    """Arrow casts a list of nullable values to one of not-null values without looking."""
+    """Raise for nulls where the type allows none: Arrow's cast does not look inside of lists."""
     present = column.drop_null()
     parts: list[tuple[pa.Array, pa.Field]]
     if pt.is_struct(kind):

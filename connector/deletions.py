@@ -77,7 +77,7 @@ class Deletions:
         self._feed = [spelt[name] for name in (COMMIT_VERSION, COMMIT_TIMESTAMP) if name in spelt]
 
     def stored(self, rows: pa.Schema, table: pa.Schema | None = None) -> pa.Schema:
-        """Of the incoming columns those that go into the table; None for one that is to be made."""
+        """The incoming columns that go into the table; `table` is None if it is still to be made."""
         names = () if table is None else [name.lower() for name in table.names]
         left_out = set(self._feed)
         if self.column.lower() not in names:
@@ -142,7 +142,7 @@ class Deletions:
         return rows.append_column(COMMIT_VERSION, both.cast(pa.int64()))
 
     def _find_deletes(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
-        """The rows that say something, and which of them delete."""
+        """The rows but for `update_preimage`s, and a mask of those that delete."""
         said = batch.column(self.column)
         if not self._words:
             return batch, pc.fill_null(said, False)
@@ -178,13 +178,13 @@ def deletions_of(column: str | None, rows: pa.Schema) -> Deletions | None:
 
 
 def newest_only(batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Of the rows of each key those with the highest `_commit_version`, without that column.
+    """The rows with the highest `_commit_version` of each key, without that column.
 
     Which row is the newest is known after the last. Until then memory holds the keys and numbers;
     rows beyond `WRITE_BUFFER_BYTES` wait in a temporary file.
     """
     held: list[pa.RecordBatch] = []
-    # Arrow asks for a file object; what this one is called in typeshed does not matter to it.
+    # A temporary file is no `IO` to typeshed; Arrow takes any file object.
     with SpooledTemporaryFile(max_size=WRITE_BUFFER_BYTES) as spool:
         waiting: Any = None
         for batch in batches:

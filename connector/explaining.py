@@ -38,7 +38,7 @@ class Explained(InputPartition):
 def explanation(scan: Scan) -> pa.RecordBatch:
     """The candidates of a scan that nobody will read; its lease is given back.
 
-    Rows scanned and cost are null where a way cannot be taken at all.
+    Rows scanned and cost are null for a path that cannot be taken at all.
     """
     assert scan.choice is not None, "a scan that begins has chosen"
     scan.close()

@@ -74,7 +74,7 @@ def read_partition(
     """A partition's rows as Spark's schema wants them, each once, wherever its slots are by now.
 
     Every read returns the same rows, so Spark may try a task again or run it twice. It may also
-    stop asking at any point; nothing has to be told.
+    stop reading at any point; nothing has to be closed.
     """
     _, scan = resume(partition, uri)
     convert = ToSpark(scan.schema, columns, schema)
@@ -84,7 +84,7 @@ def read_partition(
 
 
 def _check(partition: Any) -> ScanPartition:
-    """Partitions travel through Spark; the key is sealed, the rest is looked at again."""
+    """Check the plain fields of a partition that travelled through Spark; its key is sealed."""
     if isinstance(partition, ScanPartition):
         plain = (isinstance(v, str) for v in (partition.key, partition.store_id, partition.kind))
         if all(plain) and partition.kind in KINDS:

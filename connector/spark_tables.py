@@ -5,7 +5,7 @@ hand the rows over, with the options. Spark does not hand these options over aga
 and no name either, so that nobody could ever read it: the rows would be in the store, under the name in
 the option `table`, and the table in Spark would be broken.
 
-A source is not told of any of this. What shows it is where the tasks run: Spark writes the rows of a table
+Spark tells a source none of this. What shows it is where the tasks run: Spark writes the rows of a table
 that it makes by a query inside a query, and every other write by the query itself. Inside `foreachBatch`
 all queries are such, so there it does not show.
 """

@@ -83,7 +83,7 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
         tasks = [message.staged() for message in sent]
         if any(tasks) or self._writer.replaces:
             txn = IdempotencyKey(self._name(sent), batchId, batch_end(self._checkpoint, batchId))
-            # What replaces the table needs nothing that was there before.
+            # A batch that replaces the table needs no earlier commit of the stream.
             self._writer.publish(tasks, txn, follows=not self._writer.replaces)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -92,7 +92,7 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
         self._writer.remove([fragment for message in sent for fragment in message.staged()])
 
     def _name(self, messages: Iterable[StreamMessage]) -> str:
-        """Under which the numbers of micro-batches count: the same after every restart."""
+        """The name under which the numbers of micro-batches count: the same after every restart."""
         for message in messages:
             if message.query:
                 return f"stream:{message.query}"

@@ -140,7 +140,7 @@ class TableWriter:
             )
 
     def _is_done(self, store: Store, txn: IdempotencyKey | None) -> bool:
-        """Rows that were committed before may come laid out otherwise: how does not matter then."""
+        """True if the write was committed before; how its rows are laid out this time does not matter."""
         return txn is not None and is_committed(store.context, self.table_id, txn)
 
     def _check_tasks_differ(self, store: Store, table: TableInfo, staged: list[StagedFragment]) -> None:
@@ -210,7 +210,7 @@ class ElasticScanWriter(DataSourceArrowWriter):
 
 
 def _conform(batches: Iterable[pa.RecordBatch], table: TableInfo, fill: bool) -> Iterator[pa.RecordBatch]:
-    """Spark's rows as the table's. A null in a key is told as such, as `Table.upsert` does."""
+    """Spark's rows as the table's. A null in a key raises the error that `Table.upsert` raises."""
     convert = FromSpark(table.schema, fill)
     for batch in batches:
         named = convert.named(batch)

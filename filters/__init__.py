@@ -1,4 +1,4 @@
-"""The language of conditions: SQL text as a typed tree, its meaning, and what it tells about columns.
+"""The language of conditions: SQL text as a typed tree, its meaning, and the values it leaves possible.
 
 `Predicate` is a filter: text that sqlglot reads (`parser`), a small typed tree (`expression`, `typed`,
 `coercion`), evaluated by Arrow kernels (`kernels`, `casts`, `patterns`) in three-valued logic. What cannot

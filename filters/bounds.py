@@ -38,7 +38,7 @@ _KEEP_ORDER = {
 
 
 def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
-    """True if a conversion fails for no value, and never turns two values round."""
+    """True if a conversion fails for no value, and a < b never becomes a > b."""
     if source == target:
         return True
     if pt.is_boolean(source) or is_number(source):
@@ -68,18 +68,18 @@ class Axis(Protocol):
         less than the constant, those from high on are greater, and those between equal it."""
 
     def quick_cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes] | None:
-        """The same, or None if it takes a bisection."""
+        """The bounds of `cuts`, or None if finding them takes a bisection."""
 
     def prefixed(self, prefix: bytes) -> tuple[bytes, bytes] | None:
         """Bounds of the values that begin with these bytes, where that means anything."""
 
     def normal(self, interval: Interval) -> Interval | None:
-        """The same values, marked if it is a single one; None if there are none."""
+        """The interval, marked as single if it holds one value only; None if it holds no value."""
 
 
 @lru_cache(maxsize=64)
 def axis_of(stored: pa.DataType) -> Axis | None:
-    """None for types without an order, and those that filters do not compute with."""
+    """The axis of a type; None for types without an order and for those that filters do not compute with."""
     if not can_be_encoded(stored):
         return None
     kind = _VIEWS.get(stored, stored)
@@ -101,7 +101,7 @@ def axis_of(stored: pa.DataType) -> Axis | None:
 
 
 def normalise(keys: KeySet, axis: Axis) -> KeySet:
-    """The same set with its single values marked, and without intervals that hold no value."""
+    """The set with its single values marked, and without intervals that hold no value."""
     pieces: list[Interval] = []
     for low, high, single in keys.intervals:
         if not low:
@@ -169,7 +169,7 @@ class FixedAxis:
             return None
 
     def bisect(self, low: int, types: Sequence[pa.DataType], beyond: Callable[[bytes], bool]) -> int:
-        """The first step from `low` on whose value, converted, is beyond."""
+        """The first step from `low` on whose value, converted, has a key for which `beyond` is true."""
         high = self.steps
         while low < high:
             middle = (low + high) // 2
@@ -194,7 +194,7 @@ class FixedAxis:
             return b"" if step < self.steps // 2 else END
 
     def cut(self, step: int) -> bytes:
-        """Bounds at the ends do not depend on the type, so that "no null" looks the same everywhere."""
+        """The key of a step; beyond the ends it is the same for all types, so that "no null" is."""
         return VALUES if step <= 0 else self.key(step) if step < self.steps else END
 
     def key(self, step: int) -> bytes:

@@ -119,7 +119,7 @@ def _decimal_to_float(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _float_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Towards zero; Spark lets through what reaches the largest value only by rounding."""
+    """Cut towards zero. Spark accepts 2.0**63 for a long: the largest one, rounded to a float."""
     bounds = np.iinfo(target.to_pandas_dtype())
     numbers = np.asarray(values.cast(pa.float64()).fill_null(0.0))
     fits = (np.floor(numbers) <= bounds.max) & (np.ceil(numbers) >= bounds.min)

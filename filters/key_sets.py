@@ -63,7 +63,7 @@ class KeySet:
 
     @classmethod
     def intersection_of(cls, sets: Sequence[KeySet]) -> KeySet:
-        """Of any number, in a time that hardly depends on how the intervals are spread over them."""
+        """The keys that are in all sets. How intervals are spread over the sets hardly changes the time."""
         if len(sets) <= 1:
             return sets[0] if sets else EVERYTHING
         half = len(sets) // 2

@@ -419,7 +419,7 @@ _Handler = Callable[[_TreeBuilder, exp.Expr], Expression]
 
 
 def _handlers() -> dict[type[exp.Expr], tuple[_Handler, frozenset[str]]]:
-    """For each kind of node: who reads it, and which of its arguments are understood."""
+    """The method that reads each kind of node, and the arguments of the node that it understands."""
     two = "this expression"
     table: list[tuple[tuple[type[exp.Expr], ...], _Handler, str]] = [
         ((exp.Paren,), _TreeBuilder.paren, "this"),

@@ -70,7 +70,7 @@ class Predicate:
         return predicate
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """For each row true, false or null (unknown); `batch.filter` keeps what is true.
+        """True, false or null (unknown) for each row; `batch.filter` keeps the true ones.
 
         Raises `FilterError` where Spark would fail too, as in a division by zero or an overflow.
         """

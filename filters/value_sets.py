@@ -65,7 +65,7 @@ def value_set(condition: Expression, field: pa.Field) -> ColumnDomain:
 
 
 def column_sets(condition: Expression | None, schema: pa.Schema) -> KeySets:
-    """For each column that a condition limits, the values that it leaves possible."""
+    """The values that a condition leaves possible, for each column that it limits."""
     if condition is None:
         return {}
     names = sorted(column_names(condition)) or schema.names[:1]

@@ -36,8 +36,8 @@ from elasticscan.metadata.statistics import Packed
 SORTED, HASH = "sorted", "hash"
 INDEX_KINDS = (SORTED, HASH)
 
-# What a scan is told in place of an index's name, and how the path without an index is called: no index
-# may have one of these names.
+# The words that a scan takes in place of an index's name, and the name of the path without an index: no
+# index may have one of these names.
 AUTO, NONE, DIRECT = "auto", "none", "direct"
 
 

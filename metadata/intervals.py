@@ -24,7 +24,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class SlotInterval:
-    """Slots `[start, end)` that are spoken for by the same fragments."""
+    """Slots `[start, end)` that are served by the same fragments."""
 
     start: int
     end: int

@@ -1,7 +1,7 @@
 """A file's own account of itself: who staged it, for which table, and what was known then.
 
-A fragment or an index run that lost its catalog can still be told from somebody else's file, from
-one of another shard, and from one that a newer catalog knows; and its rows can be brought back.
+A fragment or an index run that lost its catalog can still be distinguished from a file of
+another store or another shard, and from one that a newer catalog knows; and its rows can be brought back.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Origin:
 
 
 def epochs_in(placement: Placement) -> Epochs:
-    """The epochs of all slots; neighbours of one epoch are told together."""
+    """The epochs of all slots; neighbouring tablets of one epoch make one range."""
     epochs: list[tuple[int, int, int]] = []
     for tablet in placement.tablets:
         if epochs and epochs[-1][2] == tablet.epoch:

@@ -37,7 +37,7 @@ class KeyHistogram:
 
     @property
     def step(self) -> float:
-        """The rows between two bounds."""
+        """The number of rows between one bound and the next."""
         return self.rows / max(1, len(self.bounds) - 1)
 
     def rows_between(self, low: bytes, high: bytes) -> float:
@@ -49,9 +49,11 @@ class KeyHistogram:
         return max(0.0, self._rank(high) - self._rank(low))
 
     def rows_in(self, low: bytes, high: bytes, narrow: float) -> float:
-        """The same where `narrow` is a better guess than an even spread, as it is for equal keys.
+        """About how many rows have low <= key < high, guessed as `narrow` as far as the bounds allow.
 
-        Only as far as the bounds allow: a value that is the bound of ten steps fills nine at least.
+        With 100 rows and bounds a b b b d, each of the four steps has 25 rows. The key b is three of the
+        bounds, so all rows of the two steps between them have it, and it may begin or end in the steps
+        beside them: `narrow` is taken if it is between 50 and 100, else the nearer of the two.
         """
         low, high = _cut(low, high)
         if not self.bounds or low >= high or high <= self.bounds[0] or low > self.bounds[-1]:
@@ -65,7 +67,7 @@ class KeyHistogram:
         return self.rows_in(low, high, self.rows / max(1, different))
 
     def _rank(self, key: bytes) -> float:
-        """About how many rows have a lower key."""
+        """About how many rows have a key below this one."""
         after = bisect_left(self.bounds, key)
         if after == 0:
             return 0.0

@@ -6,7 +6,7 @@ column to be bound too, anything else is the last: with `a = 1 AND b > 2 AND b <
 needs single values for all of its columns.
 
 Parts of the condition that hold for every key in the ranges are not checked again; what remains is
-the residual. A hash tells no two values apart for certain, so there everything remains.
+the residual. Two values may have one hash, so with a hash index everything remains.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Conjuncts:
         return any(self.keys(name).is_empty for name in sorted(names))
 
     def keys(self, name: str) -> KeySet:
-        """The values with which all parts can be true."""
+        """The values of a column with which all parts can be true."""
         if name not in self._keys:
             axis = axis_of(self.schema.field(name).type)
             keys = KeySet.intersection_of([domain.keys for domain in self.domains(name)])
@@ -133,7 +133,7 @@ class _Conjuncts:
         return self._domains[name]
 
     def not_implied_by(self, columns: list[str]) -> tuple[Expression, ...]:
-        """The parts that are not true just because these columns have possible values."""
+        """The parts that may still be false when these columns have values of their key sets."""
         return tuple(
             part
             for at, part in enumerate(self.parts)
@@ -141,7 +141,7 @@ class _Conjuncts:
         )
 
     def text_of(self, name: str, keys: KeySet) -> str:
-        """The limits of one column: in the words of the condition, where it has words for just that."""
+        """The limits of one column, in the words of the condition where its parts say exactly that."""
         parts = [
             (part, domain)
             for part, domain in zip(self.parts, self.domains(name), strict=True)

@@ -83,7 +83,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The way that was chosen, and all that there were, the direct one first.
+    """The access path that was chosen, and all candidates, the direct one first.
 
     `bound` says how the index is read; None for a direct scan.
     """

@@ -49,7 +49,7 @@ def slots_of(cursors: Iterable[Cursor]) -> SlotSet:
 
 
 def merge(cursors: Iterable[Cursor]) -> Cursors:
-    """The same cursors with equal positions joined and empty ones gone: keeps the key small."""
+    """Join cursors of equal positions and drop empty ones, which keeps the continuation key small."""
     by_position: dict[bytes | None, SlotSet] = {}
     for cursor in cursors:
         if cursor.slots:

@@ -74,9 +74,9 @@ class ContinuationKey:
     limit: int | None = None
 
     def restrict_to(self, slots: SlotSet) -> ContinuationKey:
-        """The same scan over fewer slots: how a scan is divided among tasks."""
+        """Return the scan over `slots` alone, as one of the tasks that a scan is divided among reads it."""
         if self.segments:
-            # A slot in no cursor is done with a part of the first segment: the key does not say with which.
+            # Of a slot in no cursor a part of the first segment was read: the key does not say how much.
             assert self == self.begin(self.segments), "a scan of changes is divided before it has begun"
             return replace(self, slots=slots).begin(self.segments)
         cursors = tuple(Cursor(here, c.position) for c in self.cursors if (here := c.slots & slots))
@@ -91,7 +91,7 @@ class ContinuationKey:
         return self.begin((replace(first, after=upto), *rest) if upto < first.upto else tuple(rest))
 
     def begin(self, segments: Segments) -> ContinuationKey:
-        """At the beginning of the first segment with slots of this scan; complete if there is none."""
+        """Return the state before the first segment with slots of this scan; complete if there is none."""
         for number, segment in enumerate(segments):
             if here := self.slots & segment.slots:
                 return replace(self, segments=segments[number:], cursors=(Cursor(here),))
@@ -219,7 +219,7 @@ class Sealer:
         return text
 
     def knows(self, text: object) -> bool:
-        """True if the secret is here that a key names; True for what is no key at all."""
+        """True if the secret that a key names is here, and for text that is no key at all."""
         try:
             number = int.from_bytes(_raw(text)[1:_HEADER_BYTES], "big")
         except ContinuationKeyError:
@@ -230,7 +230,7 @@ class Sealer:
         """The key that was sealed.
 
         Raises:
-            ContinuationKeyError: it is none; the reason tells no more than the sender may know.
+            ContinuationKeyError: it is none; the reason says no more than the sender may know.
             ContinuationKeyExpired: its time is up.
         """
         raw = _raw(text)
@@ -255,7 +255,7 @@ class Sealer:
 
 
 def _raw(text: object) -> bytes:
-    """A key's bytes, as long as a key's are and of this version."""
+    """A key's bytes, checked for length and version."""
     if not isinstance(text, str) or not 0 < len(text) <= MAX_KEY_CHARS:
         raise _refusal("it is empty, too long or no text")
     try:

@@ -51,7 +51,7 @@ def plan_read(cursors: Cursors, placement: Placement) -> ShardRead | None:
 
 
 def plan_lowest(cursors: Cursors, placement: Placement) -> ShardRead | None:
-    """The next read of a scan whose rows leave in one order over all shards: where it is furthest behind."""
+    """The next read of a scan whose rows leave in one order over all shards: at the lowest position."""
     if not cursors:
         return None
     lowest = min(cursors, key=lambda cursor: cursor.position or b"")
@@ -85,7 +85,7 @@ def accept_page(cursors: Cursors, read: ShardRead, after: Cursors, placement: Pl
 
 
 def _assert_forward(before: Cursors, after: Cursors) -> None:
-    """Positions never go back."""
+    """Assert that no slot's position goes back."""
     for new in after:
         for old in before:
             if old.position is not None and old.slots & new.slots:

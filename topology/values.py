@@ -23,7 +23,7 @@ class Shard:
 class Tablet:
     """The slots `[start, end)` and where they live now.
 
-    `epoch` grows whenever the owner or the bounds change, so (shard, epoch) tells whether
+    `epoch` grows whenever the owner or the bounds change, so (shard, epoch) shows whether
     anything happened to a slot between two looks.
     """
 
@@ -95,7 +95,7 @@ class Placement:
         return {shard: part for shard, part in parts.items() if part}
 
     def changed_since(self, earlier: Placement, slots: SlotSet) -> SlotSet:
-        """Those of `slots` whose (shard, epoch) is not what it was in `earlier`."""
+        """The part of `slots` whose (shard, epoch) is not what it was in `earlier`."""
         if self is earlier or self.tablets == earlier.tablets:
             return SlotSet()
         assert self.slot_count == earlier.slot_count, "the number of slots never changes"

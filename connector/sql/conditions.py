@@ -69,7 +69,7 @@ class Pushed:
 def push_conditions(
     query: Query, block: SelectBlock, schemas: Mapping[str, pa.Schema], session: Session
 ) -> dict[Reference, Pushed]:
-    """For each reference of a SELECT the conditions that go to it."""
+    """The conditions that go to each reference of a SELECT."""
     predicates: dict[Reference, list[Predicate]] = {ref: [] for ref in block.references}
     stayed: dict[Reference, list[tuple[str, str]]] = {ref: [] for ref in block.references}
     for condition in block.conditions:
@@ -165,7 +165,7 @@ class _PushdownRules:
         return owners.pop()
 
     def _owners(self, column: exp.Column) -> list[Reference]:
-        """Whose column a name is. Where Spark could find another one too, it fails as ambiguous."""
+        """The references that have the column. With several, Spark fails: the name is ambiguous."""
         parts = [part.name for part in column.parts]
         if len(parts) > 1:
             qualified = [

@@ -2,7 +2,7 @@
 
 Nothing here decides what may be left unread. It answers one question for certain, or says that it
 cannot: which words of the text are references of the store's tables. Words that look like one but
-are not (a CTE of the same name, a hint) are told apart as Spark does.
+are not (a CTE of the same name, a hint) are distinguished as Spark does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Session:
     Attributes:
         utc: the time zone is UTC, and TIMESTAMP means with a zone.
         ansi: casts and comparisons follow the ANSI rules.
-        case_sensitive: names are told apart by case.
+        case_sensitive: names that differ in case alone are different.
         unusual: a setting under which Spark reads text in a way that is not followed here.
     """
 

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_change(commit: Commit, options: ChangeOptions) -> bool:
-    """True if a commit may have something to tell with these options."""
+    """True if a commit may have changes to return with these options."""
     if commit.kind == "delete":
         return options.feed and not options.skip_change_commits
     if commit.kind in ("overwrite", "merge"):
@@ -45,22 +45,26 @@ def is_change(commit: Commit, options: ChangeOptions) -> bool:
 
 
 def _must_pass(commit: Commit, options: ChangeOptions) -> bool:
-    """True if unwanted rows of a commit would come along when those before and after it are read at once."""
-    tells = commit.kind in ("overwrite", "merge") or (commit.kind == "delete" and options.feed)
-    return tells and not is_change(commit, options)
+    """True if a segment must not reach over a commit, because it would bring rows nobody asked for.
+
+    With `skipChangeCommits`, commits 5 (write), 6 (merge) and 7 (write) are read as the segments (4, 5]
+    and (6, 7]: one segment (4, 7] would return the rows of the merge, too.
+    """
+    has_rows = commit.kind in ("overwrite", "merge") or (commit.kind == "delete" and options.feed)
+    return has_rows and not is_change(commit, options)
 
 
 def change_rows(commit: Commit, options: ChangeOptions) -> int:
-    """About how many rows a commit is told in, at most: an update is two in a change feed.
+    """About how many rows the changes of a commit are, at most: an update is two in a change feed.
 
-    What an overwrite deletes is not known from the commit and not counted.
+    The rows that an overwrite deletes are not known from the commit, and not counted.
     """
     doubled = options.feed and commit.kind in ("write", "merge")
     return commit.rows * (1 + doubled) if is_change(commit, options) else 0
 
 
-def kept(table: TableInfo, commits: Sequence[Commit], options: ChangeOptions) -> list[Commit]:
-    """Those of the wanted commits whose changes are still there.
+def check_readable(table: TableInfo, commits: Sequence[Commit], options: ChangeOptions) -> list[Commit]:
+    """The commits whose changes are still there.
 
     Raises:
         ChangesExpired: some are not, and that is not allowed.
@@ -106,8 +110,8 @@ def plan_changes(
     """
     table, places = state.table, state.places
     commits = [c for c in state.commits if c.number <= last.commit + bool(last.slot)]
-    read = kept(table, [c for c in commits if is_change(c, options.changes)], options.changes)
-    # Deletes have no new rows: where nothing else is told, reading across them does no harm.
+    read = check_readable(table, [c for c in commits if is_change(c, options.changes)], options.changes)
+    # Deletes have no new rows: without a change feed, reading across them does no harm.
     passed = [c.number for c in commits if _must_pass(c, options.changes)]
     parts = segments(sorted(c.number for c in read), passed, first, last, places.placement.slot_count)
     rows = sum(change_rows(commit, options.changes) for commit in read)
@@ -196,7 +200,7 @@ def _end(store: Store, state: StreamState, options: ChangeOptions, after: int) -
 
 
 def commit_before_start(store: Store, table: TableInfo, options: ChangeOptions) -> int:
-    """The last commit that is not wanted."""
+    """The last commit before those that the options ask for."""
     if options.start_time is not None:
         return store.context.commit_before(math.nextafter(options.start_time, -math.inf))
     if options.start == EARLIEST:

@@ -15,8 +15,8 @@ _log = logging.getLogger(__name__)
 class StreamLease:
     """Holds the changes after a commit for one stream. Without a name it holds nothing.
 
-    Only moves forward. What it says is at most a minute behind where the stream is, so it never lets
-    go of too much.
+    A lease only moves forward. It is at most a minute behind the stream, and never ahead of it, so it
+    never lets go of changes that the stream still needs.
     """
 
     def __init__(self, name: str | None, table: int) -> None:
@@ -29,7 +29,7 @@ class StreamLease:
         return self._at is not None
 
     def reach(self, commit: int) -> None:
-        """Nothing up to this commit is needed any more; the catalog hears of it later."""
+        """Note that no commit up to this one is needed any more; `keep` tells the catalog."""
         self._at = commit if self._at is None else max(self._at, commit)
 
     def keep(self, store: Store, at_once: bool = False) -> None:

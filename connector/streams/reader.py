@@ -39,9 +39,9 @@ from elasticscan.connector.partitions import read_partition
 from elasticscan.connector.reading import offered_schema
 from elasticscan.connector.streams.changes import (
     change_rows,
+    check_readable,
     commit_before_start,
     is_change,
-    kept,
     plan_changes,
 )
 from elasticscan.connector.streams.lease import StreamLease
@@ -218,11 +218,15 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def _next_in_changes(
         self, store: Store, state: StreamState, start: InChanges, budget: int | None
     ) -> Position:
-        """Raises `ChangesExpired`: changes of some commits are no longer kept, and that is not allowed."""
+        """The end of the next batch among the commits.
+
+        Raises:
+            ChangesExpired: changes of some commits are no longer kept, and that is not allowed.
+        """
         table, options, newest = state.table, self._options.changes, self._newest(state)
-        # Those that made the table have no changes.
+        # Commits that made the table have no changes.
         commits = [c for c in state.commits if c.number <= newest and c.kind != "create"]
-        kept(table, [commit for commit in commits if is_change(commit, options)], options)
+        check_readable(table, [commit for commit in commits if is_change(commit, options)], options)
         position, left = start, budget
         for commit in commits:
             if left is not None:
@@ -237,7 +241,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return position
 
     def _rows_given(self, store: Store, table: TableInfo, commit: Commit, slot: int) -> int:
-        """About how many rows a commit is told in, from a slot on; never less than it is."""
+        """About how many rows the changes of a commit are, from a slot on; never fewer than there are."""
         options = self._options.changes
         if not is_change(commit, options) or commit.number <= table.oldest_snapshot:
             return 0
@@ -248,13 +252,13 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def _rows_given_by_slot(self, store: Store, table: TableInfo, commit: Commit) -> Counts:
         number, feed = commit.number, self._options.changes.feed
         floor = number
-        if feed and commit.kind == "overwrite":  # tells of all that it deletes, too
+        if feed and commit.kind == "overwrite":  # its changes include the rows that it deletes
             floor = store.context.table_state(table.id, number).floor(number - 1)
         counts = _count_rows(store, table, Bounds(floor, number))
         return counts * 2 if feed and commit.kind in ("write", "merge") else counts
 
     def _cut(self, store: Store, table: TableInfo, commit: Commit, slot: int, most: int) -> InChanges:
-        """A part of a commit that alone is too large."""
+        """The end of a micro-batch inside a commit that alone exceeds the budget."""
         counts = self._rows_given_by_slot(store, table, commit)
         end = cut_slots(counts, slot, most)
         return InChanges(commit.number) if end >= len(counts) else InChanges(commit.number - 1, end)
@@ -326,7 +330,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._lease.keep(store)
 
     def stop(self) -> None:
-        """Nothing: what a stream needs to go on later stays held for it."""
+        """Do nothing: the lease of the stream stays, so that it can go on later."""
 
     # The store
 
@@ -359,18 +363,18 @@ def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
 
 
 def _format(store: Store) -> OffsetFormat:
-    """Made anew each time: secrets are not for readers to keep, which travel to tasks."""
+    """The store's format, made anew each time: readers travel to tasks and must not carry secrets."""
     info = store.context.info
     return OffsetFormat(info.store_id, info.slots, store.context.sealer.offset_macs())
 
 
 def _commit_held(position: Position) -> int:
-    """Return what has to be kept for a stream that stands here: everything after this commit."""
+    """Return the commit after which all changes must be kept for a stream at this position."""
     return position.at if isinstance(position, InSnapshot) else position.commit
 
 
 def _check_reached(position: Position, table: TableInfo, newest: int) -> None:
-    """A stream cannot have read what the store does not have yet."""
+    """Raise if the stream has read a commit that the store does not have."""
     if _commit_held(position) > newest:
         raise InvalidOffset(
             f"the stream has read table {table.name!r} up to commit {_commit_held(position)}, but the newest "
