@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 HIDDEN = "***"
 
-# What no secret is in. Drivers know more parameters than we do, so those that are not here are hidden.
+# Parameters that hold no secret. Drivers know more than we do, so all others are hidden.
 _HARMLESS = frozenset(
     [
         "allow_bucket_creation",
@@ -46,7 +46,7 @@ _HARMLESS = frozenset(
 )
 # A password may have blanks in it: a URI reaches to the last `@` of its line, but not into another URI.
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://(?:(?:(?!://)[^\n])*@)?\S*")
-_NO_PART = "'\"`()<>,;"  # what stands around a URI in a sentence
+_NO_PART = "'\"`()<>,;"  # characters that stand around a URI in a sentence
 
 
 def shown(uri: object) -> str:
@@ -67,7 +67,8 @@ def shown(uri: object) -> str:
     named, at, place = head.rpartition("@")
     if at and not head.startswith("/"):
         user, colon, _ = named.partition(":")
-        head = f"{user}:{HIDDEN}@{place}" if colon else head  # users and containers stand there as well
+        # Without a colon there is no password: the user stands there alone, in some URIs a container.
+        head = f"{user}:{HIDDEN}@{place}" if colon else head
     query = "&".join(_parameter(part) for part in query.split("&"))
     return f"{scheme}://{head}{question}{query}"
 
@@ -78,11 +79,11 @@ def _parameter(part: str) -> str:
         return HIDDEN if part else part
     if unquote(name).lower() not in _HARMLESS:
         return f"{name}={HIDDEN}"
-    return f"{name}={_harmless(value)}"
+    return f"{name}={_hide_parts(value)}"
 
 
-def _harmless(value: str) -> str:
-    """An address may be a URL with a password in its turn, and options may name one."""
+def _hide_parts(value: str) -> str:
+    """A parameter's text as it may be shown: an address may be a URL with a password of its own."""
     plain = unquote(value)
     if "://" in plain:
         safe = shown(plain)
@@ -102,13 +103,13 @@ def _redact_uri(match: re.Match[str]) -> str:
 
 
 def redacted(value: object) -> object:
-    """A value of an error's fields: texts in it are redacted, whatever they are in."""
+    """A value of an error's fields with every text in it redacted, also inside of lists and dicts."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
-        return {key: redacted(each) for key, each in value.items()}
+        return {key: redacted(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(redacted(each) for each in value) if type(value) in (list, tuple) else value
+        return type(value)(redacted(item) for item in value) if type(value) in (list, tuple) else value
     return value
 
 
@@ -121,7 +122,7 @@ def without(text: object, uri: object) -> str:
 
 
 def _secrets(uri: str) -> Iterable[str]:
-    """Whatever of a URI may be secret, as it is written and decoded."""
+    """The parts of a URI that may be secret, as they are written and decoded."""
     if shown(uri) == uri:
         return ()
     rest = uri.partition("://")[2]

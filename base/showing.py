@@ -6,7 +6,7 @@ from typing import Any
 
 
 def brief(value: Any, most: int = 80) -> str:
-    """`repr(value)`, cut; for what has none (very long integers, values inside themselves) its type."""
+    """`repr(value)`, cut; the type of a value without one (very long integers, values inside themselves)."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):

@@ -53,7 +53,7 @@ _TOP_BIT = 1 << 63
 
 
 def check_index_type(name: str, kind: pa.DataType) -> None:
-    """Raises `UnsupportedType` unless columns of this type can be indexed."""
+    """Raise `UnsupportedType` unless columns of this type can be indexed."""
     if not can_be_encoded(kind):
         raise UnsupportedType(
             f"column {name!r} of type {kind} cannot be indexed; allowed are {INDEXABLE_TYPES}",
@@ -91,7 +91,10 @@ def encoded_value_lengths(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
 
 
 def successor(prefix: bytes) -> bytes:
-    """The lowest bytes above every key that begins with `prefix`; `prefix` is not all 0xFF."""
+    """The lowest bytes above every key that begins with `prefix`: of `01 61 ff` it is `01 62`.
+
+    `prefix` is not all 0xFF.
+    """
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1])
 
@@ -113,7 +116,7 @@ def sort_codes(column: pa.Array) -> list[NDArray[Any]]:
         codes.append(column.is_valid().to_numpy(zero_copy_only=False))
         if column.null_count == len(column):
             return codes
-        # Any value that is there will do, so that kernels need not care for nulls.
+        # Nulls take the value of any other row, so that the kernels below see no nulls.
         column = pc.coalesce(column, column[pc.index(column.is_valid(), True).as_py()])
     kind = column.type
     if kind.id in _FLOATS:
@@ -140,7 +143,7 @@ def _hashable(column: pa.Array) -> pa.Array:
     if kind.id in _VIEWS:
         return column.cast(_VIEWS[kind.id])
     if kind.id in _UNSIGNED:
-        # The bits of an uint64 as those of an int64: for a hash all that counts is what is equal.
+        # The bits of an uint64 are read as an int64: equal values still hash equally.
         return column.view(pa.int64()) if _UNSIGNED[kind.id] == 8 else column.cast(pa.int64())
     if kind.id in _TIMES:
         return column.view(pa.int32() if _TIMES[kind.id] == 4 else pa.int64())
@@ -150,7 +153,7 @@ def _hashable(column: pa.Array) -> pa.Array:
 
 
 def float_codes(column: pa.Array) -> NDArray[np.int64]:
-    """Signed integers ordered as floats are here; no nulls."""
+    """Signed integers in the order of the floats, with one NaN above infinity; no nulls."""
     values: NDArray[np.float64] = column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 + 0.0 is 0.0
     values[np.isnan(values)] = np.nan  # one NaN, the positive one
     bits = values.view(np.int64)

@@ -72,14 +72,14 @@ def _explain(begun: Scan, analyze: bool) -> dict[str, Any]:
     return explained | {"actual": begun.explain()["actual"] | {"seconds": round(seconds, 3)}}
 
 
-def _picture(explained: dict[str, Any], asked: str) -> RenderableType:
+def _picture(explained: dict[str, Any], index: str) -> RenderableType:
     condition = escape(explained["filter"] or "none")
     parts: list[RenderableType] = [
         f"[bold]{escape(explained['table'])}[/bold]   snapshot {explained['snapshot']}   filter {condition}",
         "",
         _candidates(explained["candidates"]),
         "",
-        _choice(explained, asked),
+        _choice(explained, index),
     ]
     if explained["actual"] is not None:
         parts += ["", _analysis(explained)]
@@ -111,13 +111,13 @@ def _estimates(candidate: dict[str, Any]) -> list[str]:
     return [*texts, *map(_about, numbers)]
 
 
-def _choice(explained: dict[str, Any], asked: str) -> Listing:
+def _choice(explained: dict[str, Any], index: str) -> Listing:
     """Return what was chosen, and where it reads."""
     direct = explained["ranges"] is None
     how = (
         "a direct scan" if direct else f"index {explained['access']}, {_count(explained['ranges'], 'range')}"
     )
-    why = "the cheapest" if asked == AUTO else f"asked for with --index {asked}"
+    why = "the cheapest" if index == AUTO else f"asked for with --index {index}"
     shown = Listing(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
     places = (f"{part['scan']} of {part['slots']:,} slots at {part['shard']}" for part in explained["scans"])
     for name, text in (

@@ -72,7 +72,7 @@ def scan(
     if output is not None:
         kind_of(output)
     glance = limit is None and pages is None and output is None and not json
-    asked = {
+    settings = {
         "columns": names_of(columns),
         "filter": filter,
         "snapshot": snapshot,
@@ -81,7 +81,7 @@ def scan(
         "limit": SHOWN_ROWS + 1 if glance and key is None else limit,
     }
     with Store.open(uri) as store:
-        begun = _begin(store, table, key, asked, page_rows)
+        begun = _begin(store, table, key, settings, page_rows)
         progress = _Progress(begun.snapshot, begun.key)
         read = _watch(islice(begun, pages), progress)
         if output is not None:
@@ -104,13 +104,15 @@ def scan(
             begun.close()
 
 
-def _begin(store: Store, table: str | None, key: str | None, asked: dict[str, Any], page_rows: int) -> Scan:
+def _begin(
+    store: Store, table: str | None, key: str | None, settings: dict[str, Any], page_rows: int
+) -> Scan:
     if key is None:
         if table is None:
             raise InvalidOption("name a TABLE, or pass the --key of a scan that stopped", option="TABLE")
-        arguments = {name: value for name, value in asked.items() if value is not None}
+        arguments = {name: value for name, value in settings.items() if value is not None}
         return store.table(table).scan(page_rows=page_rows, **arguments)
-    changed = [f"--{name.replace('_', '-')}" for name, value in asked.items() if value is not None]
+    changed = [f"--{name.replace('_', '-')}" for name, value in settings.items() if value is not None]
     if changed:
         raise InvalidOption(
             f"{', '.join(changed)} cannot change a scan that has begun; leave it out, or start a new scan "

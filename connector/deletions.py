@@ -143,19 +143,19 @@ class Deletions:
 
     def _find_deletes(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
         """The rows but for `update_preimage`s, and a mask of those that delete."""
-        said = batch.column(self.column)
+        markers = batch.column(self.column)
         if not self._words:
-            return batch, pc.fill_null(said, False)
-        change_types = pa.array([DELETE, UPDATE_PREIMAGE, *_UPSERTS, None], said.type)
-        strange = said.filter(pc.invert(pc.is_in(said, change_types)))
-        if len(strange):
+            return batch, pc.fill_null(markers, False)
+        change_types = pa.array([DELETE, UPDATE_PREIMAGE, *_UPSERTS, None], markers.type)
+        unknown = markers.filter(pc.invert(pc.is_in(markers, change_types)))
+        if len(unknown):
             raise SchemaMismatch(
-                f"column {self.column!r} holds {strange[0].as_py()!r}, which is none of {DELETE}, "
+                f"column {self.column!r} holds {unknown[0].as_py()!r}, which is none of {DELETE}, "
                 f"{UPDATE_PREIMAGE}, {', '.join(_UPSERTS)}; make a boolean column of it that is true in rows "
                 "that delete",
                 column=self.column,
             )
-        batch = batch.filter(pc.fill_null(pc.not_equal(said, UPDATE_PREIMAGE), True))
+        batch = batch.filter(pc.fill_null(pc.not_equal(markers, UPDATE_PREIMAGE), True))
         return batch, pc.fill_null(pc.equal(batch.column(self.column), DELETE), False)
 
 

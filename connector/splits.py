@@ -32,13 +32,13 @@ class ScanPart:
     slots: SlotSet
     size: float
 
-    def with_(self, other: ScanPart) -> ScanPart:
-        assert self.kind == other.kind, "a part is a base-shard scan or a virtual one"
+    def with_(self, part: ScanPart) -> ScanPart:
+        assert self.kind == part.kind, "a part is a base-shard scan or a virtual one"
         return ScanPart(
             self.kind,
-            tuple(sorted({*self.shards, *other.shards})),
-            self.slots | other.slots,
-            self.size + other.size,
+            tuple(sorted({*self.shards, *part.shards})),
+            self.slots | part.slots,
+            self.size + part.size,
         )
 
 

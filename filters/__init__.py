@@ -5,7 +5,7 @@
 be evaluated exactly as Spark would is refused.
 
 `value_set` says which values of one column a condition leaves possible, as sets of key intervals (`key_sets`,
-`key_bounds`). Whoever skips rows by them may be sure: a set may be too wide, which costs time, and never too
+`bounds`). Whoever skips rows by them may be sure: a set may be too wide, which costs time, and never too
 narrow, which would cost rows; tests hold sets against the evaluator.
 
 Everything here is pure, and knows nothing of files, indexes or scans.

@@ -219,14 +219,18 @@ class FixedAxis:
 
 
 class FloatAxis(FixedAxis):
-    """Minus infinity to infinity, then one NaN; minus zero is left out, being zero."""
+    """Floats in their order. All NaNs are one value above infinity, and -0.0 is 0.0, so it has no step:
+
+    value    -inf  ...  -5e-324    0.0    5e-324  ...   inf      NaN
+    step     0          z - 1      z      z + 1         n - 2    n - 1      z = minus_zero, n = steps
+    """
 
     def __init__(self, stored: pa.DataType) -> None:
         top: int = 1 << (stored.bit_width - 1)
         infinite = int.from_bytes(encode_value(pa.scalar(float("inf"), stored))[1:], "big")
         super().__init__(stored, stored.bit_width // 8, 2 * top - 1 - infinite, infinite)
         self.minus_zero = top - 1 - self.first
-        # One for NaN more, one for minus zero less.
+        # NaN adds a step to those from -inf to inf, and -0.0 takes one away.
         self.not_a_number = self.steps - 1
 
     def key(self, step: int) -> bytes:
@@ -248,7 +252,8 @@ class BytesAxis(FixedAxis):
     def quick_cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
         sought: bytes = constant.as_py()
         step = int.from_bytes(sought[: self.width].ljust(self.width, b"\0"), "big")
-        # What is longer lies above its beginning, what is shorter below all that begin with it.
+        # With values of two bytes, as steps (low, high): "ab" equals 6162, so (6162, 6163). "abc" lies just
+        # above 6162, so (6163, 6163): none is equal. "a" lies just below 6100, so (6100, 6100).
         low, high = step + (len(sought) > self.width), step + (len(sought) >= self.width)
         return self.cut(low), self.cut(high)
 
@@ -269,7 +274,7 @@ class TextAxis:
     def normal(self, interval: Interval) -> Interval | None:
         low, high, single = interval
         if not single and low == VALUES:
-            # No key lies between VALUES and the empty text's.
+            # The empty text has the lowest key of all, VALUES + 00 00.
             if high <= VALUES + _TEXT_END:
                 return None
             single = high == successor(VALUES + _TEXT_END)

@@ -1,6 +1,6 @@
 """Evaluates a typed expression on record batches with Arrow kernels.
 
-`compiled` turns a tree into nested functions once; each call then works on whole columns. Spark
+`compile_expression` turns a tree into nested functions once; each call then works on whole columns. Spark
 looks at the right side of AND, OR, CASE and COALESCE only where the left side leaves it open, so
 what can fail there (a division, a narrowing CAST) is computed only on those rows:
 `n <> 0 AND 10 / n > 2` must not fail on the rows where n is 0.

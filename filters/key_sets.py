@@ -121,12 +121,12 @@ def _intersection(left: KeySet, right: KeySet) -> KeySet:
     common: list[Interval] = []
     one, two = 0, 0
     while one < len(left.intervals) and two < len(right.intervals):
-        mine, yours = left.intervals[one], right.intervals[two]
-        low, high = max(mine.low, yours.low), min(mine.high, yours.high)
+        left_interval, right_interval = left.intervals[one], right.intervals[two]
+        low, high = max(left_interval.low, right_interval.low), min(left_interval.high, right_interval.high)
         if low < high:
             # Bounds lie between values, so what is left of a single value is all of it.
-            common.append(Interval(low, high, mine.single or yours.single))
-        if mine.high <= yours.high:
+            common.append(Interval(low, high, left_interval.single or right_interval.single))
+        if left_interval.high <= right_interval.high:
             one += 1
         else:
             two += 1

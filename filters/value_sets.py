@@ -141,9 +141,9 @@ class _ColumnMeaning:
         if node.child.type != pa.bool_():
             return _UNKNOWN
         child = self.truth(node.child)
-        asked = {None: child.null, True: child.true, False: child.false}
-        hit = asked.pop(node.state)
-        return _Truth(hit, KeySet.union_of(asked.values()), NOTHING, child.exact)
+        by_state = {None: child.null, True: child.true, False: child.false}
+        hit = by_state.pop(node.state)
+        return _Truth(hit, KeySet.union_of(by_state.values()), NOTHING, child.exact)
 
     def compare(self, node: Compare) -> _Truth:
         # Arithmetic of constants that fails is left to the evaluation, which fails as Spark does.

@@ -24,7 +24,7 @@ def needed_columns(
     if reference in block.whole or block.natural:
         return None
     region: exp.Expr = block.select
-    # ORDER BY behind parentheses still sees what is inside them.
+    # An ORDER BY behind a parenthesised SELECT can still name the columns inside the parentheses.
     while isinstance(region.parent, exp.Subquery):
         region = region.parent
     alias = reference.alias.lower()
@@ -47,7 +47,7 @@ def why_all(block: SelectBlock, reference: Reference) -> str:
 
 
 def _defines(name: exp.Identifier) -> bool:
-    """True if a name is given here, or was seen as part of something larger."""
+    """True if the identifier defines a name (an alias), or belongs to a column or table seen before."""
     if isinstance(name.parent, exp.Alias):
         return name.arg_key == "alias"
     return isinstance(name.parent, exp.Column | exp.Table | exp.TableAlias)
@@ -56,7 +56,7 @@ def _defines(name: exp.Identifier) -> bool:
 def _takes_all(star: exp.Star, select: exp.Select, alias: str) -> bool:
     parent = star.parent
     if isinstance(parent, exp.Column):
-        # `f.*`, but not `f.struct.*`: that is a column like any other.
+        # `f.*` takes all columns of f; `f.struct.*` only reads the column `struct`.
         return parent.parts[-2].name.lower() == alias
     if isinstance(parent, exp.Count) and not any(star.args.values()):
         return False
@@ -65,7 +65,7 @@ def _takes_all(star: exp.Star, select: exp.Select, alias: str) -> bool:
     owner = star.find_ancestor(exp.Select)
     if owner is not None and star.parent is owner and isinstance(owner.parent, exp.Exists):
         return False
-    # Without a FROM of its own a SELECT can only mean what is around it.
+    # In a SELECT without a FROM, `*` means the columns of the SELECT around it.
     while owner is not None and owner is not select and owner.args.get("from_") is None:
         owner = owner.find_ancestor(exp.Select)
     return owner is None or owner is select

@@ -71,7 +71,7 @@ def push_conditions(
 ) -> dict[Reference, Pushed]:
     """The conditions that go to each reference of a SELECT."""
     predicates: dict[Reference, list[Predicate]] = {ref: [] for ref in block.references}
-    stayed: dict[Reference, list[tuple[str, str]]] = {ref: [] for ref in block.references}
+    left_to_spark: dict[Reference, list[tuple[str, str]]] = {ref: [] for ref in block.references}
     for condition in block.conditions:
         rules = _PushdownRules(query, block, condition, schemas, session)
         mentioned = rules.mentioned()
@@ -79,12 +79,12 @@ def push_conditions(
             reference, predicate = rules.judge()
         except _StaysError as why:
             for ref in mentioned:
-                stayed[ref].append((_show(condition.node), str(why)))
+                left_to_spark[ref].append((_show(condition.node), str(why)))
         else:
             if predicate not in predicates[reference]:
                 predicates[reference].append(predicate)
     return {
-        ref: Pushed(_combine(predicates[ref], schemas[ref.table]), tuple(stayed[ref]))
+        ref: Pushed(_combine(predicates[ref], schemas[ref.table]), tuple(left_to_spark[ref]))
         for ref in block.references
     }
 
@@ -110,7 +110,7 @@ def _show(node: exp.Expr) -> str:
 
 
 class _PushdownRules:
-    """Decides over one condition."""
+    """Decides if one condition can be handed to a reference, and to which."""
 
     def __init__(
         self,
@@ -124,14 +124,18 @@ class _PushdownRules:
         self.schemas, self.session = schemas, session
 
     def mentioned(self) -> list[Reference]:
-        """References that it seems to mention; only shown to people."""
+        """The references that the condition seems to mention; only shown to people."""
         owners = [self._owners(column) for column in self.condition.node.find_all(exp.Column)]
         return [
             reference for reference in self.condition.visible if any(reference in group for group in owners)
         ]
 
     def judge(self) -> tuple[Reference, Predicate]:
-        """The reference that the condition can be handed to, and in which form."""
+        """The reference that the condition can be handed to, and the filter that it becomes there.
+
+        Raises:
+            _StaysError: it can be handed to none.
+        """
         node = self.condition.node
         if node.find(exp.Query) is not None:
             raise _StaysError("it holds a sub-query")
@@ -175,7 +179,7 @@ class _PushdownRules:
             ]
             if qualified:
                 return qualified
-            # Else it is a field of a struct, unless that is somebody's name.
+            # Else `a.b` is field b of a struct column a, unless a may be the name of a table here.
             if parts[0].lower() in self.query.qualifiers:
                 return []
         if self.block.natural:
@@ -183,7 +187,8 @@ class _PushdownRules:
         unqualified = [reference for reference in self.condition.visible if self._has(reference, parts[0])]
         merged = [right for name, right in self.block.merged if name == parts[0].lower()]
         if merged:
-            # USING leaves the left one; where an outer join turns that round, it is not `free`.
+            # Of the columns that USING makes one, the left one stays. A RIGHT or FULL join takes the value
+            # of the other one, but there the left side is not `free`.
             unqualified = [
                 reference
                 for reference in unqualified
@@ -204,7 +209,7 @@ class _PushdownRules:
             for reference in self.condition.visible
         )
 
-    # ------------------------------------------------------------------------ what it says
+    # --------------------------------------------------------------------- the condition itself
 
     def _predicate(self, node: exp.Expr, schema: pa.Schema) -> Predicate:
         bare = node.copy()
@@ -250,7 +255,7 @@ class _PushdownRules:
                 self._check(value)
 
     def _counts(self, node: Literal) -> bool:
-        """True if it is a number that was written as one: the wider type has the same number."""
+        """True for a number in a condition without quoted text: a wider type holds the same number."""
         return is_number(node.type) and not any(
             literal.is_string for literal in self.condition.node.find_all(exp.Literal)
         )
@@ -270,7 +275,7 @@ def _parts(node: Expression) -> Iterator[Expression]:
 
 
 def _loses(source: pa.DataType, target: pa.DataType) -> bool:
-    """True if a number may not fit, or turns into one that depends on how it is rounded."""
+    """True if a conversion may fail, or has to round."""
     if not pt.is_decimal128(target):
         return bool(pt.is_decimal128(source)) or may_fail(source, target)
     if not is_integer(source) and not pt.is_decimal128(source):
@@ -280,7 +285,7 @@ def _loses(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _without_notes(node: exp.Expr) -> exp.Expr:
-    """Without what sqlglot notes aside: `DATE '...'` and CAST are the same to the reader."""
+    """A copy that is equal for equal meanings: sqlglot marks a cast that was written `DATE '...'`."""
     return node.copy().transform(
         lambda inner: exp.Cast(this=inner.this, to=inner.args["to"]) if isinstance(inner, exp.Cast) else inner
     )

@@ -45,8 +45,10 @@ class Condition:
     Attributes:
         node: the conjunct.
         visible: references whose columns it can name.
-        free: those that it may reduce.
-        filled: those that it may reduce if it is not true for a row of nulls.
+        free: those whose rows it may remove before the join.
+        filled: those whose rows it may remove if it is not true for a row of nulls. In
+            `a LEFT JOIN b ON ... WHERE b.x > 1` the join fills b with nulls, and the WHERE removes those
+            rows again: so rows of b that fail it need not be read.
     """
 
     node: exp.Expr
@@ -86,11 +88,16 @@ class SelectBlock:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Part of a FROM. `near` are the references that the next ON can name for certain, `kept` those
-    whose rows no join so far has filled with nulls."""
+    """Part of a FROM, from its beginning to some join.
+
+    Attributes:
+        visible: its references.
+        preserved: those that no join so far has filled with nulls.
+        near: those that the next ON can name for certain.
+    """
 
     visible: tuple[Reference, ...] = ()
-    kept: frozenset[Reference] = frozenset()
+    preserved: frozenset[Reference] = frozenset()
     near: tuple[Reference, ...] = ()
 
 
@@ -125,7 +132,7 @@ class _FromWalk:
         group = self._joins(self._source(source.this), select)
         where = select.args.get("where")
         if where is not None:
-            self._conditions(where.this, group.visible, group.kept, frozenset(group.visible))
+            self._conditions(where.this, group.visible, group.preserved, frozenset(group.visible))
         self._note(select, _SELECT_PARTS, "SELECT")
         for why in self._odd:
             self.block.doubt(self.block.references, why)
@@ -187,12 +194,12 @@ class _FromWalk:
         if kind in (_SEMI, _ANTI):
             return left
         if kind == _CROSS:
-            # Whether an ON behind a comma can name what stands before it depends on a setting.
-            return _Group(visible, left.kept | right.kept, right.near)
+            # A setting decides if an ON behind a comma can name the tables before the comma.
+            return _Group(visible, left.preserved | right.preserved, right.near)
         preserved = {
-            _INNER: left.kept | right.kept,
-            _LEFT: left.kept,
-            _RIGHT: right.kept,
+            _INNER: left.preserved | right.preserved,
+            _LEFT: left.preserved,
+            _RIGHT: right.preserved,
             _FULL: frozenset[Reference](),
         }[kind]
         return _Group(visible, preserved, (*left.near, *right.visible))
@@ -208,7 +215,7 @@ class _FromWalk:
             _FULL: (),
         }[kind]
         near = (*left.near, *right.visible)
-        free = frozenset(reference for side in sides for reference in side.kept)
+        free = frozenset(reference for side in sides for reference in side.preserved)
         filled = frozenset(reference for side in sides for reference in side.visible)
         self._conditions(on, near, free, filled)
 

@@ -129,14 +129,14 @@ class OffsetFormat:
         content = {name: value for name, value in offset.items() if name != "mac"}
         try:
             signed = self._macs.verify(canonical(content), offset["mac"])
-        except (TypeError, ValueError, RecursionError):  # what no JSON is
+        except (TypeError, ValueError, RecursionError):  # a value that is no JSON
             signed = False
         if not signed:
             raise _refusal("it was altered since it was handed out")
         return self._parse(offset)
 
     def _parse(self, offset: dict[str, Any]) -> Offset:
-        """Parse an offset that we have signed, whose form we therefore know."""
+        """Parse an offset whose signature is good: we wrote it, so its form is known."""
         position = _position(offset, self._whole("slot", offset))
         begun = offset.get("since")
         since = None if begun is None else _position(begun, 0)
@@ -158,7 +158,7 @@ def _position(offset: Mapping[str, Any], slot: int) -> Position:
 
 
 def check_table(offset: Offset, table: int, name: str) -> None:
-    """Raises `TableChanged` when the offset is of another table than the one of that name now."""
+    """Raise `TableChanged` if another table than that of the offset has its name now."""
     if offset.table != table:
         raise TableChanged(
             f"table {name!r} was dropped and made again since this stream began, or the offset is of another "
@@ -233,8 +233,9 @@ def segments(
 def cut_slots(counts: Counts, start: int, most: int) -> int:
     """Return where to end a part that begins at a slot, to hold at most so many rows.
 
-    At least one slot that has any. Empty slots at the end are taken too, so that no part without
-    rows is left over.
+    With rows 3 0 4 0 0 in the slots 0 to 4 and `most` 5 a part that begins at 0 ends at 2; the next one
+    takes slot 2, and the empty slots behind it, so that no part without rows is left over. A part has
+    at least one slot that has rows, even if these are more than `most`.
     """
     sums = np.cumsum(counts[start:])
     taken = int(np.searchsorted(sums, most, "right"))

@@ -3,7 +3,7 @@
     spark.readStream.format("elasticscan").load("/data/my.store/flights")
 
 Spark asks beside the driver where a micro-batch ends and for its tasks; the tasks read as in a
-batch. All that is kept of a stream is in its offsets (`stream_offsets`), in Spark's checkpoint:
+batch. All that is kept of a stream is in its offsets (`offsets`), in Spark's checkpoint:
 whoever has these can go on, and a micro-batch that is repeated has the same rows, wherever tablets
 are by then. The attributes of the reader are only there to save work; tasks get a copy of it.
 
@@ -86,7 +86,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._initial: dict[str, Any] | None = None
         self._target: int | None = None  # the newest commit, of a stream that ends with it
         self._position: Position | None = None  # the end of the newest batch
-        # What was looked for in vain, and what was reported: true while the catalog is the same.
+        # The last question that found nothing new, and the last report: valid while the catalog is the same.
         self._in_vain: tuple[tuple[int, int], ReadLimit, dict[str, Any]] | None = None
         self._behind: tuple[tuple[int, int], Position, dict[str, Any], float | None] | None = None
 
@@ -139,8 +139,8 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """The end of the batch that begins at `start`; `start` itself when there is nothing new."""
         store = self._open()
         store.context.check_newest()
-        looked = (store.context.versions(), limit, start)
-        if looked == self._in_vain:
+        question = (store.context.versions(), limit, start)
+        if question == self._in_vain:
             self._lease.keep(store)
             return start
         offset = self._read_offset(store, start)
@@ -161,7 +161,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             position = self._next_in_changes(store, state, offset.position, budget)
         self._position = position
         if position == offset.position:
-            self._in_vain = looked
+            self._in_vain = question
             # A stream that ends does not confirm its last batch, and is not asked again.
             self._lease.keep(store, at_once=self._target is not None)
             return start
