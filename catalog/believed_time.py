@@ -70,5 +70,5 @@ def look(belief: Belief, clock: float) -> Belief:
 
 
 def next_commit_time(clock: float, newest: float) -> float:
-    """When a commit was made, at a whole microsecond: never before the one before it, nor with it."""
+    """The time of the next commit, at a whole microsecond, and later than that of the last one."""
     return max(round(clock, 6), round(newest + 1e-6, 6))

@@ -45,7 +45,7 @@ _RESERVED = 0  # the commit that made a table which nobody sees yet
 
 
 class IdempotencyKey(NamedTuple):
-    """Under what a write is done once.
+    """The name of a write, of which the store carries out the first attempt alone.
 
     Attributes:
         application, version: the pair that a table takes once.
@@ -174,7 +174,7 @@ class CommitTx(FragmentTx):
         return number
 
     def commit_of_txn(self, table: int, txn: IdempotencyKey) -> int | None:
-        """The commit that was made under this pair, if there is one.
+        """The commit that was made under an idempotency key, if there is one.
 
         Raises:
             InvalidOffset: there is, but it stood for other rows.
@@ -261,7 +261,7 @@ class CommitTx(FragmentTx):
         return number
 
     def _commit_time(self, number: int) -> float | None:
-        """When a commit was made; None when it is still to come."""
+        """The time at which a commit was made; None when it is still to come."""
         if number > self.versions()[1]:
             return None
         row = self._rows.one(commits, missing_is_checked=False, number=number)
@@ -293,7 +293,7 @@ class CommitTx(FragmentTx):
             )
 
     def set_oldest_snapshot(self, table: int, snapshot: int) -> None:
-        """Snapshots before this one are no longer kept. Never goes back: what is gone stays gone."""
+        """Stop keeping snapshots before this one. Never goes back: a snapshot that is gone stays gone."""
         row = self._rows.one(tables, id=table)
         if row is not None and row.oldest_snapshot < snapshot:
             self._rows.update(tables, [(row, {"oldest_snapshot": snapshot})])
@@ -332,7 +332,7 @@ class CommitTx(FragmentTx):
         self._rows.insert(leases, held | lasts)
 
     def renew_lease(self, lease: str, seconds: float) -> bool:
-        """False when the lease is gone, or ended: then its snapshot may be gone too."""
+        """Prolong a lease; false when it is gone, or ended: then its snapshot may be gone too."""
         row = self._lease(lease)
         if row is None or row.expires_at < self.times.stamp:
             return False
@@ -344,7 +344,7 @@ class CommitTx(FragmentTx):
         return self._rows.one(leases, missing_is_checked=False, id=lease)
 
     def lease_end(self, lease: str) -> float:
-        """When a lease ends or ended; 0 when there is none."""
+        """The time at which a lease ends or ended; 0 when there is none."""
         row = self._lease(lease)
         return 0.0 if row is None else float(row.expires_at)
 

@@ -96,7 +96,7 @@ class Watch:
         return row
 
     def _take(self) -> _Slot:
-        """The first that is free, so that no more connections are opened than are in use at once."""
+        """The first free slot, so that no more connections are opened than are in use at once."""
         for slot in self._slots:
             if slot.lock.acquire(blocking=False):
                 return slot
@@ -111,7 +111,7 @@ class Watch:
                 slot.close()
 
     def hold(self, end: float) -> list[_Slot]:
-        """Take all that can be had until `end`, a time of `monotonic`: nobody asks meanwhile."""
+        """Take all slots that become free until `end`, a time of `monotonic`: nobody asks meanwhile."""
         return [slot for slot in self._slots if slot.lock.acquire(timeout=max(0.0, end - monotonic()))]
 
     def abandon(self) -> None:

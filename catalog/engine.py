@@ -95,7 +95,7 @@ def make_file(path: Path, like_directory: bool) -> None:
 
 
 def why_read_only(engine: Engine) -> str | None:
-    """Return why a database server lets this user only read; None when it may write, or does not say."""
+    """The reason why this user may only read a database; None when it may write, or does not say."""
     if engine.dialect.name != "postgresql":
         return None
     with reading(engine) as connection:

@@ -108,7 +108,7 @@ def _unavailable(said: str) -> CatalogUnavailable:
 
 @contextmanager
 def committing(connection: Connection) -> Iterator[None]:
-    """A transaction; a commit whose answer is lost is told apart from one that was refused."""
+    """Commit at the end of the block; the error of a refused commit is not that of a lost answer."""
     transaction = connection.begin()
     try:
         yield

@@ -101,7 +101,7 @@ class FragmentTx(IndexTx):
         return self._rows.group(fragments, key, order_by=fragments.c.id)
 
     def strike_slots(self, shard: int, slots: SlotSet) -> None:
-        """Slots that leave a shard: its fragments serve them no longer."""
+        """Take slots that leave a shard from its fragments, which serve them no longer."""
         rows = self._fragment_rows(shard=shard)
         left = {row.id: _slots(row) - slots for row in rows if _slots(row) & slots}
         self._set_slots([row for row in rows if row.id in left], left)
@@ -120,7 +120,7 @@ class FragmentTx(IndexTx):
         self._drop([row for row in rows if not slots[row.id]])
 
     def _drop(self, rows: Iterable[Any]) -> None:
-        """Fragments, and their runs with them, serve no longer."""
+        """Drop fragments, and their runs with them: they serve no longer."""
         going = [row for row in rows if row.dropped_at is None]
         at = {"dropped_at": self.times.stamp}
         self._rows.update(fragments, [(row, at) for row in going])
@@ -149,7 +149,7 @@ class FragmentTx(IndexTx):
         return tuple(files)
 
     def forget_dropped(self, files: Iterable[DroppedFile]) -> None:
-        """The catalog no longer knows files that are not there any more."""
+        """Forget files that are gone from their disks."""
         gone = list(files)
         dropped = {file.fragment for file in gone if file.run is None}
         runs = {run.id: run for run in self._of(index_runs, "fragment_id", dropped)}
@@ -161,7 +161,7 @@ class FragmentTx(IndexTx):
         self._rows.delete(fragments, list(self._of(fragments, "id", dropped)))
 
     def condemn(self, files: Iterable[File]) -> frozenset[File]:
-        """Files that nothing may refer to any more, because they are about to go; those that it may not.
+        """Condemn files that are about to go: nothing may refer to them any more. Returns those condemned.
 
         A file that is known by now is spared. After this transaction no commit can enter the others, so
         they are removed without a lock.
@@ -172,7 +172,7 @@ class FragmentTx(IndexTx):
         return unreferenced
 
     def pardon(self, files: Iterable[File]) -> None:
-        """Condemned files that are gone from where they were."""
+        """Lift the condemnation of files that are gone from their places."""
         self._rows.delete(condemned, self._condemned_rows(files))
 
     def condemned(self) -> tuple[File, ...]:

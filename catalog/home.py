@@ -68,7 +68,7 @@ def check_one_name(engine: Engine) -> None:
 
 
 def home_of(engine: Engine) -> Home | None:
-    """None for a database that is no file: whoever copies it makes a server of its own for it."""
+    """The home of a catalog's file; None for a database server, whose copy is another server."""
     path = _file_of(engine)
     if path is None:
         return None

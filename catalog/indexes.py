@@ -42,7 +42,7 @@ class IndexTx(PlacementTx):
         return self.index(info.table, info.name)
 
     def indexes(self, table: int | None = None) -> tuple[IndexInfo, ...]:
-        """Those that were not dropped."""
+        """The indexes of a table, or of all, that were not dropped."""
         part = {} if table is None else {"table_id": table}
         rows = self._rows.group(indexes, part, order_by=indexes.c.id)
         return tuple(index for index in map(_index, rows) if not index.is_over)
@@ -97,7 +97,7 @@ class IndexTx(PlacementTx):
         return by_index
 
     def _insert_runs(self, table: int, fragment: int, shard: int, runs: Iterable[StagedRun]) -> bool:
-        """Runs of an index that was dropped meanwhile stay out; false if any did."""
+        """Enter runs, but for those of an index that was dropped meanwhile; false if there were such."""
         live = {index.id for index in self.indexes(table)}
         all_runs = list(runs)
         staged = [run for run in all_runs if run.index in live]

@@ -37,7 +37,7 @@ Seen = tuple[tuple[int, int, int, int] | None, ...]
 
 
 def why_not_writable(path: Path) -> str | None:
-    """Return why the catalog in a file cannot be written here; None when it can."""
+    """The reason why the catalog in a file cannot be written here; None when it can."""
     beside = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
     needed = [path.parent, path, *(file for file in beside if file.exists())]
     effective = os.access in os.supports_effective_ids
@@ -117,7 +117,7 @@ class _Source:
         return status.st_dev, status.st_ino
 
     def _connect_shared(self) -> _Connection | None:
-        """As all processes read that have the store open, if there may be any."""
+        """A connection through the log that writers share; None where this user can read none."""
         if not (self._wal.exists() and self._shm.exists()):
             return None
         uri = f"{self._path.absolute().as_uri()}?mode=ro"

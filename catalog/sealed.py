@@ -200,7 +200,7 @@ class SealedRows:
         return rows
 
     def count(self, grouping: Grouping, part: int) -> int:
-        """Count how many rows a group has, by what is kept of it."""
+        """The number of rows of a group, by its stored sums."""
         stored = self._stored_sums((group_digests.c.kind == grouping.kind) & (group_digests.c.part == part))
         mine = [group for group in self._pending if group[:2] == (grouping.kind, part)]
         return sum(_plus(stored.get(g, (0, 0)), self._pending.get(g, (0, 0)))[0] for g in {*stored, *mine})
@@ -292,11 +292,11 @@ class SealedRows:
         return self._digest(group_digests.name, (*group, *counted))
 
     def kept_groups(self) -> dict[Group, Counted]:
-        """All groups with what is kept of them; before `finish`, without what is pending."""
+        """The stored sums of all groups; before `finish`, without pending changes."""
         return self._stored_sums(group_digests.c.kind.is_not(None))
 
     def with_pending(self, stored: Mapping[Group, Counted]) -> dict[Group, Counted]:
-        """The same with what this transaction has changed and not yet written down."""
+        """The sums with this transaction's changes that are not written down yet."""
         both = {*stored, *self._pending}
         return {g: _plus(stored.get(g, (0, 0)), self._pending.get(g, (0, 0))) for g in both}
 
@@ -337,7 +337,7 @@ class SealedRows:
 
 
 def compare(sums: Mapping[Group, Counted], stored: Mapping[Group, Counted]) -> None:
-    """Raises `StoreDamaged` unless groups are what is kept of them."""
+    """Raise `StoreDamaged` unless the sums of groups are those stored."""
     for group in {*sums, *stored}:
         has, should = sums.get(group, (0, 0)), stored.get(group, (0, 0))
         if has != should:

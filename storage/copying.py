@@ -83,7 +83,7 @@ class _Copy:
                     yield from self._merge(runs, interval)
 
     def _whole(self, fragment: Fragment) -> bool:
-        """Every row of it is kept, so nothing has to be compared."""
+        """True if every row of a fragment is kept, so that no rows have to be compared."""
         tombstones = fragment.tombstones and self.keep.drop_tombstones
         return fragment.unique and not tombstones and self.bounds.wholly_hold(fragment)
 

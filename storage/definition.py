@@ -143,7 +143,7 @@ def _check_name(path: str, name: str, required: bool) -> None:
 
 
 def _fixed_bytes(kind: pa.DataType) -> int:
-    """Return what one value takes even when it is null."""
+    """The bytes that one value takes even when it is null."""
     if _t.is_fixed_size_list(kind):
         return int(kind.list_size) * max(_fixed_bytes(kind.value_type), 1)
     if _t.is_struct(kind):
@@ -208,7 +208,7 @@ def stored_schema(schema: pa.Schema, primary_key: list[str]) -> pa.Schema:
 
 
 def _bare(schema: pa.Schema) -> pa.Schema:
-    """Without metadata, also of parts of types: it would be in every file, and nobody would read it."""
+    """The field without metadata, also of its type's parts: every file would carry it, and nobody read it."""
     return pa.schema([_bare_field(field) for field in schema])
 
 
@@ -292,7 +292,7 @@ class _Trial:
         return ingest.finish()
 
     def copies(self, staged: list[StagedFragment]) -> int:
-        """Copies what was staged, as a move does; how many rows that were."""
+        """Copy the staged rows, as a move does; returns their number."""
         source = staged_source(self._table, staged, lambda _: self._disk)
         slots = SlotSet.span(0, self._hashing.slots)
         copied = copy_slots(source, slots, Bounds(0, 1), Keep(), Destination(self._disk, 1, self._origin))

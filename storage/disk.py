@@ -41,7 +41,7 @@ class OpenFile(Protocol):
     is_near: bool
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:
-        """So many bytes from a place on.
+        """Read `length` bytes from `offset` on.
 
         Raises `FragmentDamaged` where the file ends before, `ShardUnavailable` when its disk fails.
         """
@@ -270,7 +270,7 @@ class LocalFile:
         _DESCRIPTORS.used(self)
 
     def let_go(self) -> None:
-        """Whoever reads at this moment holds the descriptor himself."""
+        """Drop the descriptor; a thread that reads at this moment holds it, too."""
         self._descriptor = None
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:

@@ -95,7 +95,7 @@ def disk_error(error: OSError, root: str, path: str | None, writing: bool) -> El
 
 
 def missing_root(root: str, writing: bool = False) -> ShardUnavailable:
-    """There is nothing at all where a shard's files should be."""
+    """The error for a shard's root that is not there."""
     return ShardUnavailable(
         f"the shard's storage {root} cannot be {'written' if writing else 'read'}: it does not exist; mount "
         "or restore it and try again",
@@ -105,19 +105,19 @@ def missing_root(root: str, writing: bool = False) -> ShardUnavailable:
 
 
 def missing_file(where: str, label: str = "") -> FragmentMissing:
-    """A file that the catalog refers to is gone, although its root is there."""
+    """The error for a file that is gone, although its root is there."""
     return FragmentMissing(
         f"{where}{label} is missing although the catalog refers to it; {RESTORE}", path=where
     )
 
 
 def cut_file(where: str, offset: int, length: int) -> FragmentDamaged:
-    """A file ends before what was to be read."""
+    """The error for a file that ends before the bytes that were to be read."""
     return FragmentDamaged(f"{where} ends before byte {offset + length:,}: it was cut; {RESTORE}", path=where)
 
 
 def out_of_files(where: str) -> OutOfResources:
-    """The process, or the machine, has as many files open as it may."""
+    """The error when the process, or the machine, has as many files open as it may."""
     return OutOfResources(
         f"{where} cannot be opened, because too many files are open; nothing is wrong with it: allow more "
         "(`ulimit -n 65536`), have fewer scans at once, or compact the table, which makes few files of many",
@@ -126,7 +126,7 @@ def out_of_files(where: str) -> OutOfResources:
 
 
 def out_of_memory(where: str) -> OutOfResources:
-    """The machine, or a limit of the process, refused memory."""
+    """The error when the machine, or a limit of the process, refused memory."""
     return OutOfResources(
         f"{where} cannot be used, because the process gets no more memory; nothing is wrong with it: allow "
         "more, use smaller pages, or run less at once, and try again",
@@ -143,7 +143,7 @@ def _swept(where: str) -> WriteConflict:
 
 
 def _number(error: OSError) -> int | None:
-    """The errno; kinds of OSError that were raised without one have one all the same."""
+    """The errno of an error, or the one that its class stands for."""
     if error.errno is not None:
         return error.errno
     kinds = {

@@ -106,7 +106,7 @@ class _Writer:
 
 
 def _batch_end(slots: np.ndarray[Any, Any], start: int, limit: int) -> int:
-    """Return where a batch that begins at row `start` ends: before a new slot, unless that makes it small."""
+    """The end of a batch that begins at row `start`: before a new slot, unless that makes it small."""
     end = start + limit
     if end >= len(slots):
         return len(slots)
@@ -293,7 +293,7 @@ class FragmentReader(BatchReader):
         return pa.schema([self._lacking.get(name) or self._schema_of_file.field(name) for name in columns])
 
     def _nulls_of(self, field: pa.Field, count: int) -> pa.Array:
-        """So many nulls; all batches share the longest array."""
+        """`count` nulls; all batches share the longest array."""
         nulls = self._nulls.get(field.name)
         if nulls is None or len(nulls) < count:
             nulls = self._nulls[field.name] = pa.nulls(count, field.type)

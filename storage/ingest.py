@@ -122,7 +122,7 @@ class Ingest:
         return [self._merge(shard, staged) for shard, staged in sorted(self._staged.items())]
 
     def abandon(self) -> None:
-        """Remove what was staged, unless that is a parent's, which goes on."""
+        """Remove the staged files, unless this is a forked child: they are its parent's, which goes on."""
         if self._birthplace.is_here:
             discard([f for staged in self._staged.values() for f in staged], self._disk_of)
 
@@ -179,7 +179,7 @@ def _touched_slots(slots: Array, placement: Placement, shard: int) -> SlotSet:
 def staged_source(
     table: TableInfo, staged: Sequence[StagedFragment], disk_of: Callable[[int], Disk]
 ) -> PageSource:
-    """Reads staged fragments as if they were one commit, number 1."""
+    """A source of staged fragments, as if they were one commit, number 1."""
     fragments = [_as_committed(number, table.id, fragment) for number, fragment in enumerate(staged)]
 
     cache = BatchCache()

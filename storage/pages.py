@@ -145,7 +145,7 @@ class Filling:
 
     @property
     def worth_returning(self) -> bool:
-        """Full enough that ending here is better than copying rows together."""
+        """True if the page is so full that ending it is better than copying rows together."""
         return 2 * self.rows >= self.page_rows or 2 * self.bytes >= self.page_bytes
 
     def fitting(self, batch: pa.RecordBatch) -> int:
@@ -169,7 +169,7 @@ class Filling:
             self.bytes += batch.nbytes
 
     def finish(self, left: Iterable[Piece]) -> PageRows:
-        """The page, and as cursors what is left of what was to be read."""
+        """The page, and cursors for the slots that are left."""
         if not self._batches:
             rows = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in self.schema], schema=self.schema)
             slots = pa.array([], pa.uint16())
@@ -197,7 +197,7 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
 
 
 def fill(source: PageSource, page: Filling, pieces: Sequence[Piece], bounds: Bounds) -> list[Piece]:
-    """Add rows of the pieces, in their order, until the page is full; what is left of the pieces."""
+    """Add rows of the pieces, in order, until the page is full; returns the rest of the pieces."""
     needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
     for number, piece in enumerate(pieces):
         for interval in source.view.between(piece.start, piece.end, bounds):
@@ -233,7 +233,7 @@ def _read_slices(
     key: bytes | None,
     primary_key: Sequence[str],
 ) -> Piece | None:
-    """Add slices of one fragment, uncopied; what is left, if the page is full.
+    """Add slices of one fragment, uncopied; returns the rest if the page is full.
 
     It ends between two batches where that is cheaper.
     """
@@ -242,8 +242,8 @@ def _read_slices(
     rest = Piece(interval.start, interval.end, key)
     while index < reader.batch_count:
         if skipping:
-            # Where the page ends next, it ends before all rows of the batch that may match or at
-            # a row of it, never among those skipped: they may only be skipped once more.
+            # Jump to the next batch that may match; `rest` stays. If the page ends before that batch,
+            # inside one slot, the next page begins at `rest` and skips the same batches again.
             match = skipping.next_match(run.fragment, index, reader.batch_count)
             if match > index:
                 index, row = match, 0
@@ -270,7 +270,7 @@ def _read_slices(
 
 
 def _rest_from(rest: Piece, slot: int) -> Piece:
-    """Return what is left when the next row is of `slot`; the rest before it holds no more rows."""
+    """The rest when the next row is of `slot`: slots before that one hold no more rows."""
     return rest if slot == rest.start else Piece(slot, rest.end)
 
 

@@ -107,11 +107,11 @@ class SealingSink:
             done += self._file.write(view[done:])
 
     def hold(self) -> None:
-        """To be called before the Arrow writer is closed."""
+        """Keep back what the Arrow writer writes from here on; call it before the writer is closed."""
         self._held = []
 
     def seal(self, manifest: Manifest, **more: Any) -> Seal:
-        """Write the manifest, and behind it what was held. `more` are plain values to be kept with it."""
+        """Write the manifest, and behind it the bytes held back. `more` are plain values kept with it."""
         assert self._held is not None, "the writer must be closed before its file is sealed"
         if self._length % SEGMENT_BYTES:
             self._checksums.append(self._segment.intdigest())
@@ -271,7 +271,7 @@ class SealedFile:
                 )
 
     def verify(self) -> None:
-        """Read all of it, whatever was read before. Raises `FragmentDamaged`."""
+        """Read the whole file, also what was read before. Raises `FragmentDamaged`."""
         self._whole = None
         step = 128 * SEGMENT_BYTES
         for start in range(0, self._data_bytes, step):
@@ -320,10 +320,10 @@ class _ArrowFile:
         return True
 
     def flush(self) -> None:
-        """Nothing is written."""
+        """Do nothing: the file is only read."""
 
     def close(self) -> None:
-        """Nothing is held that must be let go."""
+        """Do nothing: this object holds no descriptor."""
 
 
 def _exactly(file: OpenFile, path: str, offset: int, length: int) -> pa.Buffer:

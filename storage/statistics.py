@@ -24,7 +24,7 @@ _FIXED = pa.binary(1).id
 
 
 class StatisticsCollector:
-    """Is shown every record batch of a fragment, in order.
+    """Collects the statistics of a fragment from its record batches, handed in one after another.
 
     Columns of types without value keys are left out. Tombstones count like other rows: their value
     columns are nulls, their keys are within the bounds.
@@ -75,7 +75,7 @@ def extremes(values: pa.Array) -> tuple[bytes, bytes]:
 
 
 def _float_extremes(values: pa.Array) -> tuple[pa.Scalar, pa.Scalar]:
-    """NaN is above all numbers, where Arrow would leave it out."""
+    """The lowest and the highest value. NaN is above all numbers, where Arrow would leave it out."""
     numbers = values.to_numpy(zero_copy_only=False)
     low, high = numbers.min(), numbers.max()  # both are NaN when there is one
     if np.isnan(high):
@@ -109,7 +109,7 @@ def _where(values: pa.Array, mask: NDArray[np.bool_]) -> pa.Array:
 
 
 def _equal_lengths(values: pa.Array) -> tuple[pa.Buffer, int, int] | None:
-    """Return where texts of one length are: buffer, first byte, length. None for all other values."""
+    """The place of texts that have one length: (buffer, first byte, length); None for all other values."""
     kind = values.type.id
     if kind == _FIXED:
         width: int = values.type.byte_width

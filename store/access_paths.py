@@ -131,7 +131,7 @@ def _count_entries(
 
 
 def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Access:
-    """Return how a scan goes on that stands at `key`.
+    """The access path with which a scan that stands at `key` goes on.
 
     Raises:
         IndexChanged: the index that it reads is not there any more.

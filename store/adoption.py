@@ -107,7 +107,7 @@ def adopt(context: Context) -> Adopted:
 def _inspect(
     context: Context, shard: Shard, live: set[str]
 ) -> tuple[list[str], frozenset[str], tuple[int, int]]:
-    """Return what a root lacks, what lies in its trash, and the (layout, commit) that is known there."""
+    """The files that a root lacks, those in its trash, and the (layout, commit) that is known there."""
     disk, root = context.disk_of(shard.id), context.root_of(shard.id)
     marker = read_marker(disk, root)
     files = {path for path, _ in disk.list()}

@@ -79,7 +79,7 @@ def change_pages(
 
 
 def feed_arrays(rows: pa.RecordBatch, key: ContinuationKey, facts: CommitFacts) -> list[pa.Array]:
-    """Return what a feed tells of each row; rows of a snapshot count as inserted by it."""
+    """The columns that a feed adds to rows; rows of a snapshot count as inserted by it."""
     if key.segments is None:
         constants = [INSERT, key.snapshot, round(facts.times[key.snapshot] * 1e6)]
         kinds = zip(constants, feed_fields(), strict=True)

@@ -149,7 +149,7 @@ class _Collection:
             self.skipped.append((look.shard.name, str(error)))
 
     def _moved_files(self, look: _Look) -> list[tuple[int, str]]:
-        """Return what a collection that died had condemned and moved."""
+        """The files that a collection that died had condemned and moved."""
         with self._context.catalog.reading() as tx:
             condemned = tx.condemned()
         return [
@@ -200,7 +200,7 @@ def _act(disk: Disk, shelf: Shelf, decision: Decision) -> None:
 
 
 def _doubt(shelves: Sequence[Shelf]) -> str | None:
-    """Return why the catalog may be wrong about files that it does not know, if there is a reason."""
+    """The reason to doubt a catalog that does not know some files; None when there is none."""
     lost = [
         f"{path} of shard {shelf.shard!r}"
         for shelf in shelves

@@ -160,7 +160,7 @@ class Context:
         return opened
 
     def marker_of(self, shard: int) -> Marker:
-        """Return what the marker in a shard's root must say."""
+        """The marker that a shard's root must have."""
         return Marker(self.info.store_id, self.incarnation(), shard, self._shard_and_disk(shard)[0].name)
 
     def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
@@ -174,7 +174,7 @@ class Context:
 
     @property
     def sealer(self) -> StoreSealer:
-        """Of the store's secrets as they are now; an incarnation has its own."""
+        """The sealer of the store's secrets as they are now; an incarnation has its own."""
         self.incarnation()
         return self._sealer
 
@@ -183,7 +183,7 @@ class Context:
         return self.sealer.seal(key)
 
     def incarnation(self) -> str:
-        """Return which copy of the store this is now; costs one small query unless something moved."""
+        """The id of this copy of the store; costs one small query unless something moved."""
         if self.catalog.versions()[0] != self._identity.layout:
             with self.catalog.reading() as tx:
                 now, before = tx.identity(), self._identity
@@ -253,7 +253,7 @@ class Context:
         return check
 
     def check_newest(self) -> None:
-        """To be asked by whoever takes the newest commit for the answer; costs nothing once it was well.
+        """Check that the catalog's newest commit is the newest; costs nothing once that was found true.
 
         Raises:
             CatalogOutdated: shards know a newer one.
@@ -322,7 +322,7 @@ class Context:
         return self.info.retention_seconds if table.retention_seconds is None else table.retention_seconds
 
     def newest_topology(self, tx: Tx) -> Topology:
-        """As a transaction sees it, read from the history each time.
+        """The newest published topology as a transaction sees it, read from the history each time.
 
         Raises:
             StoreDamaged: the history is empty or damaged.
@@ -377,7 +377,7 @@ class Context:
         return state
 
     def opener(self, table: TableInfo) -> OpenFragment:
-        """Return what opens fragments of a table: readers for some columns, which are kept for a while."""
+        """A function that opens fragments of a table for some columns; readers are kept for a while."""
 
         def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
             key = (fragment.shard, fragment.path, columns)
@@ -427,7 +427,7 @@ class Context:
         return statistics
 
     def origin(self, operation: str, replaces: Iterable[Fragment] = ()) -> Origin:
-        """Return what files that are staged from now on say of where they come from."""
+        """The origin that files staged from now on carry."""
         placement = self.placement()
         return Origin(
             store=self.info.store_id,
@@ -442,7 +442,7 @@ class Context:
         )
 
     def check_not_collected(self, staged: Iterable[StagedFragment]) -> None:
-        """To be asked in the transaction that refers to staged files; see `noticing_collection`.
+        """Check, in the transaction that refers to them, staged files; see `noticing_collection`.
 
         They are there, and it is the shards' roots where they are.
         """
@@ -541,7 +541,7 @@ class TableState:
         return self._runs[fragment.id, index.id]
 
     def floor(self, snapshot: int) -> int:
-        """Commits before this one were overwritten at the snapshot."""
+        """The newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
         return max((number for number in self._overwrites if number <= snapshot), default=0)
 
 

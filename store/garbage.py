@@ -33,7 +33,7 @@ _IN_TRASH = re.compile(rf"{TRASH}/([0-9]{{1,12}})/(.+)")
 
 
 def trashed_paths(files: Iterable[str]) -> frozenset[str]:
-    """Return where the files that lie in the trash of a root were."""
+    """The former paths of the files in a root's trash."""
     return frozenset(match[2] for match in map(_IN_TRASH.fullmatch, files) if match)
 
 
@@ -88,7 +88,7 @@ class Shelf:
 
     @property
     def missing(self) -> frozenset[str]:
-        """Return what should be there and is not."""
+        """The files that should be there and are not."""
         return self.live - self.files.keys()
 
     @property
@@ -117,7 +117,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class RemovalPlan:
-    """For one root.
+    """The decisions about one root.
 
     Attributes:
         ahead: the newest commit that a file knows and the catalog does not; 0 when there is none.

@@ -179,7 +179,7 @@ def _check_room(tx: Tx, table: TableInfo) -> None:
 
 
 def _silent(_done: int, _total: int) -> None:
-    """Nobody watches."""
+    """Ignore progress: nobody watches."""
 
 
 def _look_for_missing(context: Context, index: IndexInfo) -> IndexInfo:

@@ -23,7 +23,8 @@ from elasticscan.protocol import ContinuationKey
 from elasticscan.store.context import Context, check_kept
 from elasticscan.topology import Topology
 
-# Pages renew a lease when half of it is over; one with more than this left needs nothing before.
+# Pages renew a lease when half of it is over. A task that begins renews it as well, unless more than this
+# share of it is left.
 FRESH_LEASE = 0.75
 
 _SCAN, _CHANGES, _STREAM = "scan", "changes", "stream:"
@@ -129,7 +130,7 @@ def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
 
 
 def _held_commit(table: TableInfo, key: ContinuationKey) -> int:
-    """Return what has to stay readable: a snapshot, or the changes after a commit."""
+    """The commit that has to stay: of a snapshot, or the one after which changes are read."""
     return max(key.segments[0].after, table.oldest_snapshot) if key.segments else key.snapshot
 
 

@@ -55,8 +55,12 @@ class Location:
         return self.uri if self.directory is None else self.directory / CATALOG_FILE
 
     def exists(self) -> bool:
-        """Raises `StoreNotFound` when this user may not look, as if there were nothing; `InvalidOption` when
-        nobody could."""
+        """True if there is a store.
+
+        Raises:
+            StoreNotFound: this user may not look, so it is as if there were none.
+            InvalidOption: nobody could look.
+        """
         try:
             return self.directory is None or (self.directory / CATALOG_FILE).is_file()
         except PermissionError as error:
@@ -97,7 +101,7 @@ class Location:
         return PRIVATE if self.directory is None else self.directory.stat().st_mode & 0o2777
 
     def make(self) -> list[Path]:
-        """Its directory, which only this user may look into, unless it is there already; what was made."""
+        """Make the store's directory, for this user alone, if it is not there; returns the new ones."""
         if self.directory is None:
             return []
         try:
@@ -124,7 +128,7 @@ class Location:
             )
 
     def remove_catalog(self) -> None:
-        """Of a directory that was just made, and holds no store after all."""
+        """Remove the catalog of a directory that was just made, and holds no store after all."""
         if self.directory is not None:
             for rest in ("", "-wal", "-shm"):
                 (self.directory / (CATALOG_FILE + rest)).unlink(missing_ok=True)
@@ -149,11 +153,11 @@ class Location:
         return str(self.directory / stored)
 
     def is_inside(self, stored: str) -> bool:
-        """A root that is part of the store's directory, and is copied with it."""
+        """True if a root is part of the store's directory, and is copied with it."""
         return self.directory is not None and "://" not in stored and not Path(stored).is_absolute()
 
     def make_root(self, stored: str) -> list[Path]:
-        """A shard's directory; returns what was made."""
+        """Make a shard's directory; returns the new directories."""
         root = self.root(stored)
         if "://" in root:
             return []

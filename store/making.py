@@ -33,7 +33,7 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
         location.check_not_empty()
     else:
         location.check_not_bereft()
-    if not holds_store(location.catalog_url):  # else the catalog has a better word for it
+    if not holds_store(location.catalog_url):  # else Catalog.create raises AlreadyExists
         for disk, (_, root) in zip(opened, full, strict=True):
             check_free(disk, root)
 

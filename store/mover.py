@@ -153,7 +153,7 @@ class Mover:
         return sum(f.rows for f in fragments if f.max_commit > progress.copied_to and f.slots & slots)
 
     def _switch(self, progress: _Progress) -> None:
-        """The target serves: new epoch, its fragments in, the source's out, in one transaction.
+        """Let the target serve: new epoch, its fragments in, the source's out, in one transaction.
 
         The last commits are copied inside it. No writer can commit meanwhile, so a row that the
         source accepted is at the target, or its writer is told to route again.
@@ -239,7 +239,7 @@ def _has_switched(tx: Tx, progress: _Progress) -> bool:
 
 
 def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> list[PageSource]:
-    """Return what the source holds of the tablet, table by table, of commits not copied yet."""
+    """The source's rows of the tablet, table by table, of commits not copied yet."""
     bounds = Bounds(progress.copied_to + 1, upto)
     slots: SlotSet = progress.tablet.slots
     sources = []

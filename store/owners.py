@@ -41,7 +41,7 @@ def new_owner() -> str:
 
 
 def retire(owner: str) -> None:
-    """The operation has ended: what it left behind is anybody's."""
+    """End an operation: its leftovers are anybody's."""
     _RUNNING.discard(owner)
 
 
@@ -112,7 +112,7 @@ def _pid_namespace() -> str:
 
 
 def _start_ticks(pid: int) -> str:
-    """When a process started, in clock ticks: tells it from a later one with the same id."""
+    """The start of a process, in clock ticks: tells it from a later one with the same id."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Whose a shard's root is: a marker in it names store, shard and incarnation.
+"""The owner of a shard's root: a marker in the root names store, shard and incarnation.
 
 What a root *is* counts, never where it was found: a mount may be missing, or be another one's; two
 names may lead to one directory; a catalog may be a copy. So whoever writes or deletes at a shard reads
@@ -34,7 +34,7 @@ MOST_BYTES = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Whose a root is. `name` is for people."""
+    """The owner of a root. `name` is the shard's, for people."""
 
     store: str
     incarnation: str
@@ -61,7 +61,7 @@ class Mark:
 
 
 def read_marker(disk: Disk, root: str) -> Marker | None:
-    """None where there is no marker.
+    """The marker in a root; None where there is none.
 
     Raises:
         WrongRoot: there is one that cannot be read.
@@ -86,7 +86,7 @@ def write_marker(disk: Disk, marker: Marker) -> None:
 
 
 def read_mark(disk: Disk) -> Mark | None:
-    """None where there is none, or a torn one."""
+    """The mark in a root; None where there is none, or a torn one."""
     content = _content(disk, MARK)
     with suppress(ValueError, TypeError):
         return None if content is None else Mark(**_unpack(content))
@@ -202,7 +202,7 @@ class Claims:
         self._taken: list[Disk] = []
 
     def claim(self, disk: Disk, root: str, marker: Marker, taken: Collection[int]) -> None:
-        """Raises as `check_free`, `DiskFull`, `ShardUnavailable`."""
+        """Make a free root a shard's; raises as `check_free`, `DiskFull`, `ShardUnavailable`."""
         if check_free(disk, root, marker, taken):
             self._taken.append(disk)
         write_marker(disk, marker)
@@ -212,7 +212,7 @@ class Claims:
 
     @contextmanager
     def undone_on_errors(self) -> Iterator[None]:
-        """When the block raises, what it claimed is free again."""
+        """Give claimed roots back when the block raises."""
         try:
             yield
         except BaseException:

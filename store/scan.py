@@ -50,7 +50,7 @@ class Page:
 
     @cached_property
     def key(self) -> str | None:
-        """Return where the scan stands after this page, for `Store.resume`; None after the last page.
+        """The continuation key after this page, for `Store.resume`; None after the last page.
 
         It is sealed when it is first asked for. Raises `KeyTooLong`.
         """
@@ -133,7 +133,7 @@ class Scan(Named, Iterator[Page]):
 
     @property
     def standing(self) -> ContinuationKey:
-        """Return where the scan stands now, for this process alone."""
+        """The state of the scan now, for this process alone."""
         return self._state
 
     def __iter__(self) -> Iterator[Page]:
@@ -188,7 +188,7 @@ class Scan(Named, Iterator[Page]):
         return sum(rows.num_rows for rows in self.batches())
 
     def close(self) -> None:
-        """End the scan before its end: whatever it holds is let go.
+        """End the scan early, and its lease with it.
 
         The keys of its pages can still be resumed for as long as retention keeps the snapshot.
         """
@@ -240,7 +240,8 @@ class Scan(Named, Iterator[Page]):
 
     def _read(self) -> Iterator[Page]:
         for scanned, reached in self._pages() if self._state.cursors else ():
-            # Whatever may fail comes first: the scan stands after a page only when the page is given out.
+            # Steps that may fail come first: the scan's state moves beyond a page only when the page is
+            # yielded, so a read that is repeated after an error yields the same page.
             rows, left = self._finish(scanned), self._state.limit
             after = reached
             if left is not None:
@@ -319,7 +320,7 @@ class Scan(Named, Iterator[Page]):
             self._lease_end = self._context.clock.now() + LEASE_SECONDS
 
     def layout(self) -> tuple[SlotPlaces, tuple[Fragment, ...]]:
-        """Return where its slots live now, and the table's fragments: by which it is divided among tasks."""
+        """The places of the scan's slots now, and the table's fragments, for dividing it among tasks."""
         with self._context.catalog.reading() as tx:
             return self._context.places(tx, self._base), tx.fragments(table=self._table.id)
 

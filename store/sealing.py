@@ -33,12 +33,12 @@ class StoreSealer:
         self._cached = self._look()
 
     def seal(self, key: ContinuationKey) -> str:
-        """Raises `KeyTooLong`."""
+        """Seal a key. Raises `KeyTooLong`."""
         cached = self._recent()
         return cached.sealer.seal(key, self._clock.now() + cached.key_seconds)
 
     def open(self, text: str) -> ContinuationKey:
-        """Raises `ContinuationKeyError`, `ContinuationKeyExpired`."""
+        """Open a sealed key. Raises `ContinuationKeyError`, `ContinuationKeyExpired`."""
         cached = self._recent()
         if not cached.sealer.knows(text):
             cached = self._cached = self._look()

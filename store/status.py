@@ -17,8 +17,7 @@ MOST_MERGED_ROWS = 5_000_000
 
 
 def _rows(context: Context, table: TableInfo) -> tuple[int | None, bool, str | None]:
-    """Rows, whether that is exact, and what keeps them from being counted: a status must not fail
-    because a disk does."""
+    """(rows, whether exact, the error of counting): a status must not fail because a disk does."""
     try:
         return *upkeep.rows_of(context, table, MOST_MERGED_ROWS), None
     except OperatorNeeded as error:
@@ -26,7 +25,7 @@ def _rows(context: Context, table: TableInfo) -> tuple[int | None, bool, str | N
 
 
 def _why_outdated(context: Context) -> str | None:
-    """Return why the newest snapshot cannot be the newest; None when nothing says so."""
+    """The reason why the newest snapshot cannot be the newest; None when nothing says so."""
     try:
         context.check_newest()
     except CatalogOutdated as error:

@@ -173,7 +173,7 @@ class Store(Named):
 
     @property
     def read_only(self) -> str | None:
-        """Return why the store is open for reading alone; None when it can be written."""
+        """The reason why the store is open for reading alone; None when it can be written."""
         return self._context.catalog.read_only
 
     @property

@@ -37,7 +37,7 @@ _FEWEST_COMMITS, _MOST_COMMITS = 64, 8_192  # looked up at a time
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """One look at the catalog.
+    """The facts of a stream's table, from one look at the catalog.
 
     Attributes:
         table: what the stream reads.
@@ -84,7 +84,7 @@ def look(
     is_enough: IsEnough = lambda _fragments, _commits: False,
     fragments: bool = False,
 ) -> StreamState:
-    """Return what planning a micro-batch needs, in one transaction.
+    """The facts that planning a micro-batch needs, in one transaction.
 
     Args:
         context: the store.
@@ -111,7 +111,7 @@ def look(
 
 
 def look_behind(context: Context, table_id: int, name: str, after: int, fragments: bool) -> Lag:
-    """Return how far a stream is behind that has delivered everything up to a commit."""
+    """The lag of a stream that has delivered everything up to a commit."""
     with context.catalog.reading() as tx:
         table = _table(tx, table_id, name)
         after = max(after, table.created_commit)
@@ -197,7 +197,7 @@ def hold_snapshot(context: Context, state: StreamState, at: int) -> None:
 
 
 def _snapshot_lease(context: Context, table: TableInfo, at: int) -> str:
-    """All micro-batches and all readers of a snapshot share a lease; nobody knows which is the last."""
+    """The lease that all micro-batches and readers of a snapshot share: none knows which is the last."""
     named = f"{context.info.store_id}/{table.id}/{at}"
     return hashlib.sha256(named.encode()).hexdigest()[:16]
 

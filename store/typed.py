@@ -69,7 +69,7 @@ def _columns(keys: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
 
 
 def _batch(columns: Mapping[str, Collection[Any]], table: TableInfo) -> pa.RecordBatch:
-    """Columns in the table's types; what the table does not have is told by whoever takes the batch."""
+    """Columns in the table's types; the taker of the batch refuses columns that the table lacks."""
     arrays = []
     for name, values in columns.items():
         kind = table.schema.field(name).type if name in table.schema.names else pa.null()

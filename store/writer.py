@@ -144,7 +144,7 @@ def _publish(
 
 
 def _kind_of(kind: str, staged: Sequence[StagedFragment]) -> str:
-    """Return what a commit is called in the table's history: rows of a write may delete, too."""
+    """The name of a commit in the table's history: rows of a write may delete, too."""
     deletes = sum(fragment.tombstones for fragment in staged)
     if kind != "write" or not deletes:
         return kind

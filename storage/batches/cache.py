@@ -16,7 +16,7 @@ from elasticscan.storage.sealed_file import SealedFile
 
 
 class BatchCache:
-    """Keeps the batches that were used last; what somebody else holds does not hang on it.
+    """Keeps the batches used last. A batch that a reader holds stays usable when the cache drops it.
 
     Threads may share one.
     """
@@ -62,5 +62,5 @@ class BatchCache:
                 self._bytes -= gone
 
     def has_room(self, size: int) -> bool:
-        """True if a batch of so many bytes could be kept, and none would have to go for it."""
+        """True if a batch of so many bytes can be kept without dropping another."""
         return self._bytes + size <= self._most_bytes

@@ -48,7 +48,7 @@ class ColumnLayout:
 
     @property
     def offset_bytes(self) -> int:
-        """Of one offset into its last buffer; 0 for a column of fixed width."""
+        """The size of one offset into the column's last buffer; 0 for a column of fixed width."""
         return _OFFSET_BYTES.get(self.type.id, 0)
 
     @property
@@ -78,14 +78,14 @@ class BatchLayout:
     columns: Mapping[str, ColumnLayout]
 
     def columns_of(self, names: Sequence[str]) -> list[ColumnLayout] | None:
-        """None where one of them has no plain type."""
+        """The layouts of these columns; None if one of them has no plain type."""
         if not all(name in self.columns for name in names):
             return None
         return [self.columns[name] for name in names]
 
 
 def first_batch_at(schema: pa.Schema) -> int:
-    """Return where the first record batch of an Arrow file begins: behind the magic and the schema."""
+    """The offset of the first record batch of an Arrow file: behind the magic and the schema."""
     return 8 + int(schema.serialize().size)
 
 

@@ -81,7 +81,7 @@ class BatchReader:
         return self._file.damaged(why)
 
     def schema_of(self, columns: Sequence[str]) -> pa.Schema:
-        """Of some of the reader's columns."""
+        """The schema of some of the reader's columns."""
         return pa.schema([self._schema_of_file.field(name) for name in columns])
 
     def batch(self, index: int) -> pa.RecordBatch:
@@ -134,7 +134,7 @@ class BatchReader:
     def _rows_alone(
         self, number: int, rows: NDArray[np.int64], columns: Sequence[str]
     ) -> list[pa.Array] | None:
-        """None where it is better to read the batch."""
+        """These rows, read on their own; None where it is better to read the batch."""
         layout = self._layout(number) if self._file.has_cheap_reads else None
         plain = None if layout is None else layout.columns_of(columns)
         if layout is None or plain is None or layout.end - layout.begin > MOST_BYTES:
@@ -144,7 +144,7 @@ class BatchReader:
         return take_rows(self._file, layout, plain, rows)
 
     def _layout(self, number: int) -> BatchLayout | None:
-        """Return where a batch lies in its file; None where it is compressed."""
+        """The place of a batch in its file; None where the file is compressed."""
         if not self._ends:
             return None
         layout = self._file.layouts.get(number)

@@ -26,7 +26,7 @@ _rooms: list[NDArray[np.uint8]] = []  # memory that nobody uses now; what a list
 
 @contextmanager
 def _room(length: int) -> Iterator[NDArray[np.uint8]]:
-    """Memory with whatever was in it before."""
+    """Uninitialised memory."""
     try:
         room = _rooms.pop()
     except IndexError:
@@ -76,7 +76,7 @@ def take_rows(
 def _texts(
     column: ColumnLayout, room: NDArray[np.uint8], begin: int, rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where the texts of some rows begin and end in the room."""
+    """The places in the room where the texts of some rows begin and end."""
     _, offsets, texts = column.buffers
     assert offsets is not None
     dtype = np.dtype(f"<i{column.offset_bytes}")

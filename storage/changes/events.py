@@ -20,7 +20,7 @@ _INSERT, _PREIMAGE, _POSTIMAGE, _DELETE = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Rows to be told of, in order.
+    """The rows of a change feed, in order.
 
     Attributes:
         versions: for each one a version of its key, by its number in the histories.
@@ -53,7 +53,7 @@ def changes_of(opened: Opened, histories: Histories, before: Bounds) -> Events:
 
 
 def replacements_of(histories: Histories, commit: int) -> Events:
-    """Return what an overwrite did: of each key the last version is its own, or one that it did away with."""
+    """The changes of an overwrite: each key's last version was written by it, or removed by it."""
     last = np.flatnonzero(histories.last)
     written = histories.commits[last] == commit
     existed = ~(written & histories.first[last])
@@ -86,13 +86,22 @@ class _Changes:
 
 
 def _emit(changes: _Changes) -> Events:
-    """One event for an insert or a delete, two for an update, none for what never was."""
+    """The events of changes.
+
+    before   after    events
+    no row   row      insert
+    row      row      update preimage, update postimage
+    row      no row   delete
+    no row   no row   none: a tombstone for a key that was not there
+    """
     counts = changes.alive.astype(np.int64) + changes.was_alive
     which = np.repeat(np.arange(len(counts)), counts)
     updated = counts[which] == 2
     second = np.zeros(len(which), dtype=bool)
     second[1:] = which[1:] == which[:-1]
-    after = np.where(updated, second, changes.alive[which])  # it tells the row after the change
+    after = np.where(
+        updated, second, changes.alive[which]
+    )  # true where the event's row is the one after the change
     kinds = np.where(
         updated, np.where(after, _POSTIMAGE, _PREIMAGE), np.where(after, _INSERT, _DELETE)
     ).astype(np.int8)

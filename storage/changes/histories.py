@@ -93,7 +93,7 @@ class Opened:
 
 
 class HistoryWalk:
-    """Goes through slots `[start, end)` of an interval, some keys at a time.
+    """Walks slots `[start, end)` of an interval, some keys at a time.
 
     Args:
         opened: the fragments.
@@ -128,7 +128,7 @@ class HistoryWalk:
         return histories
 
     def _complete(self, frontiers: Sequence[pa.RecordBatch]) -> Histories:
-        """The versions of keys below where the first of the unfinished fragments has got to."""
+        """The versions of keys below the lowest key that an unfinished fragment has been read up to."""
         held = [strand.held for strand in self._strands]
         count = sum(batch.num_rows for batch in held)
         rows = pa.concat_batches([*held, *frontiers])

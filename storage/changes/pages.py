@@ -63,7 +63,7 @@ class _ChangePage:
         return self.filling.finish(())
 
     def _read(self, interval: SlotInterval, key: bytes | None) -> Piece | None:
-        """Add what fits of an interval; what is left of it, if the page is full."""
+        """Add the rows of an interval that fit; returns the rest of the interval if the page is full."""
         fragments = interval.fragments
         changed = [n for n, fragment in enumerate(fragments) if self.within.touch(fragment)]
         replaced = self.span.feed and self.span.overwrite
@@ -139,7 +139,7 @@ class _ChangePage:
         return changes_of(opened, histories, self.before)
 
     def _fill(self, opened: Opened, histories: Histories, events: Events, rest: Piece) -> Piece | None:
-        """Add the keys that fit; what is left of `rest`, which begins with them, if not all do."""
+        """Add the keys that fit, at the front of `rest`; returns the rest after them if some do not fit."""
         if not len(events.places):
             return None
         page = self.filling

@@ -65,7 +65,7 @@ def read_index_page(source: IndexSource, request: PageRequest) -> PageRows:
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """Entries of one walk or of several, in some order: whose each is, its number there, and its row."""
+    """Entries of one walk or of several: each entry's walk, its number in the run, its slot and its row."""
 
     walks: NDArray[np.intp]
     numbers: NDArray[np.int64]
@@ -175,7 +175,7 @@ class _IndexPage:
         return run.damaged("its entries, or those of another run of the index, are not in order")
 
     def _advance(self, position: bytes) -> Cursors:
-        """The cursors, moved on to a position; those that are further on stay."""
+        """The cursors, moved on to a position; a cursor beyond the position stays."""
         if all(at.position is not None and position <= at.position for at in self.cursors):
             raise self._disorder(range(len(self.walks)))  # the scan would never end
         return merge(replace(at, position=max(at.position or b"", position)) for at in self.cursors)
@@ -219,7 +219,7 @@ class _IndexPage:
         return self.walks[int(entries.walks[count - 1])].position(int(entries.numbers[count - 1]))
 
     def _next_entries(self, number: int, cut: bytes | None) -> _Entries:
-        """The next entries of a walk, of slots that are wanted there."""
+        """The next entries of a walk, of the slots that the walk reads."""
         walk = self.walks[number]
         numbers = walk.take(cut)
         self.scanned += len(numbers)
@@ -232,7 +232,7 @@ class _IndexPage:
         return entries.at(np.flatnonzero(walk.wanted(numbers, slots)))
 
     def _select_visible(self, parts: Sequence[_Entries]) -> list[_Entries]:
-        """Those that count, of each walk that has any; walks of one fragment are asked together."""
+        """The entries that count, for each walk; walks of one fragment are looked up together."""
         by_fragment: dict[int, list[_Entries]] = {}
         for part in parts:
             if len(part):
@@ -317,7 +317,7 @@ class _IndexPage:
 def _fetch_by_group(
     groups: NDArray[np.intp], fetch: Callable[[int, NDArray[np.int64]], pa.RecordBatch]
 ) -> pa.RecordBatch:
-    """Return what `fetch` gives for each group and the places of its members, put back in their places."""
+    """Call `fetch(group, places)` for each group; returns the rows at the places of the groups' members."""
     if (groups == groups[0]).all():
         return fetch(int(groups[0]), np.arange(len(groups)))
     order = np.argsort(groups, kind="stable")

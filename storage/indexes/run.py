@@ -243,7 +243,7 @@ def _histogram(
     codes: Sequence[tuple[str, Sequence[NDArray[Any]]]],
     order: NDArray[np.int64],
 ) -> KeyHistogram:
-    """Of the index keys, exact."""
+    """The exact histogram of the index keys."""
     count = len(order)
     if not count:
         return KeyHistogram(0, (0,) * len(codes), ())

@@ -23,10 +23,18 @@ _ZEROS = bytes(64)  # more than can begin what follows a bound in a key
 
 
 def _floor(low: bytes) -> bytes:
-    """Below every key from `low` on, above every key before it, and not beginning another floor.
+    """A string between the keys before `low` and those from `low` on, for walks in descending order.
 
-    Turned, bytes that begin with others stay behind them. Bounds that differ by zeros at their ends
-    have no key between them, so one floor will do for both.
+    A position covers the order keys up to it. Those of a descending walk are inverted, byte by byte,
+    which turns their order round, except where one string begins with another:
+
+        `low`              80 05             inverted   7f fa
+        a key from it on   80 05 01 ...      inverted   7f fa fe ...      not covered by 7f fa
+        the floor of it    80 05 00 ... 00   inverted   7f fa ff ... ff   covers the key
+
+    No key goes on with 64 zeros after a bound, so the floor is below all keys from `low` on. Bounds
+    that differ by zeros at their ends (80 05 and 80 05 00) have no key between them. They get the same
+    floor, so that no floor begins with another.
     """
     return low.rstrip(b"\0") + _ZEROS
 
@@ -40,7 +48,7 @@ class Walk:
         descending: the direction.
         positions: where pieces of the page go on (None: at the start), as cursors say it.
         pieces: for each slot the number of its piece, one more than the index in `positions`;
-            0 for slots that are not wanted. The last one stands for all slots beyond.
+            0 for slots that are not read. The last one stands for all slots beyond.
     """
 
     def __init__(
@@ -73,10 +81,10 @@ class Walk:
         return not self._spans and self._next_range == len(self._ranges)
 
     def look_ahead(self, count: int) -> bytes | None:
-        """Find at least `count` places, and tell up to which position they are all known.
+        """Find about `count` places to read; returns the position up to which all places are found.
 
-        None says that all of the run is. A position compares with order keys, which are turned when
-        descending, as bytes: places whose key is not beyond it are behind.
+        None means that all places of the run are found. A position compares, as bytes, with the order
+        keys of places, which are inverted when descending: it covers the keys up to it.
         """
         places, looked = sum(end - start for start, end in self._spans), 0
         while places <= count and self._next_range < len(self._ranges) and looked < RANGES_PER_ROUND:
@@ -87,7 +95,7 @@ class Walk:
         if self._next_range == len(self._ranges):
             return None
         if self._descending:
-            # Keys that begin with `low` are behind, too, and the zeros are below all of them.
+            # Keys that begin with `low` are found as well; `low` itself, inverted, would not cover them.
             return inverted(_floor(self._range(self._next_range - 1)[0]))
         return self._range(self._next_range)[0]
 
@@ -107,7 +115,7 @@ class Walk:
         return self.run.entries - 1 - places if self._descending else places
 
     def wanted(self, entries: NDArray[np.int64], slots: NDArray[np.uint16]) -> NDArray[np.bool_]:
-        """Return which entries are of slots that are to be read and that have not got there yet."""
+        """A mask of the entries whose slots are read, and lie beyond the position of their slot's cursor."""
         places = self.run.entries - 1 - entries if self._descending else entries
         firsts = self._first_places[np.minimum(slots, len(self._first_places) - 1)]
         mask: NDArray[np.bool_] = firsts <= places
@@ -130,7 +138,7 @@ class Walk:
         return self._ranges[len(self._ranges) - 1 - number if self._descending else number]
 
     def _first_range(self, positions: Sequence[bytes | None]) -> int:
-        """The first range that is not wholly behind all positions."""
+        """The first range that does not lie wholly before all positions."""
         reached = [position for position in positions if position is not None]
         if len(reached) < len(positions):
             return 0
@@ -141,7 +149,7 @@ class Walk:
         return bisect_right(self._ranges, min(reached), key=lambda r: r[1])
 
     def _find_range(self) -> int:
-        """Find the places of the next range; how many there are."""
+        """Find the places of the next range; returns their number."""
         low, high = self._range(self._next_range)
         self._next_range += 1
         self.ranges_found += 1

@@ -47,7 +47,7 @@ class KnownStore:
     indexes: Mapping[int, tuple[IndexPlan, ...]]
 
     def lost(self, whole: Collection[str], unreadable: Mapping[str, str]) -> Iterator[str]:
-        """Fragments without a whole file."""
+        """Describe the fragments that have no whole file."""
         for path, fragment in sorted(self.live.items(), key=lambda item: item[1].id):
             if path not in whole:
                 gone = f"its file {path} of shard {self.shards.get(fragment.shard)!r} is gone"
@@ -58,7 +58,7 @@ class KnownStore:
                 )
 
     def why_not_believed(self, files: Iterable[FoundFile], disks: Iterable[Disk]) -> str | None:
-        """Return why it is not the catalog of these files; None when it is."""
+        """The reason why this is not the catalog of these files; None when it is."""
         own = [file.manifest for file in files if file.manifest.store == self.store]
         if not own:
             return "it is of another store than the files"
@@ -90,7 +90,7 @@ class KnownStore:
 
 
 def ask_catalog(uri: str | Path) -> KnownStore | str:
-    """Return what the catalog of a store knows, or why it cannot be read. Changes nothing."""
+    """The contents of a store's catalog, or the reason why it cannot be read. Changes nothing."""
     location = Location.of(uri)
     try:
         if not location.exists():

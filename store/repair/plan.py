@@ -198,7 +198,7 @@ def _same_name(name: str, files: Sequence[FoundFile]) -> list[str]:
 
 
 def _order_doubts(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
-    """Writes that began after the same commit: nothing says which of them was committed first."""
+    """Doubts about writes that began after the same commit: no file says which was committed first."""
     began: dict[str, tuple[float, int]] = {}
     for piece in pieces:
         manifest = piece.file.manifest
@@ -215,7 +215,7 @@ def _order_doubts(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
 
 
 def _last_writes(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
-    """Nothing was staged after them, so nobody ever saw their commit."""
+    """Doubts about last writes: no file was staged after them, so none proves their commit."""
     committed = max((piece.file.manifest.after_commit for piece in pieces), default=0)
     last = {
         p.file.manifest.write for p in pieces if not p.file.manifest.max_commit and p.min_commit > committed

@@ -87,7 +87,7 @@ def find_files(disks: Sequence[Disk], unreadable: dict[str, str]) -> Iterator[Fo
 def plan_from_files(
     disks: Sequence[Disk], report: RepairReport, store: str | None, catalog: KnownStore | str
 ) -> StorePlan:
-    """Raises `StoreDamaged` when there is nothing to be taken."""
+    """Plan a store from its files and its catalog; raises `StoreDamaged` when there are no files."""
     unreadable: dict[str, str] = {}
     files = list(find_files(disks, unreadable))
     known_store, why = (None, catalog) if isinstance(catalog, str) else (catalog, None)
@@ -125,7 +125,7 @@ def plan_from_files(
 
 
 def _describe_unreadable(unreadable: Mapping[str, str], files: Sequence[FoundFile]) -> Iterator[str]:
-    """Return what is lost with files of which nothing is known but the directory that they lie in."""
+    """Describe the losses by files of which nothing is known but their directory."""
     names = {f"t{file.manifest.table}": file.manifest.table_name for file in files}
     for path, why in sorted(unreadable.items()):
         directory = path.split("/")[0]
@@ -170,7 +170,7 @@ class TableRows:
         )
 
     def _is_readable(self, fragment: Fragment) -> bool:
-        """Notes which of its batches cannot be read; false when none can."""
+        """Note which of a fragment's batches cannot be read; false when none can."""
         try:
             reader = self._open(fragment, tuple(self.info.schema.names))
         except OperatorNeeded as error:
@@ -318,7 +318,7 @@ def _roots_in(
 
 
 def _check_apart(into: str | Path, sources: Sequence[str | Path]) -> None:
-    """A store that is made in a damaged one would change it, and the other way round be mixed up with it."""
+    """Raise if the new store and a damaged one lie in each other: they would be mixed up."""
     new = Location.of(into).directory
     for source in sources:
         old = Location.of(source).directory
