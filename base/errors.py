@@ -64,7 +64,7 @@ from typing import Any, ClassVar
 
 from elasticscan.base.redaction import redact, redacted
 
-# What to do about a catalog or a file that is damaged or gone.
+# The next step when a catalog or a file is damaged or gone.
 RESTORE = "restore it from a backup, or make a new store of what is left with `elasticscan repair OLD NEW`"
 __all__ = [
     "AlreadyExists",

@@ -37,7 +37,7 @@ Longs = NDArray[np.int64]
 SPARK_SEED = 42
 
 _BLOCK_ROWS = 16_384
-_FEW_ROWS = 32  # fewer are hashed one after another
+_FEW_ROWS = 32  # fewer rows than this are hashed one by one
 _BLOCK_BYTES = 1 << 17
 
 _C1 = np.uint32(0xCC9E2D51)
@@ -115,7 +115,7 @@ def java_string_hash(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int32]:
         )
     hashes = np.zeros(len(column), dtype=np.uint32)
     for start, block in _blocks(column):
-        # An empty string hashes to 0, as null does; and what lies below a null need not be text.
+        # A null hashes to 0, as "" does, and becomes one: the bytes below a null need not be text.
         offsets, data = _offsets_and_data(block.fill_null("") if block.null_count else block)
         for first, last in _by_bytes(offsets):
             lo, hi = int(offsets[first]), int(offsets[last])
@@ -321,7 +321,7 @@ def _fold_ragged(data: Bytes, starts: Longs, lengths: Longs, running: Words, scr
     pairs <<= np.uint64(32)
     pairs |= aligned[:-1]
     at, shift = position >> 2, ((position & 3) << 3).astype(np.uint64)
-    together = int(np.searchsorted(-active, -_FEW_ROWS, "right"))  # words that enough rows have
+    together = int(np.searchsorted(-active, -_FEW_ROWS, "right"))  # steps with at least _FEW_ROWS rows
     for count in active[:together].tolist():
         pair = pairs.take(at[:count])
         pair >>= shift[:count]

@@ -36,7 +36,7 @@ class Commands(TyperGroup):
         except ElasticScanError as error:
             raise typer.Exit(report_error(error, wants_json(ctx))) from error
         except KeyboardInterrupt as error:
-            # What it had staged was removed on the way here; nothing is left half done.
+            # The files that the command had staged were removed on the way here: nothing is half done.
             raise typer.Exit(130) from error
 
 

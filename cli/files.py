@@ -19,7 +19,7 @@ import pyarrow.parquet
 from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS
 
-# Types of a CSV file are guessed from so much of its beginning, and then hold for all of it.
+# The types of a CSV file are guessed from this many bytes at its beginning, and hold for all of it.
 GUESS_BYTES = 32 << 20
 _CSV_BLOCK_BYTES = 4 << 20
 

@@ -30,7 +30,7 @@ Table = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.")
 Tablet = Annotated[
     int, typer.Argument(metavar="TABLET", help="A tablet's id, as `status --tablets` lists it.")
 ]
-# Eager, so that errors in the other options know the voice too.
+# Eager, so that errors in the other options are printed as JSON, too.
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON, for scripts.", callback=_remember, is_eager=True)
 ]

@@ -29,7 +29,7 @@ from elasticscan.cli.output import (
 )
 from elasticscan.store import Page, Scan, Store
 
-# What people see when they did not say how much they want to see.
+# The rows that are shown when no option says how many.
 SHOWN_ROWS = 20
 
 

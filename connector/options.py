@@ -22,7 +22,7 @@ from elasticscan.base.showing import brief
 from elasticscan.metadata import AUTO
 from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, resolve
 
-# What takes the place of options that are no more.
+# Options that were removed, and what to use instead of each.
 _REMOVED = {
     "pushdown": "use the options 'filter' and 'columns', or attach(spark, uri).sql(...), which sets both for "
     "each table of a query",
@@ -44,7 +44,8 @@ _FROM_SPARK_PREFIXES = ("option.", "spark.")
 
 EARLIEST, LATEST = "earliest", "latest"
 
-# Where an option is for. A batch read of changes is a read that takes some options more and some less.
+# The uses an option is for. A batch read of changes takes some options that other reads do not, and
+# does not take some that they do.
 READ, FEED, STREAM, WRITE, STREAM_WRITE = "read", "change feed", "readStream", "write", "writeStream"
 _READS = (READ, FEED, STREAM)
 _WRITES = (WRITE, STREAM_WRITE)

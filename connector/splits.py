@@ -135,7 +135,7 @@ def _divide(place: ScanPart, count: int, weights: Weights) -> list[ScanPart]:
     if count == 1:
         return [place]
     slots = np.concatenate([np.arange(start, end) for start, end in place.slots])
-    # A little for every slot, so that empty ones are shared out too and no part is left without.
+    # Every slot costs a little, so that empty slots are spread over the parts and no part has none.
     costs = weights[slots] + max(place.size, 1.0) * 1e-6
     ends = np.cumsum(costs)
     targets = ends[-1] * np.arange(1, count) / count

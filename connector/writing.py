@@ -89,7 +89,7 @@ class TableWriter:
         """Stage a task's rows; runs where the task runs."""
         store = open_store(self._uri, self.store_id)
         table = self._find(store)
-        # Columns that somebody added since the write was planned are not asked of it: they are null.
+        # Columns that were added since the write was planned are null in its rows.
         table = dataclasses.replace(table, schema=pa.schema(list(table.schema)[: self._column_count]))
         if self._deletions:
             rows = self._deletions.changes(batches, table, self.replaces, self._fill)
@@ -240,7 +240,7 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
             keys = _spell(options.primary_key, rows)
             return reserve_table(store.context, options.table, rows, keys, shard_key)
         except AlreadyExists:
-            table = store.table(options.table).definition  # another write made it meanwhile
+            table = store.table(options.table).definition  # another write made the table meanwhile
     for name, chosen, actual in (
         ("primaryKey", options.primary_key, table.primary_key),
         ("shardKey", options.shard_key, table.shard_key),

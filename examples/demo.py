@@ -192,7 +192,7 @@ def spark_session(directory: Path) -> Iterator[SparkSession]:
         "spark.local.dir": str(directory / "spark"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
-        # One page in, one page out, and pipes that hold few of them: the job's pace is the scan's.
+        # A batch is a page and pipes hold few of them, so the scan goes no faster than the job.
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(PAGE_ROWS),
         "spark.python.unix.domain.socket.enabled": "true",
     }

@@ -19,7 +19,7 @@ from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, is_float, is_
 
 _Caster = Callable[[pa.Array, pa.DataType], pa.Array]
 
-# What Spark trims from text before reading a number or a date from it.
+# The characters that Spark trims from text before it reads a number or a date.
 _BLANKS = "".join(map(chr, range(0x21))) + "\x7f"
 _WHOLE = r"\A[+-]?[0-9]+\z"
 _FLOAT = r"\A[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[dDfF]?\z"
@@ -48,7 +48,7 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
     if source == target or pt.is_null(source):
         return True
     if pt.is_decimal128(source) and pt.is_string(target):
-        # Arrow turns to exponents beyond that, Spark does not.
+        # Arrow writes larger numbers with an exponent, Spark does not.
         return bool(source.scale <= 6)
     return (_family(source), _family(target)) in _CASTS
 
@@ -112,7 +112,8 @@ def _decimal_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _decimal_to_float(values: pa.Array, target: pa.DataType) -> pa.Array:
-    # Up to 15 digits one division rounds once, so it is exact; beyond, reading the digits is.
+    # With up to 15 digits Arrow divides two exact floats, which rounds once, as it should. With more, only
+    # reading the number from its digits rounds once.
     if values.type.precision <= 15 and target == pa.float64():
         return values.cast(target)
     return values.cast(pa.string()).cast(target)

@@ -20,7 +20,7 @@ from elasticscan.filters.coercion import decimal_type, type_name
 
 Value = None | bool | int | float | Decimal | str | bytes | datetime.date | datetime.datetime
 
-# How tightly things bind, in Spark's grammar; an operand that binds less tightly is put in parentheses.
+# How tightly operators bind in Spark's grammar; an operand that binds less tightly gets parentheses.
 _OR, _AND, _NOT, _TEST, _ADD, _MULTIPLY, _UNARY, _ATOM = range(8)
 _BINDING = {"+": _ADD, "-": _ADD, "*": _MULTIPLY, "/": _MULTIPLY, "%": _MULTIPLY, "DIV": _MULTIPLY}
 _SUFFIXES = {pa.int8(): "Y", pa.int16(): "S", pa.int64(): "L"}

@@ -198,7 +198,7 @@ def _connective(
         result = first(rows)
         for part, is_risky in zip(rest, risky, strict=True):
             open_rows = rows.array(pc.fill_null(pc.not_equal(result, decided_by), True)) if is_risky else None
-            # Where the part was not computed it is null, and the decided result absorbs it.
+            # A part is null on rows where it was not computed; there the decided result absorbs the null.
             result = combine(result, part(rows, open_rows))
         return result
 
@@ -325,7 +325,7 @@ def _match(node: Match) -> Evaluator:
         pattern = Pattern(
             {"STARTSWITH": "starts", "ENDSWITH": "ends"}.get(node.kind, "contains"), node.pattern
         )
-    # A malformed pattern shows only when there is something to match, so let it show now.
+    # Arrow looks at a pattern only when there is text to match: a malformed one is to fail now.
     _find(pa.array(["x"]), pattern)
     return lambda rows: _find(child(rows), pattern)
 
@@ -348,7 +348,7 @@ def _find(text: Datum, pattern: Pattern) -> Datum:
 
 
 def _change_case(text: pa.Array, case: str) -> pa.Array:
-    """Beyond ASCII, Arrow maps letter by letter; Spark follows Unicode ('ß' becomes 'SS'), as `str` does."""
+    """Upper or lower case as Unicode has it ('ß' becomes 'SS'): Spark and `str` do so, Arrow does not."""
     if pc.all(pc.string_is_ascii(text)).as_py() is not False:
         return pc.ascii_upper(text) if case == "upper" else pc.ascii_lower(text)
     encoded = text.dictionary_encode()

@@ -124,7 +124,7 @@ def _intersection(left: KeySet, right: KeySet) -> KeySet:
         left_interval, right_interval = left.intervals[one], right.intervals[two]
         low, high = max(left_interval.low, right_interval.low), min(left_interval.high, right_interval.high)
         if low < high:
-            # Bounds lie between values, so what is left of a single value is all of it.
+            # Bounds lie between values, so an intersection holds all of a single value or nothing of it.
             common.append(Interval(low, high, left_interval.single or right_interval.single))
         if left_interval.high <= right_interval.high:
             one += 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from elasticscan.base.errors import FilterError
 
-# What Java's `.` leaves out and its `$` overlooks at the end of the text; RE2 knows only \n.
+# The line ends that Java's `.` does not match and its `$` skips at the end of a text; RE2 knows only \n.
 _LINE_ENDS = r"\n\r\x{85}\x{2028}\x{2029}"
 FINAL_LINE_END = rf"(?:\r\n|[{_LINE_ENDS}])\z"
 # \s differs too: RE2's leaves out the vertical tab.

@@ -58,7 +58,7 @@ class Predicate:
         condition = parse_condition(text, schema)
         try:
             predicate = cls(condition)
-            # Whatever Arrow cannot do with these types shows on no rows at all.
+            # Evaluated on no rows, the condition shows already if Arrow cannot work with these types.
             needed = [field for field in schema if field.name in predicate.columns]
             predicate.mask(
                 pa.record_batch([pa.array([], field.type) for field in needed], schema=pa.schema(needed))
@@ -74,7 +74,7 @@ class Predicate:
 
         Raises `FilterError` where Spark would fail too, as in a division by zero or an overflow.
         """
-        # Parts that are evaluated for some rows only pick these from all columns that are here.
+        # Parts that are evaluated on some rows only take these rows of every column of the batch.
         needed = [name for name in batch.schema.names if name in self.columns]
         rows = Rows(batch.select(needed)) if needed else Rows(batch)
         try:

@@ -91,7 +91,7 @@ def explicit_cast(value: Expression, kind: pa.DataType) -> Expression:
     if isinstance(value, Literal) and isinstance(value.value, str) and pt.is_decimal128(kind):
         value = _decimal_text(value.value.strip())
     converted = convert(value, kind, implicit=False)
-    # A conversion that was implicit before is written out now.
+    # The literal loses a mark `implicit`: the user wrote this conversion, so the text repeats it.
     return Literal(converted.value, kind) if isinstance(converted, Literal) else converted
 
 
@@ -153,7 +153,7 @@ def compare(op: str, left: Expression, right: Expression) -> Expression:
 
 def member(child: Expression, values: Sequence[Expression]) -> Expression:
     kind = _shared_type([child, *values])
-    # Beside a column the list becomes separate comparisons, which have to say what they convert to.
+    # With a column in the list it becomes separate comparisons, whose text has to name the conversions.
     implicit = all(isinstance(value, Literal) for value in values)
     child, values = (
         convert(child, kind, implicit=implicit),

@@ -54,8 +54,8 @@ def value_set(condition: Expression, field: pa.Field) -> ColumnDomain:
 
     >>> from elasticscan.filters.parser import parse_condition
     >>> schema = pa.schema([("a", pa.int32()), ("b", pa.int32())])
-    >>> found = value_set(parse_condition("a IN (1, 3) AND b > 2", schema), schema.field("a"))
-    >>> [each.single for each in found.keys.intervals], found.exact
+    >>> domain = value_set(parse_condition("a IN (1, 3) AND b > 2", schema), schema.field("a"))
+    >>> [interval.single for interval in domain.keys.intervals], domain.exact
     ([True, True], False)
     """
     axis = axis_of(field.type)
@@ -75,7 +75,11 @@ def column_sets(condition: Expression | None, schema: pa.Schema) -> KeySets:
 
 @dataclass(frozen=True, slots=True)
 class _Truth:
-    """Supersets of the values with which a condition is true, false, null; `exact`: just those."""
+    """The values of a column with which a condition may be true, false and null.
+
+    `exact`: with these values it certainly is, whatever other columns hold. `a > 3` is exact for a;
+    `a > 3 AND b = 1` is not, since a above 3 alone does not make it true.
+    """
 
     true: KeySet
     false: KeySet
@@ -227,10 +231,10 @@ def _beginning(node: Match) -> tuple[str, str]:
 
 
 def _all_of(parts: list[_Truth]) -> _Truth:
-    """AND; by turning true and false round, OR."""
+    """The truth of an AND. An OR is this AND with true and false exchanged, in its parts and its result."""
     true = KeySet.intersection_of([part.true for part in parts])
     false = KeySet.union_of(part.false for part in parts)
-    # Null where some part is, and no part is false.
+    # An AND is null where some part is null and no part is false.
     null = KeySet.union_of(part.null for part in parts)
     null &= KeySet.intersection_of([part.true | part.null for part in parts])
     return _Truth(true, false, null, all(part.exact for part in parts))

@@ -22,7 +22,7 @@ class SlotSet:
     def __post_init__(self) -> None:
         last = -1
         for start, end in self.ranges:
-            # Ranges that merely touch would make equal sets unequal values.
+            # Touching ranges are joined: else {0-8} and {0-4, 4-8} would be one set and two values.
             assert last < start < end, f"slot ranges must be sorted and apart; use SlotSet.of: {self.ranges}"
             last = end
 

@@ -32,7 +32,7 @@ from elasticscan.filters import Predicate
 from elasticscan.metadata import no_such_column
 
 FORMAT = "elasticscan"
-# Settings under which Spark reads a text otherwise, each with the value that is followed here.
+# Settings that change how Spark reads a text, each with the only value that is supported here.
 _USUAL = {
     "spark.sql.parser.quotedRegexColumnNames": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
@@ -116,7 +116,7 @@ class AttachedStore(Sequence[str]):
         try:
             return self._run(plan, *self._relations(plan, snapshot))
         except AnalysisException:
-            # Spark's message is about the text that it was given, so it is given the user's.
+            # Spark's message quotes the text that it ran: it should be the user's, not the rewritten one.
             return self._run_unchanged(text, args)
 
     def _drop(self, drop: Drop) -> DataFrame:
@@ -285,7 +285,7 @@ def _session(spark: SparkSession) -> Session:
     unusual = [name for name, usual in _USUAL.items() if setting(name, usual).lower() != usual]
     zoned = setting("spark.sql.timestampType", "TIMESTAMP_LTZ").upper() == "TIMESTAMP_LTZ"
     return Session(
-        # Always set, if only by Spark itself; it would refuse an empty default.
+        # Spark always has a time zone, and `get` would refuse an empty default.
         utc=zoned and str(spark.conf.get("spark.sql.session.timeZone")).strip() in _UTC,
         ansi=setting("spark.sql.ansi.enabled", "true").lower() == "true",
         case_sensitive=setting("spark.sql.caseSensitive", "false").lower() == "true",

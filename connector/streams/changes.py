@@ -174,7 +174,8 @@ class ChangeFeedReader(DataSourceReader):
         return list(plan_changes(store, state, first, last, self._columns, options, lease))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if getattr(partition, "value", partition) is not None:  # Spark has one where there is nothing to read
+        # For a read without partitions Spark makes one, whose value is None.
+        if getattr(partition, "value", partition) is not None:
             yield from read_partition(partition, self._options.store, self._columns, self._schema)
 
 

@@ -197,7 +197,7 @@ def between(
 def _begin(start: Offset, end: Offset) -> Position:
     if end.since is None:
         return start.position
-    if start.is_initial:  # perhaps the first batch again, with an initial offset that was made anew
+    if start.is_initial:  # Spark repeats the first batch, perhaps with a new initial offset
         return end.since
     if start.position == end.position:
         return start.position
