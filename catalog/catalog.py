@@ -66,7 +66,7 @@ class Catalog:
         self._clock = clock
         check_format(self._engine, where)
         self.read_only = self.read_only or why_read_only(self._engine)
-        # A copy of a file does not tell of changes to it: then each look is a transaction.
+        # A copy of the file, in memory, does not show changes to the file: then each look is a transaction.
         watched = file is None or self.read_only is None
         state = store_state.c
         versions = select(state.layout, state.last_commit, state.versions_digest)
@@ -89,7 +89,7 @@ class Catalog:
         `prepare` is called before the commit; when it raises, there is no store.
         """
         if (file := file_of(url)) is not None:
-            # A store's directory says who may read the store; one that others chose says nothing.
+            # The mode of a store's directory says who may read the store; other directories' modes do not.
             make_file(file, like_directory=isinstance(url, Path))
         engine = make_engine(url)
         try:

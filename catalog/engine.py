@@ -75,7 +75,7 @@ def file_of(url: str | Path) -> Path | None:
     try:
         parsed = _parse(url)
         named = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
-    except (ArgumentError, ValueError, ImportError):  # told when it is opened
+    except (ArgumentError, ValueError, ImportError):  # the error is raised when the catalog is opened
         return None
     return Path(str(parsed.database)) if named else None
 
@@ -88,7 +88,7 @@ def make_file(path: Path, like_directory: bool) -> None:
     try:
         mode = path.parent.stat().st_mode & 0o666 if like_directory else 0
         made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    except OSError:  # it is there already; or cannot be made, which SQLite tells
+    except OSError:  # the file is there already, or SQLite raises why it cannot be made
         return
     os.fchmod(made, mode | 0o600)
     os.close(made)

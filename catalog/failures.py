@@ -35,7 +35,7 @@ from elasticscan.base.errors import (
     StoreDamaged,
 )
 
-# Words of SQLite for what is no matter of trying again, although it says so as it says "locked".
+# Messages of SQLite after which trying again does not help, although their class is that of "locked".
 _NO_SENSE = (
     "no such table",
     "no such column",

@@ -21,7 +21,7 @@ from elasticscan.metadata import (
 )
 from elasticscan.topology import SlotSet
 
-# As many values as one statement may ask for.
+# The most values that one statement may ask for.
 _AT_ONCE = 500
 
 File = tuple[int, str]  # shard, path
@@ -136,7 +136,7 @@ class FragmentTx(IndexTx):
         for at in range(0, len(values), _AT_ONCE):
             some = values[at : at + _AT_ONCE]
             for row in self._rows.select(table, table.c[column].in_(some)):
-                if getattr(row, column) not in some:  # what an index says is not proved by the row
+                if getattr(row, column) not in some:  # the database's index led to another row
                     raise damaged(f"an index of table {table.name!r} points to other rows")
                 yield row
 

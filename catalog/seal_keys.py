@@ -14,7 +14,7 @@ from elasticscan.catalog.tables import seal_keys, tables
 SECRET_BYTES = 32
 MAX_SECRET = 2**16 - 1  # its number takes two bytes of every sealed scan
 
-# What a secret is for. Those of keys are replaced. The one of offsets stays for the store's life: a
+# The purposes of secrets. Those of keys are replaced. The one of offsets stays for the store's life: a
 # checkpoint may be picked up after years, and whoever forges an offset only makes his own stream skip.
 KEYS, OFFSETS = "keys", "offsets"
 
@@ -30,7 +30,7 @@ class SecretTx(PlacementTx):
 
     def seal_keys(self) -> dict[int, bytes]:
         """The secrets that open keys, by their number; the highest seals."""
-        # By the clock here: to refuse a key too early is undone by setting it right.
+        # By this machine's clock: one that is ahead refuses keys too early only until it is set right.
         return {number: secret for number, (secret, _) in self._live(self.now).items()}
 
     def offset_keys(self) -> dict[int, bytes]:
@@ -68,7 +68,7 @@ class SecretTx(PlacementTx):
     def forget_secrets(self, revoke: bool = False) -> int:
         """Delete secrets of keys that no key in use can have, or (`revoke`) all but the newest."""
         by_number = self._secrets(KEYS)
-        # By the time that is believed: what is deleted is gone for everybody.
+        # By the believed time, not this machine's clock: a deleted secret is gone for everybody.
         retained = {max(by_number)} if revoke else self._live(self.times.expiry).keys()
         rows = self._rows.all(seal_keys)
         return self._rows.delete(seal_keys, [r for r in rows if r.id in by_number and r.id not in retained])

@@ -51,7 +51,7 @@ Counted = tuple[int, int]  # rows, sum of their digests
 Values = tuple[Any, ...]
 
 _HALF, _WHOLE = 1 << 63, 1 << 64
-_GROUPS_AT_ONCE = 200  # in one condition; SQLite's may be nested 1,000 deep
+_GROUPS_AT_ONCE = 200  # groups in one condition; SQLite allows conditions nested 1,000 deep
 
 
 def to_signed(number: int) -> int:

@@ -85,7 +85,7 @@ store_state = _sealed_table(
     # plain commits, which no earlier snapshot can see.
     Column("layout", BigInteger, nullable=False),
     Column("last_commit", BigInteger, nullable=False),
-    # A small digest of these two alone: they are asked for with every page.
+    # A small digest of these two columns alone, which are read with every page.
     Column("versions_digest", BigInteger, nullable=False),
     # Ids are never used twice.
     Column("next_tablet", BigInteger, nullable=False),
@@ -100,7 +100,7 @@ store_state = _sealed_table(
     Column("claimed_at", Double),
     # The sum of the digests of all rows of group_digests.
     Column("groups_total", BigInteger, nullable=False),
-    # Which of all copies of the catalog this is, and where it lay when that was settled.
+    # The id of this copy of the catalog, and the place of its file when the id was given.
     Column("incarnation", String(32), nullable=False),
     Column("home", Text),
     groups=(),
@@ -140,7 +140,7 @@ topologies = _sealed_table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("created_at", Double, nullable=False),
     Column("reason", Text, nullable=False),
-    # Only the newest may not be: tablets have moved, and the plan they moved by goes on.
+    # False only for the newest topology, while the plan that moves its tablets goes on.
     Column("published", SmallInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
     groups=(Grouping("topologies"),),

@@ -41,7 +41,7 @@ from elasticscan.topology import Placement, SlotSet, initial_placement
 
 RESERVED = frozenset((*SYSTEM_COLUMNS, *CHANGE_COLUMNS))
 
-# What Arrow raises for what it cannot do; several of its errors are kinds of these.
+# The errors that Arrow raises for operations that it cannot do, and their subclasses.
 _FAILURES = (pa.ArrowException, ValueError, TypeError, KeyError, NotImplementedError, OverflowError)
 
 _t = pa.types

@@ -32,7 +32,7 @@ _NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_MEMORY = frozenset({errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS})
 
 
-# What is so, and what to do next. `{doing}` is "read" or "written".
+# For each error number: what happened, and what to do next. `{doing}` is "read" or "written".
 _SAID = {
     errno.EACCES: "this user may not have it {doing}; run as the store's owner, or give it the permission",
     errno.EPERM: "this user may not have it {doing}; run as the store's owner, or give it the permission",

@@ -303,7 +303,7 @@ class FragmentReader(BatchReader):
     def slot_starts(self) -> NDArray[np.int64]:
         """Count how many rows have a lower slot: for each slot up to one beyond the last."""
         slot_starts = [np.zeros(1, dtype=np.int64)]
-        upcoming = 1  # the lowest slot of which it is not known how many rows are below
+        upcoming = 1  # the counts of slots below this one are known
         try:
             for index, (_, last) in enumerate(self._slot_ranges):
                 batch = self._read(self._numbers[index], (SLOT,))

@@ -187,7 +187,7 @@ def _whole_slots(
         if index == run.reader.batch_count:
             continue
         places.append((run, index, row, run.reader.slots(index)))
-        if index + 1 < run.reader.batch_count:  # its next slots are only known up to the batch's end
+        if index + 1 < run.reader.batch_count:  # slots beyond this batch are not read yet
             stop = min(stop, run.reader.slot_range(index + 1)[0])
     if stop <= at:
         return [], at

@@ -71,7 +71,7 @@ class Skipping:
         self._whole: dict[int, bool] = {}
         self._runs: dict[int, tuple[int, int]] = {}
 
-    def passes_over(self, interval: SlotInterval) -> bool:
+    def prunes(self, interval: SlotInterval) -> bool:
         """True if no fragment of an interval may match.
 
         One that may is enough for all to be read: a newer version that does not match the filter,
@@ -216,7 +216,7 @@ def _read_interval(
     bounds: Bounds,
     needed: tuple[str, ...],
 ) -> Piece | None:
-    if page.skipping and page.skipping.passes_over(interval):
+    if page.skipping and page.skipping.prunes(interval):
         return None
     if page.room <= 0:
         return Piece(interval.start, interval.end, key)

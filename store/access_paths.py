@@ -126,7 +126,7 @@ def _count_entries(
                 reader = context.open_run(state.table, index, fragment.shard, run)
                 entries += sum(reader.lower_bound(high) - reader.lower_bound(low) for low, high in ranges)
     except ElasticScanError:
-        return None  # whoever reads the index will tell what is wrong with it
+        return None  # reading the index raises it
     return float(entries)
 
 

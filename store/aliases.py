@@ -16,9 +16,9 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from elasticscan.base.errors import InvalidOption
 
-# Parameters that say who asks, not what for.
+# Parameters of a URI that say who asks, not which place is meant.
 _WHO = frozenset({"access_key", "secret_key", "session_token", "role_arn", "session_name", "external_id"})
-# What may be meant for a URI, and has not the two slashes of one.
+# Text that may be meant for a URI, but lacks its two slashes.
 _SHORT = re.compile(r"(file):(?!//)|([a-z][a-z0-9+.-]+):(?=/(?!/))", re.IGNORECASE)
 
 

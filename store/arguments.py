@@ -69,7 +69,7 @@ def names(option: str, value: Any) -> list[str]:
     """A list of names; one text, or a mapping, is none."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise _refusal(option, value, "a list of names")
-    items = list(islice(value, MAX_COLUMNS + 1))  # an endless one would never come to an end
+    items = list(islice(value, MAX_COLUMNS + 1))  # no more, for an endless iterable never ends
     if len(items) > MAX_COLUMNS:
         raise _refusal(option, value, f"a list of at most {MAX_COLUMNS} names")
     if not all(isinstance(name, str) for name in items):
@@ -131,7 +131,7 @@ def transaction(value: Any) -> IdempotencyKey | None:
 def _finite(option: str, value: Any, allowed: str) -> float:
     try:
         number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
-    except OverflowError:  # an integer that no float is near to
+    except OverflowError:  # an integer beyond the range of floats
         number = math.inf
     if not 0 <= number < math.inf:
         raise _refusal(option, value, allowed)

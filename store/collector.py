@@ -100,7 +100,7 @@ class _Collection:
             try:
                 looks.append(self._look(newest, frozenset(shard.id for shard in shards)))
             except OperatorNeeded as error:
-                # A shard that is away can wait. What is mounted in its place has to be told.
+                # A shard that is away can wait. Another disk mounted in its place is an error.
                 if newest.id in active and not isinstance(error, ShardUnavailable):
                     raise
                 self.skipped.append((newest.name, str(error)))
@@ -108,7 +108,8 @@ class _Collection:
 
     def _look(self, shard: Shard, ids: frozenset[int]) -> _Look:
         disk = self._context.check_root(shard.id)
-        self._context.note_newest([shard.id], anew=True)  # a file that was just written has the time there
+        # The mark's file is written anew, for its time says what time it is at the shard now.
+        self._context.note_newest([shard.id], anew=True)
         mark = read_mark(disk)
         marked = mark is not None and (
             not mark.missed or self._context.clock.now() - mark.missed >= TRASH_SECONDS

@@ -241,7 +241,7 @@ class Context:
         """
         incarnation, marks = self.incarnation(), list[tuple[str, Mark]]()
         for shard in self.local_shards():
-            with suppress(ElasticScanError):  # it is away; whoever writes there is told
+            with suppress(ElasticScanError):  # the shard is away: writing there raises
                 mark = read_mark(self.disk_of(shard))
                 if mark is not None:
                     marks.append((self.root_of(shard), mark))

@@ -150,9 +150,7 @@ class Elasticity:
             return
         active = [shard.id for shard in there if not shard.draining]
         if namesake is None or not plan_balance(tx.placement(), active):
-            added = tx.add_shard(
-                name, root
-            )  # says so, when the name is taken and there is nothing left to do
+            added = tx.add_shard(name, root)  # raises if the name is taken
             self._context.claim(claims, added, [shard.id for shard in there])
 
     # How plans are carried out
@@ -226,7 +224,7 @@ class Elasticity:
                 try:
                     future.result()
                 except (InvalidTopologyChange, TryAgain) as error:
-                    # Somebody else changed the tablet or its target: who plans again, sees it.
+                    # Another process changed the tablet or its target: the next plan takes that into account.
                     if not tolerate:
                         errors.append(error)
                 except Exception as error:

@@ -77,7 +77,7 @@ class Mover:
             with self._context.noticing_collection():
                 self._copy_and_switch(progress)
         except CommitUnknown:
-            if not self._undo(progress):  # else it was the switch, and it went through
+            if not self._undo(progress):  # else the switch was committed, though its answer was lost
                 raise
         except BaseException:
             self._undo(progress)
@@ -92,7 +92,7 @@ class Mover:
             raise
 
     def _copy_and_switch(self, progress: _Progress) -> None:
-        # The source's files become garbage, the target's may be none yet: both have to be what they should.
+        # The source's files become garbage, and the target may have no files yet: so both roots are checked.
         for shard in (progress.move.source, progress.move.target):
             self._context.writable_disk(shard)
         self._advance(progress, Event.START_COPY)

@@ -76,7 +76,7 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
 class Named:
     """A class whose missing names are told with what to write instead."""
 
-    if not TYPE_CHECKING:  # else every name would be taken for one that is there
+    if not TYPE_CHECKING:  # else type checkers take every name for one that exists
 
         def __getattr__(self, name: str) -> object:
             kind = type(self).__name__

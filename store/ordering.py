@@ -112,7 +112,7 @@ def indexes_in_order(
             option="index",
         )
     if name is not None:
-        return []  # whoever looks for it tells what there is
+        return []  # the look-up of that name raises, and lists the indexes
     columns, index = list(order.columns), "by_" + "_".join(order.columns)
     raise IndexNotFound(
         f"order_by={str(order)!r} needs a sorted index, and table {table.name!r} has none in this order; "

@@ -38,7 +38,7 @@ def compact(context: Context, table: TableInfo) -> int:
 def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
     with context.catalog.reading() as tx:
         upto = tx.versions()[1]
-        # As it is when the fragments are listed: they may have values in a column that was just added.
+        # The table as of the list of fragments, which may have values in a column that was just added.
         table = tx.table_by_id(table.id) or table
         horizon = tx.oldest_needed(table.id, context.retention_of(table))
         floor = max((n for n in tx.overwrites(table.id) if n <= horizon), default=0)

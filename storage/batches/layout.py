@@ -98,8 +98,8 @@ def read_layout(read: Read, begin: int, end: int, schema: pa.Schema) -> BatchLay
     length = _PREFIX_BYTES + int.from_bytes(prefix[4:], "little")
     if prefix[:4] != _MARKER or begin + length > end:
         raise ValueError("a record batch is not where it should be")
-    # Arrow reads the description alone: it makes arrays of the rest without a look at it.
-    # So the rest may be memory that nobody ever touched, which takes none.
+    # Arrow reads the batch's description alone: it wraps the body into arrays without reading it.
+    # So the body may be untouched memory, of which the system holds no page.
     room = pa.allocate_buffer(end - begin)
     memoryview(room).cast("B")[:length] = memoryview(read(begin, length)).cast("B")
     batch = ipc.read_record_batch(ipc.read_message(pa.BufferReader(room)), schema)

@@ -20,8 +20,8 @@ from elasticscan.storage.batches.rows import MOST_BYTES, take_rows
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.disk_errors import out_of_memory
 
-# What Arrow raises on what it cannot read; several of its errors are kinds of these. Bytes are proven before
-# Arrow sees them, so this takes a file that is not of the kind that the catalog says.
+# The errors that Arrow raises on bytes it cannot read, and their subclasses. Bytes are proven before Arrow
+# sees them, so only a file of another kind than the catalog says raises them.
 UNREADABLE = (
     OSError,
     ValueError,
@@ -105,7 +105,7 @@ class BatchReader:
             return pa.RecordBatch.from_arrays(arrays, schema=self.schema_of(columns))
         batch = self._arrow_reader(tuple(columns)).get_batch(number)
         if len(columns) < len(self._schema_of_file):
-            # A copy in memory of its own: of a few columns Arrow's lies amid room for all of them.
+            # Copy: Arrow puts the few columns that were asked for into one block with room for all columns.
             batch = ipc.read_record_batch(batch.serialize(), batch.schema)
         return batch.select(list(columns))
 
@@ -139,7 +139,7 @@ class BatchReader:
         plain = None if layout is None else layout.columns_of(columns)
         if layout is None or plain is None or layout.end - layout.begin > MOST_BYTES:
             return None
-        if self._cache.has_room(layout.end - layout.begin):  # whole, it serves all that come after
+        if self._cache.has_room(layout.end - layout.begin):  # the whole batch serves all later reads
             return None
         return take_rows(self._file, layout, plain, rows)
 

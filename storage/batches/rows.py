@@ -21,7 +21,8 @@ from elasticscan.storage.sealed_file import SEGMENT_BYTES, SealedFile
 MOST_BYTES = BATCH_BYTES + (4 << 20)  # of a batch that is read so; larger ones have few rows
 _ROOMS_KEPT = 2
 
-_rooms: list[NDArray[np.uint8]] = []  # memory that nobody uses now; what a list does is whole for all threads
+# Free blocks of memory. Threads share the list without a lock: its pop and append are atomic.
+_rooms: list[NDArray[np.uint8]] = []
 
 
 @contextmanager

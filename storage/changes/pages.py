@@ -105,7 +105,7 @@ class _ChangePage:
         return part.finish(left), left
 
     def _with_commit(self, part: PageRows, interval: SlotInterval) -> pa.RecordBatch:
-        # Rows of no columns at all forget how many they are; their slots do not.
+        # A batch without columns has no length; the slots say how many rows there are.
         commits = np.full(len(part.slots), interval.fragments[0].min_commit, dtype=np.int64)
         return pa.RecordBatch.from_arrays([*part.rows.columns, pa.array(commits)], schema=self.filling.schema)
 

@@ -29,12 +29,12 @@ from elasticscan.storage.lookup import Candidates, newest, rows_at, stretches
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
 
-LEAST_ENTRIES = 65_536  # a page of few rows may examine so many entries all the same
-_EMPTY_PAGE_FACTOR = 16  # a page that has no row yet goes on so many times longer
+LEAST_ENTRIES = 65_536  # a page may examine so many entries, however few rows it may hold
+_EMPTY_PAGE_FACTOR = 16  # a page without a row may examine so many times more entries
 _FIRST_ROUND = 16_384
 _LEAST_SHARE = 16
 _LARGEST_ROUND = 1 << 18
-_RANGE_EFFORT = 64  # looking for a range counts as much as so many entries
+_RANGE_EFFORT = 64  # the effort of finding a range, in entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,16 +119,16 @@ class _IndexPage:
         self.entries = _NO_ENTRIES  # those of the rows
         slots = SlotSet.of(slot_range for cursor in self.cursors for slot_range in cursor.slots)
         self.end = slots.ranges[-1][1] if slots else 0
-        self.speakers = self._count_speakers()
+        self.serving = self._count_serving()
         self.walks = self._begin(order.ranges, slots) if slots else []
 
-    def _count_speakers(self) -> NDArray[np.intp]:
+    def _count_serving(self) -> NDArray[np.intp]:
         """Count the fragments that serve each slot; the last one stands for all slots beyond."""
-        speakers = np.zeros(self.end + 1, dtype=np.intp)
+        serving = np.zeros(self.end + 1, dtype=np.intp)
         for fragment in self.fragments:
             for start, end in fragment.slots:
-                speakers[start:end] += 1
-        return speakers
+                serving[start:end] += 1
+        return serving
 
     def _begin(self, ranges: Sequence[tuple[bytes, bytes]], slots: SlotSet) -> list[Walk]:
         positions = list(dict.fromkeys(cursor.position for cursor in self.cursors))
@@ -255,7 +255,7 @@ class _IndexPage:
         asked = np.ones(len(slots), dtype=bool)
         if fragment.unique and self.bounds.wholly_hold(fragment):
             # Where no other fragment serves the slot, there is no other version.
-            asked = self.speakers[slots] > 1
+            asked = self.serving[slots] > 1
         if not asked.any():
             return ~asked
         primary_key = self.source.table.primary_key

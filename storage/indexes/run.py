@@ -349,7 +349,7 @@ class RunReader(BatchReader):
         """The first of these entries, all in reach of one batch, that is not below; `high` for none."""
         columns, row = self._place(low) if low < high else ([], 0)
         first = low - row
-        if columns and high - first > len(columns[0]):  # a short step over the end of a batch
+        if columns and high - first > len(columns[0]):  # a short step that crosses the end of a batch
             return bisect_left(
                 range(high), True, low, key=lambda at: not is_below(*self._place(at), key, or_equal)
             )

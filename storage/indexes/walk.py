@@ -19,7 +19,7 @@ from elasticscan.storage.indexes.run import RunReader
 
 # One round of a page finds at most so many ranges in each run; lists of values may be long.
 RANGES_PER_ROUND = 256
-_ZEROS = bytes(64)  # more than can begin what follows a bound in a key
+_ZEROS = bytes(64)  # more zeros than the part of a key after a bound can begin with
 
 
 def _floor(low: bytes) -> bytes:
@@ -63,7 +63,7 @@ class Walk:
         self.fragment, self.run = fragment, run
         self._ranges, self._descending = ranges, descending
         self._spans: deque[tuple[int, int]] = deque()
-        self._near = 0  # no entry before it is of a range that is still to be found
+        self._near = 0  # entries before this one are of no range that is still to be found
         self.ranges_found = 0
         begins = [run.entries, *(0 if at is None else self._past(at) for at in positions)]
         self._first_places = np.full(len(pieces), run.entries, dtype=np.int64)
