@@ -13,7 +13,7 @@ shards at once, one transaction moves a tablet. What it promises:
   layout number grows with each change of placement or of serving fragments; plain commits leave
   it alone, since a scan at an older snapshot cannot see them.
 - **It proves itself.** Every row has a digest and every group of rows a sum (`sealed.py`), so what a
-  damaged database alters, hides or repeats is told as damage and never as other rows.
+  damaged database alters, hides or repeats raises `StoreDamaged`, and never passes as other rows.
 - **No clock is believed alone.** Times of commits never go back; what ends with time ends when the store
   believes that it is over (`believed_time.py`).
 - **State tables drive.** A move and an index's build change by the tables of `topology` and `metadata` alone;

@@ -67,7 +67,7 @@ class CommitTx(FragmentTx):
         return self.table(name)
 
     def reserve_table(self, info: TableInfo) -> TableInfo:
-        """A table that nobody sees yet, for files to be staged; the same again for an equal definition."""
+        """Reserve a table that nobody sees yet, for files to be staged; an equal definition gets the same."""
         if any(table.name == info.name for table in self.tables()):
             raise AlreadyExists(
                 f"the store already has a table {info.name!r}; drop it or choose another", table=info.name

@@ -1,4 +1,4 @@
-"""Opening a catalog: the SQL engine, its transactions, and how database errors are told."""
+"""Opening a catalog: the SQL engine, and its transactions."""
 
 from __future__ import annotations
 

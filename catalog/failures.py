@@ -1,6 +1,6 @@
 """The errors of a database, translated in one place.
 
-the database says                                      who asks is told
+the database says                                      the caller gets
 its disk is full                                       DiskFull
 it is locked, out of reach, not writable, went away    CatalogUnavailable
 it went away while it committed                        CommitUnknown

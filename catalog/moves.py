@@ -56,7 +56,7 @@ class MoveTx(PlacementTx):
     def transition(self, move: Move, owner: str, event: Event) -> Move | None:
         """Let something happen to a move, by the table of its phases; it is forgotten when it is over.
 
-        The placement is switched before `SWITCHED` is told, in the same transaction.
+        The caller switches the placement before it reports `SWITCHED`, in the same transaction.
 
         Returns:
             The move in the phase that it is in now; None, and nothing changed, when it is not this owner's.

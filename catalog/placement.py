@@ -164,7 +164,7 @@ class PlacementTx(StateTx):
         return row
 
     def newest_topology(self, cached: Topology | None = None) -> Topology:
-        """The newest one that is published: the base topology of whoever begins to read.
+        """The newest published topology: the base topology of scans that begin now.
 
         `cached` is returned if it is that one; its row is read all the same.
         """

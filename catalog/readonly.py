@@ -4,7 +4,7 @@ SQLite reads a database in WAL mode through the file `-shm` beside it. While som
 has the store open, that file is there, and a connection with `mode=ro` sees what all others see.
 When the last of them has closed it, it is gone; SQLite would make it anew, which a reader must not
 or cannot. Then the database's file is all there is: it is copied into memory, whole, and read there.
-It is copied anew for the first transaction after it changed, which a look at the file tells.
+It is copied anew for the first transaction after it changed, which a look at the file shows.
 
 A read-only mount of a disk where somebody writes on the same machine is no special case: both see one `-shm`.
 """

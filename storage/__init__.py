@@ -24,7 +24,7 @@ written with the bounds of its columns, record batch by record batch (`statistic
 skipped where one fragment alone answers; among several, only an interval as a whole, because a
 newer version that does not match hides an older one that does.
 
-What commits did (`read_changes`) is told from the versions that the fragments keep: each version in
+The changes of commits (`read_changes`) follow from the versions that fragments keep: each version in
 a range of commits against the one before it. Fragments of older commits are only asked for the keys
 that changed. An overwrite is a range of its own, since it deletes whatever it does not write.
 

@@ -21,7 +21,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     ordering.py    `order_by`, and the indexes that give it
     typed.py       rows and keys that come as Python lists
     changes.py     scans of what commits changed
-    streams.py     what planning a micro-batch has to know, in one look; streams as their leases tell of them
+    streams.py     what planning a micro-batch has to know, in one look; streams by their leases
     shards.py      the in-process placement look-up and page reads
     definitions.py tables: checked, reserved for a first write, entered with it
     writer.py      stage, then commit; stage again what moved meanwhile

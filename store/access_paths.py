@@ -65,7 +65,7 @@ def choose_access(
     name: str,
     order: Order | None,
 ) -> Choice:
-    """The cheapest path, or the one that was asked for, by its name or its order; `Access.along` goes it.
+    """Choose the cheapest path, or the one asked for by name or order; `Access.along` follows it.
 
     Raises:
         IndexNotFound, IndexNotReady, InvalidOption: what was asked for cannot be done.

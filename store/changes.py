@@ -39,7 +39,7 @@ class CommitFacts:
 
     Attributes:
         overwrites: commits that replaced the whole table.
-        times: when commits were made, as far as they are told of.
+        times: the time of each commit that the feed names.
     """
 
     overwrites: tuple[int, ...]

@@ -55,7 +55,7 @@ class GarbageRules:
         grace_seconds: a file that was needed so recently is spared.
         trash_seconds: how long a file stays in the trash; 0 for not at all.
         share: most of a shard's files that may go at once because the catalog does not know them.
-        few: so many are never too many.
+        few: up to so many of them may go whatever their share is.
     """
 
     grace_seconds: float = GC_GRACE_SECONDS

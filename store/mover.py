@@ -156,7 +156,7 @@ class Mover:
         """Let the target serve: new epoch, its fragments in, the source's out, in one transaction.
 
         The last commits are copied inside it. No writer can commit meanwhile, so a row that the
-        source accepted is at the target, or its writer is told to route again.
+        source accepted is at the target, or its writer has to route again.
         """
         move, slots = progress.move, progress.tablet.slots
         with self._context.catalog.writing() as tx:

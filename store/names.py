@@ -74,7 +74,7 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 class Named:
-    """A class whose missing names are told with what to write instead."""
+    """A class whose errors for missing names say what to write instead."""
 
     if not TYPE_CHECKING:  # else type checkers take every name for one that exists
 

@@ -112,7 +112,7 @@ def _pid_namespace() -> str:
 
 
 def _start_ticks(pid: int) -> str:
-    """The start of a process, in clock ticks: tells it from a later one with the same id."""
+    """The start of a process, in clock ticks: a later process with the same id has another."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except (OSError, IndexError):

@@ -53,7 +53,7 @@ class IndexSource(PageSource):
 def read_index_page(source: IndexSource, request: PageRequest) -> PageRows:
     """The next rows of a request, in the order of their order keys, until the page is full.
 
-    A page may end between two rows of one index key; when the order is descending, positions are turned
+    A page may end between two rows of one index key; when the order is descending, positions are inverted
     order keys. One without rows may leave cursors, which are always further on. `scanned` counts entries.
 
     Raises:

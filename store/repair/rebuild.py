@@ -1,8 +1,8 @@
 """A store made again from its files, into another one. The damaged store is only read.
 
-The manifests of the files take the catalog's place; `repair_plan` says by which rules, and what they cannot
-tell. A catalog that is still whole answers that, and names the files that are gone (`repair_catalog`).
-Where a file is damaged, the record batches that can still be read are taken, and what is lost is told.
+The manifests of the files take the catalog's place; `plan.py` says by which rules, and what they cannot
+tell. A catalog that is still whole answers that, and names the files that are gone (`catalog.py`).
+Where a file is damaged, the record batches that can still be read are taken, and the report names the losses.
 
 What comes back is the newest state of each table: rows, definitions, indexes. Older snapshots, commits, the
 topology history, leases and the sealing secrets do not.
