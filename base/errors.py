@@ -108,6 +108,7 @@ __all__ = [
     "StoreDamaged",
     "StoreNotFound",
     "StoreReadableByAll",
+    "StoreReplaced",
     "StoreTooNew",
     "TableChanged",
     "TableNotFound",
@@ -298,6 +299,10 @@ class ContinuationKeyExpired(StartAgain):
 
 class ChangesExpired(StartAgain):
     code = "ES_CHANGES_EXPIRED"
+
+
+class StoreReplaced(StartAgain):
+    code = "ES_STORE_REPLACED"
 
 
 class TableChanged(StartAgain):

@@ -69,9 +69,10 @@ class Catalog:
         # A copy of the file, in memory, does not show changes to the file: then each look is a transaction.
         watched = file is None or self.read_only is None
         state = store_state.c
-        versions = select(state.layout, state.last_commit, state.versions_digest)
+        versions = select(state.layout, state.last_commit, state.versions_digest, state.store_id)
         self._watch = Watch(self._engine, versions) if watched else None
         self._settled: Home | None = None
+        self._store_id: str | None = None
         self.when_copied: Callable[[], None] = self._refuse_copy
         self.before_writing: Callable[[], Callable[[tuple[int, int]], None]] = lambda: lambda _: None
         self.after_writing: Callable[[], None] = lambda: None
@@ -123,7 +124,10 @@ class Catalog:
     def reading(self) -> Iterator[Tx]:
         """A transaction that sees one state of the catalog and changes nothing."""
         with reading(self._engine) as connection:
-            yield Tx(connection, self._clock.now())
+            tx = Tx(connection, self._clock.now(), self._store_id)
+            yield tx
+            # A connection that is opened anew may find another store at the same place.
+            self._store_id = self._store_id or tx.store_seen
 
     @contextmanager
     def writing(self) -> Iterator[Tx]:
@@ -153,7 +157,7 @@ class Catalog:
         self.check_writable()
         check_one_name(self._engine)
         with writing(self._engine) as connection:
-            tx = Tx(connection, self._clock.now())
+            tx = Tx(connection, self._clock.now(), self._store_id)
             tx.witness()
             yield tx
             tx.finish()
@@ -200,7 +204,7 @@ class Catalog:
     def versions(self) -> tuple[int, int]:
         """(layout, last commit), the cheapest look at whether anything changed."""
         row = None if self._watch is None else self._watch.row()
-        if row is not None:
+        if row is not None and row[3] == self._store_id:
             with decoding("the store's versions"):
                 if versions_digest(row[0], row[1]) == row[2]:
                     return row[0], row[1]

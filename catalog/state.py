@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from elasticscan.base.errors import StoreDamaged, StoreTooNew
+from elasticscan.base.errors import StoreDamaged, StoreReplaced, StoreTooNew
 from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.catalog.believed_time import Belief, Times, look
@@ -59,8 +59,9 @@ class StateTx:
             of something is over, is in `times`.
     """
 
-    def __init__(self, connection: Connection, now: float) -> None:
+    def __init__(self, connection: Connection, now: float, store_id: str | None = None) -> None:
         self._sql = connection
+        self._expected = store_id
         self._rows = SealedRows(connection)
         self.now = now
         self._state_row: Any = None
@@ -72,6 +73,11 @@ class StateTx:
         with decoding("the store's state"):
             _check_info(info)
         return info
+
+    @property
+    def store_seen(self) -> str | None:
+        """The id of the store, if this transaction has looked at its state."""
+        return None if self._state_row is None else str(self._state_row.store_id)
 
     def identity(self) -> Identity:
         home = self._state("home")
@@ -130,6 +136,10 @@ class StateTx:
             row = self._state_row
             if row.versions_digest != versions_digest(row.layout, row.last_commit):
                 raise damaged("the store's versions are not those that were written")
+            if self._expected not in (None, row.store_id):
+                raise StoreReplaced(
+                    "the store that was opened here is gone, and another one is in its place; open it again"
+                )
         return self._changed[name] if name in self._changed else getattr(self._state_row, name)
 
     def _check_format(self) -> None:

@@ -6,7 +6,7 @@ import os
 from collections import OrderedDict
 from pathlib import Path
 
-from elasticscan.base.errors import TableChanged
+from elasticscan.base.errors import StoreReplaced, TableChanged
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.base.redaction import shown
 from elasticscan.store import CATALOG_FILE, Store, resolve
@@ -30,6 +30,9 @@ def open_store(uri: str, store_id: str | None = None) -> Store:
     key = (os.getpid(), uri, _identity(uri))
     with _lock:
         store = _open.get(key)
+        if store is not None and _was_replaced(store):
+            del _open[key]
+            store = None
         if store is None:
             _open[key] = store = Store.open(uri)
             while len(_open) > _MOST_OPEN:
@@ -41,6 +44,15 @@ def open_store(uri: str, store_id: str | None = None) -> Store:
             uri=shown(uri),
         )
     return store
+
+
+def _was_replaced(store: Store) -> bool:
+    """True if another store was made at the same place, in a file that got the number of the old one."""
+    try:
+        store.context.versions()
+    except StoreReplaced:
+        return True
+    return False
 
 
 def _identity(uri: str) -> object:

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import ContinuationKeyError
 from elasticscan.connector.conversion import ToSpark
 from elasticscan.connector.open_stores import open_store
+from elasticscan.connector.options import Options
 from elasticscan.connector.splits import KINDS, ScanPart
 from elasticscan.store import Scan, SlotPlaces, Store
 
@@ -56,39 +57,48 @@ def partitions_of(
     ]
 
 
-def resume(partition: Any, uri: str) -> tuple[Store, Scan]:
+def resume(partition: Any, options: Options) -> tuple[Store, Scan]:
     """The scan that a partition is, where it was planned.
 
     Raises:
-        ContinuationKeyError: it is no partition of ours.
+        ContinuationKeyError: it is no partition of ours, or one of another read.
         TableChanged: there is another store at the URI.
     """
     part = _check(partition)
-    store = open_store(uri, part.store_id)
-    return store, store.resume_part(store.context.sealer.open(part.key), ends_lease=False)
+    store = open_store(options.store, part.store_id)
+    key = store.context.sealer.open(part.key)
+    scan = store.resume_part(key, ends_lease=False)
+    table = store.table(options.table).definition.id
+    if (key.table, key.filter, key.limit) != (table, options.filter, None):
+        raise _of_another_read()
+    return store, scan
 
 
 def read_partition(
-    partition: Any, uri: str, columns: Sequence[str], schema: StructType
+    partition: Any, options: Options, columns: Sequence[str], schema: StructType
 ) -> Iterator[pa.RecordBatch]:
     """A partition's rows as Spark's schema wants them, each once, wherever its slots are by now.
 
     Every read returns the same rows, so Spark may try a task again or run it twice. It may also
     stop reading at any point; nothing has to be closed.
     """
-    _, scan = resume(partition, uri)
+    _, scan = resume(partition, options)
+    if not {*columns} <= {*scan.schema.names}:
+        raise _of_another_read()
     convert = ToSpark(scan.schema, columns, schema)
     for rows in scan.batches():
         if rows.num_rows:
             yield convert(rows)
 
 
+def _of_another_read() -> ContinuationKeyError:
+    return ContinuationKeyError("the partition belongs to another read; load the DataFrame again")
+
+
 def _check(partition: Any) -> ScanPartition:
     """Check the plain fields of a partition that travelled through Spark; its key is sealed."""
     if isinstance(partition, ScanPartition):
-        plain = (isinstance(v, str) for v in (partition.key, partition.store_id, partition.kind))
+        plain = (isinstance(getattr(partition, name, None), str) for name in ("key", "store_id", "kind"))
         if all(plain) and partition.kind in KINDS:
             return partition
-    raise ContinuationKeyError(
-        f"{partition!r} is no partition of an elasticscan read; load the DataFrame again"
-    )
+    raise ContinuationKeyError("this is no partition of an elasticscan read; load the DataFrame again")

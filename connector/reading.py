@@ -95,10 +95,10 @@ class ElasticScanReader(DataSourceReader):
         elif self._wants_metadata:
             yield from self._read_with_metadata(partition)
         else:
-            yield from read_partition(partition, self._options.store, self._columns, self._schema)
+            yield from read_partition(partition, self._options, self._columns, self._schema)
 
     def _read_with_metadata(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        store, scan = resume(partition, self._options.store)
+        store, scan = resume(partition, self._options)
         table = store.table(self._options.table).definition
         convert = ToSpark(pa.schema([*scan.schema, *_METADATA]), self._columns, self._schema)
         for rows in scan.batches():

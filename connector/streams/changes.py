@@ -176,7 +176,7 @@ class ChangeFeedReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # For a read without partitions Spark makes one, whose value is None.
         if getattr(partition, "value", partition) is not None:
-            yield from read_partition(partition, self._options.store, self._columns, self._schema)
+            yield from read_partition(partition, self._options, self._columns, self._schema)
 
 
 def _end(store: Store, state: StreamState, options: ChangeOptions, after: int) -> int:

@@ -321,7 +321,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """A task's rows, each once, wherever its slots are by now; every time the same."""
-        yield from read_partition(partition, self._options.store, self._columns, self._schema)
+        yield from read_partition(partition, self._options, self._columns, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Batches up to `end` will not be asked for again."""

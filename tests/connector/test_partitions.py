@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from elasticscan.base.errors import StoreDamaged
+from elasticscan.base.errors import ContinuationKeyError, StoreDamaged
 from elasticscan.catalog import Catalog
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.partitions import ScanPartition
@@ -288,3 +288,38 @@ def test_a_micro_batch_is_planned_from_one_look_at_the_catalog(
     assert looks == 1
     assert reader.partitions(first, end)
     assert looks == 2
+
+
+def test_a_partition_is_read_by_its_own_read_alone(history: History) -> None:
+    store = history.store
+    store.create_table("u", SCHEMA, ["id"]).upsert([{"id": 1, "name": "other", "v": 0.0}])
+    readers = [
+        ElasticScanSource({"store": store.uri, **options}).reader(
+            ElasticScanSource({"store": store.uri, **options}).schema()
+        )
+        for options in (
+            {"table": "t"},
+            {"table": "u"},
+            {"table": "t", "filter": "id < 3"},
+            {"table": "t", "columns": "id"},
+            {"table": "t", "readChangeFeed": "true", "startingVersion": "earliest"},
+        )
+    ]
+    (whole, *_), (other, *_), (filtered, *_), (narrow, *_), (feed, *_) = [
+        list(reader.partitions()) for reader in readers
+    ]
+    key = next(iter(store.table("t").scan(limit=30, page_rows=10))).key
+    limited = ScanPartition(str(key), whole.store_id, BASE, "s1", "")  # type: ignore[attr-defined]
+    for reader, foreign in [
+        (readers[0], other),
+        (readers[0], filtered),
+        (readers[0], narrow),
+        (readers[0], limited),
+        (readers[2], whole),
+        (readers[4], narrow),
+    ]:
+        with pytest.raises(ContinuationKeyError):
+            list(reader.read(foreign))
+    broken = ScanPartition.__new__(ScanPartition)
+    with pytest.raises(ContinuationKeyError):
+        list(readers[0].read(broken))
