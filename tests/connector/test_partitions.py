@@ -305,7 +305,7 @@ def test_a_partition_is_read_by_its_own_read_alone(history: History) -> None:
             {"table": "t", "readChangeFeed": "true", "startingVersion": "earliest"},
         )
     ]
-    (whole, *_), (other, *_), (filtered, *_), (narrow, *_), (feed, *_) = [
+    (whole, *_), (other, *_), (filtered, *_), (narrow, *_), _ = [
         list(reader.partitions()) for reader in readers
     ]
     key = next(iter(store.table("t").scan(limit=30, page_rows=10))).key
