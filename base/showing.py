@@ -12,3 +12,9 @@ def brief(value: Any, most: int = 80) -> str:
     except (ValueError, RecursionError):
         return f"a {type(value).__name__} that is too long to be shown"
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def a_type(value: Any) -> str:
+    """The type of a value with its article: "an int", "a dict"."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

@@ -186,7 +186,7 @@ def check_format(engine: Engine, where: str) -> None:
             if not inspect(connection).has_table(store_state.name):
                 raise StoreNotFound(
                     f"{where} holds no elasticscan store; "
-                    "create one with Store.create or `elasticscan create`",
+                    "create one with elasticscan.create or `elasticscan create`",
                     uri=where,
                 )
             version = connection.execute(select(store_state.c.format_version)).scalar_one()

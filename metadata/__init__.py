@@ -20,6 +20,7 @@ from elasticscan.metadata.fragments import (
     Fragment,
     StagedFragment,
     TableInfo,
+    nearest_column,
     no_such_column,
 )
 from elasticscan.metadata.indexes import (
@@ -83,6 +84,7 @@ __all__ = [
     "TableInfo",
     "epochs_in",
     "intervals_of",
+    "nearest_column",
     "no_such_column",
     "pack_histogram",
     "pack_statistics",

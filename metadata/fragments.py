@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import pyarrow as pa
 
@@ -107,7 +108,19 @@ CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 
 
 def no_such_column(table: str, column: str, columns: Iterable[str]) -> ColumnNotFound:
-    """The error about a column that a table does not have."""
+    """The error about a column that a table does not have; it names the nearest, in whatever case."""
+    names = list(columns)
+    near = nearest_column(column, names)
+    hint = "" if near is None else f"; did you mean {near!r}?"
     return ColumnNotFound(
-        f"table {table!r} has no column {column!r}; it has {', '.join(columns)}", column=column
+        f"table {table!r} has no column {column!r}; it has {', '.join(names)}{hint}",
+        column=column,
+        nearest=near,
     )
+
+
+def nearest_column(column: str, columns: Iterable[str]) -> str | None:
+    """The column whose name is most like another, in whatever case."""
+    by_lower = {name.lower(): name for name in columns}
+    near = get_close_matches(column.lower(), by_lower, n=1)
+    return by_lower[near[0]] if near else None

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS
+from elasticscan.base.showing import a_type
 
 
 def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
@@ -37,12 +38,13 @@ def _batches(data: Any) -> Iterator[pa.RecordBatch]:
         try:
             reader = pa.RecordBatchReader.from_stream(data)
         except pa.ArrowException as error:
-            raise SchemaMismatch(f"a {type(data).__name__} is no stream of rows: {error}") from error
+            raise SchemaMismatch(f"{a_type(data)} is no stream of rows: {error}") from error
         yield from reader
     else:
         raise SchemaMismatch(
-            f"cannot write a {type(data).__name__}: hand in a pyarrow Table, RecordBatch or "
-            "RecordBatchReader, or a frame of Polars, pandas or DuckDB"
+            f"cannot write {a_type(data)}: hand in a pyarrow Table, RecordBatch or RecordBatchReader, a "
+            "frame of Polars, pandas or DuckDB, or a list of dicts; pa.Table.from_batches makes one table "
+            "of batches"
         )
 
 
@@ -81,7 +83,7 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
                 column=field.name,
             )
         try:
-            column = pc.cast(column, field.type)
+            column = _cast(column, field.type)
         except (pa.ArrowInvalid, pa.ArrowIndexError, pa.ArrowNotImplementedError) as error:
             raise SchemaMismatch(
                 f"column {field.name!r} cannot be cast from {column.type} to {field.type}: {error}",
@@ -100,6 +102,12 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
             column=field.name,
         )
     return column
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(column.type):  # Arrow has no cast for one of views, as of Polars' categories
+        return pc.cast(column.dictionary, kind).take(column.indices)
+    return pc.cast(column, kind)
 
 
 def _check_sound(column: pa.Array, field: pa.Field) -> None:

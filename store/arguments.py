@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from numbers import Real
@@ -57,6 +58,12 @@ def text_or_none(option: str, value: Any) -> str | None:
     return None if value is None else text(option, value)
 
 
+def callback(option: str, value: Any) -> None:
+    """A function, or None; found out before the work that it is told of."""
+    if value is not None and not callable(value):
+        raise _refusal(option, value, "a function, or None")
+
+
 def place(option: str, value: Any) -> str:
     """A directory or a URL."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -91,6 +98,9 @@ def shards(value: Any) -> tuple[list[str], dict[str, str]]:
         listed, roots = names("shards", value), {}
     if not listed:
         raise _refusal("shards", value, "a list of at least one name, or a mapping of names to roots")
+    twice = [name for name, times in Counter(listed).items() if times > 1]
+    if twice:
+        raise InvalidOption(f"shard {twice[0]!r} is named twice; name each once", option="shards")
     return listed, roots
 
 

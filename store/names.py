@@ -36,6 +36,8 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "Store": {
             **_OF_TABLE,
+            "drop": "store.table(name).drop()",
+            "history": "store.table(name).commits(), or store.topology_history()",
             "list_tables": "store.tables()",
             "load_table": "store.table(name)",
             "sql": "scan = store.table(name).scan(); duckdb.sql('SELECT … FROM scan'), or in Spark "
@@ -45,8 +47,10 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "Table": {
             "append": "table.upsert(rows)",
             "count": "table.scan().count()",
+            "filter": "table.scan(columns, filter)",
             "history": "table.commits()",
             "insert": "table.upsert(rows)",
+            "limit": "table.scan(limit=n)",
             "merge": "table.upsert(rows)",
             "optimize": "table.compact()",
             "read": "table.scan().to_table()",
@@ -56,12 +60,17 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "to_polars": "polars.DataFrame(table.scan())",
             "update": "table.upsert(rows)",
             "vacuum": "store.collect_garbage()",
+            "where": "table.scan(columns, filter)",
             "write": "table.upsert(rows)",
         },
         "Scan": {
+            "collect": "scan.to_table()",
+            "df": "scan.to_table().to_pandas()",
             "fetchall": "scan.to_table().to_pylist()",
             "filter": "table.scan(columns, filter)",
+            "limit": "table.scan(columns, filter, limit=n)",
             "select": "table.scan(columns, filter)",
+            "show": "print(scan.to_table())",
             "to_arrow": "scan.to_table()",
             "to_arrow_batch_reader": "scan.to_reader()",
             "to_batches": "scan.batches()",

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import pyarrow as pa
 
 from elasticscan.base.errors import ColumnNotFound, IndexNotFound, IndexNotReady, InvalidOption
-from elasticscan.metadata import SORTED, IndexInfo, TableInfo
+from elasticscan.metadata import SORTED, IndexInfo, TableInfo, nearest_column
 from elasticscan.store import arguments
 
 _DIRECTIONS = {"ASC": False, "DESC": True}
@@ -44,9 +43,10 @@ def order_of(order_by: Any, schema: pa.Schema) -> Order | None:
     """
     if order_by is None:
         return None
+    listed = order_by
     if isinstance(order_by, str):
-        order_by = [order_by] if order_by in schema.names else order_by.split(",")
-    terms = [_term(text, schema) for text in arguments.names("order_by", order_by)]
+        listed = [order_by] if order_by in schema.names else order_by.split(",")
+    terms = [_term(text, schema) for text in arguments.names("order_by", listed)]
     columns = tuple(name for name, _ in terms)
     if not columns or len(set(columns)) < len(columns):
         raise InvalidOption(
@@ -68,8 +68,8 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
     if name not in schema.names and len(words) == 2 and words[1].upper() in _DIRECTIONS:
         name, descending = words[0], _DIRECTIONS[words[1].upper()]
     if name not in schema.names:
-        near = get_close_matches(name, schema.names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"the columns are {', '.join(schema.names)}."
+        near = nearest_column(name, schema.names)
+        hint = f"did you mean {near!r}?" if near else f"the columns are {', '.join(schema.names)}."
         raise ColumnNotFound(
             f"order_by names a column {name!r}, which is not there; {hint} A term is a column's name, with "
             "DESC or ASC after it if need be, as in order_by='delay DESC'",

@@ -64,6 +64,9 @@ class Store(Named):
         self._location = location
         self._disks = disks
 
+    def __repr__(self) -> str:
+        return f"<elasticscan.Store {self.uri}>"
+
     # Opening
 
     @classmethod
@@ -139,7 +142,7 @@ class Store(Named):
         if not location.exists():
             location.check_not_bereft()
             raise StoreNotFound(
-                f"{shown(uri)} holds no elasticscan store; create one with Store.create or "
+                f"{shown(uri)} holds no elasticscan store; create one with elasticscan.create or "
                 "`elasticscan create`",
                 uri=shown(uri),
             )
@@ -264,6 +267,7 @@ class Store(Named):
         parallel: int = 2,
     ) -> Elasticity:
         """Topology changes with a bound on copying, with progress, or with more moves at a time."""
+        arguments.callback("on_progress", on_progress)
         most = arguments.speed("bytes_per_second", bytes_per_second)
         at_once = arguments.whole_number("parallel", parallel, 1, MAX_PARALLEL_MOVES)
         return Elasticity(self._context, most, on_progress, at_once)

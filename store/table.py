@@ -38,6 +38,17 @@ class Table(Named):
     def __init__(self, context: Context, info: TableInfo) -> None:
         self._context, self._id, self._name = context, info.id, info.name
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Table):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[str, int]:
+        return self._context.info.store_id, self._id
+
     def __repr__(self) -> str:
         return f"<elasticscan.Table {self._name!r} of {self._context.location.uri}>"
 
@@ -125,7 +136,7 @@ class Table(Named):
         Args:
             rows: a pyarrow Table, RecordBatch, RecordBatchReader, or anything that offers an Arrow
                 stream (a Polars or pandas frame, a DuckDB relation, a scan), which may be larger than
-                memory; or a list of dicts, for a few rows that were typed.
+                memory; or a list of dicts with every column, for a few rows that were typed.
             txn: (application, version): a write that was committed under this pair before is not
                 done again; the number of that commit is returned.
 
@@ -149,7 +160,8 @@ class Table(Named):
 
         Args:
             keys: the key columns as Arrow (a scan of them, too: `delete(trips.scan(["id"], "km > 100"))`),
-                or a list of keys: values, or tuples or dicts where the key has several columns.
+                or a list of keys: values (an array or a series of them, too), or tuples or dicts where the
+                key has several columns.
 
         Returns:
             The commit's number.
@@ -279,6 +291,7 @@ class Table(Named):
             AlreadyExists: there is an index of that name and another definition.
         """
         table = self.definition
+        arguments.callback("on_progress", on_progress)
         columns = arguments.names("columns", columns)
         include = arguments.names("include", include) if include else []
         kind = arguments.text("kind", kind)

@@ -5,7 +5,8 @@ A list is taken apart row by row, which is fine for what was typed and far too s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,13 +25,35 @@ def arrow_rows(rows: Any, table: TableInfo) -> Any:
         return rows.to_reader()  # whose errors stay what they are; a C stream would make text of them
     if not isinstance(rows, list):
         return rows
+    if any(isinstance(row, pa.RecordBatch | pa.Table) for row in rows):
+        raise SchemaMismatch(
+            "rows is a list of Arrow data; hand in one table of them: pa.Table.from_batches(batches), or "
+            "pa.concat_tables(tables)"
+        )
     if not all(isinstance(row, Mapping) for row in rows):
         raise SchemaMismatch(
             f"rows={brief(rows)} must be dicts, each of a column's name to its value: "
             f"[{{{table.primary_key[0]!r}: …}}]; or hand in a pyarrow Table"
         )
-    names = list(dict.fromkeys(name for row in rows for name in row)) or table.schema.names
-    return _batch({str(name): [row.get(name) for row in rows] for name in names}, table)
+    names = table.schema.names
+    for number, row in enumerate(rows):
+        _check_complete(number, row, names)
+    return _batch({name: [row[name] for row in rows] for name in names}, table)
+
+
+def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str]) -> None:
+    """Raise `SchemaMismatch` unless a row has every column: a forgotten one is not meant to be null."""
+    missing = [name for name in names if name not in row]
+    unknown = [str(name) for name in row if name not in names]
+    if missing or unknown:
+        differences = [f"missing: {', '.join(missing)}"] if missing else []
+        differences += [f"unknown: {', '.join(unknown)}"] if unknown else []
+        raise SchemaMismatch(
+            f"row {number} of the list does not have the table's columns ({'; '.join(differences)}); the "
+            f"table has {', '.join(names)}, and each dict needs all of them: give None for a null",
+            missing=missing,
+            unknown=unknown,
+        )
 
 
 def arrow_keys(keys: Any, table: TableInfo) -> Any:
@@ -38,8 +61,8 @@ def arrow_keys(keys: Any, table: TableInfo) -> Any:
     names = table.primary_key
     if isinstance(keys, Scan):
         return keys.to_reader()
-    if isinstance(keys, pa.Array) and len(names) == 1 and not pa.types.is_struct(keys.type):
-        keys = keys.to_pylist()
+    if len(names) == 1:
+        keys = _listed(keys)
     if not isinstance(keys, _LISTS):
         if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__"):
             return keys
@@ -51,6 +74,18 @@ def arrow_keys(keys: Any, table: TableInfo) -> Any:
             option="keys",
         )
     return _batch(dict(zip(names, _columns(list(keys), names), strict=True)), table)
+
+
+def _listed(keys: Any) -> Any:
+    """The values of a tuple, or of an array or a series of any library, as a list; else what was given."""
+    if isinstance(keys, pa.Array | pa.ChunkedArray):
+        return keys if pa.types.is_struct(keys.type) else keys.to_pylist()
+    if isinstance(keys, tuple):
+        return list(keys)
+    if hasattr(keys, "dtype"):  # of NumPy, pandas and Polars; frames have none
+        listed = getattr(keys, "tolist", None) or getattr(keys, "to_list", None)
+        return keys if listed is None else listed()
+    return keys
 
 
 def _columns(keys: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
@@ -68,25 +103,57 @@ def _columns(keys: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
     )
 
 
-def _batch(columns: Mapping[str, Collection[Any]], table: TableInfo) -> pa.RecordBatch:
-    """Columns in the table's types; the taker of the batch refuses columns that the table lacks."""
+def _batch(columns: Mapping[str, Sequence[Any]], table: TableInfo) -> pa.RecordBatch:
+    """Columns of the table, in its types.
+
+    Raises:
+        SchemaMismatch: a value is not of its column's type.
+    """
     arrays = []
     for name, values in columns.items():
-        kind = table.schema.field(name).type if name in table.schema.names else pa.null()
-        try:
-            arrays.append(pa.nulls(len(values)) if kind == pa.null() else _exactly(values, kind))
-        except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+        kind = table.schema.field(name).type
+        array = _exactly(values, kind)
+        if array is None:
+            number = next((n for n, value in enumerate(values) if _exactly([value], kind) is None), 0)
             raise SchemaMismatch(
-                f"column {name!r} is of type {kind}, which does not hold what was given: {error}", column=name
-            ) from error
+                f"column {name!r} is of type {kind}, which does not hold {brief(values[number])} of row "
+                f"{number} as it is; convert it first",
+                column=name,
+            )
+        arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
-def _exactly(values: Collection[Any], kind: pa.DataType) -> pa.Array:
-    """The values in a type; raises where it would change one, as 3.5 to 3 or a moment to its day."""
-    array = pa.array(values, kind)
-    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
-        for value, held in zip(values, array.to_pylist(), strict=True):
-            if value != held:
-                raise ValueError(f"{value!r} would become {held!r}")
-    return array
+def _exactly(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+    """The values in a type; None where one is not of it, or would be another, as 3 for 3.5."""
+    try:
+        array = pa.array(values, kind)
+        same = all(map(_is_same, values, array.to_pylist(), [kind] * len(values)))
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        return None
+    return array if same else None
+
+
+def _is_same(value: Any, held: Any, kind: pa.DataType) -> bool:
+    """True if what Arrow made of a value is that value: it cuts and drops in silence, as 2.9 to 2."""
+    if held is None:
+        return True
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if pa.types.is_struct(kind):
+        if not isinstance(value, Mapping) or value.keys() != held.keys():
+            return False
+        return all(_is_same(value[part.name], held[part.name], part.type) for part in kind)
+    if pa.types.is_map(kind):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return all(
+            _is_same(key, held_key, kind.key_type) and _is_same(item, held_item, kind.item_type)
+            for (key, item), (held_key, held_item) in zip(pairs, held, strict=True)
+        )
+    if kind.num_fields:
+        if isinstance(value, str | bytes | Mapping):  # a text is a sequence too
+            return False
+        return all(_is_same(part, other, kind.value_type) for part, other in zip(value, held, strict=True))
+    if pa.types.is_floating(kind):  # a narrower one rounds
+        return not isinstance(value, bool) and (math.isfinite(held) or not math.isfinite(value))
+    return bool(value == held)

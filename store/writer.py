@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import TableChanged
+from elasticscan.base.errors import SchemaMismatch, TableChanged
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.catalog import IdempotencyKey, Tx
 from elasticscan.metadata import StagedFragment, TableInfo
@@ -180,10 +180,23 @@ def delete(context: Context, table: TableInfo, keys: Any) -> int:
 
     def tombstones() -> Iterator[pa.RecordBatch]:
         for batch in batches_of(keys):
+            _check_key_alone(batch, table)
             check_keys_filled(batch, table)
             yield tombstones_of(conform(batch, key_schema), table)
 
     return publish(context, table, stage(context, table, tombstones(), "delete"), "delete")
+
+
+def _check_key_alone(batch: pa.RecordBatch, table: TableInfo) -> None:
+    names = list(table.primary_key)
+    if sorted(batch.schema.names) != sorted(names):
+        raise SchemaMismatch(
+            f"keys to delete have the columns of the primary key, {', '.join(names)}, and no others, but "
+            f"these have {', '.join(batch.schema.names)}; select them, as in "
+            f"scan({names!r})",
+            missing=[name for name in names if name not in batch.schema.names],
+            unknown=[name for name in batch.schema.names if name not in names],
+        )
 
 
 def tombstones_of(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -128,7 +133,7 @@ def test_a_handle_is_no_name_for_another_store(tmp_path: Path, trips: Table) -> 
 
 
 def test_rows_may_be_typed_as_dicts(trips: Table) -> None:
-    trips.upsert([{"id": 1, "day": "sun", "km": 7}, {"id": 200, "day": "sun"}])
+    trips.upsert([{"id": 1, "day": "sun", "km": 7}, {"id": 200, "day": "sun", "km": None}])
     found = trips.scan(filter="day = 'sun'").to_table().sort_by("id").to_pylist()
     assert found == [{"id": 1, "day": "sun", "km": 7.0}, {"id": 200, "day": "sun", "km": None}]
 
@@ -138,11 +143,15 @@ def test_rows_may_be_typed_as_dicts(trips: Table) -> None:
     [
         ([{"id": 1, "day": "x", "km": 1.0, "way": 3}], "unknown: way"),
         ([{"id": 1, "day": "x"}], "missing: km"),
+        ([{"id": 1, "day": "x", "km": 1.0}, {"id": 2}], "row 1 of the list .*missing: day, km"),
         ([{"id": "one", "day": "x", "km": 1.0}], "column 'id' is of type int32"),
         ([{"id": 2**40, "day": "x", "km": 1.0}], "column 'id' is of type int32"),
         ([{1: 1}], "unknown: 1"),
         ([(1, "x", 1.0)], "must be dicts"),
         ([1], "must be dicts"),
+        ([pa.record_batch({"id": [1]})], "pa.Table.from_batches"),
+        (iter([{"id": 1}]), "a list of dicts"),
+        (7, "cannot write an int"),
         ({"id": [1]}, "hand in a pyarrow Table"),
         ("id", "hand in a pyarrow Table"),
         (None, "hand in a pyarrow Table"),
@@ -156,6 +165,100 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(trips: Table, g
     assert len(trips.commits()) == 2, "made, and filled"
 
 
+DETAILED = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("legs", pa.list_(pa.int32())),
+        ("way", pa.struct([("a", pa.int32()), ("b", pa.list_(pa.int8()))])),
+        ("by", pa.map_(pa.string(), pa.int32())),
+        ("paid", pa.decimal128(5, 2)),
+        ("share", pa.float32()),
+        ("text", pa.string()),
+    ]
+)
+DETAILS: dict[str, Any] = {
+    "id": 1,
+    "legs": [1, 2],
+    "way": {"a": 1, "b": [2, None]},
+    "by": {"x": 1},
+    "paid": Decimal("1.50"),
+    "share": 0.1,
+    "text": "x",
+}
+
+
+@pytest.fixture
+def detailed(store: Store) -> Table:
+    return store.create_table("detailed", DETAILED, ["id"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"legs": (1, 2), "by": [("x", 1)], "way": {"b": [2, None], "a": 1}, "share": np.float32(0.1)},
+        dict.fromkeys(("legs", "way", "by", "paid", "share", "text")),
+        {"way": {"a": None, "b": []}, "legs": [], "by": {}, "paid": 1, "share": math.inf},
+    ],
+)
+def test_typed_values_are_stored_as_they_are(detailed: Table, change: dict[str, Any]) -> None:
+    typed = DETAILS | change
+    detailed.upsert([typed])
+    assert detailed.scan().to_table().to_pylist() == pa.Table.from_pylist([typed], DETAILED).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("legs", [1.9]),
+        ("legs", "12"),
+        ("way", {"a": 2.9, "b": []}),
+        ("way", {"a": 2, "b": [1.5]}),
+        ("way", {"a": 2, "b": [], "zz": 5}),
+        ("way", {"a": 2}),
+        ("by", {"x": 1.5}),
+        ("paid", Decimal("12345.1")),
+        ("paid", Decimal("1.555")),
+        ("share", True),
+        ("share", 1e300),
+        ("text", b"x"),
+    ],
+)
+def test_typed_values_are_never_changed(detailed: Table, column: str, value: Any) -> None:
+    with pytest.raises(SchemaMismatch, match=rf"column '{column}' is of type .* of row 1 as it is"):
+        detailed.upsert([DETAILS, DETAILS | {"id": 2, column: value}])
+    assert detailed.scan().count() == 0
+
+
+def test_keys_to_delete_are_the_key_alone(trips: Table) -> None:
+    with pytest.raises(SchemaMismatch, match=r"no others, but these have id, day, km; .*scan\(\['id'\]\)"):
+        trips.delete(trips.scan())
+
+
+def test_a_function_to_be_told_is_looked_at_before_the_work(store: Store, trips: Table) -> None:
+    with pytest.raises(InvalidOption, match="on_progress=5"):
+        trips.create_index("by_km", ["km"], on_progress=5)  # type: ignore[arg-type]
+    assert trips.indexes() == ()
+    with pytest.raises(InvalidOption, match="on_progress=5"):
+        store.elasticity(on_progress=5)  # type: ignore[arg-type]
+
+
+def test_handles_of_one_table_are_equal(store: Store, trips: Table, legs: Table) -> None:
+    assert trips == store.table("trips")
+    assert len({trips, store.table("trips"), legs}) == 2
+
+
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["a", "b"])])
+def test_categories_of_polars_are_texts(trips: Table, kind: Any) -> None:
+    trips.overwrite(
+        pl.DataFrame(
+            {"id": [1, 2, 3], "day": pl.Series(["a", None, "b"], dtype=kind), "km": [0.0] * 3},
+            schema_overrides={"id": pl.Int32},
+        )
+    )
+    assert trips.scan(["day"]).to_table().sort_by("day")["day"].to_pylist() == ["a", "b", None]
+
+
 @pytest.mark.parametrize(
     "keys",
     [
@@ -166,6 +269,11 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(trips: Table, g
         [(3,), (4,)],
         pa.array([3, 4]),
         pa.array([3, 4], pa.int8()),
+        pa.chunked_array([[3], [4]]),
+        (3, 4),
+        np.array([3, 4]),
+        pl.Series([3, 4]),
+        pd.Series([3, 4]),
         pa.table({"id": pa.array([3, 4], pa.int32())}),
     ],
     ids=str,
@@ -190,7 +298,7 @@ def test_rows_that_meet_a_condition_are_deleted_by_a_scan_of_their_keys(trips: T
     assert trips.scan().count() == 10 + len([i for i in range(1, 21) if i % 10])
 
 
-@pytest.mark.parametrize("keys", [7, "id > 3", b"7", None, (3, 4), 7.5, {"id": 3}])
+@pytest.mark.parametrize("keys", [7, "id > 3", b"7", None, np.int64(3), 7.5, {"id": 3}])
 def test_what_is_no_list_of_keys_is_told_what_to_type(trips: Table, legs: Table, keys: Any) -> None:
     with pytest.raises(InvalidOption, match=r"delete\(\[7\]\).*delete\(table.scan\(\['id'\]"):
         trips.delete(keys)
