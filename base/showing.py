@@ -10,7 +10,7 @@ def brief(value: Any, most: int = 80) -> str:
     try:
         text = repr(value)
     except (ValueError, RecursionError):
-        return f"a {type(value).__name__} that is too long to be shown"
+        return f"{a_type(value)} that is too long to be shown"
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

@@ -28,7 +28,7 @@ How it is cut:
     options.py    options that several commands share
     output.py     the two voices: consoles, JSON, progress
     picture.py    a store's status, drawn
-    stores.py     create, status, tables
+    stores.py     create, status, tables, drop
     streams.py    streams and how far they are behind, listed
     loading.py    load;         files.py    CSV, Parquet and Arrow files as batches, and back
     scanning.py   scan;         paging.py   exactly so many rows of a scan, and the key after them

@@ -71,6 +71,7 @@ def _options(
 app.command("create", rich_help_panel=STORE)(stores.create)
 app.command("status", rich_help_panel=STORE)(stores.status)
 app.command("tables", rich_help_panel=STORE)(stores.tables)
+app.command("drop", rich_help_panel=STORE)(stores.drop)
 app.command("load", rich_help_panel=DATA)(loading.load)
 app.command("scan", rich_help_panel=DATA)(scanning.scan)
 app.command("explain", rich_help_panel=DATA)(explaining.explain)

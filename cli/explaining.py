@@ -16,6 +16,7 @@ from elasticscan.cli.options import (
     Filter,
     IndexChoice,
     Json,
+    OrderBy,
     Snapshot,
     Table,
     Uri,
@@ -36,6 +37,7 @@ def explain(
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
     index: IndexChoice = None,
+    order_by: OrderBy = None,
     analyze: Annotated[
         bool, typer.Option("--analyze", help="Run the scan, and hold the estimates against it.")
     ] = False,
@@ -44,7 +46,9 @@ def explain(
     """Say how a scan would read, where, and why so."""
     with (
         Store.open(uri) as store,
-        store.table(table).scan(names_of(columns), filter, index=index or AUTO, snapshot=snapshot) as begun,
+        store.table(table).scan(
+            names_of(columns), filter, index=index or AUTO, order_by=order_by, snapshot=snapshot
+        ) as begun,
     ):
         explained = _explain(begun, analyze)
     if json:

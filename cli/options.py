@@ -43,6 +43,12 @@ IndexChoice = Annotated[
         "--index", metavar="NAME", help="auto (the cheapest, by default), none, or an index's name."
     ),
 ]
+OrderBy = Annotated[
+    str | None,
+    typer.Option(
+        "--order-by", metavar="A,B", help='In the order of a sorted index: "delay", or "delay DESC".'
+    ),
+]
 Speed = Annotated[
     str | None,
     typer.Option("--bytes-per-second", metavar="SIZE", help="Upper bound of a move's copying, as in 50M."),

@@ -17,7 +17,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_PAGE_ROWS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.files import kind_of, open_writer
-from elasticscan.cli.options import Columns, Filter, IndexChoice, Json, Snapshot, Uri, names_of
+from elasticscan.cli.options import Columns, Filter, IndexChoice, Json, OrderBy, Snapshot, Uri, names_of
 from elasticscan.cli.output import (
     console,
     plain,
@@ -49,10 +49,7 @@ def scan(
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
     index: IndexChoice = None,
-    order_by: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help='In the order of a sorted index: "delay", or "delay DESC".'),
-    ] = None,
+    order_by: OrderBy = None,
     limit: Annotated[int | None, typer.Option(help="Give so many rows and no more.")] = None,
     pages: Annotated[
         int | None, typer.Option(min=1, help="Stop after so many pages, and tell the key.")

@@ -1,4 +1,4 @@
-"""create, status, tables."""
+"""create, status, tables, drop."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Table as Listing
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
-from elasticscan.cli.options import Json, Uri, seconds_of, shards_of
+from elasticscan.cli.options import Json, Table, Uri, seconds_of, shards_of
 from elasticscan.cli.output import console, print_json, say, size
 from elasticscan.cli.picture import picture, tablet_listing
 from elasticscan.cli.streams import NO_STREAMS, stream_listing
@@ -98,7 +98,7 @@ def tables(uri: Uri, json: Json = False) -> None:
     if json:
         print_json(infos)
         return
-    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown = Listing(box=None, pad_edge=False, header_style="bold")
     for title in ("table", "rows", "size", "primary key", "columns"):
         shown.add_column(title, justify="right" if title in ("rows", "size") else "left")
     for table in infos:
@@ -106,3 +106,25 @@ def tables(uri: Uri, json: Json = False) -> None:
         rows = f"{'' if table['rows_exact'] else '≤ '}{table['rows']:,}"
         shown.add_row(table["name"], rows, size(table["bytes"]), ", ".join(table["primary_key"]), columns)
     console().print(shown if infos else "[dim]no tables yet; `elasticscan load` makes one[/dim]")
+
+
+def drop(
+    uri: Uri,
+    table: Table,
+    yes: Annotated[bool, typer.Option("--yes", help="Needed: the table's rows are gone then.")] = False,
+    json: Json = False,
+) -> None:
+    """Drop a table with its rows and its history; a later gc removes its files."""
+    with Store.open(uri) as store:
+        handle = store.table(table)
+        if not yes:
+            raise InvalidOption(
+                f"this would drop table {table!r} with all its rows, and nothing brings them back; say --yes "
+                "if that is meant",
+                option="--yes",
+            )
+        handle.drop()
+    if json:
+        print_json({"dropped": table})
+    else:
+        say(f"Table [bold]{escape(table)}[/bold] is dropped; gc removes its files.")

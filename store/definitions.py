@@ -15,7 +15,7 @@ import pyarrow as pa
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import check_name
-from elasticscan.base.showing import brief
+from elasticscan.base.showing import a_type, brief
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import check_definition, check_works, stored_schema
 from elasticscan.store import arguments
@@ -39,9 +39,7 @@ def define_table(
             f"compression={brief(compression)} must be None, 'lz4' or 'zstd'", option="compression"
         )
     if not isinstance(schema, pa.Schema):
-        raise InvalidOption(
-            f"schema is a {type(schema).__name__} and must be a pyarrow.Schema", option="schema"
-        )
+        raise InvalidOption(f"schema is {a_type(schema)} and must be a pyarrow.Schema", option="schema")
     keys = arguments.keys("primary_key", primary_key)
     shard_keys = keys if shard_key is None else arguments.keys("shard_key", shard_key)
     check_definition(schema, keys, shard_keys)

@@ -43,6 +43,10 @@ def test_all_candidates_are_told_and_the_chosen_one_is_marked(shell: Shell, inde
     assert found["actual"] is None
 
 
+def test_an_order_leaves_the_indexes_that_lie_in_it(shell: Shell, indexed: str) -> None:
+    assert shell.json("explain", indexed, "t", "--order-by", "value DESC")["access"] == "by_value"
+
+
 def test_what_cannot_be_chosen_has_no_cost_but_a_reason(shell: Shell, indexed: str) -> None:
     out = shell.ok("explain", indexed, "t", "--filter", "value = 7.75", "--json")
     assert "Infinity" not in out

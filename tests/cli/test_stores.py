@@ -92,6 +92,15 @@ def test_with_json_an_error_is_json_on_stderr(shell: Shell, tmp_path: Path) -> N
     assert "nowhere" in error["fields"]["uri"]
 
 
+def test_a_table_is_dropped_when_that_is_confirmed(shell: Shell, uri: str) -> None:
+    code, told = shell.fails("drop", uri, "t")
+    assert (code, "--yes" in told) == (2, True)
+    assert [table["name"] for table in shell.json("tables", uri)] == ["t"]
+    assert shell.json("drop", uri, "t", "--yes") == {"dropped": "t"}
+    assert shell.json("tables", uri) == []
+    assert shell.fails("drop", uri, "t", "--yes")[0] == 2
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
