@@ -11,8 +11,8 @@
     │   ├── UnsupportedType         ES_UNSUPPORTED_TYPE
     │   ├── UnsupportedStatement    ES_UNSUPPORTED_STATEMENT SQL that would change a table as none can be
     │   ├── FilterError             ES_INVALID_FILTER
-    │   ├── ScanFinished            ES_SCAN_FINISHED         a scan that is iterated again after its end
-    │   ├── ScanInUse               ES_SCAN_IN_USE           asked for a page or a stream while it gives one
+    │   ├── ScanFinished            ES_SCAN_FINISHED         a scan that is read after its end, or closed
+    │   ├── ScanInUse               ES_SCAN_IN_USE           a scan that gives its rows to another reader
     │   ├── ContinuationKeyError    ES_INVALID_CONTINUATION_KEY
     │   ├── KeyTooLong              ES_CONTINUATION_KEY_TOO_LONG   read without keys
     │   ├── InvalidOffset           ES_INVALID_OFFSET        of a stream: altered, foreign or going back

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from threading import Lock, get_ident
@@ -65,6 +65,11 @@ class Scan(Named, Iterator[Page]):
     (30 days, or longer where snapshots are kept for longer). A scan can be iterated once, by several threads
     together if they like; `key` is where it stands.
 
+    `to_table`, `count` and streams read all that remains, each for itself alone: no row goes to two readers,
+    and a reader whose scan is closed, or read by somebody else meanwhile, gets an error and never a part
+    that looks like the whole. A `to_table` or `count` that failed can be called again and begins anew
+    where it began; a stream that failed or was left cannot.
+
     It is an Arrow stream, too: `duckdb.sql("SELECT count(*) FROM scan")`, `polars.DataFrame(scan)`,
     `pandas.DataFrame.from_arrow(scan)` and `pyarrow.table(scan)` read it, each to its end. A scan gives its
     rows once; to read them again, begin another one.
@@ -100,10 +105,11 @@ class Scan(Named, Iterator[Page]):
         self._lock = Lock()
         self._reader: int | None = None  # the thread that is reading a page
         self._read_by = os.getpid()
-        self._finished = False
+        self._stream: _Stream | None = None  # the one that reads what remains
+        self._closed = False
+        self._complete = False
+        self._shared = False  # all pages were given out one by one, to whoever asked
         self._facts = CommitFacts((), {})
-        self._counting = False
-        self._streams = itertools.count()
         self.stats = ScanStats()
 
     @property
@@ -149,51 +155,53 @@ class Scan(Named, Iterator[Page]):
         return self
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the pages, for whoever reads to the end at once; pages without rows are left out."""
-        return (page.rows for page in self if page.rows.num_rows)
+        """The remaining rows as a stream; pages without rows are left out. Raises as `to_reader`."""
+        self._check_not_finished()
+        return _Stream(self)
 
     def to_table(self) -> pa.Table:
-        """All remaining rows at once; needs the memory for them."""
-        return pa.Table.from_batches(list(self.batches()), schema=self.schema)
+        """All remaining rows at once; needs the memory for them.
+
+        After an error the scan stands where it stood, so the same call can be made again.
+
+        Raises:
+            ScanFinished: all rows were given out before, or the scan is closed, also meanwhile.
+            ScanInUse: a stream has begun to read the scan.
+        """
+        with self._alone(self._state.columns) as batches:
+            return pa.Table.from_batches(list(batches), schema=self.schema)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """All remaining rows as a stream of record batches, read as they are asked for.
 
         Raises:
-            ScanFinished: all rows were given out before.
-            ScanInUse: from the stream's first batch, when another stream of this scan was begun.
+            ScanFinished: all rows were given out before, or the scan is closed; from the stream, too, when
+                that happens before its end, or when it is asked again after an error.
+            ScanInUse: from the stream's first batch, when another stream of this scan was begun, or pages
+                were taken since.
         """
         self._check_not_finished()
-        return pa.RecordBatchReader.from_batches(self.schema, self._streamed_batches())
+        return pa.RecordBatchReader.from_batches(self.schema, _Stream(self))
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """The Arrow PyCapsule stream, by which other libraries read a scan."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
-    def _streamed_batches(self) -> Iterator[pa.RecordBatch]:
-        # A query that names a scan twice asks for two streams, which would each have some of the rows.
-        if next(self._streams):
-            self._check_not_finished()
-            raise ScanInUse(
-                f"this scan of table {self._table.name!r} is being read as a stream already, and gives each "
-                "row once; begin a scan for each place where a query reads it, or read to_table()",
-                table=self._table.name,
-            )
-        yield from self.batches()
-
     def count(self) -> int:
-        """Count how many rows remain; reads the columns that the filter needs, or a single one."""
-        self._check_not_finished()
-        self._counting, self._reading = True, None
-        return sum(rows.num_rows for rows in self.batches())
+        """Count how many rows remain; reads the columns that the filter needs, or a single one.
+
+        Raises as `to_table`, and can be called again as that can.
+        """
+        with self._alone(()) as batches:
+            return sum(rows.num_rows for rows in batches)
 
     def close(self) -> None:
-        """End the scan early, and its lease with it.
+        """End the scan early, and its lease with it. Whoever still reads it gets `ScanFinished`.
 
         The keys of its pages can still be resumed for as long as retention keeps the snapshot.
         """
-        if not self._finished:
-            self._finished, self._reading = True, None
+        if not self._closed and not self._complete:
+            self._closed = True
             self._let_go()
 
     def __enter__(self) -> Scan:
@@ -203,28 +211,98 @@ class Scan(Named, Iterator[Page]):
         self.close()
 
     def _check_not_finished(self) -> None:
-        if self._finished:
+        if self._complete:
             raise ScanFinished(
-                f"this scan of table {self._table.name!r} has given out all of its rows, or was closed; "
+                f"this scan of table {self._table.name!r} has given out all of its rows; "
                 "begin another one with Table.scan",
                 table=self._table.name,
             )
+        if self._closed:
+            raise ScanFinished(
+                f"this scan of table {self._table.name!r} was closed; begin another one with Table.scan, or "
+                "go on from a page's key with Store.resume",
+                table=self._table.name,
+            )
 
-    def __next__(self) -> Page:
+    def _check_stream(self, stream: _Stream | None) -> None:
+        """Raises where the remaining rows are another reader's."""
+        if self._stream is stream:
+            return
+        if self._stream is None and stream is not None and stream.begin is self._state:
+            return
+        happened = "is being read as a stream, or was until that failed or was left"
+        if self._stream is None:
+            happened = "gave out pages since this stream of it was made"
+        raise ScanInUse(
+            f"this scan of table {self._table.name!r} {happened}, and gives each row once; begin a scan for "
+            "each place where a query reads it; rows that were not given out yet are read by "
+            "Store.resume(scan.key)",
+            table=self._table.name,
+        )
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The time in which one thread alone reads; others wait for its page, or its table."""
         self._check_thread()
         with self._lock:
-            if self._finished:
-                raise StopIteration
             self._reader = get_ident()
-            if self._reading is None:
-                self._reading = self._read()
             try:
-                return next(self._reading)
-            except BaseException as error:
-                self._finished, self._reading = isinstance(error, StopIteration), None
-                raise
+                yield
             finally:
                 self._reader = None
+
+    @contextmanager
+    def _alone(self, columns: tuple[str, ...]) -> Iterator[Iterator[pa.RecordBatch]]:
+        """All remaining rows for one call; the scan's state moves when they have all become its result."""
+        state, returned = self._state, 0
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            nonlocal state, returned
+            for page in self._read(self._state, columns):
+                self._check_not_finished()  # it may have been closed meanwhile
+                state, returned = page.standing, returned + page.rows.num_rows
+                if page.rows.num_rows:
+                    yield page.rows
+
+        with self._turn():
+            self._check_not_finished()
+            self._check_stream(None)
+            state, self._reading = self._state, None
+            yield batches()
+            self._let_go()
+            self._state, self._complete = state, True
+            self._returned += returned
+
+    def __next__(self) -> Page:
+        page = self._next_page(None)
+        if page is None:
+            raise StopIteration
+        return page
+
+    def _next_page(self, stream: _Stream | None) -> Page | None:
+        """The next page, for a stream or for whoever shares the pages; None after the last."""
+        with self._turn():
+            if self._shared and stream is None:
+                return None
+            if self._complete or (self._closed and self._state.cursors):
+                self._check_not_finished()
+            self._check_stream(stream)
+            self._reading = reading = self._reading or self._read(self._state, self._state.columns)
+            try:
+                page = next(reading, None)
+                if page is None:
+                    self._complete, self._shared, self._reading = True, stream is None, None
+                    return None
+                if not page.standing.cursors:
+                    self._let_go()
+                # Steps that may fail come first: the scan's state moves beyond a page only when the page
+                # is there, so a read that is repeated after an error gives the same page.
+                self._state, self._stream = page.standing, stream
+                self._returned += page.rows.num_rows
+                return page
+            except BaseException:
+                self._reading = None
+                raise
 
     def _check_thread(self) -> None:
         """Raises `ScanInUse` where waiting for the page that is being read would never end."""
@@ -238,22 +316,17 @@ class Scan(Named, Iterator[Page]):
                 table=self._table.name,
             )
 
-    def _read(self) -> Iterator[Page]:
-        for scanned, reached in self._pages() if self._state.cursors else ():
-            # Steps that may fail come first: the scan's state moves beyond a page only when the page is
-            # yielded, so a read that is repeated after an error yields the same page.
-            rows, left = self._finish(scanned), self._state.limit
-            after = reached
+    def _read(self, begin: ContinuationKey, columns: tuple[str, ...]) -> Iterator[Page]:
+        """Pages from a state of the scan to its end, with these columns; with none, rows to be counted."""
+        left = begin.limit
+        for scanned, reached in self._pages(begin, columns) if begin.cursors else ():
+            rows, after = self._finish(scanned, columns), reached
             if left is not None:
                 rows = rows.slice(0, left)
                 left -= rows.num_rows
                 after = replace(reached, cursors=reached.cursors if left else (), limit=left)
             if after.cursors:
-                self._renew_lease()
-            else:
-                self._let_go()
-            self._state = after
-            self._returned += rows.num_rows
+                self._renew_lease(after)
             yield Page(rows, after, self._context.seal)
             if left == 0:
                 return
@@ -262,17 +335,19 @@ class Scan(Named, Iterator[Page]):
         if self._ends_lease and self._may_have_lease and os.getpid() == self._process:
             end_lease(self._context, self._state.lease)
 
-    def _pages(self) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
+    def _pages(
+        self, state: ContinuationKey, columns: tuple[str, ...]
+    ) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
         """Rows as shards have them, and where the scan stands after them."""
-        access, state = self._access, self._state
+        access = self._access
         if state.feed or state.segments is not None:
             with self._context.catalog.reading() as tx:
                 self._facts = commit_facts(tx, self._table, state)
         plan = ScanPlan(
             table=self._table.id,
             snapshot=state.snapshot,
-            columns=self._columns_read(access),
-            page_rows=self._page_rows(access),
+            columns=self._columns_read(columns),
+            page_rows=self._page_rows(state),
             page_bytes=state.page_bytes,
             base=self._base.placement,
             slots=state.slots,
@@ -290,32 +365,31 @@ class Scan(Named, Iterator[Page]):
         for page in pages:
             yield page.rows, state.advance(page.after)
 
-    def _page_rows(self, access: Access) -> int:
+    def _page_rows(self, state: ContinuationKey) -> int:
         """The length of a page: no longer than the limit, unless a filter may drop some of it."""
-        most, limit = self._state.page_rows, self._state.limit
-        return most if limit is None or access.predicate is not None else min(most, limit)
+        most, limit = state.page_rows, state.limit
+        return most if limit is None or self._access.predicate is not None else min(most, limit)
 
-    def _columns_read(self, access: Access) -> tuple[str, ...]:
-        """The columns wanted, and those that only the scan itself needs."""
+    def _columns_read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """The columns of pages, and those that only the scan itself needs."""
+        access = self._access
         tested = sorted(access.predicate.columns) if access.predicate else ()
         sorted_by = access.sort.columns if access.sort else ()
-        if self._counting:
-            return tuple(dict.fromkeys((*tested, *sorted_by))) or self._table.primary_key[:1]
-        return tuple(dict.fromkeys((*self._state.columns, *tested, *sorted_by)))
+        return tuple(dict.fromkeys((*columns, *tested, *sorted_by))) or self._table.primary_key[:1]
 
-    def _finish(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _finish(self, rows: pa.RecordBatch, columns: tuple[str, ...]) -> pa.RecordBatch:
         if self._access.predicate is not None:
             rows = rows.filter(self._access.predicate.mask(rows))
-        columns = list(self._state.columns)
-        if self._state.feed and not self._counting:
+        if self._state.feed and columns:
             feed_columns = feed_arrays(rows, self._state, self._facts)
             return pa.RecordBatch.from_arrays([*map(rows.column, columns), *feed_columns], schema=self.schema)
-        return rows if self._counting or rows.schema.names == columns else rows.select(columns)
+        names = list(columns)
+        return rows if not names or rows.schema.names == names else rows.select(names)
 
-    def _renew_lease(self) -> None:
+    def _renew_lease(self, state: ContinuationKey) -> None:
         """Pages keep the snapshot readable; half a lease passes before the catalog hears of it."""
         if self._context.clock.now() >= self._lease_end - LEASE_SECONDS / 2:
-            keep_lease(self._context, self._state)
+            keep_lease(self._context, state)
             self._may_have_lease = self._context.catalog.read_only is None
             self._lease_end = self._context.clock.now() + LEASE_SECONDS
 
@@ -372,6 +446,37 @@ class Scan(Named, Iterator[Page]):
             "pending_slots": len(pending),
             "scans": scans,
         }
+
+
+class _Stream(Iterator[pa.RecordBatch]):
+    """The remaining rows of a scan, for one reader alone; pages without rows are left out.
+
+    No generator: one that has failed ends at the next call as if it had given everything.
+    """
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan, self.begin = scan, scan.standing
+        self._complete, self._failed = False, False
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._failed:
+            raise ScanFinished(
+                "this stream of a scan failed before, and its reader may have lost what it had read; begin "
+                "another scan with Table.scan"
+            )
+        while not self._complete:
+            try:
+                page = self._scan._next_page(self)
+            except ScanInUse:  # nothing was read, nor lost
+                raise
+            except BaseException:
+                self._failed = True
+                raise
+            if page is None:
+                self._complete = True
+            elif page.rows.num_rows:
+                return page.rows
+        raise StopIteration
 
 
 def begin_scan(

@@ -211,10 +211,10 @@ def test_a_scan_goes_on_after_an_error(store: Store, monkeypatch: pytest.MonkeyP
     keys = next(scan).rows.column("id").to_pylist()
     finish, failures = Scan._finish, iter([True])
 
-    def failing_once(self: Scan, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def failing_once(self: Scan, rows: pa.RecordBatch, columns: tuple[str, ...]) -> pa.RecordBatch:
         if next(failures, False):
             raise OSError("the network is away")
-        return finish(self, rows)
+        return finish(self, rows, columns)
 
     monkeypatch.setattr(Scan, "_finish", failing_once)
     with pytest.raises(OSError, match="away"):

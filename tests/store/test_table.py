@@ -530,8 +530,8 @@ def test_count_reads_the_columns_that_it_needs(trips: Table, monkeypatch: pytest
     asked: list[tuple[str, ...]] = []
     read = Scan._columns_read
 
-    def noted(scan: Scan, access: Any) -> tuple[str, ...]:
-        asked.append(read(scan, access))
+    def noted(scan: Scan, columns: tuple[str, ...]) -> tuple[str, ...]:
+        asked.append(read(scan, columns))
         return asked[-1]
 
     monkeypatch.setattr(Scan, "_columns_read", noted)

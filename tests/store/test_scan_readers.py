@@ -1,0 +1,242 @@
+"""Whoever reads a scan gets all that remains of it or an error: after errors, closed, beside others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import ScanFinished, ScanInUse, ShardUnavailable, UsageError
+from elasticscan.store import Scan, Store, Table
+
+ROWS = 100
+SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string())])
+ALL: dict[str, Callable[[Scan], int]] = {
+    "to_table": lambda scan: int(scan.to_table().num_rows),
+    "count": lambda scan: scan.count(),
+}
+STREAMS: dict[str, Callable[[Scan], Any]] = {
+    "to_reader": lambda scan: scan.to_reader(),
+    "batches": lambda scan: scan.batches(),
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.create(tmp_path / "s.store", ["s1", "s2"], tablets=4, slots=16) as made:
+        made.create_table("t", SCHEMA, ["id"]).upsert(pa.table({"id": range(ROWS), "s": ["x"] * ROWS}))
+        yield made
+
+
+@pytest.fixture
+def table(store: Store) -> Table:
+    return store.table("t")
+
+
+def rest(stream: Any) -> int:
+    return sum(batch.num_rows for batch in stream)
+
+
+def at_page(store: Store, number: int, happens: Callable[[], object]) -> None:
+    """Let something happen once, when a scan has read its page of that number."""
+    pages = iter(range(number))
+
+    def interrupt(point: str) -> None:
+        if point == "page read" and next(pages, None) == number - 1:
+            happens()
+
+    store.context.checkpoint = interrupt
+
+
+def fail() -> None:
+    raise ShardUnavailable("the shard is away")
+
+
+# ----------------------------------------------------------------------------------- after an error
+
+
+@pytest.mark.parametrize("use", ALL)
+@pytest.mark.parametrize("pages", [0, 2])
+def test_a_call_that_failed_begins_anew_where_it_began(
+    store: Store, table: Table, use: str, pages: int
+) -> None:
+    scan = table.scan(page_rows=7)
+    taken = sum(next(scan).rows.num_rows for _ in range(pages))
+    standing = scan.standing
+    at_page(store, 4, fail)
+    with pytest.raises(ShardUnavailable):
+        ALL[use](scan)
+    assert scan.standing == standing
+    assert ALL[use](scan) == ROWS - taken
+
+
+@pytest.mark.parametrize("use", ALL)
+def test_a_failed_call_leaves_the_lease_and_the_rows_returned_as_they_were(
+    store: Store, table: Table, use: str
+) -> None:
+    table.set_retention(60)
+    scan = table.scan(page_rows=7)
+    at_page(store, 4, fail)
+    with pytest.raises(ShardUnavailable):
+        ALL[use](scan)
+    assert [lease["purpose"] for lease in store.status()["leases"]] == ["scan"]
+    assert scan.explain()["actual"]["rows_returned"] == 0
+    assert ALL[use](scan) == scan.explain()["actual"]["rows_returned"] == ROWS
+    assert store.status()["leases"] == []
+
+
+def test_pages_after_a_failed_count_have_the_columns_of_the_scan(store: Store, table: Table) -> None:
+    scan = table.scan(page_rows=7)
+    at_page(store, 4, fail)
+    with pytest.raises(ShardUnavailable):
+        scan.count()
+    assert next(scan).rows.schema == scan.schema
+    assert scan.schema.names == SCHEMA.names
+
+
+@pytest.mark.parametrize("use", STREAMS)
+def test_a_stream_that_failed_does_not_end_as_if_complete(store: Store, table: Table, use: str) -> None:
+    scan = table.scan(page_rows=7)
+    stream = STREAMS[use](scan)
+    at_page(store, 4, fail)
+    with pytest.raises(ShardUnavailable):
+        list(stream)
+    with pytest.raises(ScanFinished, match="failed before"):
+        list(stream)
+    for again in (*ALL.values(), lambda scan: rest(scan.to_reader()), next):
+        with pytest.raises(ScanInUse, match=r"Store.resume\(scan.key\)"):
+            again(scan)
+    assert 0 < store.resume(scan.key).count() < ROWS
+
+
+def test_a_write_from_a_scan_that_failed_is_not_repeated_with_a_part(store: Store, table: Table) -> None:
+    copy = store.create_table("copy", SCHEMA, ["id"])
+    scan = table.scan(page_rows=7)
+    at_page(store, 4, fail)
+    with pytest.raises(ShardUnavailable):
+        copy.overwrite(scan)
+    with pytest.raises(UsageError):
+        copy.overwrite(scan)
+    assert copy.scan().count() == 0
+
+
+def test_a_stream_that_failed_before_its_first_page_leaves_the_scan_to_others(
+    store: Store, table: Table
+) -> None:
+    scan = table.scan(page_rows=7)
+    at_page(store, 1, fail)
+    with pytest.raises(ShardUnavailable):
+        list(scan.batches())
+    assert rest(scan.to_reader()) == ROWS
+
+
+# ------------------------------------------------------------------------------------------- closed
+
+
+@pytest.mark.parametrize("use", STREAMS)
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_stream_of_a_scan_that_was_closed_says_so(table: Table, use: str, begun: bool) -> None:
+    with table.scan(page_rows=7) as scan:
+        stream = STREAMS[use](scan)
+        if begun:
+            assert next(iter(stream)).num_rows > 0
+    with pytest.raises(ScanFinished, match="was closed"):
+        rest(stream)
+
+
+def test_pages_of_a_scan_that_was_closed_say_so(table: Table) -> None:
+    scan = table.scan(page_rows=7)
+    pages = iter(scan)
+    next(pages)
+    scan.close()
+    with pytest.raises(ScanFinished, match="was closed"):
+        next(pages)
+
+
+def test_a_scan_that_is_closed_after_its_last_page_was_read_whole(table: Table) -> None:
+    scan, taken = table.scan(page_rows=7), 0
+    for page in scan:
+        taken += page.rows.num_rows
+        if page.key is None:
+            scan.close()
+    assert taken == ROWS
+
+
+@pytest.mark.parametrize("use", ALL)
+def test_a_call_during_which_the_scan_is_closed_says_so(store: Store, table: Table, use: str) -> None:
+    scan = table.scan(page_rows=7)
+
+    def close() -> None:
+        closing = Thread(target=scan.close)
+        closing.start()
+        closing.join()
+
+    at_page(store, 4, close)
+    with pytest.raises(ScanFinished, match="was closed"):
+        ALL[use](scan)
+    assert store.resume(scan.key).count() == ROWS
+
+
+# ------------------------------------------------------------------------------------ beside others
+
+
+@pytest.mark.parametrize("use", ALL)
+def test_a_stream_that_was_begun_is_not_robbed(table: Table, use: str) -> None:
+    scan = table.scan(page_rows=7)
+    stream = scan.batches()
+    first = next(stream).num_rows
+    for other in (ALL[use], next):
+        with pytest.raises(ScanInUse, match="as a stream"):
+            other(scan)
+    assert first + rest(stream) == ROWS
+
+
+def test_a_query_that_left_its_stream_leaves_no_part_that_looks_whole(table: Table) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    scan = table.scan(page_rows=7)
+    assert len(duckdb.sql("SELECT * FROM scan LIMIT 3").fetchall()) == 3
+    with pytest.raises(UsageError):
+        scan.to_table()
+
+
+def test_a_stream_says_that_pages_were_taken_before_it_was_read(table: Table) -> None:
+    scan = table.scan(page_rows=7)
+    stream = scan.to_reader()
+    next(scan)
+    with pytest.raises(ScanInUse, match="gave out pages"):
+        stream.read_next_batch()
+    assert rest(scan.to_reader()) < ROWS
+
+
+@pytest.mark.parametrize("use", ALL)
+def test_pages_end_with_an_error_where_another_call_has_taken_the_rest(table: Table, use: str) -> None:
+    scan = table.scan(page_rows=7)
+    pages = iter(scan)
+    taken = next(pages).rows.num_rows
+    assert ALL[use](scan) == ROWS - taken
+    with pytest.raises(ScanFinished):
+        next(pages)
+
+
+@pytest.mark.parametrize("use", ALL)
+@pytest.mark.parametrize("other", [*ALL, "next"])
+def test_a_thread_beside_a_call_gets_nothing_of_its_rows(
+    store: Store, table: Table, use: str, other: str
+) -> None:
+    scan, outcomes = table.scan(page_rows=7), []
+
+    def read() -> None:
+        try:
+            outcomes.append(ALL[other](scan) if other in ALL else next(scan))
+        except UsageError as error:
+            outcomes.append(type(error))
+
+    beside = Thread(target=read)
+    at_page(store, 4, beside.start)
+    assert ALL[use](scan) == ROWS
+    beside.join()
+    assert outcomes == [ScanFinished]
