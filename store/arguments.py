@@ -100,7 +100,9 @@ def shards(value: Any) -> tuple[list[str], dict[str, str]]:
         raise _refusal("shards", value, "a list of at least one name, or a mapping of names to roots")
     twice = [name for name, times in Counter(listed).items() if times > 1]
     if twice:
-        raise InvalidOption(f"shard {twice[0]!r} is named twice; name each once", option="shards")
+        raise InvalidOption(
+            f"shards={brief(value)}: {twice[0]!r} is named twice; name each once", option="shards"
+        )
     return listed, roots
 
 

@@ -111,7 +111,7 @@ def test_tablets_shards_and_times_are_what_they_are_called(store: Store) -> None
                 call(value)
     refused(store.contract, "shard", NO_TEXT)
     refused(partial(store.move, 1), "shard", NO_TEXT)
-    refused(store.expand, "shards", [*NO_NAMES, [], {}])
+    refused(store.expand, "shards", [*NO_NAMES, [], {}, ["s3", "s3"]])
     refused(store.collect_garbage, "grace_seconds", NO_SECONDS)
     refused(store.elasticity, "bytes_per_second", [0, -1, True, "1M", math.inf, math.nan])
     refused(store.elasticity, "parallel", [*NO_NUMBER, 0])
