@@ -24,10 +24,13 @@ def rows_to_read(
     for interval in intervals:
         for fragment in interval.fragments:
             if fragment.id not in matching:
-                matching[fragment.id] = _rows_in_blocks(statistics[fragment.id], key_sets)
+                blocks = statistics.get(fragment.id)  # None where damage hides them
+                matching[fragment.id] = fragment.rows if blocks is None else _rows_in_blocks(blocks, key_sets)
         if any(matching[fragment.id] for fragment in interval.fragments):
             for fragment in interval.fragments:
-                rows = matching[fragment.id] if interval.is_plain else statistics[fragment.id].rows
+                blocks = statistics.get(fragment.id)
+                everything = fragment.rows if blocks is None else blocks.rows
+                rows = matching[fragment.id] if interval.is_plain else everything
                 total += rows * interval.share_of(fragment)
     return total
 

@@ -586,9 +586,9 @@ def slots_go_on_behind_the_lowest_position(patch: Patch) -> None:
     patch.setattr(index_walk.Walk, "wanted", all_wanted)
 
 
-@fault("index soup", "a descending position is a turned key", seed=2)
+@fault("index soup", "a descending position is an inverted key", seed=2)
 def descending_without_turning(patch: Patch) -> None:
-    patch.setattr(index_walk, "turned", lambda key: key)
+    patch.setattr(index_walk, "inverted", lambda key: key)
 
 
 @fault(

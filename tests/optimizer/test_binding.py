@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -308,6 +309,12 @@ def alone(statistics: Sequence[FragmentStatistics]) -> tuple[list[SlotInterval],
     """Each fragment serves its slots by itself."""
     known = dict(enumerate(statistics))
     return [SlotInterval(0, 1, (fragment(number),)) for number in known], known
+
+
+def test_a_fragment_without_statistics_counts_with_all_of_its_rows() -> None:
+    hidden = replace(fragment(0), rows=7)
+    assert rows_to_read([SlotInterval(0, 1, (hidden,))], {}, {}) == 7
+    assert rows_to_read([SlotInterval(0, 1, (hidden, replace(hidden, id=1)))], {}, {}) == 14
 
 
 def test_where_versions_may_meet_all_are_read_as_soon_as_one_may_match() -> None:

@@ -41,15 +41,15 @@ def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.send_signal(signal.SIGKILL)
 
 
-def run_and_kill(seconds: float, *arguments: str) -> list[dict[str, Any]]:
-    """Run a program, kill -9 it some time after its first words; returns what it had said."""
+def run_and_kill(seconds: float, *arguments: str, lines: int = 1) -> list[dict[str, Any]]:
+    """Run a program, kill -9 it some time after so many lines; returns what it had said."""
     with program(*arguments) as process:
         assert process.stdout is not None
-        first = process.stdout.readline()
-        assert first, "the program ended by itself"
+        first = [process.stdout.readline() for _ in range(lines)]
+        assert all(first), "the program ended by itself"
         time.sleep(seconds)
         process.send_signal(signal.SIGKILL)
-        said = [first, *process.stdout]
+        said = [*first, *process.stdout]
     return [json.loads(line) for line in said if line.endswith("\n")]
 
 
@@ -112,7 +112,7 @@ def test_a_killed_mover_leaves_each_tablet_served_from_one_place(uri: str) -> No
         store.table("t").upsert(pa.table({"id": ids, "v": ids}))
         seen = set()
         for seed in range(KILLS):
-            said = run_and_kill(chance.uniform(0.0, 0.25), "move-slowly", uri, str(seed))
+            said = run_and_kill(chance.uniform(0.0, 0.03), "move-slowly", uri, str(seed), lines=1 + seed % 4)
             seen.add(said[-1]["at"])
             assert rows(store) == dict.fromkeys(ids.tolist()) | dict(
                 zip(ids.tolist(), ids.tolist(), strict=True)
