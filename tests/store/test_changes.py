@@ -13,6 +13,7 @@ import pytest
 from elasticscan.base.errors import ChangesExpired, TableChanged
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.store import Scan, Store, Table
+from elasticscan.store.leases import end_lease
 from elasticscan.topology import SlotSet
 from tests.base.manual_clock import ManualClock
 
@@ -107,7 +108,7 @@ def test_a_scan_of_changes_keeps_what_it_has_not_read(store: Store, table: Table
         if page.key is not None and len(read) % 5 == 0:
             again = told(read) + told(list(store.resume(page.key).batches()))
             assert again == expected
-            scan.end_lease()
+            end_lease(store.context, scan.standing.lease)
             break
     assert store.status()["leases"] == []
 
@@ -118,7 +119,7 @@ def test_changes_that_are_compacted_amid_their_scan_are_missed_and_not_left_out(
     table.set_retention(0)
     scan = table.changes(1, page_rows=13)
     page = next(scan)
-    scan.end_lease()
+    end_lease(store.context, scan.standing.lease)
     clock.advance(60)
     table.upsert(rows(0, 5, 9))
     table.compact()
