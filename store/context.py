@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
+    CatalogOutdated,
     ChangesExpired,
     ElasticScanError,
     FragmentMissing,
@@ -368,6 +369,7 @@ class Context:
                 tx.check_snapshot(table, snapshot)
             else:
                 check_kept(table, after)
+                _check_reached(last_commit, snapshot)
             fragments = tx.fragments(table=table_id)
             overwrites = tx.overwrites(table_id)
             indexes = tx.indexes(table_id)
@@ -543,6 +545,16 @@ class TableState:
     def floor(self, snapshot: int) -> int:
         """The newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
         return max((number for number in self._overwrites if number <= snapshot), default=0)
+
+
+def _check_reached(last_commit: int, upto: int) -> None:
+    """Raises `CatalogOutdated` when changes are asked for of commits that the catalog does not know."""
+    if upto > last_commit:
+        raise CatalogOutdated(
+            f"the catalog knows commits up to {last_commit}, and this scan reads up to {upto}: an older one was "
+            "put back. Put back the newest; or, if that is lost, run `elasticscan adopt` and start again",
+            known=upto,
+        )
 
 
 def check_kept(table: TableInfo, after: int) -> None:
