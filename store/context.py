@@ -551,8 +551,8 @@ def _check_reached(last_commit: int, upto: int) -> None:
     """Raises `CatalogOutdated` when changes are asked for of commits that the catalog does not know."""
     if upto > last_commit:
         raise CatalogOutdated(
-            f"the catalog knows commits up to {last_commit}, and this scan reads up to {upto}: an older one was "
-            "put back. Put back the newest; or, if that is lost, run `elasticscan adopt` and start again",
+            f"the catalog knows commits up to {last_commit}, this scan reads up to {upto}: an older one was "
+            "put back. Put back the newest; or, if that is lost, run `elasticscan adopt`",
             known=upto,
         )
 
