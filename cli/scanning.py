@@ -34,7 +34,7 @@ SHOWN_ROWS = 20
 
 
 @dataclass(slots=True)
-class _Progress:
+class _ScanProgress:
     """The report of a scan that stopped."""
 
     snapshot: int
@@ -79,7 +79,7 @@ def scan(
     }
     with Store.open(uri) as store:
         begun = _begin(store, table, key, settings, page_rows)
-        progress = _Progress(begun.snapshot, begun.key)
+        progress = _ScanProgress(begun.snapshot, begun.key)
         read = _watch(islice(begun, pages), progress)
         if output is not None:
             _to_file(begun, read, output)
@@ -123,7 +123,7 @@ def _begin(
     return begun
 
 
-def _watch(pages: Iterable[Page], progress: _Progress) -> Iterator[Page]:
+def _watch(pages: Iterable[Page], progress: _ScanProgress) -> Iterator[Page]:
     for page in pages:
         progress.rows += page.rows.num_rows
         progress.key = page.key
@@ -165,7 +165,7 @@ def _text(value: Any) -> str:
     return plain(value) if isinstance(value, bytes) else str(value)
 
 
-def _report(progress: _Progress, uri: str) -> None:
+def _report(progress: _ScanProgress, uri: str) -> None:
     say(
         f"{progress.rows:,} rows of snapshot {progress.snapshot}"
         + ("." if progress.key is None else "; there are more:")
@@ -174,7 +174,7 @@ def _report(progress: _Progress, uri: str) -> None:
         console().print(f"elasticscan scan {shown(uri)} --key {progress.key}", markup=False, soft_wrap=True)
 
 
-def _report_file(progress: _Progress, path: Path, as_json: bool) -> None:
+def _report_file(progress: _ScanProgress, path: Path, as_json: bool) -> None:
     if as_json:
         print_json(
             {
