@@ -31,13 +31,13 @@ How it is cut:
     stores.py     create, status, tables, drop
     streams.py    streams and how far they are behind, listed
     loading.py    load;         files.py    CSV, Parquet and Arrow files as batches, and back
-    scanning.py   scan;         paging.py   exactly so many rows of a scan, and the key after them
+    scanning.py   scan
     explaining.py explain
     columns.py    add-column
     indexes.py    index create, index drop, index list
-    changes.py    expand, contract, move, split, join, history
+    topology.py   expand, contract, move, split, join, history
     upkeep.py     compact, gc, verify
-    sealing.py    rotate-secret
+    sealing.py    rotate-secret; repair.py: a store made again from its files
 
 `typer` and `rich` are optional (`pip install 'elasticscan[cli]'`): whoever only reads from Spark
 needs neither. So nothing here is imported before `main` runs, and `main` says what is missing.

@@ -18,7 +18,7 @@ How the parts work together, operation by operation, and what each conflicts wit
 
     store.py, table.py  what users hold; names.py: names that they type and that are not there
     scan.py        pages and keys over `reader.drive`, Arrow streams, counts
-    ordering.py    `order_by`, and the indexes that give it
+    access_paths.py the path that a scan takes, chosen by cost; ordering.py: `order_by`, and its indexes
     typed.py       rows and keys that come as Python lists
     changes.py     scans of what commits changed
     streams.py     what planning a micro-batch has to know, in one look; streams by their leases
@@ -26,16 +26,21 @@ How the parts work together, operation by operation, and what each conflicts wit
     definitions.py tables: checked, reserved for a first write, entered with it
     writer.py      stage, then commit; stage again what moved meanwhile
     mover.py       one move: copy, catch up, switch
+    owners.py      signs that whoever carries a move out still lives
+    indexing.py    indexes, built beside writers and moves
+    schema_changes.py columns that a table gains
     elasticity.py  plans carried out: expand, contract, move, split, join, resume
-    repair.py      a store made again from its files, by the rules of repair_plan.py
+    repair/        a store made again from its files, by the rules of repair/plan.py
     upkeep.py      compaction, verification
     roots.py       whose a shard's root is, asked whenever somebody writes or deletes there
+    aliases.py     roots that are one place under two names; making.py: a new store, wholly or not at all
     garbage.py     what becomes of each file, as a pure function; collector.py carries it out
     adoption.py    copies of a store, and older catalogs that were put back
     sealing.py     continuation keys: their secrets and their end
     leases.py      promises that what is read stays readable
     location.py    where a store is, and who may read what it makes
     disks.py       a shard's disk; that of a store which can only be read
+    arguments.py   checks of what callers hand over; status.py: what `Store.status` returns
     context.py     caches, each valid for one layout of the catalog
 """
 

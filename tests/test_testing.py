@@ -42,3 +42,14 @@ def test_the_guide_names_only_tests_that_exist() -> None:
     named = re.findall(r"`(?:tests/)?((?:\w+/)*\w+\.(?:py|json))", GUIDE)
     assert len(named) > 20
     assert [name for name in named if not [*TESTS.rglob(Path(name).name)]] == []
+
+
+def test_modules_that_a_front_page_names_are_in_its_folder() -> None:
+    missing = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for folder in ARROWS
+        for page in (ROOT / folder).rglob("__init__.py")
+        for name in re.findall(r"(?<![\w/.])[a-z_]+\.py\b", page.read_text(encoding="utf-8"))
+        if not (page.parent / name).is_file()
+    ]
+    assert missing == []

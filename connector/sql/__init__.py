@@ -1,1 +1,9 @@
-"""`attach` and its SQL: conditions and columns taken out of queries, so that Spark reads less."""
+"""`attach` and its SQL: conditions and columns taken out of queries, so that Spark reads less.
+
+attached    what users hold: `sql`, `table`, `explain`
+parameters  values of a query's parameters, written into its text as literals
+statements  statements that are no query, recognised by their first words
+query       a query's text, tree and references; what cannot be read for certain is left alone
+joins, conditions, columns  what each reference of a table needs, by the rules of its joins
+plan        the needs of a whole query; explain: the same for people
+"""

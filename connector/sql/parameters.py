@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any
 
 from elasticscan.connector.sql.statements import TOKEN
@@ -55,19 +55,16 @@ def _begins_a_name(tokens: Sequence[Any], number: int) -> bool:
 
 
 def _literal(value: Any) -> str | None:
-    return next(_literals(value), None)
-
-
-def _literals(value: Any) -> Iterator[str]:
+    """The literal of a value, by its exact type: NumPy's float, say, writes itself otherwise."""
+    kind = type(value)
     if value is None:
-        yield "NULL"
-    elif isinstance(value, bool):
-        yield "TRUE" if value else "FALSE"
-    elif isinstance(value, int) and -(2**63) < value < 2**63:
-        yield f"({value})" if value < 0 else str(value)
-    elif isinstance(value, float) and math.isfinite(value):
-        yield f"({value!r}D)" if value < 0 else f"{value!r}D"
-    elif isinstance(value, str) and not {"'", "\\"} & {*value} and value.isprintable():
-        yield f"'{value}'"
-    elif isinstance(value, date) and not isinstance(value, datetime):
-        yield f"DATE'{value.isoformat()}'"
+        return "NULL"
+    if kind is bool:
+        return str(value).upper()
+    if kind is int and -(2**63) < value < 2**63:
+        return f"({value})" if value < 0 else str(value)
+    if kind is float and math.isfinite(value):
+        return f"({value!r}D)" if value < 0 else f"{value!r}D"
+    if kind is str and not {"'", "\\"} & {*value} and value.isprintable():
+        return f"'{value}'"
+    return f"DATE'{value.isoformat()}'" if kind is date else None

@@ -1,1 +1,7 @@
-"""Structured Streaming: offsets, micro-batches of a snapshot and of changes, leases, the sink."""
+"""Structured Streaming's source; the sink is `connector/stream_writing.py`.
+
+reader    what Spark calls: offsets, partitions of a micro-batch, commits
+offsets   a stream's offsets, their check, and the changes between two of them
+snapshot  micro-batches of the first snapshot; changes: of the commits after it
+lease     what a stream with a name has not read is kept for it
+"""

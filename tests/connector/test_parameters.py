@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
@@ -43,6 +44,7 @@ def test_values_are_written_as_literals(text: str, arguments: Any, complete: str
         ("a = ?", ["two\nlines"]),
         ("a = ?", [math.nan]),
         ("a = ?", [2**63]),
+        ("a = ?", [np.float64(1.5)]),  # a float that writes itself as np.float64(1.5)
         ("a = ?", [Decimal("1.5")]),
         ("a = ?", [datetime(2024, 1, 1, tzinfo=UTC)]),
         ("a = ?", [[1, 2]]),
