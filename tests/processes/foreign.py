@@ -165,15 +165,16 @@ def handed_on(store: Store, _number: int) -> None:
 
 def abandoned(store: Store, _number: int) -> None:
     """Scans begun here and thrown away half read in other threads, also by the garbage collector."""
-    begun = [some_scan(store).batches() for _ in range(40)]
-    for pages in begun:
-        next(pages)
-    circles: list[list[object]] = [[pages] for pages in begun[::2]]
+    scans = [some_scan(store) for _ in range(40)]
+    for scan in scans:
+        next(scan.batches())
+    circles: list[list[object]] = [[scan] for scan in scans[::2]]
     for circle in circles:
         circle.append(circle)
-    lone = begun[1::2]
-    begun.clear()
+    lone = scans[1::2]
+    scans.clear()
     circles.clear()
+    del scan
     in_threads([lambda: lone.pop().close()] * 10 + [lambda: lone.pop() and None] * 10 + [gc.collect] * 5)
     gc.collect()
 
