@@ -216,7 +216,7 @@ class Store(Named):
     def table(self, name: str) -> Table:
         """A table by its name. Raises `TableNotFound`, naming the nearest."""
         with self._context.catalog.reading() as tx:
-            return Table(self._context, tx.table(arguments.text("name", name)))
+            return Table(self._context, self._context.table(tx, arguments.text("name", name))[0])
 
     def tables(self) -> tuple[Table, ...]:
         """All tables, by name."""
