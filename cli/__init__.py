@@ -28,16 +28,13 @@ How it is cut:
     options.py    options that several commands share
     output.py     the two voices: consoles, JSON, progress
     picture.py    a store's status, drawn
-    stores.py     create, status, tables, drop
-    streams.py    streams and how far they are behind, listed
+    stores.py     create, status, tables, drop, add-column
     loading.py    load;         files.py    CSV, Parquet and Arrow files as batches, and back
     scanning.py   scan
     explaining.py explain
-    columns.py    add-column
     indexes.py    index create, index drop, index list
     topology.py   expand, contract, move, split, join, history
-    upkeep.py     compact, gc, verify
-    sealing.py    rotate-secret; repair.py: a store made again from its files
+    upkeep.py     compact, gc, adopt, verify, repair, rotate-secret
 
 `typer` and `rich` are optional (`pip install 'elasticscan[cli]'`): whoever only reads from Spark
 needs neither. So nothing here is imported before `main` runs, and `main` says what is missing.

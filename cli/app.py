@@ -9,17 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.cli import (
-    columns,
-    explaining,
-    indexes,
-    loading,
-    repair,
-    scanning,
-    sealing,
-    stores,
-    upkeep,
-)
+from elasticscan.cli import explaining, indexes, loading, scanning, stores, upkeep
 from elasticscan.cli import topology as changes
 from elasticscan.cli.options import wants_json
 from elasticscan.cli.output import report_error
@@ -76,7 +66,7 @@ app.command("load", rich_help_panel=DATA)(loading.load)
 app.command("scan", rich_help_panel=DATA)(scanning.scan)
 app.command("explain", rich_help_panel=DATA)(explaining.explain)
 app.add_typer(indexes.commands, name="index", rich_help_panel=DATA)
-app.command("add-column", rich_help_panel=DATA)(columns.add_column)
+app.command("add-column", rich_help_panel=DATA)(stores.add_column)
 app.command("expand", rich_help_panel=CHANGE)(changes.expand)
 app.command("contract", rich_help_panel=CHANGE)(changes.contract)
 app.command("move", rich_help_panel=CHANGE)(changes.move)
@@ -87,5 +77,5 @@ app.command("compact", rich_help_panel=CARE)(upkeep.compact)
 app.command("gc", rich_help_panel=CARE)(upkeep.collect_garbage)
 app.command("adopt", rich_help_panel=CARE)(upkeep.adopt)
 app.command("verify", rich_help_panel=CARE)(upkeep.verify)
-app.command("repair", rich_help_panel=CARE)(repair.repair)
-app.command("rotate-secret", rich_help_panel=CARE)(sealing.rotate_secret)
+app.command("repair", rich_help_panel=CARE)(upkeep.repair)
+app.command("rotate-secret", rich_help_panel=CARE)(upkeep.rotate_secret)

@@ -22,7 +22,7 @@ from elasticscan.cli.options import (
     Uri,
     names_of,
 )
-from elasticscan.cli.output import console, print_json
+from elasticscan.cli.output import answer, listing
 from elasticscan.metadata import AUTO
 from elasticscan.store import Scan, Store
 
@@ -51,10 +51,7 @@ def explain(
         ) as begun,
     ):
         explained = _explain(begun, analyze)
-    if json:
-        print_json(explained)
-    else:
-        console().print(_picture(explained, index or AUTO))
+    answer(json, explained, _picture(explained, index or AUTO))
 
 
 def _explain(begun: Scan, analyze: bool) -> dict[str, Any]:
@@ -92,7 +89,7 @@ def _picture(explained: dict[str, Any], index: str) -> RenderableType:
 
 def _candidates(candidates: list[dict[str, Any]]) -> Listing:
     titles = ("", "access", "kind", "looks up", "then tests", "scans", "cost", "note")
-    shown = _listing(*titles)
+    shown = listing(*titles, right=_NUMBERS)
     for candidate in candidates:
         style = "bold" if candidate["chosen"] else "" if candidate["usable"] else "dim"
         note = [candidate["reason"]] if candidate["reason"] else []
@@ -140,7 +137,7 @@ def _analysis(explained: dict[str, Any]) -> Listing:
     """Estimates beside what the run counted."""
     (chosen,) = (candidate for candidate in explained["candidates"] if candidate["chosen"])
     actual = explained["actual"]
-    shown = _listing("", "estimated", "actual")
+    shown = listing("", "estimated", "actual", right=_NUMBERS)
     shown.add_row("rows scanned", _about(chosen["rows_scanned"]), f"{actual['rows_scanned']:,}")
     shown.add_row("rows returned", "", f"{actual['rows_returned']:,}")
     if actual["rows_skipped"]:
@@ -156,10 +153,3 @@ def _count(number: int, noun: str) -> str:
 
 def _about(number: float) -> str:
     return f"{round(number):,}"
-
-
-def _listing(*titles: str) -> Listing:
-    shown = Listing(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    for title in titles:
-        shown.add_column(title, justify="right" if title in _NUMBERS else "left")
-    return shown

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from elasticscan.base.limits import BATCH_ROWS
 # The types of a CSV file are guessed from this many bytes at its beginning, and hold for all of it.
 GUESS_BYTES = 32 << 20
 _CSV_BLOCK_BYTES = 4 << 20
+_HINTS = {"csv": "; name the type of a column with --type NAME=TYPE"}
 
 # Called with the bytes of the file that were read since the last call.
 OnRead = Callable[[int], None]
@@ -66,7 +67,7 @@ def kind_of(path: Path) -> str:
 def schema_of(path: Path, rules: CsvRules) -> pa.Schema:
     """The schema of a file; for CSV guessed from its beginning."""
     kind = kind_of(path)
-    with _translate_errors(path):
+    with _translate_errors(path, "read", _HINTS.get(kind, "")):
         if kind == "parquet":
             return pyarrow.parquet.read_schema(path).remove_metadata()
         if kind == "arrow":
@@ -93,27 +94,21 @@ def read_batches(
     """The batches of all files, one after another; CSV is read as the types of `schema`."""
     for path in paths:
         kind = kind_of(path)
-        with _translate_errors(path):
+        with _translate_errors(path, "read", _HINTS.get(kind, "")):
             if kind == "csv":
                 yield from _read_csv(path, schema, rules, on_read)
             elif kind == "parquet":
                 with pyarrow.parquet.ParquetFile(path) as file:
                     unit_bytes = path.stat().st_size / max(1, file.metadata.num_rows)
-                    yield from _report_rows(file.iter_batches(BATCH_ROWS), unit_bytes, on_read)
+                    for batch in file.iter_batches(BATCH_ROWS):
+                        on_read(round(batch.num_rows * unit_bytes))
+                        yield batch
             else:
                 with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
                     unit_bytes = path.stat().st_size / max(1, reader.num_record_batches)
                     for index in range(reader.num_record_batches):
                         on_read(round(unit_bytes))
                         yield reader.get_batch(index)
-
-
-def _report_rows(
-    batches: Iterator[pa.RecordBatch], bytes_per_row: float, on_read: OnRead
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        on_read(round(batch.num_rows * bytes_per_row))
-        yield batch
 
 
 def _read_csv(path: Path, schema: pa.Schema, rules: CsvRules, on_read: OnRead) -> Iterator[pa.RecordBatch]:
@@ -145,31 +140,27 @@ def _open_csv(path: Path) -> tuple[Any, Any]:
 
 
 @contextmanager
-def _translate_errors(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path, verb: str, hint: str) -> Iterator[None]:
     """Translate errors of pyarrow and the disk into ones that name the file."""
     try:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise InvalidOption(f"{path} cannot be read: {reason}", file=str(path)) from error
+        raise InvalidOption(f"{path} cannot be {verb}: {reason}", file=str(path)) from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        hint = "; name the type of a column with --type NAME=TYPE" if kind_of(path) == "csv" else ""
-        raise SchemaMismatch(f"{path} cannot be read: {error}{hint}", file=str(path)) from error
+        raise SchemaMismatch(f"{path} cannot be {verb}: {error}{hint}", file=str(path)) from error
 
 
 # Writing
 
 
-def open_writer(path: Path, schema: pa.Schema) -> AbstractContextManager[Any]:
-    """A writer with `write_batch`; the file has its name only once it is complete."""
-    return _replace_when_written(path, kind_of(path), schema)
-
-
 @contextmanager
-def _replace_when_written(path: Path, kind: str, schema: pa.Schema) -> Iterator[Any]:
+def open_writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
+    """A writer with `write_batch`; the file has its name only once it is complete."""
     partial = path.with_name(f".{path.name}.partial")
+    hint = "; choose other columns with --columns, or write .parquet"
     try:
-        with _writable(path), _writer(partial, kind, schema) as writer:
+        with _translate_errors(path, "written", hint), _writer(partial, kind_of(path), schema) as writer:
             yield writer
         partial.replace(path)
     finally:
@@ -182,17 +173,3 @@ def _writer(path: Path, kind: str, schema: pa.Schema) -> Any:
     if kind == "arrow":
         return pa.ipc.new_file(str(path), schema)
     return pyarrow.csv.CSVWriter(str(path), schema)
-
-
-@contextmanager
-def _writable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise InvalidOption(f"{path} cannot be written: {reason}", file=str(path)) from error
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaMismatch(
-            f"{path} cannot hold these columns: {error}; choose others with --columns, or write .parquet",
-            file=str(path),
-        ) from error

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table as Listing
 
 from elasticscan.cli.options import Json, Table, Uri, names_of
-from elasticscan.cli.output import console, print_json, progress, say, size
+from elasticscan.cli.output import answer, listing, progress, size
 from elasticscan.metadata import SORTED
 from elasticscan.store import Store
 
@@ -48,13 +48,11 @@ def create(
         store.table(table).create_index(name, names_of(columns) or [], kind, names_of(include) or [], built)
         bar.stop()
         index = next((entry for entry in _indexes(store, table) if entry["name"] == name), None)
-    if json:
-        print_json(index)
-    elif index is None:
-        say(f"Index [bold]{escape(name)}[/bold] was dropped while it was built.")
-    else:
-        of = f"{escape(table)} ({escape(', '.join(index['columns']))})"
-        say(f"Index [bold]{escape(name)}[/bold] of {of}: {size(index['bytes'])}, in use from now on.")
+    outcome = "was dropped while it was built."
+    if index is not None:
+        of = f"of {escape(table)} ({escape(', '.join(index['columns']))})"
+        outcome = f"{of}: {size(index['bytes'])}, in use from now on."
+    answer(json, index, f"Index [bold]{escape(name)}[/bold] {outcome}")
 
 
 @commands.command("drop")
@@ -62,12 +60,8 @@ def drop(uri: Uri, table: Table, name: Name, json: Json = False) -> None:
     """Remove an index; scans that read it end with ES_INDEX_CHANGED."""
     with Store.open(uri) as store:
         store.table(table).drop_index(name)
-    if json:
-        print_json({"table": table, "dropped": name})
-    else:
-        say(
-            f"Index [bold]{escape(name)}[/bold] of {escape(table)} dropped; `elasticscan gc` frees its files."
-        )
+    text = f"Index [bold]{escape(name)}[/bold] of {escape(table)} dropped; `elasticscan gc` frees its files."
+    answer(json, {"table": table, "dropped": name}, text)
 
 
 @commands.command("list")
@@ -79,13 +73,8 @@ def list_indexes(
     """List indexes, with what they take on disk."""
     with Store.open(uri) as store:
         indexes = _indexes(store, table)
-    if json:
-        print_json(indexes)
-    else:
-        shown = index_listing(indexes)
-        console().print(
-            shown if indexes else "[dim]no indexes yet; `elasticscan index create` makes one[/dim]"
-        )
+    none = "[dim]no indexes yet; `elasticscan index create` makes one[/dim]"
+    answer(json, indexes, index_listing(indexes) if indexes else none)
 
 
 def _indexes(store: Store, table: str | None) -> list[dict[str, Any]]:
@@ -101,9 +90,7 @@ def _indexes(store: Store, table: str | None) -> list[dict[str, Any]]:
 
 def index_listing(indexes: list[dict[str, Any]]) -> Listing:
     """Indexes of `Store.status()`, each with its table."""
-    shown = Listing(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    for title in ("table", "index", "kind", "columns", "carries", "size", ""):
-        shown.add_column(title, justify="right" if title == "size" else "left")
+    shown = listing("table", "index", "kind", "columns", "carries", "size", "", right=("size",))
     for index in indexes:
         shown.add_row(
             index["table"],

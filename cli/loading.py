@@ -12,8 +12,8 @@ from rich.markup import escape
 
 from elasticscan.base.errors import InvalidOption, TableNotFound
 from elasticscan.cli.files import CsvRules, kind_of, read_batches, schema_of
-from elasticscan.cli.options import Json, Table, Uri, names_of
-from elasticscan.cli.output import print_json, progress, say
+from elasticscan.cli.options import Json, Table, Uri, names_of, type_of
+from elasticscan.cli.output import answer, progress
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import conform
 from elasticscan.store import Store, reserve_table, write
@@ -44,8 +44,9 @@ def load(
     for path in file:
         kind_of(path)
     with Store.open(uri) as store:
-        made, keys, shard_keys = None, names_of(primary_key), names_of(shard_key)
-        if not _is_there(store, table):
+        keys, shard_keys = names_of(primary_key), names_of(shard_key)
+        created = table not in {there.name for there in store.tables()}
+        if created:
             schema = schema_of(file[0], rules)
             if not keys:
                 raise TableNotFound(
@@ -53,14 +54,16 @@ def load(
                     f"{file[0]} ({', '.join(schema.names)})",
                     table=table,
                 )
-            made = reserve_table(store.context, table, schema, keys, shard_keys, compression)
+            target = reserve_table(store.context, table, schema, keys, shard_keys, compression)
         else:
-            _check_keys(store.table(table).definition, keys, shard_keys)
-        commit, rows = _write(store, made or store.table(table).definition, file, rules, overwrite)
-    if json:
-        print_json({"table": table, "rows": rows, "commit": commit, "created": made is not None})
-    else:
-        say(f"{rows:,} rows loaded into [bold]{escape(table)}[/bold] as commit {commit}.")
+            target = store.table(table).definition
+            _check_keys(target, keys, shard_keys)
+        commit, rows = _write(store, target, file, rules, overwrite)
+    answer(
+        json,
+        {"table": table, "rows": rows, "commit": commit, "created": created},
+        f"{rows:,} rows loaded into [bold]{escape(table)}[/bold] as commit {commit}.",
+    )
 
 
 def _write(
@@ -98,14 +101,6 @@ def _check_keys(table: TableInfo, primary_key: list[str] | None, shard_key: list
             )
 
 
-def _is_there(store: Store, table: str) -> bool:
-    try:
-        store.table(table)
-    except TableNotFound:
-        return False
-    return True
-
-
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
@@ -114,12 +109,5 @@ def _types(items: Sequence[str]) -> dict[str, pa.DataType]:
     types = {}
     for item in items:
         name, _, alias = item.partition("=")
-        try:
-            types[name] = pa.type_for_alias(alias)
-        except ValueError as error:
-            raise InvalidOption(
-                f"--type {item!r} must be NAME=TYPE, with a type such as int64, double, string, date32 or "
-                "timestamp[us]",
-                option="--type",
-            ) from error
+        types[name] = type_of(alias, "--type", f"--type {item!r} must be NAME=TYPE, with")
     return types

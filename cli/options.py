@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Annotated
 
+import pyarrow as pa
 import typer
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.showing import brief
 
 _JSON = "elasticscan.json"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -75,7 +77,9 @@ def seconds_of(text: str, option: str) -> float:
     allowed = "a time with its unit: s, m, h or d, as in 30s, 90m, 12h or 7d"
     if text.isascii() and text.isdecimal() and text.strip("0"):
         raise InvalidOption(
-            f"{option}={_short(text)} does not say of what; it must be {allowed}", option=option, value=text
+            f"{option}={brief(text, 40)} does not say of what; it must be {allowed}",
+            option=option,
+            value=text,
         )
     return _number(text, option, _UNITS, allowed)
 
@@ -93,14 +97,21 @@ def bytes_of(text: str | None, option: str) -> float | None:
 def _number(text: str, option: str, units: dict[str, float] | dict[str, int], allowed: str) -> float:
     digits, unit = (text[:-1], units.get(text[-1:].lower())) if text[-1:].isalpha() else (text, 1)
     if unit is None or not digits.replace(".", "", 1).isdecimal() or not digits.isascii():
-        raise InvalidOption(f"{option}={_short(text)} must be {allowed}", option=option)
+        raise InvalidOption(f"{option}={brief(text, 40)} must be {allowed}", option=option)
     value = float(digits) * unit
     if not math.isfinite(value):
         raise InvalidOption(
-            f"{option}={_short(text)} is more than there can be; it must be {allowed}", option=option
+            f"{option}={brief(text, 40)} is more than there can be; it must be {allowed}", option=option
         )
     return value
 
 
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:37]}...")
+def type_of(alias: str, option: str, must: str, hint: str = "") -> pa.DataType:
+    """Arrow's type of a name; the error says what `must` be one."""
+    try:
+        return pa.type_for_alias(alias)
+    except ValueError as error:
+        raise InvalidOption(
+            f"{must} one of Arrow's types, such as int64, double, bool, date32 or timestamp[us]{hint}",
+            option=option,
+        ) from error

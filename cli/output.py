@@ -5,16 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from elasticscan.base.errors import ElasticScanError, OperatorNeeded, StartAgain, TryAgain, UsageError
-from elasticscan.topology import Topology
 
 # Without a terminal there is no width to respect; a table is then better wide than wrapped.
 PIPE_WIDTH = 240
@@ -33,13 +33,25 @@ def console(stderr: bool = False) -> Console:
     return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=PIPE_WIDTH)
 
 
-def say(text: str) -> None:
-    """A line for people; markup in it counts."""
-    console().print(text)
+def answer(as_json: bool, value: Any, text: RenderableType) -> None:
+    """Print the outcome of a command: a value for scripts, or text for people; markup in it counts."""
+    if as_json:
+        print(json.dumps(value, indent=2, default=plain))
+    else:
+        console().print(text)
 
 
-def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, default=plain))
+def warn(text: str, style: str = "") -> None:
+    """Print a line on stderr as it is: brackets in it are no markup."""
+    console(stderr=True).print(text, style=style, markup=False, soft_wrap=True)
+
+
+def listing(*titles: str, right: Collection[str] = ()) -> Table:
+    """A table without lines; columns of numbers stand to the right."""
+    shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    for title in titles:
+        shown.add_column(title, justify="right" if title in right else "left")
+    return shown
 
 
 def print_json_line(value: Any, stderr: bool = False) -> None:
@@ -66,8 +78,7 @@ def report_error(error: ElasticScanError, as_json: bool) -> int:
         report = {"code": error.code, "message": error.message, "fields": error.fields, "exit_code": code}
         print_json_line({"error": report}, stderr=True)
     else:
-        # Not markup: the code stands in brackets.
-        console(stderr=True).print(str(error), style="red", markup=False, soft_wrap=True)
+        warn(str(error), "red")
     return code
 
 
@@ -94,16 +105,3 @@ def size(byte_count: int) -> str:
 def when(seconds: float) -> str:
     """A moment in local time."""
     return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def topology_value(topology: Topology) -> dict[str, Any]:
-    """A topology as plain values."""
-    names = dict(topology.shard_names)
-    tablets = topology.placement.tablets
-    return {
-        "topology": topology.number,
-        "created_at": topology.created_at,
-        "published": topology.published,
-        "reason": topology.reason,
-        "shards": {name: sum(t.shard == shard for t in tablets) for shard, name in sorted(names.items())},
-    }

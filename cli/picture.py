@@ -11,12 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from elasticscan.cli.indexes import index_listing
-from elasticscan.cli.output import size, when
-from elasticscan.cli.streams import stream_listing
+from elasticscan.cli.output import listing, size, when
 
 COLOURS = ("dodger_blue1", "dark_orange", "spring_green3", "medium_orchid", "gold1", "turquoise2", "hot_pink")
 BLOCK, LEAVING = "■", "▷"
 MOST_BLOCKS = 1_024
+_NUMBERS = ("rows", "size", "fragments")
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def colours(shards: Sequence[str]) -> dict[str, str]:
@@ -85,7 +86,7 @@ def tablet_listing(status: Mapping[str, Any]) -> Table:
     """A line for each tablet, by its slots; neighbours can be joined."""
     colour = colours([shard["name"] for shard in status["shards"]])
     goes = {move["tablet"]: move["to"] for move in status["moves"]}
-    shown = _listing("tablet", "slots", "shard", "moving to")
+    shown = listing("tablet", "slots", "shard", "moving to")
     for tablet in sorted(status["tablets"], key=lambda row: row["slots"]):
         here = Text(tablet["shard"], style=colour.get(tablet["shard"], "white"))
         start, end = tablet["slots"]
@@ -94,13 +95,17 @@ def tablet_listing(status: Mapping[str, Any]) -> Table:
 
 
 def _tables(tables: Sequence[Mapping[str, Any]]) -> Table:
-    shown = _listing("name", "rows", "size", "fragments", "primary key")
+    shown = listing("name", *_NUMBERS, "primary key", right=_NUMBERS)
     for table in tables:
-        counted = table["rows"]
-        rows = "?" if counted is None else f"{'' if table['rows_exact'] else '≤ '}{counted:,}"
         keys = ", ".join(table["primary_key"])
-        shown.add_row(table["name"], rows, size(table["bytes"]), str(table["fragments"]), keys)
+        shown.add_row(table["name"], row_count(table), size(table["bytes"]), str(table["fragments"]), keys)
     return shown
+
+
+def row_count(table: Mapping[str, Any]) -> str:
+    """The rows of a table of `Store.status()`, as far as they could be counted."""
+    rows = table["rows"]
+    return "?" if rows is None else f"{'' if table['rows_exact'] else '≤ '}{rows:,}"
 
 
 def _indexes(tables: Sequence[Mapping[str, Any]]) -> Table:
@@ -111,7 +116,7 @@ def _indexes(tables: Sequence[Mapping[str, Any]]) -> Table:
 
 def _moves(status: Mapping[str, Any]) -> Table:
     colour = colours([shard["name"] for shard in status["shards"]])
-    shown = _listing("tablet", "from", "to", "phase", "since")
+    shown = listing("tablet", "from", "to", "phase", "since")
     for move in status["moves"]:
         names = (Text(move[end], style=colour.get(move[end], "white")) for end in ("from", "to"))
         shown.add_row(str(move["tablet"]), *names, move["phase"], when(move["started_at"]))
@@ -119,17 +124,33 @@ def _moves(status: Mapping[str, Any]) -> Table:
 
 
 def _leases(leases: Sequence[Mapping[str, Any]]) -> Table:
-    if not leases:
-        return _listing()
-    shown = _listing(*leases[0])
+    shown = listing(*(leases[0] if leases else ()))
     for lease in leases:
         texts = [when(value) if isinstance(value, float) else str(value) for value in lease.values()]
         shown.add_row(*(escape(text) for text in texts))
     return shown
 
 
-def _listing(*titles: str) -> Table:
-    shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    for title in titles:
-        shown.add_column(title, justify="right" if title in ("rows", "size", "fragments") else "left")
+def stream_listing(streams: Sequence[Mapping[str, Any]]) -> Table:
+    """One line for each stream, as `Store.status()["streams"]` has them."""
+    titles = ("stream", "table", "commit", "commits behind", "rows behind", "for", "held until")
+    shown = listing(*titles, right=titles[2:6])
+    for stream in streams:
+        shown.add_row(
+            escape(stream["name"]),
+            stream["table"],
+            f"{stream['commit']:,}",
+            f"{stream['behind_commits']:,}",
+            f"{stream['behind_rows']:,}",
+            span(stream["behind_seconds"]),
+            when(stream["expires_at"]),
+        )
     return shown
+
+
+def span(seconds: float) -> str:
+    """About how long, in the largest unit that fits: `3 s`, `12 min`, `5 h`, `2 d`."""
+    for length, unit in _UNITS:
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds)} s"

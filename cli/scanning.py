@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,28 +17,11 @@ from elasticscan.base.limits import DEFAULT_PAGE_ROWS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.files import kind_of, open_writer
 from elasticscan.cli.options import Columns, Filter, IndexChoice, Json, OrderBy, Snapshot, Uri, names_of
-from elasticscan.cli.output import (
-    console,
-    plain,
-    print_json,
-    print_json_line,
-    print_json_lines,
-    progress,
-    say,
-)
+from elasticscan.cli.output import answer, console, plain, print_json_line, print_json_lines, progress
 from elasticscan.store import Page, Scan, Store
 
 # The rows that are shown when no option says how many.
 SHOWN_ROWS = 20
-
-
-@dataclass(slots=True)
-class _ScanProgress:
-    """The report of a scan that stopped."""
-
-    snapshot: int
-    key: str | None
-    rows: int = 0
 
 
 def scan(
@@ -79,25 +61,29 @@ def scan(
     }
     with Store.open(uri) as store:
         begun = _begin(store, table, key, settings, page_rows)
-        progress = _ScanProgress(begun.snapshot, begun.key)
-        read = _watch(islice(begun, pages), progress)
+        read = islice(begun, pages)
         if output is not None:
-            _to_file(begun, read, output)
-            _report_file(progress, output, json)
+            rows = _to_file(begun, read, output)
+            _report_file(begun, rows, output, json)
         elif json:
             for page in read:
                 print_json_lines(page.rows.to_pylist())
-            if progress.key is not None:
-                print_json_line({"continuation_key": progress.key}, stderr=True)
+            if begun.key is not None:
+                print_json_line({"continuation_key": begun.key}, stderr=True)
         elif glance:
-            rows = list(islice(_rows(read), SHOWN_ROWS + 1))
-            _show(begun, rows[:SHOWN_ROWS])
-            more = "; there are more: --limit, --pages or --output" if len(rows) > SHOWN_ROWS else ""
-            say(f"{min(len(rows), SHOWN_ROWS)} rows of snapshot {progress.snapshot}{more}.")
+            some = list(islice(_rows(read), SHOWN_ROWS + 1))
+            rows = _show(begun, some[:SHOWN_ROWS])
+            more = "; there are more: --limit, --pages or --output" if len(some) > rows else ""
+            console().print(f"{rows} rows of snapshot {begun.snapshot}{more}.")
         else:
-            _show(begun, _rows(read))
-            _report(progress, uri)
-        if glance or progress.key is None:
+            rows = _show(begun, _rows(read))
+            console().print(
+                f"{rows:,} rows of snapshot {begun.snapshot}{'; there are more:' if begun.key else '.'}"
+            )
+            if begun.key:
+                text = f"elasticscan scan {shown(uri)} --key {begun.key}"
+                console().print(text, markup=False, soft_wrap=True)
+        if glance or not begun.standing.cursors:
             begun.close()
 
 
@@ -123,22 +109,15 @@ def _begin(
     return begun
 
 
-def _watch(pages: Iterable[Page], progress: _ScanProgress) -> Iterator[Page]:
-    for page in pages:
-        progress.rows += page.rows.num_rows
-        progress.key = page.key
-        yield page
-
-
-def _to_file(begun: Scan, pages: Iterable[Page], path: Path) -> None:
-    total = _slots_left(begun)
+def _to_file(begun: Scan, pages: Iterable[Page], path: Path) -> int:
+    total, rows = _slots_left(begun), 0
     with progress() as bar, open_writer(path, begun.schema) as writer:
         task = bar.add_task(f"writing {path.name}", total=total, note="")
-        rows = 0
         for page in pages:
             writer.write_batch(page.rows)
             rows += page.rows.num_rows
             bar.update(task, completed=(total or 0) - (_slots_left(begun) or 0), note=f"{rows:,} rows")
+    return rows
 
 
 def _slots_left(begun: Scan) -> int | None:
@@ -151,7 +130,7 @@ def _rows(pages: Iterable[Page]) -> Iterator[dict[str, Any]]:
     return (row for page in pages for row in page.rows.to_pylist())
 
 
-def _show(begun: Scan, rows: Iterable[dict[str, Any]]) -> None:
+def _show(begun: Scan, rows: Iterable[dict[str, Any]]) -> int:
     shown = Listing(header_style="bold", row_styles=("", "dim"))
     for field in begun.schema:
         number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
@@ -159,32 +138,16 @@ def _show(begun: Scan, rows: Iterable[dict[str, Any]]) -> None:
     for row in rows:
         shown.add_row(*("[dim]·[/dim]" if value is None else escape(_text(value)) for value in row.values()))
     console().print(shown)
+    return shown.row_count
 
 
 def _text(value: Any) -> str:
     return plain(value) if isinstance(value, bytes) else str(value)
 
 
-def _report(progress: _ScanProgress, uri: str) -> None:
-    say(
-        f"{progress.rows:,} rows of snapshot {progress.snapshot}"
-        + ("." if progress.key is None else "; there are more:")
-    )
-    if progress.key is not None:
-        console().print(f"elasticscan scan {shown(uri)} --key {progress.key}", markup=False, soft_wrap=True)
-
-
-def _report_file(progress: _ScanProgress, path: Path, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "output": str(path),
-                "rows": progress.rows,
-                "snapshot": progress.snapshot,
-                "continuation_key": progress.key,
-            }
-        )
-        return
-    say(f"{progress.rows:,} rows of snapshot {progress.snapshot} written to {escape(str(path))}.")
-    if progress.key is not None:
-        console().print(f"More with --key {progress.key}", markup=False, soft_wrap=True)
+def _report_file(begun: Scan, rows: int, path: Path, as_json: bool) -> None:
+    key, snapshot = begun.key, begun.snapshot
+    value = {"output": str(path), "rows": rows, "snapshot": snapshot, "continuation_key": key}
+    answer(as_json, value, f"{rows:,} rows of snapshot {snapshot} written to {escape(str(path))}.")
+    if key is not None and not as_json:
+        console().print(f"More with --key {key}", markup=False, soft_wrap=True)

@@ -1,21 +1,23 @@
-"""create, status, tables, drop."""
+"""create, status, tables, drop, add-column."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
+import pyarrow as pa
 import typer
 from rich.markup import escape
-from rich.table import Table as Listing
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
-from elasticscan.cli.options import Json, Table, Uri, seconds_of, shards_of
-from elasticscan.cli.output import console, print_json, say, size
-from elasticscan.cli.picture import picture, tablet_listing
-from elasticscan.cli.streams import NO_STREAMS, stream_listing
+from elasticscan.cli.options import Json, Table, Uri, seconds_of, shards_of, type_of
+from elasticscan.cli.output import answer, listing, size
+from elasticscan.cli.picture import picture, row_count, stream_listing, tablet_listing
 from elasticscan.store import Store, streams_of
+
+NO_STREAMS = "[dim]no streams; one with the option `streamName` is listed here[/dim]"
+NO_TABLES = "[dim]no tables yet; `elasticscan load` makes one[/dim]"
 
 
 def create(
@@ -42,10 +44,7 @@ def create(
         uri, roots or names, tablets, slots, hash, retention_seconds=retention_seconds
     ) as store:
         made = store.status()
-    if json:
-        print_json(made)
-    else:
-        say(f"Created {shown(uri)}: {len(made['tablets'])} tablets at {', '.join(names)}.")
+    answer(json, made, f"Created {shown(uri)}: {len(made['tablets'])} tablets at {', '.join(names)}.")
 
 
 def status(
@@ -63,20 +62,12 @@ def status(
         raise InvalidOption("--streams and --tablets are two listings; ask for one", option="--tablets")
     with Store.open(uri) as store:
         if streams:
-            _print_streams(streams_of(store.context), json)
+            followed = streams_of(store.context)
+            answer(json, followed, stream_listing(followed) if followed else NO_STREAMS)
             return
         state = store.status()
-    if json:
-        print_json(state["tablets"] if tablets else state)
-    else:
-        console().print(tablet_listing(state) if tablets else picture(shown(uri), state))
-
-
-def _print_streams(streams: list[dict[str, Any]], json: bool) -> None:
-    if json:
-        print_json(streams)
-    else:
-        console().print(stream_listing(streams) if streams else NO_STREAMS)
+    drawn = tablet_listing(state) if tablets else picture(shown(uri), state)
+    answer(json, state["tablets"] if tablets else state, drawn)
 
 
 def tables(uri: Uri, json: Json = False) -> None:
@@ -95,17 +86,12 @@ def tables(uri: Uri, json: Json = False) -> None:
             for table in store.tables()
             if table.name in counts
         ]
-    if json:
-        print_json(infos)
-        return
-    shown = Listing(box=None, pad_edge=False, header_style="bold")
-    for title in ("table", "rows", "size", "primary key", "columns"):
-        shown.add_column(title, justify="right" if title in ("rows", "size") else "left")
+    lines = listing("table", "rows", "size", "primary key", "columns", right=("rows", "size"))
     for table in infos:
         columns = ", ".join(f"{name} [dim]{escape(kind)}[/dim]" for name, kind in table["columns"].items())
-        rows = f"{'' if table['rows_exact'] else '≤ '}{table['rows']:,}"
-        shown.add_row(table["name"], rows, size(table["bytes"]), ", ".join(table["primary_key"]), columns)
-    console().print(shown if infos else "[dim]no tables yet; `elasticscan load` makes one[/dim]")
+        keys = ", ".join(table["primary_key"])
+        lines.add_row(table["name"], row_count(table), size(table["bytes"]), keys, columns)
+    answer(json, infos, lines if infos else NO_TABLES)
 
 
 def drop(
@@ -124,7 +110,31 @@ def drop(
                 option="--yes",
             )
         handle.drop()
-    if json:
-        print_json({"dropped": table})
-    else:
-        say(f"Table [bold]{escape(table)}[/bold] is dropped; gc removes its files.")
+    answer(json, {"dropped": table}, f"Table [bold]{escape(table)}[/bold] is dropped; gc removes its files.")
+
+
+def add_column(
+    uri: Uri,
+    table: Table,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new column.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="TYPE", help=escape("Its Arrow type: int64, double, string, bool, timestamp[us], …")
+        ),
+    ],
+    json: Json = False,
+) -> None:
+    """Add a column to a table, while others write, scan and move; rows that are there are null in it."""
+    hint = "; nested types and decimals are added in Python, with Table.add_columns"
+    field = pa.field(name, type_of(kind, "TYPE", f"TYPE {kind!r} must be", hint))
+    with Store.open(uri) as store:
+        handle = store.table(table)
+        added = name not in handle.schema.names
+        handle.add_columns([field])
+    outcome = "added" if added else "was there already"
+    answer(
+        json,
+        {"table": table, "column": name, "type": str(field.type), "added": added},
+        f"Column [bold]{escape(name)}[/bold] of {escape(table)}, {escape(str(field.type))}, {outcome}.",
+    )

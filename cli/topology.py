@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.console import Group
+from rich.text import Text
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.cli.options import Json, Speed, Tablet, Uri, bytes_of, shards_of
-from elasticscan.cli.output import console, print_json, progress, say, topology_value, when
+from elasticscan.cli.output import answer, listing, progress, when
 from elasticscan.cli.picture import colours, shard_lines
 from elasticscan.store import OnProgress, Store
 from elasticscan.topology import Topology
@@ -64,10 +65,7 @@ def move(
             _report(store, how.move(tablet, shard), json)
             return
         resumed = how.resume()
-    if json:
-        print_json({"moves_resumed": resumed})
-    else:
-        say(f"{resumed} interrupted moves finished.")
+    answer(json, {"moves_resumed": resumed}, f"{resumed} interrupted moves finished.")
 
 
 def split(
@@ -99,19 +97,14 @@ def join(
 def history(uri: Uri, json: Json = False) -> None:
     """List all topologies, oldest first; the last may belong to a plan that still moves tablets."""
     with Store.open(uri) as store:
-        topologies = [topology_value(topology) for topology in store.topology_history()]
-    if json:
-        print_json(topologies)
-        return
-    shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    for title in ("topology", "published", "tablets", "reason"):
-        shown.add_column(title)
+        topologies = [_value(topology) for topology in store.topology_history()]
+    shown = listing("topology", "published", "tablets", "reason")
     for topology in topologies:
         colour = colours(list(topology["shards"]))
         tablets = "  ".join(f"[{colour[name]}]{name}[/] {n}" for name, n in topology["shards"].items())
         published = when(topology["created_at"]) if topology["published"] else "under way"
         shown.add_row(str(topology["topology"]), published, tablets, topology["reason"])
-    console().print(shown)
+    answer(json, topologies, shown)
 
 
 @contextmanager
@@ -126,8 +119,18 @@ def _moves(title: str) -> Iterator[OnProgress]:
 
 
 def _report(store: Store, topology: Topology, as_json: bool) -> None:
-    if as_json:
-        print_json(topology_value(topology))
-        return
-    console().print(f"Topology {topology.number}: {topology.reason}", markup=False)
-    console().print(shard_lines(store.status()))
+    said = Text(f"Topology {topology.number}: {topology.reason}")
+    answer(as_json, _value(topology), Group(said, shard_lines(store.status())))
+
+
+def _value(topology: Topology) -> dict[str, Any]:
+    """A topology as plain values."""
+    names = dict(topology.shard_names)
+    tablets = topology.placement.tablets
+    return {
+        "topology": topology.number,
+        "created_at": topology.created_at,
+        "published": topology.published,
+        "reason": topology.reason,
+        "shards": {name: sum(t.shard == shard for t in tablets) for shard, name in sorted(names.items())},
+    }

@@ -1,4 +1,4 @@
-"""compact, gc, adopt, verify."""
+"""compact, gc, adopt, verify, repair, rotate-secret."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.markup import escape
 from elasticscan.base.errors import RESTORE
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
 from elasticscan.cli.options import Json, Uri, seconds_of
-from elasticscan.cli.output import console, print_json, say
-from elasticscan.store import Action, Collected, Store
+from elasticscan.cli.output import answer, console, warn
+from elasticscan.store import Action, Collected, Store, repair_store
 
 DAMAGE_FOUND = 5
 
@@ -25,10 +25,7 @@ def compact(
     """Merge small fragments into large ones."""
     with Store.open(uri) as store:
         gone = store.compact() if table is None else store.table(table).compact()
-    if json:
-        print_json({"fragments_removed": gone})
-    else:
-        say(f"{gone:,} fragments fewer.")
+    answer(json, {"fragments_removed": gone}, f"{gone:,} fragments fewer.")
 
 
 def collect_garbage(
@@ -51,22 +48,19 @@ def collect_garbage(
     spared, trash_seconds = seconds_of(grace, "--grace"), seconds_of(trash, "--trash")
     with Store.open(uri) as store:
         collected = store.collect_garbage(spared, dry_run, trash_seconds, share)
-    if json:
-        print_json(_as_json(collected))
-        return
-    if dry_run:
-        for decision in collected.decisions:
-            say(escape(f"{decision.action:7}  {decision.shard}:{decision.path}  {decision.reason}"))
-    for shard, why in collected.skipped:
-        console(stderr=True).print(f"shard {shard} was skipped: {why}", markup=False, soft_wrap=True)
-    if collected.refused:
-        console(stderr=True).print(f"refused: {collected.refused}", markup=False, soft_wrap=True)
+    if not json:
+        for decision in collected.decisions if dry_run else ():
+            text = f"{decision.action:7}  {decision.shard}:{decision.path}  {decision.reason}"
+            console().print(text, markup=False)
+        for shard, why in collected.skipped:
+            warn(f"shard {shard} was skipped: {why}")
+        if collected.refused:
+            warn(f"refused: {collected.refused}")
     trashed, emptied = collected.count(Action.TRASH), collected.count(Action.EMPTY)
     back = f", {collected.count(Action.RESTORE):,} put back" if collected.count(Action.RESTORE) else ""
-    say(
-        f"{collected.removed:,} files {'to remove' if dry_run else 'removed'} ({trashed:,} to the trash), "
-        f"{emptied:,} emptied from the trash{back}."
-    )
+    outcome = f"{collected.removed:,} files {'to remove' if dry_run else 'removed'}"
+    trash_outcome = f"({trashed:,} to the trash), {emptied:,} emptied from the trash{back}"
+    answer(json, _as_json(collected), f"{outcome} {trash_outcome}.")
 
 
 def _as_json(collected: Collected) -> dict[str, Any]:
@@ -87,36 +81,66 @@ def adopt(uri: Uri, json: Json = False) -> None:
     with Store.open(uri) as store:
         adoption = store.adopt()
     had, reached = adoption.commits
-    if json:
-        print_json(
-            {
-                "incarnation": adoption.incarnation,
-                "commits": [had, reached],
-                "missing": adoption.missing,
-                "in_trash": adoption.in_trash,
-            }
-        )
-        return
-    say(escape(f"{uri} owns its shards now; keys and stream offsets from before are refused."))
+    told = [f"{uri} owns its shards now; keys and stream offsets from before are refused."]
     if reached > had:
-        say(f"Commits {had + 1} to {reached} are not in this catalog, and lost.")
+        told.append(f"Commits {had + 1} to {reached} are not in this catalog, and lost.")
     for shard, path in adoption.missing:
-        back = "`gc` puts it back from the trash"
-        if (shard, path) not in adoption.in_trash:
-            back = RESTORE
-        say(escape(f"The catalog refers to {path} of shard {shard}, which is gone; {back}."))
+        back = "`gc` puts it back from the trash" if (shard, path) in adoption.in_trash else RESTORE
+        told.append(f"The catalog refers to {path} of shard {shard}, which is gone; {back}.")
+    answer(json, asdict(adoption), escape("\n".join(told)))
 
 
 def verify(uri: Uri, json: Json = False) -> None:
     """Compare every fragment with its checksum; exit code 5 if one is damaged."""
     with Store.open(uri) as store:
         damaged = store.verify()
-    if json:
-        print_json({"damaged": damaged})
-    elif damaged:
-        for text in damaged:
-            console(stderr=True).print(text, style="red", markup=False, soft_wrap=True)
+    if json or not damaged:
+        answer(json, {"damaged": damaged}, "Every fragment is as it was written.")
     else:
-        say("Every fragment is as it was written.")
+        for text in damaged:
+            warn(text, "red")
     if damaged:
         raise typer.Exit(DAMAGE_FOUND)
+
+
+def repair(
+    uri: Uri,
+    into: Annotated[str, typer.Argument(metavar="INTO", help="Where the new store is made.")],
+    root: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--root", metavar="ROOT", help="A shard's root; those in the store's directory by default."
+        ),
+    ] = None,
+    store_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Which store, where the roots hold files of several.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a store anew from its files; the damaged one is only read. Exit code 5 if something is lost."""
+    report = repair_store(uri, into, root or None, store_id)
+    made = [f"{name}: {rows:,} rows." for name, rows in report.tables.items()]
+    answer(json, asdict(report), "\n".join(made) or "No table could be made.")
+    if not json:
+        for text in report.lost:
+            warn(f"lost: {text}", "red")
+        for text in report.doubts:
+            warn(f"not known: {text}", "yellow")
+    if report.lost:
+        raise typer.Exit(DAMAGE_FOUND)
+
+
+def rotate_secret(
+    uri: Uri,
+    revoke: Annotated[
+        bool,
+        typer.Option("--revoke", help="End all keys that were given out: somebody may have seen the old."),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Replace the secret that seals continuation keys; keys in use go on until their time is up."""
+    with Store.open(uri) as store:
+        number = store.rotate_secret(revoke)
+    ended = "keys given out until now have ended" if revoke else "keys given out until now still open"
+    text = f"Keys are sealed with secret {number} from now on; {ended}."
+    answer(json, {"secret": number, "revoked": revoke}, text)

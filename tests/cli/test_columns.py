@@ -39,7 +39,7 @@ def test_people_are_told_what_was_added(shell: Shell, uri: str) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("t", "note", "text"), 2, "must be one of Arrow's names"),
+        (("t", "note", "text"), 2, "must be one of Arrow's types"),
         (("t", "note", "decimal128(5,2)"), 2, "Table.add_columns"),
         (("t", "value", "string"), 2, "types of columns never change"),
         (("t", "VALUE", "double"), 2, "in case alone"),

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from elasticscan.base import errors
@@ -71,6 +72,17 @@ def test_tables_are_listed_with_their_columns(shell: Shell, uri: str) -> None:
     assert found["columns"] == {"id": "int64", "name": "string", "value": "double"}
     assert (found["primary_key"], found["rows"]) == (["id"], 5_000)
     assert "double" in shell.ok("tables", uri)
+
+
+def test_tables_whose_rows_cannot_be_counted_are_listed_all_the_same(
+    shell: Shell, uri: str, tmp_path: Path, rows: pa.Table
+) -> None:
+    with Store.open(uri) as store:
+        store.table("t").upsert(rows.slice(0, 10))
+    for file in tmp_path.glob("made.store/shards/s1/t*/*.arrow"):
+        file.unlink()
+    assert " ?  " in shell.ok("tables", uri)
+    assert shell.json("tables", uri)[0]["rows"] is None
 
 
 def test_a_store_without_tables_says_how_to_make_one(shell: Shell, tmp_path: Path) -> None:

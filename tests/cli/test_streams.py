@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.cli.streams import span
+from elasticscan.cli.picture import span
 from elasticscan.store import Store
 from elasticscan.store.streams import streams_of
 
