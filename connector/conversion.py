@@ -17,77 +17,32 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    TimeType,
-)
+from pyspark.errors import PySparkException, PySparkTypeError
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, TimeType
 
 from elasticscan.base.errors import SchemaMismatch, UnsupportedType
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS
-from elasticscan.storage import conform
+from elasticscan.metadata import TableInfo
+from elasticscan.storage import check_keys_filled, conform
 
-_PLAIN: dict[pa.DataType, DataType] = {
-    pa.null(): NullType(),
-    pa.bool_(): BooleanType(),
-    pa.int8(): ByteType(),
-    pa.int16(): ShortType(),
-    pa.int32(): IntegerType(),
-    pa.int64(): LongType(),
-    pa.uint8(): ShortType(),
-    pa.uint16(): IntegerType(),
-    pa.uint32(): LongType(),
-    pa.uint64(): DecimalType(20, 0),
-    pa.float16(): FloatType(),
-    pa.float32(): FloatType(),
-    pa.float64(): DoubleType(),
-    pa.string(): StringType(),
-    pa.large_string(): StringType(),
-    pa.string_view(): StringType(),
-    pa.binary(): BinaryType(),
-    pa.large_binary(): BinaryType(),
-    pa.binary_view(): BinaryType(),
-    pa.date32(): DateType(),
-    pa.date64(): DateType(),
-    pa.time32("s"): TimeType(),
-    pa.time32("ms"): TimeType(),
-    pa.time64("us"): TimeType(),
-    pa.time64("ns"): TimeType(),
-    **{pa.duration(unit): DayTimeIntervalType() for unit in ("s", "ms", "us", "ns")},
+# Types that Spark lacks, and the one of its own that holds all their values.
+_HELD_AS: dict[pa.DataType, pa.DataType] = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+    pa.time32("s"): pa.time64("us"),
+    pa.time32("ms"): pa.time64("us"),
 }
 
 
 def spark_type(name: str, kind: pa.DataType) -> DataType:
     """The Spark type of a column. Raises `UnsupportedType`, naming the column."""
-    plain = _PLAIN.get(kind)
-    if plain is not None:
-        return plain
-    if pt.is_timestamp(kind):
-        return TimestampNTZType() if kind.tz is None else TimestampType()
-    if pt.is_fixed_size_binary(kind):
-        return BinaryType()
-    if pt.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= MAX_DECIMAL_DIGITS:
-        return DecimalType(kind.precision, kind.scale)
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         return ArrayType(spark_type(f"{name}.element", kind.value_type), kind.value_field.nullable)
     if pt.is_map(kind):
@@ -95,6 +50,12 @@ def spark_type(name: str, kind: pa.DataType) -> DataType:
         return MapType(spark_type(f"{name}.key", kind.key_type), values, kind.item_field.nullable)
     if pt.is_struct(kind) and kind.num_fields:
         return StructType([_spark_field(f"{name}.{field.name}", field) for field in kind])
+    too_wide = pt.is_decimal(kind) and not 0 <= kind.scale <= kind.precision <= MAX_DECIMAL_DIGITS
+    try:
+        if not (too_wide or pt.is_nested(kind) or pt.is_dictionary(kind)):
+            return from_arrow_type(_HELD_AS.get(kind, kind))
+    except PySparkTypeError:
+        pass
     raise UnsupportedType(
         f"column {name!r} has the Arrow type {kind}, for which Spark has none; leave it out with the option "
         "'columns'",
@@ -134,41 +95,26 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _same(left: DataType, right: DataType) -> bool:
-    """True if two types are equal but for what may be null inside them."""
+def _same(left: DataType, right: DataType, may_hold: bool = False) -> bool:
+    """True if two types are equal but for what may be null inside them; with `may_hold`, the left one must
+    allow nulls wherever the right one does."""
+    parts: list[tuple[DataType, DataType, bool]]
     match left, right:
         case ArrayType(), ArrayType():
-            return _same(left.elementType, right.elementType)
+            parts = [(left.elementType, right.elementType, left.containsNull >= right.containsNull)]
         case MapType(), MapType():
-            return _same(left.keyType, right.keyType) and _same(left.valueType, right.valueType)
+            holds = left.valueContainsNull >= right.valueContainsNull
+            parts = [(left.keyType, right.keyType, True), (left.valueType, right.valueType, holds)]
         case StructType(), StructType():
-            return left.names == right.names and all(
-                _same(a.dataType, b.dataType) for a, b in zip(left, right, strict=True)
-            )
+            if left.names != right.names:
+                return False
+            pairs = zip(left, right, strict=True)
+            parts = [(one.dataType, two.dataType, one.nullable >= two.nullable) for one, two in pairs]
         case TimeType(), TimeType():
             return True
-    return left == right
-
-
-def _may_hold(target: DataType, source: DataType) -> bool:
-    """True if nulls are allowed inside `target` wherever they are in `source`."""
-    match target, source:
-        case ArrayType(), ArrayType():
-            return target.containsNull >= source.containsNull and _may_hold(
-                target.elementType, source.elementType
-            )
-        case MapType(), MapType():
-            return (
-                target.valueContainsNull >= source.valueContainsNull
-                and _may_hold(target.keyType, source.keyType)
-                and _may_hold(target.valueType, source.valueType)
-            )
-        case StructType(), StructType():
-            return all(
-                a.nullable >= b.nullable and _may_hold(a.dataType, b.dataType)
-                for a, b in zip(target, source, strict=True)
-            )
-    return True
+        case _:
+            return left == right
+    return all(_same(one, two, may_hold) and (holds or not may_hold) for one, two, holds in parts)
 
 
 def match_columns(asked: StructType, offered: StructType) -> tuple[str, ...]:
@@ -195,7 +141,7 @@ def match_columns(asked: StructType, offered: StructType) -> tuple[str, ...]:
                 f"{column.dataType.simpleString()}; read it so and cast it in the query",
                 column=field.name,
             )
-        if field.nullable < column.nullable or not _may_hold(field.dataType, column.dataType):
+        if field.nullable < column.nullable or not _same(field.dataType, column.dataType, may_hold=True):
             raise SchemaMismatch(
                 f"the schema says NOT NULL for column {field.name!r}, where the table allows nulls; leave "
                 "that out",
@@ -253,21 +199,26 @@ class FromSpark:
     """Turns batches from Spark into a table's schema; every value is kept, or an error says why not.
 
     Args:
-        schema: the table's.
+        schema: the table's, or some of its columns.
         fill: whether nullable columns that the batches lack are null, instead of missing.
+        table: the table, if its key must be there in every row.
 
     Raises on a call:
         SchemaMismatch: columns are missing or unknown, or a value does not fit its column.
+        InvalidKey: a column of the key has nulls.
     """
 
-    def __init__(self, schema: pa.Schema, fill: bool = False) -> None:
-        self._schema, self._fill = schema, fill
+    def __init__(self, schema: pa.Schema, fill: bool = False, table: TableInfo | None = None) -> None:
+        self._schema, self._fill, self._table = schema, fill, table
         self._by_name = {field.name.lower(): field for field in schema}
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return conform(self.named(batch), self._schema)
+        named = self._named(batch)
+        if self._table is not None:  # else `conform` would find nulls that have no business in the column
+            check_keys_filled(named, self._table)
+        return conform(named, self._schema)
 
-    def named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch's columns under the table's names; columns and nulls are still to be checked."""
         columns, fields = [], []
         for source, column in zip(batch.schema, batch.columns, strict=True):
@@ -283,22 +234,19 @@ class FromSpark:
 
     def _narrow(self, column: pa.Array, field: pa.Field) -> pa.Array:
         """The column in the table's type, if that is one which Spark sees as the column's type."""
-        if column.type == field.type:
+        if column.type == field.type or not _same(
+            spark_type(field.name, column.type), spark_type(field.name, field.type)
+        ):
             return column
-        if _same(spark_type(field.name, column.type), spark_type(field.name, field.type)):
-            try:
-                narrowed = pc.cast(column, field.type)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise SchemaMismatch(
-                    f"column {field.name!r} has a value that the table's type {field.type} cannot "
-                    f"hold: {error}",
-                    column=field.name,
-                ) from error
-            _check_halves(column, narrowed, field.name)
-            column = narrowed
-        if _holds_not_null(field.type):
-            _check_inner_nulls(field.name, column, field.type)
-        return column
+        try:
+            narrowed = pc.cast(column, field.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SchemaMismatch(
+                f"column {field.name!r} has a value that the table's type {field.type} cannot hold: {error}",
+                column=field.name,
+            ) from error
+        _check_halves(column, narrowed, field.name)
+        return narrowed
 
 
 def _check_halves(column: pa.Array, narrowed: pa.Array, name: str) -> None:
@@ -315,31 +263,3 @@ def _check_halves(column: pa.Array, narrowed: pa.Array, name: str) -> None:
         "without rounding",
         column=name,
     )
-
-
-def _holds_not_null(kind: pa.DataType) -> bool:
-    fields = [kind.field(i) for i in range(kind.num_fields)]
-    return any(not field.nullable or _holds_not_null(field.type) for field in fields)
-
-
-def _check_inner_nulls(name: str, column: pa.Array, kind: pa.DataType) -> None:
-    """Raise for nulls where the type allows none: Arrow's cast does not look inside of lists."""
-    present = column.drop_null()
-    parts: list[tuple[pa.Array, pa.Field]]
-    if pt.is_struct(kind):
-        parts = [(present.field(i), kind.field(i)) for i in range(kind.num_fields)]
-    elif pt.is_map(kind):
-        parts = [(present.keys, kind.key_field), (present.items, kind.item_field)]
-    elif kind.num_fields == 1:
-        parts = [(present.flatten(), kind.value_field)]
-    else:
-        return
-    for part, field in parts:
-        if part.null_count and not field.nullable:
-            raise SchemaMismatch(
-                f"column {name!r} has nulls in {field.name!r}, where the table allows none; fill or "
-                "drop them",
-                column=name,
-            )
-        if _holds_not_null(field.type):
-            _check_inner_nulls(f"{name}.{field.name}", part, field.type)

@@ -28,15 +28,7 @@ from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.connector.conversion import FromSpark
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, TableInfo
-from elasticscan.storage import (
-    DELETE,
-    DELETED,
-    INSERT,
-    UPDATE_POSTIMAGE,
-    UPDATE_PREIMAGE,
-    check_keys_filled,
-    conform,
-)
+from elasticscan.storage import DELETE, DELETED, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
 from elasticscan.store import tombstones_of
 
 _UPSERTS = (INSERT, "update", UPDATE_POSTIMAGE)
@@ -115,17 +107,12 @@ class Deletions:
     def _changes_of(self, batch: pa.RecordBatch, table: TableInfo, fill: bool) -> pa.RecordBatch:
         """The table's columns, `_deleted`, and `_commit_version` if the rows have one."""
         batch, gone = self._find_deletes(batch)
-        convert = FromSpark(table.schema, fill)
         names = self.stored(batch.schema, table.schema).names
-        upserts = convert.named(batch.select(names).filter(pc.invert(gone)))
-        check_keys_filled(upserts, table)
-        upserts = conform(upserts, table.schema)
+        upserts = FromSpark(table.schema, fill, table)(batch.select(names).filter(pc.invert(gone)))
         key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
         keys_only = {name.lower() for name in key_schema.names}
         keys = batch.select([name for name in names if name.lower() in keys_only]).filter(gone)
-        keys = FromSpark(key_schema).named(keys)
-        check_keys_filled(keys, table)
-        tombstones = tombstones_of(conform(keys, key_schema), table)
+        tombstones = tombstones_of(FromSpark(key_schema, table=table)(keys), table)
         marks = pa.repeat(False, len(upserts))
         marked = pa.RecordBatch.from_arrays([*upserts.columns, marks], schema=tombstones.schema)
         rows = pa.concat_batches([marked, tombstones])

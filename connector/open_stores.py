@@ -40,7 +40,8 @@ def open_store(uri: str, store_id: str | None = None) -> Store:
         _open.move_to_end(key)
     if store_id is not None and store.context.info.store_id != store_id:
         raise TableChanged(
-            f"the store at {shown(uri)} is another one than when this was planned; load the DataFrame again",
+            f"the store at {shown(uri)} is another one than when this was planned; nothing was committed: "
+            "load the DataFrame again",
             uri=shown(uri),
         )
     return store

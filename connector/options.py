@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.limits import BATCH_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS, NAME_PATTERN
-from elasticscan.base.showing import brief
+from elasticscan.base.limits import BATCH_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS
+from elasticscan.connector.option_values import (
+    LATEST,
+    bad_value,
+    byte_count,
+    column_list,
+    first_commit,
+    flag,
+    index_name,
+    moment,
+    some_text,
+    whole,
+)
 from elasticscan.metadata import AUTO
 from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, resolve
 
@@ -29,20 +37,16 @@ _REMOVED = {
 }
 # Spark adds these to what the user gave; all keys reach us in lower case from SQL.
 _FROM_SPARK = frozenset(
-    (
-        "provider",
-        "owner",
-        "location",
-        "external",
-        "comment",
-        "is_managed_location",
-        "serialization.format",
-        "queryname",
-    )
+    "provider owner location external comment is_managed_location serialization.format queryname".split()  # noqa: SIM905
 )
 _FROM_SPARK_PREFIXES = ("option.", "spark.")
 
-EARLIEST, LATEST = "earliest", "latest"
+# Options that say the same thing in two ways.
+_ONE_OF_TWO = (
+    ("versionAsOf", "timestampAsOf", "the snapshot"),
+    ("startingVersion", "startingTimestamp", "a commit"),
+    ("endingVersion", "endingTimestamp", "a commit"),
+)
 
 # The uses an option is for. A batch read of changes takes some options that other reads do not, and
 # does not take some that they do.
@@ -64,95 +68,6 @@ class Option:
     parse: Callable[[str, str], Any]
     where: tuple[str, ...]
     meaning: str
-
-
-# The values of options
-
-
-def _bad(name: str, value: str, allowed: str) -> InvalidOption:
-    return InvalidOption(f"option {name!r}={brief(value, 200)} must be {allowed}", option=name)
-
-
-def _text(name: str, text: str) -> str:
-    if not text.strip():
-        raise _bad(name, text, "some text; leave it out for none")
-    return text
-
-
-def _names(name: str, text: str) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in text.split(","))
-    if not all(names) or len({part.lower() for part in names}) < len(names):
-        raise _bad(name, text, "column names with commas between, each once, such as 'id, name'")
-    return names
-
-
-def _index(name: str, text: str) -> str:
-    """Check the form alone: an index of that name is looked up when a read is planned."""
-    index = text.strip().lower()  # names of indexes have no other letters
-    if not re.fullmatch(NAME_PATTERN, index):
-        raise _bad(name, text, "'auto', 'none' or the name of an index")
-    return index
-
-
-def _whole(least: int, most: int | None = None) -> Callable[[str, str], int]:
-    def parse(name: str, text: str) -> int:
-        digits = text.strip()
-        number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else -1
-        if number < least or (most is not None and number > most):
-            bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-            raise _bad(name, text, f"a whole number {bounds}")
-        return number
-
-    return parse
-
-
-def _start(name: str, text: str) -> int | str:
-    word = text.strip().lower()
-    if word in (EARLIEST, LATEST):
-        return word
-    if not (word.isascii() and word.isdigit()):
-        raise _bad(name, text, "the number of a commit, 'earliest' or 'latest'")
-    return _whole(0, MAX_NUMBER)(name, text)
-
-
-def _flag(name: str, text: str) -> bool:
-    if text.strip().lower() not in ("true", "false"):
-        raise _bad(name, text, "true or false")
-    return text.strip().lower() == "true"
-
-
-_BYTES = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
-_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def _size(name: str, text: str) -> int:
-    match = _BYTES.fullmatch(text.strip())
-    digits = match[1] if match and match[1].isascii() and len(match[1]) < 20 else "0"
-    size = int(digits) * _FACTORS[match[2].lower()] if match else 0
-    if not 1 <= size <= MAX_NUMBER:
-        raise _bad(name, text, "a number of bytes of at least 1, such as 67108864, 64m or 1g")
-    return size
-
-
-def _moment(name: str, text: str) -> float:
-    """Seconds since the epoch. Digits alone are that already; without a zone, UTC is meant."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            time = datetime.fromisoformat(text.strip())
-        except ValueError:
-            seconds = math.nan
-        else:
-            seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-    if not math.isfinite(seconds):
-        raise _bad(
-            name,
-            text,
-            "an ISO date or time such as '2026-01-31' or '2026-01-31T12:00:00Z' (UTC without a zone), or "
-            "seconds since 1970",
-        )
-    return seconds
 
 
 # The table: attribute, name, parser, default, where it is for, meaning
@@ -179,28 +94,28 @@ class ChangeOptions:
     Times are seconds since the epoch.
     """
 
-    feed: bool = _option("readChangeFeed", _flag, False, (FEED, STREAM),
+    feed: bool = _option("readChangeFeed", flag, False, (FEED, STREAM),
         "every insert, update and delete, with `_change_type`, `_commit_version` and `_commit_timestamp`; "
         "in a batch with `startingVersion` or `startingTimestamp`")
-    start: int | str | None = _option("startingVersion", _start, None, (FEED, STREAM),
+    start: int | str | None = _option("startingVersion", first_commit, None, (FEED, STREAM),
         "the first commit of a change feed or a stream: a number, `earliest`, and in streams `latest`")
-    start_time: float | None = _option("startingTimestamp", _moment, None, (FEED, STREAM),
+    start_time: float | None = _option("startingTimestamp", moment, None, (FEED, STREAM),
         "the same by time: commits made then or later")
-    end: int | None = _option("endingVersion", _whole(0, MAX_NUMBER), None, (FEED,),
+    end: int | None = _option("endingVersion", whole(0, MAX_NUMBER), None, (FEED,),
         "the last commit of a change feed, else the newest")
-    end_time: float | None = _option("endingTimestamp", _moment, None, (FEED,),
+    end_time: float | None = _option("endingTimestamp", moment, None, (FEED,),
         "the same by time: commits made then or before")
-    max_rows: int | None = _option("maxRowsPerTrigger", _whole(1, MAX_NUMBER), None, (STREAM,),
+    max_rows: int | None = _option("maxRowsPerTrigger", whole(1, MAX_NUMBER), None, (STREAM,),
         "most rows of a micro-batch")
-    max_bytes: int | None = _option("maxBytesPerTrigger", _size, None, (STREAM,),
+    max_bytes: int | None = _option("maxBytesPerTrigger", byte_count, None, (STREAM,),
         "most bytes of a micro-batch, as `64m`")
-    skip_change_commits: bool = _option("skipChangeCommits", _flag, False, (STREAM,),
+    skip_change_commits: bool = _option("skipChangeCommits", flag, False, (STREAM,),
         "leave out commits that delete rows (wholly, also if they upsert others) or replace the table")
-    fail_on_data_loss: bool = _option("failOnDataLoss", _flag, True, (FEED, STREAM),
+    fail_on_data_loss: bool = _option("failOnDataLoss", flag, True, (FEED, STREAM),
         "false: leave out changes that are no longer kept, with a warning")
-    stream_name: str | None = _option("streamName", _text, None, (STREAM,),
+    stream_name: str | None = _option("streamName", some_text, None, (STREAM,),
         "keeps what the stream still needs, and lists it in `elasticscan status`")
-    min_partitions: int | None = _option("minPartitions", _whole(1), None, (FEED, STREAM),
+    min_partitions: int | None = _option("minPartitions", whole(1), None, (FEED, STREAM),
         "fewest tasks of a micro-batch or a change feed")
 
 
@@ -208,45 +123,45 @@ class ChangeOptions:
 class Options:
     """Options as values. Built by `parse_options`, which checks each and all together."""
 
-    store: str = _option("store", _text, MISSING, _READS + _WRITES,
+    store: str = _option("store", some_text, MISSING, _READS + _WRITES,
         "the store's directory or URL, or `env:` and the name of a variable that holds it", shown=False)
-    table: str = _option("table", _text, MISSING, _READS + _WRITES,
+    table: str = _option("table", some_text, MISSING, _READS + _WRITES,
         'the table; or both as `.load("store/table")`')
-    columns: tuple[str, ...] | None = _option("columns", _names, None, _READS,
+    columns: tuple[str, ...] | None = _option("columns", column_list, None, _READS,
         'comma list, else all; or `.schema("id bigint, v double")`')
-    filter: str | None = _option("filter", _text, None, _READS,
+    filter: str | None = _option("filter", some_text, None, _READS,
         "SQL condition, evaluated at the source with Arrow kernels, three-valued like Spark's")
-    index: str = _option("index", _index, AUTO, (READ,),
+    index: str = _option("index", index_name, AUTO, (READ,),
         "`auto` (the cheapest access path), `none` (a direct scan) or an index's name; another name is an "
         "error that tells the nearest")
-    explain: bool = _option("explain", _flag, False, (READ,),
+    explain: bool = _option("explain", flag, False, (READ,),
         "`load()` gives one row for each access path, with its cost and why not, in place of the rows")
-    version: int | None = _option("versionAsOf", _whole(0), None, (READ,),
+    version: int | None = _option("versionAsOf", whole(0), None, (READ,),
         "a snapshot (commit number); else the newest")
-    timestamp: float | None = _option("timestampAsOf", _moment, None, (READ,),
+    timestamp: float | None = _option("timestampAsOf", moment, None, (READ,),
         "the newest snapshot at or before a time (UTC); not together with `versionAsOf`")
-    batch_rows: int = _option("batchSize", _whole(1, MAX_PAGE_ROWS), BATCH_ROWS, _READS,
+    batch_rows: int = _option("batchSize", whole(1, MAX_PAGE_ROWS), BATCH_ROWS, _READS,
         "most rows of an Arrow batch")
-    split_bytes: int = _option("splitSize", _size, DEFAULT_SPLIT_BYTES, _READS,
+    split_bytes: int = _option("splitSize", byte_count, DEFAULT_SPLIT_BYTES, _READS,
         "about how many bytes one task reads")
-    partitions: int | None = _option("numPartitions", _whole(1), None, _READS,
+    partitions: int | None = _option("numPartitions", whole(1), None, _READS,
         "upper bound on tasks; while tablets have moved since the newest topology, at least 2")
-    metadata: bool = _option("includeMetadata", _flag, False, (READ,),
+    metadata: bool = _option("includeMetadata", flag, False, (READ,),
         "adds `_shard` and `_slot`")
-    app_id: str | None = _option("txnAppId", _text, None, _WRITES,
+    app_id: str | None = _option("txnAppId", some_text, None, _WRITES,
         "with `txnVersion`: a write that was committed under this pair is not done again; a stream counts "
         "its batches itself")
-    txn_version: int | None = _option("txnVersion", _whole(0, MAX_NUMBER), None, (WRITE,),
+    txn_version: int | None = _option("txnVersion", whole(0, MAX_NUMBER), None, (WRITE,),
         "the number of a write under its `txnAppId`")
-    primary_key: tuple[str, ...] | None = _option("primaryKey", _names, None, _WRITES,
+    primary_key: tuple[str, ...] | None = _option("primaryKey", column_list, None, _WRITES,
         "make the table if it is missing, together with its first rows: a write that fails leaves none")
-    shard_key: tuple[str, ...] | None = _option("shardKey", _names, None, _WRITES,
+    shard_key: tuple[str, ...] | None = _option("shardKey", column_list, None, _WRITES,
         "of a table that is made so: the first columns of its primary key, else all of it")
-    delete_column: str | None = _option("deleteColumn", _text, None, _WRITES,
+    delete_column: str | None = _option("deleteColumn", some_text, None, _WRITES,
         "the column that says which rows delete")
-    merge_schema: bool = _option("mergeSchema", _flag, False, _WRITES,
+    merge_schema: bool = _option("mergeSchema", flag, False, _WRITES,
         "add the columns that the table lacks; those that the rows lack are null")
-    checkpoint: str | None = _option("checkpointLocation", _text, None, (STREAM_WRITE,),
+    checkpoint: str | None = _option("checkpointLocation", some_text, None, (STREAM_WRITE,),
         "Spark's own: where it keeps the stream's state")
     changes: ChangeOptions = field(default_factory=ChangeOptions)
     # fmt: on
@@ -291,17 +206,21 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
     """
     texts = _by_name(spark_options)
     texts["store"], texts["table"] = _where(texts)
-    _refuse_two(texts, "versionAsOf", "timestampAsOf", "the snapshot")
     options = Options(**_parse(Options, texts), changes=ChangeOptions(**_parse(ChangeOptions, texts)))
-    _refuse_two(texts, "startingVersion", "startingTimestamp", "a commit")
-    _refuse_two(texts, "endingVersion", "endingTimestamp", "a commit")
-    _check_numbers_of_tasks(options)
+    for first, second, subject in _ONE_OF_TWO:
+        if first in texts and second in texts:
+            raise InvalidOption(
+                f"options {first!r} and {second!r} both choose {subject}; give one of them", option=second
+            )
+    least, most = options.changes.min_partitions, options.partitions
+    if least is not None and most is not None and least > most:
+        raise _refusal(
+            "minPartitions",
+            f"is {least}, more than 'numPartitions'={most}, the most there may be; leave one of them out",
+        )
     _check_transaction(texts, stream_write)
     if options.shard_key and not options.primary_key:
-        raise InvalidOption(
-            "option 'shardKey' only goes with 'primaryKey', for a table that a write creates",
-            option="shardKey",
-        )
+        raise _refusal("shardKey", "only goes with 'primaryKey', for a table that a write creates")
     return options
 
 
@@ -333,66 +252,47 @@ def _parse(values: type[Options] | type[ChangeOptions], texts: Mapping[str, str]
     }
 
 
-def _refuse_two(texts: Mapping[str, str], first: str, second: str, subject: str) -> None:
-    if first in texts and second in texts:
-        raise InvalidOption(
-            f"options {first!r} and {second!r} both choose {subject}; give one of them", option=second
-        )
-
-
-def _check_numbers_of_tasks(options: Options) -> None:
-    least, most = options.changes.min_partitions, options.partitions
-    if least is not None and most is not None and least > most:
-        raise InvalidOption(
-            f"option 'minPartitions'={least} is more than 'numPartitions'={most}, the most there may be; "
-            "leave one of them out",
-            option="minPartitions",
-        )
+def _refusal(name: str, why: str) -> InvalidOption:
+    return InvalidOption(f"option {name!r} {why}", option=name)
 
 
 def _check_transaction(texts: Mapping[str, str], stream_write: bool) -> None:
     pair = [name for name in ("txnAppId", "txnVersion") if name in texts]
     if stream_write and "txnVersion" in pair:
-        raise InvalidOption(
-            "option 'txnVersion' is for batch writes: a stream's batches have numbers of their own, and each "
-            "is written once; leave it out",
-            option="txnVersion",
+        raise _refusal(
+            "txnVersion",
+            "is for batch writes: a stream's batches have numbers of their own, and each is written once; "
+            "leave it out",
         )
     if not stream_write and len(pair) == 1:
-        raise InvalidOption(
-            f"option {pair[0]!r} needs the other of 'txnAppId' and 'txnVersion' beside it; give both or "
-            "neither",
-            option=pair[0],
+        raise _refusal(
+            pair[0], "needs the other of 'txnAppId' and 'txnVersion' beside it; give both or neither"
         )
 
 
 def check_for_batch(options: Options) -> Options:
     """Refuse what only a stream does, and a change feed that does not say which changes."""
+    changes = options.changes
     for option in _chosen_options(options):
         if option.where == (STREAM,):
-            raise InvalidOption(
-                f"option {option.name!r} is for readStream; a batch leaves it out", option=option.name
+            raise _refusal(option.name, "is for readStream; a batch leaves it out")
+        if not changes.feed and option.name.startswith(("starting", "ending")):
+            raise _refusal(
+                option.name,
+                "chooses changes: a batch read takes it with 'readChangeFeed' = 'true', and else chooses its "
+                "snapshot with 'versionAsOf' or 'timestampAsOf'",
             )
-    changes = options.changes
     if not changes.feed:
-        for option in _chosen_options(options):
-            if option.name.startswith(("starting", "ending")):
-                raise InvalidOption(
-                    f"option {option.name!r} chooses changes: a batch read takes it with 'readChangeFeed' = "
-                    "'true', and else chooses its snapshot with 'versionAsOf' or 'timestampAsOf'",
-                    option=option.name,
-                )
         return options
     if changes.start is None and changes.start_time is None:
-        raise InvalidOption(
-            "option 'readChangeFeed' needs 'startingVersion' or 'startingTimestamp' in a batch read, to say "
-            "which changes ('earliest' for all that are kept)",
-            option="startingVersion",
+        raise _refusal(
+            "startingVersion",
+            "(or 'startingTimestamp') is needed for 'readChangeFeed' in a batch read, to say which changes "
+            "('earliest' for all that are kept)",
         )
     if changes.start == LATEST:
-        raise InvalidOption(
-            "option 'startingVersion'='latest' is for readStream: a batch read has nothing to wait for",
-            option="startingVersion",
+        raise _refusal(
+            "startingVersion", "= 'latest' is for readStream: a batch read has nothing to wait for"
         )
     _refuse_other_reads(options, FEED, "a change feed")
     return options
@@ -402,10 +302,9 @@ def check_for_stream(options: Options) -> Options:
     """Refuse what a stream cannot do."""
     for option in _chosen_options(options):
         if option.where == (FEED,):
-            raise InvalidOption(
-                f"option {option.name!r} is for batch reads; a stream with trigger(availableNow=True) ends "
-                "with the newest commit",
-                option=option.name,
+            raise _refusal(
+                option.name,
+                "is for batch reads; a stream with trigger(availableNow=True) ends with the newest commit",
             )
     _refuse_other_reads(options, STREAM, "a stream")
     return options
@@ -415,29 +314,23 @@ def _refuse_other_reads(options: Options, where: str, use: str) -> None:
     for option in _chosen_options(options):
         if READ in option.where and where not in option.where:
             hint = "use 'startingVersion' or 'startingTimestamp'" if "AsOf" in option.name else "leave it out"
-            raise InvalidOption(f"option {option.name!r} is not for {use}; {hint}", option=option.name)
+            raise _refusal(option.name, f"is not for {use}; {hint}")
 
 
 def check_for_write(options: Options) -> Options:
     """Refuse what would make a write do something else than it says."""
-    narrowing = {
-        "filter": options.filter,
-        "versionAsOf": options.version,
-        "timestampAsOf": options.timestamp,
-        "readChangeFeed": options.changes.feed or None,
-    }
-    if options.explain:
-        raise InvalidOption(
-            "option 'explain' gives the ways there are to read in place of rows, and nothing can be written "
-            "to these; write without it",
-            option="explain",
-        )
-    for name, value in narrowing.items():
-        if value is not None:
-            raise InvalidOption(
-                f"option {name!r} narrows what is read, but a write always goes to the whole table as it is "
-                "now; write without it (for INSERT INTO: into a view made without it)",
-                option=name,
+    for option in _chosen_options(options):
+        if option.name == "explain":
+            raise _refusal(
+                "explain",
+                "gives the ways there are to read in place of rows, and nothing can be written to these; "
+                "write without it",
+            )
+        if option.name in ("filter", "versionAsOf", "timestampAsOf", "readChangeFeed"):
+            raise _refusal(
+                option.name,
+                "narrows what is read, but a write always goes to the whole table as it is now; write "
+                "without it (for INSERT INTO: into a view made without it)",
             )
     return options
 
@@ -460,7 +353,7 @@ def _where(values: Mapping[str, str]) -> tuple[str, str]:
     if path is not None:
         head, _, tail = path.rstrip("/").rpartition("/")
         if not head and store is None:
-            raise _bad("path", path, "'uri/table', as in load('/data/my.store/flights')")
+            raise bad_value("path", path, "'uri/table', as in load('/data/my.store/flights')")
         for name, value, loaded in (("store", store, head or store), ("table", table, tail)):
             if value is not None and value.rstrip("/") != loaded:
                 raise InvalidOption(
@@ -469,16 +362,14 @@ def _where(values: Mapping[str, str]) -> tuple[str, str]:
                     option=name,
                 )
         store, table = head or store, tail
-    for name, value in (("store", store), ("table", table)):
-        if not value:
-            raise InvalidOption(
-                f"no {name} is given: set the options 'store' and 'table', or load('uri/table'). Spark does "
-                "not hand over the options of CREATE TABLE later: read such a table WITH (store = '...', "
-                "table = '...'), or make a TEMPORARY VIEW",
-                option=name,
-            )
-    assert store is not None
-    assert table is not None
+    if not store or not table:
+        name = "table" if store else "store"
+        raise InvalidOption(
+            f"no {name} is given: set the options 'store' and 'table', or load('uri/table'). Spark does not "
+            "hand over the options of CREATE TABLE later: read such a table WITH (store = '...', "
+            "table = '...'), or make a TEMPORARY VIEW",
+            option=name,
+        )
     return _absolute(store), table
 
 
@@ -491,8 +382,6 @@ def with_location(options: Options) -> Options:
 
 
 def _absolute(uri: str) -> str:
-    if uri.startswith(FROM_ENVIRONMENT):
-        return uri
-    if uri.startswith("file://"):
-        uri = uri.removeprefix("file://")
-    return uri if "://" in uri else str(Path(uri).absolute())
+    uri = uri.removeprefix("file://")
+    is_place = uri.startswith(FROM_ENVIRONMENT) or "://" in uri
+    return uri if is_place else str(Path(uri).absolute())

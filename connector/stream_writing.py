@@ -80,7 +80,7 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
         place = (self._writer.store_id, self._writer.table_id)
         if any((message.store_id, message.table_id) != place for message in sent):
             raise self._writer.changed()
-        tasks = [message.staged() for message in sent]
+        tasks = [message.staged for message in sent]
         if any(tasks) or self._writer.replaces:
             txn = IdempotencyKey(self._name(sent), batchId, batch_end(self._checkpoint, batchId))
             # A batch that replaces the table needs no earlier commit of the stream.
@@ -89,7 +89,7 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what was staged; what a commit refers to stays."""
         sent = messages_of(messages, StreamMessage)
-        self._writer.remove([fragment for message in sent for fragment in message.staged()])
+        self._writer.remove([fragment for message in sent for fragment in message.staged])
 
     def _name(self, messages: Iterable[StreamMessage]) -> str:
         """The name under which the numbers of micro-batches count: the same after every restart."""

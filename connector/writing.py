@@ -19,14 +19,12 @@ from elasticscan.base.errors import (
     TableNotFound,
     UnsupportedType,
 )
-from elasticscan.base.redaction import shown
 from elasticscan.connector.conversion import FromSpark, arrow_schema
 from elasticscan.connector.deletions import deletions_of
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
 from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.metadata import StagedFragment, TableInfo
-from elasticscan.storage import check_keys_filled, conform
 from elasticscan.store import (
     IdempotencyKey,
     Store,
@@ -39,25 +37,13 @@ from elasticscan.store import (
     stage,
     table_to_write,
 )
-from elasticscan.topology import SlotSet
-
-_FIELDS = tuple(field.name for field in dataclasses.fields(StagedFragment))
 
 
 class StagedMessage(WriterCommitMessage):
-    """The files that one task staged, as plain values; nothing of them is visible yet."""
+    """The files that one task staged; nothing of them is visible yet."""
 
     def __init__(self, staged: Iterable[StagedFragment]) -> None:
-        self.fragments: list[dict[str, Any]] = [
-            {name: getattr(fragment, name) for name in _FIELDS} | {"slots": str(fragment.slots)}
-            for fragment in staged
-        ]
-
-    def staged(self) -> list[StagedFragment]:
-        return [
-            StagedFragment(**{**fragment, "slots": SlotSet.parse(fragment["slots"])})
-            for fragment in self.fragments
-        ]
+        self.staged = tuple(staged)
 
 
 M = TypeVar("M", bound=StagedMessage)
@@ -74,13 +60,13 @@ class TableWriter:
         """Runs beside the driver: checks that rows of `schema` can go into the table."""
         rows = arrow_schema(schema)
         self._deletions = deletions_of(options.delete_column, rows)
-        with Store.open(options.store) as store:
-            table = _table(store, options, self._deletions.stored(rows) if self._deletions else rows)
-            self.store_id = store.context.info.store_id
-            if self._deletions:
-                self._deletions.check(table)
-                rows = self._deletions.stored(rows, table.schema)
-            table = _with_columns(store, table, rows, options.merge_schema)
+        store = open_store(options.store)
+        table = _table(store, options, self._deletions.stored(rows) if self._deletions else rows)
+        self.store_id = store.context.info.store_id
+        if self._deletions:
+            self._deletions.check(table)
+            rows = self._deletions.stored(rows, table.schema)
+        table = _with_columns(store, table, rows, options.merge_schema)
         self._uri, self.replaces, self._fill = options.store, overwrite, options.merge_schema
         self.table_id, self._table_name = table.id, table.name
         self._column_count = len(table.schema)
@@ -94,7 +80,7 @@ class TableWriter:
         if self._deletions:
             rows = self._deletions.changes(batches, table, self.replaces, self._fill)
         else:
-            rows = _conform(batches, table, self._fill)
+            rows = map(FromSpark(table.schema, self._fill, table), batches)
         return stage(store.context, table, rows, self._kind)
 
     def publish(
@@ -111,13 +97,15 @@ class TableWriter:
             TableChanged: the table is not the one that was planned for, or that was written before.
         """
         staged = [fragment for task in tasks for fragment in task]
-        with self._open() as store:
-            table = self._find(store)
-            if txn is not None and follows:
-                self._check_followed(store, table, txn)
-            if sum(map(bool, tasks)) > 1 and not self._is_done(store, txn):
-                self._check_tasks_differ(store, table, staged)
-            publish(store.context, table, staged, self._kind, txn)
+        store = open_store(self._uri, self.store_id)
+        table = self._find(store)
+        if txn is not None and follows:
+            self._check_followed(store, table, txn)
+        # How the rows of a write that was committed before are laid out this time does not matter.
+        done = txn is not None and is_committed(store.context, table.id, txn)
+        if sum(map(bool, tasks)) > 1 and not done:
+            self._check_tasks_differ(store, table, staged)
+        publish(store.context, table, staged, self._kind, txn)
 
     @property
     def _kind(self) -> str:
@@ -126,10 +114,8 @@ class TableWriter:
     def remove(self, staged: Sequence[StagedFragment]) -> None:
         """Remove what was staged. Spark also asks for this when a commit failed, perhaps after it
         went through, so files that the catalog knows stay."""
-        if not staged:
-            return
-        with self._open() as store:
-            remove_staged(store.context, staged)
+        if staged:
+            remove_staged(open_store(self._uri, self.store_id).context, staged)
 
     def _check_followed(self, store: Store, table: TableInfo, txn: IdempotencyKey) -> None:
         if has_forerunner(store.context, table, txn.application):
@@ -138,10 +124,6 @@ class TableWriter:
                 "what it wrote before is gone; nothing was committed. Start the stream with a new checkpoint",
                 table=table.name,
             )
-
-    def _is_done(self, store: Store, txn: IdempotencyKey | None) -> bool:
-        """True if the write was committed before; how its rows are laid out this time does not matter."""
-        return txn is not None and is_committed(store.context, self.table_id, txn)
 
     def _check_tasks_differ(self, store: Store, table: TableInfo, staged: list[StagedFragment]) -> None:
         try:
@@ -156,17 +138,6 @@ class TableWriter:
                 f"df.repartition({keys})) and write again",
                 **error.fields,
             ) from error
-
-    def _open(self) -> Store:
-        store = Store.open(self._uri)
-        if store.context.info.store_id != self.store_id:
-            store.close()
-            raise TableChanged(
-                f"the store at {shown(self._uri)} was replaced while rows were written to it; nothing "
-                "was committed",
-                uri=shown(self._uri),
-            )
-        return store
 
     def _find(self, store: Store) -> TableInfo:
         table = table_to_write(store.context, self.table_id)
@@ -198,24 +169,13 @@ class ElasticScanWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged that Spark names as successful."""
-        self._writer.publish(
-            [message.staged() for message in messages_of(messages, StagedMessage)], self._txn
-        )
+        self._writer.publish([message.staged for message in messages_of(messages, StagedMessage)], self._txn)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged."""
         self._writer.remove(
-            [fragment for message in messages_of(messages, StagedMessage) for fragment in message.staged()]
+            [fragment for message in messages_of(messages, StagedMessage) for fragment in message.staged]
         )
-
-
-def _conform(batches: Iterable[pa.RecordBatch], table: TableInfo, fill: bool) -> Iterator[pa.RecordBatch]:
-    """Spark's rows as the table's. A null in a key raises the error that `Table.upsert` raises."""
-    convert = FromSpark(table.schema, fill)
-    for batch in batches:
-        named = convert.named(batch)
-        check_keys_filled(named, table)
-        yield conform(named, table.schema)
 
 
 def messages_of(messages: Iterable[Any], kind: type[M]) -> list[M]:

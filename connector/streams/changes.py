@@ -19,7 +19,8 @@ from elasticscan.base.errors import ChangesExpired, InvalidOption, SnapshotNotFo
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.open_stores import open_store
-from elasticscan.connector.options import EARLIEST, ChangeOptions, Options
+from elasticscan.connector.option_values import EARLIEST
+from elasticscan.connector.options import ChangeOptions, Options
 from elasticscan.connector.partitions import ScanPartition, partitions_of, read_partition
 from elasticscan.connector.reading import offered_schema
 from elasticscan.connector.splits import ScanPart, cut

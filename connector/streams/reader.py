@@ -34,7 +34,8 @@ from elasticscan.base.errors import InvalidOffset, InvalidOption, SnapshotExpire
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.open_stores import open_store
-from elasticscan.connector.options import EARLIEST, LATEST, Options
+from elasticscan.connector.option_values import EARLIEST, LATEST
+from elasticscan.connector.options import Options
 from elasticscan.connector.partitions import read_partition
 from elasticscan.connector.reading import offered_schema
 from elasticscan.connector.streams.changes import (

@@ -493,7 +493,7 @@ def test_complete_leaves_out_rows_that_delete(store: Store) -> None:
         deleteColumn="gone",
     )
     assert contents(store) == {1: 2.0, 2: 2.0}
-    assert all(fragment["tombstones"] == 0 for fragment in _staged_complete(store).fragments)
+    assert all(fragment.tombstones == 0 for fragment in _staged_complete(store).staged)
 
 
 def _staged_complete(store: Store) -> StreamMessage:

@@ -100,14 +100,6 @@ def test_an_overwrite_with_nothing_empties_the_table(store: Store) -> None:
     assert contents(store) == {}
 
 
-def test_a_message_holds_plain_values_only(store: Store) -> None:
-    message = staged(writer(store), rows(0, 10))
-    assert message.fragments
-    for fragment in message.fragments:
-        assert {type(value) for value in fragment.values()} <= {int, str, bool, bytes, tuple}
-    assert [each.rows for each in message.staged()] == [f["rows"] for f in message.fragments]
-
-
 def test_only_attempts_that_spark_names_are_committed(store: Store) -> None:
     write = writer(store)
     staged(write, rows(2_000, 2_100))  # an attempt whose executor was lost

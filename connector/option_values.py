@@ -1,0 +1,99 @@
+"""The texts of options as values. Each parser takes an option's name and text, and raises `InvalidOption`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from elasticscan.base.errors import InvalidOption
+from elasticscan.base.limits import MAX_NUMBER, NAME_PATTERN
+from elasticscan.base.showing import brief
+
+EARLIEST, LATEST = "earliest", "latest"
+
+_BYTES = re.compile(r"([0-9]{1,19})\s*([kmgt]?)i?b?", re.IGNORECASE)
+_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DIGITS = re.compile(r"[0-9]{1,19}")  # Python refuses to read very long numbers at all
+
+
+def bad_value(name: str, value: str, allowed: str) -> InvalidOption:
+    return InvalidOption(f"option {name!r}={brief(value, 200)} must be {allowed}", option=name)
+
+
+def some_text(name: str, text: str) -> str:
+    if not text.strip():
+        raise bad_value(name, text, "some text; leave it out for none")
+    return text
+
+
+def column_list(name: str, text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names) or len({part.lower() for part in names}) < len(names):
+        raise bad_value(name, text, "column names with commas between, each once, such as 'id, name'")
+    return names
+
+
+def index_name(name: str, text: str) -> str:
+    """Check the form alone: an index of that name is looked up when a read is planned."""
+    index = text.strip().lower()  # names of indexes have no other letters
+    if not re.fullmatch(NAME_PATTERN, index):
+        raise bad_value(name, text, "'auto', 'none' or the name of an index")
+    return index
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str, str], int]:
+    def parse(name: str, text: str) -> int:
+        digits = text.strip()
+        number = int(digits) if _DIGITS.fullmatch(digits) else -1
+        if number < least or (most is not None and number > most):
+            bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+            raise bad_value(name, text, f"a whole number {bounds}")
+        return number
+
+    return parse
+
+
+def first_commit(name: str, text: str) -> int | str:
+    word = text.strip().lower()
+    if word in (EARLIEST, LATEST):
+        return word
+    if not (word.isascii() and word.isdigit()):
+        raise bad_value(name, text, "the number of a commit, 'earliest' or 'latest'")
+    return whole(0, MAX_NUMBER)(name, text)
+
+
+def flag(name: str, text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise bad_value(name, text, "true or false")
+    return text.strip().lower() == "true"
+
+
+def byte_count(name: str, text: str) -> int:
+    match = _BYTES.fullmatch(text.strip())
+    size = int(match[1]) * _FACTORS[match[2].lower()] if match else 0
+    if not 1 <= size <= MAX_NUMBER:
+        raise bad_value(name, text, "a number of bytes of at least 1, such as 67108864, 64m or 1g")
+    return size
+
+
+def moment(name: str, text: str) -> float:
+    """Seconds since the epoch. Digits alone are that already; without a zone, UTC is meant."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            time = datetime.fromisoformat(text.strip())
+        except ValueError:
+            seconds = math.nan
+        else:
+            seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    if not math.isfinite(seconds):
+        raise bad_value(
+            name,
+            text,
+            "an ISO date or time such as '2026-01-31' or '2026-01-31T12:00:00Z' (UTC without a zone), or "
+            "seconds since 1970",
+        )
+    return seconds
