@@ -22,7 +22,7 @@ What it promises:
   or a repeat between the two. Two offsets alone decide the rows between them, so whatever Spark
   replays is the same again; what is no longer kept is a typed error, never a silent gap.
 
-How a read works: planning (`reading.py`) fixes the snapshot, takes a lease on it, looks up where
+How a read works: planning (`reading.py`) fixes the snapshot, leases it if need be, sees in one look where
 slots live and cuts the scan into few, large partitions (`splits.py`): base-shard scans, for slots
 that are where the newest topology of the history has them, and virtual scans, for slots that have
 left since. Each (`partitions.py`) carries a sealed continuation key over slots of its own. A task

@@ -13,6 +13,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from elasticscan.base.errors import SnapshotNotFound
 from elasticscan.base.hashing import slots_of
+from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.connector.conversion import ToSpark, match_columns, spark_schema
 from elasticscan.connector.explaining import EXPLANATION, Explained, explanation
 from elasticscan.connector.open_stores import open_store
@@ -20,7 +21,7 @@ from elasticscan.connector.options import Options
 from elasticscan.connector.partitions import partitions_of, read_partition, resume
 from elasticscan.connector.splits import cut, most_index_parts, slot_bytes
 from elasticscan.metadata import TableInfo, no_such_column
-from elasticscan.store import Scan, Store, feed_fields
+from elasticscan.store import Scan, Store, begin_scan, feed_fields
 
 SHARD_COLUMN, SLOT_COLUMN = "_shard", "_slot"
 _METADATA = pa.schema(
@@ -79,8 +80,9 @@ class ElasticScanReader(DataSourceReader):
         scan = self._begin(store)
         if self._options.explain:
             return [Explained(explanation(scan))]
-        most, (places, fragments) = self._options.partitions, scan.layout()
-        assert scan.choice is not None, "a scan that begins has chosen"
+        most = self._options.partitions
+        assert scan.choice is not None and scan.layout is not None, "a scan that begins has both"
+        places, fragments = scan.layout.places, scan.layout.fragments
         if scan.choice.index is not None:
             entries = scan.choice.candidate.rows_scanned
             most = most_index_parts(len(places.placement.shards), entries, most)
@@ -111,16 +113,19 @@ class ElasticScanReader(DataSourceReader):
 
     def _begin(self, store: Store) -> Scan:
         options = self._options
-        table = store.table(options.table)
+        table = store.table(options.table).definition
         columns = [name for name in self._scanned if name not in (SHARD_COLUMN, SLOT_COLUMN)]
         if self._wants_metadata:
             columns += [name for name in table.shard_key if name not in columns]
-        return table.scan(
-            columns=columns,
-            filter=options.filter,
+        return begin_scan(
+            store.context,
+            lambda tx: store.context.table(tx, options.table),
+            columns,
+            options.filter,
+            _snapshot(store, options),
+            (options.batch_rows, DEFAULT_PAGE_BYTES),
             index=options.index,
-            snapshot=_snapshot(store, options),
-            page_rows=options.batch_rows,
+            is_divided=not options.explain,
         )
 
 

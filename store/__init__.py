@@ -55,7 +55,7 @@ from elasticscan.store.garbage import Action, Decision
 from elasticscan.store.leases import hold_for_stream
 from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
 from elasticscan.store.repair.rebuild import RepairReport, repair_store
-from elasticscan.store.scan import Page, Scan, scan_changes
+from elasticscan.store.scan import Page, Scan, begin_scan, scan_changes
 from elasticscan.store.store import Store
 from elasticscan.store.streams import (
     StreamState,
@@ -97,6 +97,7 @@ __all__ = [
     "Store",
     "StreamState",
     "Table",
+    "begin_scan",
     "check_no_key_twice",
     "define_table",
     "feed_fields",

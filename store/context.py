@@ -105,6 +105,19 @@ class SlotPlaces:
     shard_names: Mapping[int, str]
 
 
+@dataclass(frozen=True, slots=True)
+class ScanLayout:
+    """What dividing a scan among tasks goes by, from the look at the catalog that fixed its snapshot.
+
+    Attributes:
+        places: where slots live, and the scan's base topology.
+        fragments: the table's.
+    """
+
+    places: SlotPlaces
+    fragments: tuple[Fragment, ...]
+
+
 class Context:
     """Shared by the threads of one process; every cache is keyed by the layout it was read at."""
 
@@ -308,6 +321,10 @@ class Context:
         """Return where slots live as a transaction sees it, and where they lived in a topology."""
         names = dict(base.shard_names) | {shard.id: shard.name for shard in tx.shards()}
         return SlotPlaces(self._placement_in(tx), base, names)
+
+    def layout(self, tx: Tx, base: Topology, table: TableInfo) -> ScanLayout:
+        """Return what dividing a scan of a table goes by, as a transaction sees it."""
+        return ScanLayout(self.places(tx, base), tx.fragments(table=table.id))
 
     def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
         """A table and its indexes, as a transaction sees them; raises `TableNotFound`."""

@@ -14,6 +14,8 @@ what it reads is there.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from typing import TypeVar
 
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import LEASE_SECONDS, STREAM_LEASE_SECONDS
@@ -21,12 +23,12 @@ from elasticscan.catalog import Tx
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ContinuationKey
 from elasticscan.store.context import Context, check_kept
-from elasticscan.topology import Topology
 
 # Pages renew a lease when half of it is over. A task that begins renews it as well, unless more than this
 # share of it is left.
 FRESH_LEASE = 0.75
 
+Seen = TypeVar("Seen")
 _SCAN, _CHANGES, _STREAM = "scan", "changes", "stream:"
 
 
@@ -39,9 +41,9 @@ def is_kept(context: Context, tx: Tx, table: TableInfo, snapshot: int) -> bool:
 
 
 def hold_snapshot(
-    context: Context, tx: Tx, table: TableInfo, snapshot: int | None
-) -> tuple[int, Topology] | None:
-    """The snapshot of a new scan (the newest, for None) and its base topology.
+    context: Context, tx: Tx, table: TableInfo, snapshot: int | None, look: Callable[[Tx], Seen]
+) -> tuple[int, Seen] | None:
+    """The snapshot of a new scan (the newest, for None), and what `look` sees in the same transaction.
 
     None when the retention period alone does not keep it for long enough: then it needs a lease.
     """
@@ -49,12 +51,12 @@ def hold_snapshot(
     if not is_kept(context, tx, table, at):
         return None
     tx.check_snapshot(table, at)
-    return at, context.newest_topology(tx)
+    return at, look(tx)
 
 
 def lease_snapshot(
-    context: Context, lease: str, table: TableInfo, snapshot: int | None
-) -> tuple[int, Topology]:
+    context: Context, lease: str, table: TableInfo, snapshot: int | None, look: Callable[[Tx], Seen]
+) -> tuple[int, Seen]:
     """As `hold_snapshot`, with a lease; without one where none can be written.
 
     Raises:
@@ -64,11 +66,11 @@ def lease_snapshot(
         with context.catalog.reading() as tx:
             at = tx.versions()[1] if snapshot is None else snapshot
             tx.check_snapshot(table, at)
-            return at, context.newest_topology(tx)
+            return at, look(tx)
     with context.catalog.leasing() as tx:
         at = tx.versions()[1] if snapshot is None else snapshot
         tx.take_lease(lease, table, at, _SCAN, LEASE_SECONDS)
-        return at, context.newest_topology(tx)
+        return at, look(tx)
 
 
 def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from elasticscan.base.errors import InvalidOption, ScanFinished, ScanInUse
 from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.catalog import Tx
 from elasticscan.filters import Predicate
-from elasticscan.metadata import DIRECT, Fragment, TableInfo, no_such_column
+from elasticscan.metadata import DIRECT, TableInfo, no_such_column
 from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments, slots_of
 from elasticscan.reader import ScanPlan, ScanStats, drive, drive_sorted
@@ -28,7 +29,7 @@ from elasticscan.store.changes import (
     feed_arrays,
     feed_fields,
 )
-from elasticscan.store.context import Context, Find, SlotPlaces, check_kept
+from elasticscan.store.context import Context, Find, ScanLayout, check_kept
 from elasticscan.store.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
 from elasticscan.store.names import Named
 from elasticscan.store.ordering import order_of, whole_order
@@ -89,6 +90,7 @@ class Scan(Named, Iterator[Page]):
         choice: Choice | None = None,
         access: Access | None = None,
         leased: bool = True,
+        layout: ScanLayout | None = None,
     ) -> None:
         self._context = context
         self._table = table
@@ -98,7 +100,7 @@ class Scan(Named, Iterator[Page]):
         self._process = os.getpid()  # a child that was forked amid the scan must not end its parent's lease
         self._may_have_lease = leased
         self._lease_end = context.clock.now() + LEASE_SECONDS
-        self._choice = choice
+        self.choice, self.layout = choice, layout  # of a scan that begins; None of one that was resumed
         self._access = access or access_of(context, table, key)
         self._returned = 0
         self._reading: Iterator[Page] | None = None
@@ -121,11 +123,6 @@ class Scan(Named, Iterator[Page]):
     def slots(self) -> SlotSet:
         """All slots of the scan, read or not."""
         return self._state.slots
-
-    @property
-    def choice(self) -> Choice | None:
-        """The access paths there were when the scan began; None when it was resumed."""
-        return self._choice
 
     @property
     def schema(self) -> pa.Schema:
@@ -393,11 +390,6 @@ class Scan(Named, Iterator[Page]):
             self._may_have_lease = self._context.catalog.read_only is None
             self._lease_end = self._context.clock.now() + LEASE_SECONDS
 
-    def layout(self) -> tuple[SlotPlaces, tuple[Fragment, ...]]:
-        """The places of the scan's slots now, and the table's fragments, for dividing it among tasks."""
-        with self._context.catalog.reading() as tx:
-            return self._context.places(tx, self._base), tx.fragments(table=self._table.id)
-
     def part(self, slots: SlotSet) -> str:
         """A key of this scan over some of its slots alone: how it is divided among tasks."""
         return self._context.sealer.seal(self._state.restrict_to(slots))
@@ -425,16 +417,14 @@ class Scan(Named, Iterator[Page]):
             "columns": list(self._state.columns),
             "filter": self._state.filter,
             "access": access.index.name if access.index else DIRECT,
-            "index_condition": self._choice.candidate.condition if self._choice else None,
+            "index_condition": self.choice.candidate.condition if self.choice else None,
             "ranges": len(access.order.ranges) if access.order else None,
             "remainder": str(access.predicate) if access.predicate else None,
             "order_by": whole_order(access.index, self._table, self._state.descending).terms()
             if access.index and access.sort
             else None,
             "limit": self._state.limit,
-            "candidates": [asdict(candidate) for candidate in self._choice.candidates]
-            if self._choice
-            else [],
+            "candidates": [asdict(candidate) for candidate in self.choice.candidates] if self.choice else [],
             "kept_by": "lease" if self._is_leased() else "retention",
             "actual": {
                 "rows_scanned": self.stats.scanned,
@@ -488,21 +478,27 @@ def begin_scan(
     page_limits: tuple[int, int],
     *,
     index: str,
-    order_by: str | Sequence[str] | None,
-    limit: int | None,
+    order_by: str | Sequence[str] | None = None,
+    limit: int | None = None,
+    is_divided: bool = False,
 ) -> Scan:
-    """A scan at its beginning: snapshot, base topology and access path are fixed here."""
+    """A scan at its beginning: snapshot, base topology, access path and, to divide it, layout are fixed."""
     lease = secrets.token_hex(8)
+
+    def look(tx: Tx) -> tuple[Topology, ScanLayout | None]:
+        base = context.newest_topology(tx)
+        return base, context.layout(tx, base, table) if is_divided else None
+
     if snapshot is None:
         context.check_newest()
     with context.catalog.reading() as tx:
         table, indexes = find(tx)
-        held = hold_snapshot(context, tx, table, snapshot)
+        held = hold_snapshot(context, tx, table, snapshot, look)
     column_names = columns_of(table, columns)
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
     order = order_of(order_by, table.schema)
     choice = choose_access(context, table, indexes, column_names, predicate, index, order)
-    at, base = held or lease_snapshot(context, lease, table, snapshot)
+    at, (base, layout) = held or lease_snapshot(context, lease, table, snapshot, look)
     everything = SlotSet.span(0, context.info.slots)
     key = ContinuationKey(
         table=table.id,
@@ -522,7 +518,7 @@ def begin_scan(
     )
     leased = held is None and context.catalog.read_only is None
     access = Access.along(table, predicate, choice.bound, key.descending, key.merged)
-    return Scan(context, table, base, key, choice=choice, access=access, leased=leased)
+    return Scan(context, table, base, key, choice=choice, access=access, leased=leased, layout=layout)
 
 
 def begin_changes(

@@ -33,7 +33,9 @@ from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.partitions import ScanPartition
 from elasticscan.connector.reading import ElasticScanReader
 from elasticscan.connector.splits import BASE, VIRTUAL
+from elasticscan.optimizer import Choice
 from elasticscan.store import Store, mover, owners
+from elasticscan.store.access_paths import choose_access
 from elasticscan.topology import Move
 from tests.base.manual_clock import ManualClock
 
@@ -174,6 +176,23 @@ def test_slots_that_left_since_the_newest_topology_are_virtual_scans(store: Stor
     reader, partitions = planned(store)
     kinds = [part.kind for part in partitions if isinstance(part, ScanPartition)]
     assert sorted(kinds) == [BASE, BASE, VIRTUAL]
+    assert sorted(ids(reader, partitions)) == list(range(1_000))
+
+
+def test_a_topology_that_is_published_while_a_scan_is_planned_is_not_mixed_with_the_one_before(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Base topology, placement and fragments are of one look at the catalog."""
+
+    def choose(*given: Any) -> Choice:
+        tablet = store.topology.placement.tablets[0]
+        names = dict(store.topology.shard_names)
+        store.move(tablet.id, next(name for shard, name in names.items() if shard != tablet.shard))
+        return choose_access(*given)
+
+    monkeypatch.setattr("elasticscan.store.scan.choose_access", choose)
+    reader, partitions = planned(store)
+    assert [part.kind for part in partitions if isinstance(part, ScanPartition)] == [BASE, BASE]
     assert sorted(ids(reader, partitions)) == list(range(1_000))
 
 
