@@ -17,7 +17,8 @@ How the parts work together, operation by operation, and what each conflicts wit
 `docs/architecture.md` and `docs/formats.md`:
 
     store.py, table.py  what users hold; names.py: names that they type and that are not there
-    scan.py        pages and keys over `reader.drive`, Arrow streams, counts
+    beginning.py   scans that begin, or go on from a key; scan.py: who reads one, Arrow streams, counts
+    paging.py      pages and keys over `reader.drive`
     access_paths.py the path that a scan takes, chosen by cost; ordering.py: `order_by`, and its indexes
     typed.py       rows and keys that come as Python lists
     changes.py     scans of what commits changed
@@ -41,11 +42,13 @@ How the parts work together, operation by operation, and what each conflicts wit
     location.py    where a store is, and who may read what it makes
     disks.py       a shard's disk; that of a store which can only be read
     arguments.py   checks of what callers hand over; status.py: what `Store.status` returns
-    context.py     caches, each valid for one layout of the catalog
+    context.py     what the parts of an open store share; lookups.py: caches, each valid for one layout of
+                   the catalog; readers.py: open files
 """
 
 from elasticscan.catalog import Commit, IdempotencyKey
 from elasticscan.store.adoption import Adopted
+from elasticscan.store.beginning import begin_scan, scan_changes
 from elasticscan.store.changes import feed_fields, rows_by_slot
 from elasticscan.store.collector import Collected
 from elasticscan.store.context import Context, SlotPlaces
@@ -54,8 +57,9 @@ from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import Action, Decision
 from elasticscan.store.leases import hold_for_stream
 from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
+from elasticscan.store.paging import Page
 from elasticscan.store.repair.rebuild import RepairReport, repair_store
-from elasticscan.store.scan import Page, Scan, begin_scan, scan_changes
+from elasticscan.store.scan import Scan
 from elasticscan.store.store import Store
 from elasticscan.store.streams import (
     StreamState,

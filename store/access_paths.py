@@ -7,16 +7,17 @@ to read follow from the scan's filter and the index's definition, which never ch
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from elasticscan.base.errors import ElasticScanError, IndexChanged, IndexNotReady, InvalidOption
 from elasticscan.filters import KeySets, Predicate, column_sets
-from elasticscan.metadata import AUTO, NONE, IndexInfo, TableInfo
+from elasticscan.metadata import AUTO, DIRECT, NONE, IndexInfo, TableInfo
 from elasticscan.optimizer import Choice, IndexCondition, bind, choose
 from elasticscan.protocol import ContinuationKey, IndexOrder
 from elasticscan.reader import SortKey
 from elasticscan.store.context import Context
-from elasticscan.store.ordering import Order, indexes_in_order
+from elasticscan.store.ordering import Order, indexes_in_order, whole_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def _count_entries(
     try:
         for fragment in state.fragments:
             for run in state.runs(fragment, index):
-                reader = context.open_run(state.table, index, fragment.shard, run)
+                reader = context.readers.open_run(state.table, index, fragment.shard, run)
                 entries += sum(reader.lower_bound(high) - reader.lower_bound(low) for low, high in ranges)
     except ElasticScanError:
         return None  # reading the index raises it
@@ -152,3 +153,18 @@ def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Acces
     at = (table, key.filter, index, key.descending, key.merged)
     access: Access = context.derived.get(at, derive)
     return access
+
+
+def explain_access(access: Access, choice: Choice | None, table: TableInfo) -> dict[str, Any]:
+    """A path and what it was chosen from, as plain values; a scan that was resumed does not know that."""
+    order = None
+    if access.order and access.index and access.sort:
+        order = whole_order(access.index, table, access.order.descending).terms()
+    return {
+        "access": access.index.name if access.index else DIRECT,
+        "index_condition": choice.candidate.condition if choice else None,
+        "ranges": len(access.order.ranges) if access.order else None,
+        "remainder": str(access.predicate) if access.predicate else None,
+        "order_by": order,
+        "candidates": [asdict(candidate) for candidate in choice.candidates] if choice else [],
+    }

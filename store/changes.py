@@ -18,7 +18,8 @@ from elasticscan.metadata import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, 
 from elasticscan.protocol import ChangeSpan, ContinuationKey, Placements, Segment, Shards
 from elasticscan.reader import ScanPlan, ScanStats, drive
 from elasticscan.storage import INSERT, slot_counts
-from elasticscan.store.context import Context, check_kept
+from elasticscan.store.context import Context
+from elasticscan.store.lookups import check_kept
 
 _STAMP = pa.timestamp("us", tz="UTC")
 Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -110,7 +111,7 @@ def rows_by_slot(context: Context, table: TableInfo, bounds: Bounds) -> Counts:
     state = context.table_state(table.id, bounds.snapshot)
     for fragment in state.fragments:
         if bounds.touch(fragment):
-            reader = context.opener(table)(fragment, ())
+            reader = context.readers.opener(table)(fragment, ())
             fragment_counts = slot_counts(reader, fragment, bounds, len(counts))
             for start, end in fragment.slots:
                 counts[start:end] += fragment_counts[start:end]

@@ -3,46 +3,44 @@
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
-    CatalogOutdated,
-    ChangesExpired,
     ElasticScanError,
     FragmentMissing,
-    IndexChanged,
     ShardNotFound,
     TableChanged,
     WriteConflict,
 )
-from elasticscan.base.forks import ChildSafeLock
 from elasticscan.catalog import Catalog, StoreInfo, Tx
 from elasticscan.metadata import (
     Fragment,
-    FragmentStatistics,
     IndexInfo,
-    IndexRun,
-    KeyHistogram,
     Origin,
-    SlotInterval,
     StagedFragment,
     TableInfo,
     epochs_in,
     intervals_of,
 )
 from elasticscan.protocol import Cluster, ContinuationKey
-from elasticscan.storage import BatchCache, Disk, FragmentReader, Hashing, OpenFragment, RunReader, View
+from elasticscan.storage import Disk, Hashing
 from elasticscan.store.location import Location
+from elasticscan.store.lookups import (
+    LruCache,
+    TableState,
+    TableStatistics,
+    by_shard,
+    check_kept,
+    check_reached,
+)
+from elasticscan.store.readers import Readers
 from elasticscan.store.roots import Claims, Mark, Marker, advance_mark, check_mark, check_marker, read_mark
 from elasticscan.store.sealing import StoreSealer
 from elasticscan.topology import Placement, Shard, Topology
-
-MOST_CACHED = 256  # of open readers, and of filters that were parsed, each of at most 64 KB
 
 # Finds a table and its indexes, as a transaction sees them.
 Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
@@ -50,43 +48,6 @@ Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
 # For tests: called with a point's name wherever another process could come between two steps, or this one
 # be killed.
 Checkpoint = Callable[[str], None]
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-
-class LruCache(Generic[Key, Value]):
-    """Values that were made lately; of more than `MOST_CACHED`, those that were used least lately go."""
-
-    def __init__(self) -> None:
-        self._values: OrderedDict[Key, Value] = OrderedDict()
-        self._lock = ChildSafeLock()
-
-    def get(self, key: Key, make: Callable[[], Value]) -> Value:
-        with self._lock:
-            cached = self._values.get(key)
-            if cached is not None:
-                self._values.move_to_end(key)
-                return cached
-        made = make()
-        with self._lock:
-            self._values[key] = made
-            while len(self._values) > MOST_CACHED:
-                self._values.popitem(last=False)
-        return made
-
-
-@dataclass(frozen=True, slots=True)
-class TableStatistics:
-    """Statistics of a table: by fragment, and by index of all its runs.
-
-    `intervals` are the slots of the fragments, shard by shard, over so many `shards`.
-    """
-
-    fragments: dict[int, FragmentStatistics]
-    intervals: tuple[SlotInterval, ...]
-    runs: dict[int, list[KeyHistogram]]
-    shards: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +106,7 @@ class Context:
         self._known_newest = False
         self._placement: tuple[int, Placement] | None = None
         self._tables: dict[int, TableState] = {}
-        self._batches = BatchCache()
-        self._readers: LruCache[tuple[int, str, tuple[str, ...]], FragmentReader] = LruCache()
-        self._run_readers: LruCache[tuple[int, str], RunReader] = LruCache()
+        self.readers = Readers(self.disk_of)
         self._bases: LruCache[int, Topology] = LruCache()
         # What follows from a scan's key and a table's definition alone, for the layers above.
         self.derived: LruCache[Hashable, Any] = LruCache()
@@ -386,7 +345,7 @@ class Context:
                 tx.check_snapshot(table, snapshot)
             else:
                 check_kept(table, after)
-                _check_reached(last_commit, snapshot)
+                check_reached(last_commit, snapshot)
             fragments = tx.fragments(table=table_id)
             overwrites = tx.overwrites(table_id)
             indexes = tx.indexes(table_id)
@@ -394,35 +353,6 @@ class Context:
         state = TableState(layout, last_commit, table, fragments, overwrites, indexes, runs)
         self._tables[table_id] = state
         return state
-
-    def opener(self, table: TableInfo) -> OpenFragment:
-        """A function that opens fragments of a table for some columns; readers are kept for a while."""
-
-        def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
-            key = (fragment.shard, fragment.path, columns)
-            disk = self.disk_of(fragment.shard)
-            return self._readers.get(
-                key,
-                lambda: FragmentReader(
-                    disk,
-                    fragment.path,
-                    columns,
-                    fragment.seal,
-                    table.schema,
-                    self._batches,
-                    f" (table {table.name!r}, slots {fragment.slots})",
-                ),
-            )
-
-        return open_fragment
-
-    def open_run(self, table: TableInfo, index: IndexInfo, shard: int, run: IndexRun) -> RunReader:
-        """A reader of an index run; opened ones are kept for a while."""
-        disk = self.disk_of(shard)
-        label = f" of index {index.name!r}, which can be dropped and made again (table {table.name!r}),"
-        return self._run_readers.get(
-            (shard, run.path), lambda: RunReader(disk, table, index, run, self._batches, label)
-        )
 
     def indexes(self, table_id: int) -> tuple[IndexInfo, ...]:
         """A table's indexes as they are now, also those that are still being built."""
@@ -440,8 +370,9 @@ class Context:
             live = tx.fragments(table=table_id)
             known_values = tx.statistics(table_id)
             histograms = tx.histograms(table_id)
-        shards = len({fragment.shard for fragment in live})
-        statistics = TableStatistics(known_values, tuple(_intervals(live)), histograms, shards)
+        shards = by_shard(live).values()
+        intervals = tuple(interval for fragments in shards for interval in intervals_of(fragments))
+        statistics = TableStatistics(known_values, intervals, histograms, len(shards))
         self._statistics[table_id] = (layout, last_commit, statistics)
         return statistics
 
@@ -490,101 +421,3 @@ class Context:
                 "needed; nothing was changed: try again, and collect with a longer grace period",
                 path=path,
             ) from error
-
-
-def _intervals(live: Iterable[Fragment]) -> Iterator[SlotInterval]:
-    """Slots with the same fragments, at each shard."""
-    by_shard: dict[int, list[Fragment]] = {}
-    for fragment in live:
-        by_shard.setdefault(fragment.shard, []).append(fragment)
-    for fragments in by_shard.values():
-        yield from intervals_of(fragments)
-
-
-class TableState:
-    """A table's fragments at one layout."""
-
-    def __init__(
-        self,
-        layout: int,
-        last_commit: int,
-        table: TableInfo,
-        fragments: tuple[Fragment, ...],
-        overwrites: tuple[int, ...],
-        indexes: tuple[IndexInfo, ...],
-        runs: tuple[IndexRun, ...],
-    ) -> None:
-        self.layout, self.last_commit, self.table = layout, last_commit, table
-        self.fragments = fragments
-        self._overwrites = overwrites
-        self._indexes = {index.id: index for index in indexes}
-        self._runs: dict[tuple[int, int], list[IndexRun]] = {}
-        for run in runs:
-            self._runs.setdefault((run.fragment, run.index), []).append(run)
-        by_shard: dict[int, list[Fragment]] = {}
-        for fragment in fragments:
-            by_shard.setdefault(fragment.shard, []).append(fragment)
-        self._views = {shard: View(at_shard) for shard, at_shard in by_shard.items()}
-        self._nothing = View(())
-        self._kept: dict[int, tuple[float, float]] = {}
-
-    def serves(self, snapshot: int, after: int | None = None) -> bool:
-        """True if a snapshot, or the changes up to it, can be read: all is here and still kept."""
-        oldest = snapshot if after is None else max(after, self.table.created_commit)
-        return self.table.oldest_snapshot <= oldest and snapshot <= self.last_commit
-
-    def is_kept(self, snapshot: int, now: float) -> bool:
-        """True if retention was seen to keep a snapshot, lately enough not to look again."""
-        begin, end = self._kept.get(snapshot, (now, now))
-        return begin <= now < end
-
-    def note_kept(self, snapshot: int, begin: float, end: float) -> None:
-        self._kept[snapshot] = begin, end
-
-    def view(self, shard: int) -> View:
-        return self._views.get(shard, self._nothing)
-
-    def index(self, index_id: int) -> IndexInfo:
-        """Raises `IndexChanged` when the index is there no more."""
-        info = self._indexes.get(index_id)
-        if info is None:
-            raise IndexChanged(
-                "the index that this scan reads was dropped, or dropped and made again, since it began; "
-                "start a new scan",
-                index=index_id,
-            )
-        return info
-
-    def runs(self, fragment: Fragment, index: IndexInfo) -> list[IndexRun]:
-        """A fragment's entries in an index; every fragment has them once the index is ready."""
-        return self._runs[fragment.id, index.id]
-
-    def floor(self, snapshot: int) -> int:
-        """The newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
-        return max((number for number in self._overwrites if number <= snapshot), default=0)
-
-
-def _check_reached(last_commit: int, upto: int) -> None:
-    """Raises `CatalogOutdated` when changes are asked for of commits that the catalog does not know."""
-    if upto > last_commit:
-        raise CatalogOutdated(
-            f"the catalog knows commits up to {last_commit}, this scan reads up to {upto}: an older one was "
-            "put back. Put back the newest; or, if that is lost, run `elasticscan adopt`",
-            known=upto,
-        )
-
-
-def check_kept(table: TableInfo, after: int) -> None:
-    """Raises `ChangesExpired`, naming the gap, unless every change beyond a commit is still kept."""
-    oldest = table.oldest_snapshot
-    if after < oldest and after < table.created_commit:
-        after = table.created_commit  # before its creation a table had nothing to keep
-    if after < oldest:
-        raise ChangesExpired(
-            f"changes of table {table.name!r} after commit {after} are no longer kept: those of commits "
-            f"{after + 1} to {oldest} are gone. Start again from a snapshot, or keep changes for longer "
-            "(Table.set_retention)",
-            table=table.name,
-            after=after,
-            oldest=oldest,
-        )

@@ -22,7 +22,8 @@ from elasticscan.base.limits import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ContinuationKey
-from elasticscan.store.context import Context, check_kept
+from elasticscan.store.context import Context
+from elasticscan.store.lookups import check_kept
 
 # Pages renew a lease when half of it is over. A task that begins renews it as well, unless more than this
 # share of it is left.

@@ -247,5 +247,5 @@ def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> list[P
         here = tx.fragments(table=table.id, shard=progress.move.source)
         fragments = [f for f in here if bounds.touch(f) and f.slots & slots]
         if fragments:
-            sources.append(PageSource(table, View(fragments), context.opener(table)))
+            sources.append(PageSource(table, View(fragments), context.readers.opener(table)))
     return sources

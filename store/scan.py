@@ -1,13 +1,10 @@
-"""A scan as users hold it: pages with keys, a table, an explanation."""
+"""A scan as users hold it: pages with keys, a table, a stream, an explanation."""
 
 from __future__ import annotations
 
 import os
-import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from threading import Lock, get_ident
 from typing import Any
 
@@ -15,47 +12,16 @@ import pyarrow as pa
 
 from elasticscan.base.errors import InvalidOption, ScanFinished, ScanInUse
 from elasticscan.base.limits import LEASE_SECONDS
-from elasticscan.catalog import Tx
-from elasticscan.filters import Predicate
-from elasticscan.metadata import DIRECT, TableInfo, no_such_column
+from elasticscan.metadata import TableInfo
 from elasticscan.optimizer import Choice
-from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments, slots_of
-from elasticscan.reader import ScanPlan, ScanStats, drive, drive_sorted
-from elasticscan.store.access_paths import Access, access_of, choose_access
-from elasticscan.store.changes import (
-    CommitFacts,
-    change_pages,
-    commit_facts,
-    feed_arrays,
-    feed_fields,
-)
-from elasticscan.store.context import Context, Find, ScanLayout, check_kept
-from elasticscan.store.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
+from elasticscan.protocol import ContinuationKey, slots_of
+from elasticscan.reader import ScanStats
+from elasticscan.store.access_paths import Access, access_of, explain_access
+from elasticscan.store.context import Context, ScanLayout
+from elasticscan.store.leases import end_lease, keep_lease
 from elasticscan.store.names import Named
-from elasticscan.store.ordering import order_of, whole_order
+from elasticscan.store.paging import Page, Pages, schema_of
 from elasticscan.topology import SlotSet, Topology
-
-
-@dataclass(frozen=True)
-class Page:
-    """Some rows of a scan.
-
-    Attributes:
-        rows: the rows; possibly none, when a filter kept none or all had moved while being read.
-        standing: where the scan stands after this page, for this process alone.
-    """
-
-    rows: pa.RecordBatch
-    standing: ContinuationKey = field(repr=False)
-    _seal: Callable[[ContinuationKey], str] = field(repr=False)
-
-    @cached_property
-    def key(self) -> str | None:
-        """The continuation key after this page, for `Store.resume`; None after the last page.
-
-        It is sealed when it is first asked for. Raises `KeyTooLong`.
-        """
-        return self._seal(self.standing) if self.standing.cursors else None
 
 
 class Scan(Named, Iterator[Page]):
@@ -101,7 +67,7 @@ class Scan(Named, Iterator[Page]):
         self._may_have_lease = leased
         self._lease_end = context.clock.now() + LEASE_SECONDS
         self.choice, self.layout = choice, layout  # of a scan that begins; None of one that was resumed
-        self._access = access or access_of(context, table, key)
+        self._pages = Pages(context, table, base, access or access_of(context, table, key))
         self._returned = 0
         self._reading: Iterator[Page] | None = None
         self._lock = Lock()
@@ -111,8 +77,6 @@ class Scan(Named, Iterator[Page]):
         self._closed = False
         self._complete = False
         self._shared = False  # all pages were given out one by one, to whoever asked
-        self._facts = CommitFacts((), {})
-        self.stats = ScanStats()
 
     @property
     def snapshot(self) -> int:
@@ -125,9 +89,13 @@ class Scan(Named, Iterator[Page]):
         return self._state.slots
 
     @property
+    def stats(self) -> ScanStats:
+        """Counts of what was read until now."""
+        return self._pages.stats
+
+    @property
     def schema(self) -> pa.Schema:
-        fields = [self._table.schema.field(name) for name in self._state.columns]
-        return pa.schema([*fields, *feed_fields()] if self._state.feed else fields)
+        return schema_of(self._table, self._state)
 
     @property
     def key(self) -> str | None:
@@ -209,17 +177,20 @@ class Scan(Named, Iterator[Page]):
 
     def _check_not_finished(self) -> None:
         if self._complete:
-            raise ScanFinished(
-                f"this scan of table {self._table.name!r} has given out all of its rows; "
-                "begin another one with Table.scan",
-                table=self._table.name,
-            )
+            raise self._used_up()
         if self._closed:
             raise ScanFinished(
                 f"this scan of table {self._table.name!r} was closed; begin another one with Table.scan, or "
                 "go on from a page's key with Store.resume",
                 table=self._table.name,
             )
+
+    def _used_up(self) -> ScanFinished:
+        return ScanFinished(
+            f"this scan of table {self._table.name!r} has given out all of its rows; "
+            "begin another one with Table.scan",
+            table=self._table.name,
+        )
 
     def _check_stream(self, stream: _Stream | None) -> None:
         """Raises where the remaining rows are another reader's."""
@@ -255,7 +226,7 @@ class Scan(Named, Iterator[Page]):
 
         def batches() -> Iterator[pa.RecordBatch]:
             nonlocal state, returned
-            for page in self._read(self._state, columns):
+            for page in self._read(columns):
                 self._check_not_finished()  # it may have been closed meanwhile
                 state, returned = page.standing, returned + page.rows.num_rows
                 if page.rows.num_rows:
@@ -284,7 +255,7 @@ class Scan(Named, Iterator[Page]):
             if self._complete or (self._closed and self._state.cursors):
                 self._check_not_finished()
             self._check_stream(stream)
-            self._reading = reading = self._reading or self._read(self._state, self._state.columns)
+            self._reading = reading = self._reading or self._read(self._state.columns)
             try:
                 page = next(reading, None)
                 if page is None:
@@ -313,75 +284,16 @@ class Scan(Named, Iterator[Page]):
                 table=self._table.name,
             )
 
-    def _read(self, begin: ContinuationKey, columns: tuple[str, ...]) -> Iterator[Page]:
-        """Pages from a state of the scan to its end, with these columns; with none, rows to be counted."""
-        left = begin.limit
-        for scanned, reached in self._pages(begin, columns) if begin.cursors else ():
-            rows, after = self._finish(scanned, columns), reached
-            if left is not None:
-                rows = rows.slice(0, left)
-                left -= rows.num_rows
-                after = replace(reached, cursors=reached.cursors if left else (), limit=left)
-            if after.cursors:
-                self._renew_lease(after)
-            yield Page(rows, after, self._context.seal)
-            if left == 0:
-                return
+    def _read(self, columns: tuple[str, ...]) -> Iterator[Page]:
+        """Pages from where the scan stands to its end, with these columns; with none, rows to be counted."""
+        for page in self._pages.read(self._state, columns):
+            if page.standing.cursors:
+                self._renew_lease(page.standing)
+            yield page
 
     def _let_go(self) -> None:
         if self._ends_lease and self._may_have_lease and os.getpid() == self._process:
             end_lease(self._context, self._state.lease)
-
-    def _pages(
-        self, state: ContinuationKey, columns: tuple[str, ...]
-    ) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
-        """Rows as shards have them, and where the scan stands after them."""
-        access = self._access
-        if state.feed or state.segments is not None:
-            with self._context.catalog.reading() as tx:
-                self._facts = commit_facts(tx, self._table, state)
-        plan = ScanPlan(
-            table=self._table.id,
-            snapshot=state.snapshot,
-            columns=self._columns_read(columns),
-            page_rows=self._page_rows(state),
-            page_bytes=state.page_bytes,
-            base=self._base.placement,
-            slots=state.slots,
-            order=access.order,
-            key_sets=access.key_sets,
-        )
-        placements, shards = self._context.cluster.placements, self._context.cluster.shards
-        if state.segments is not None:
-            yield from change_pages(state, plan, self._facts, placements, shards, self.stats)
-            return
-        if access.sort is None:
-            pages = drive(plan, state.cursors, placements, shards, self.stats)
-        else:
-            pages = drive_sorted(plan, access.sort, state.cursors, placements, shards, self.stats)
-        for page in pages:
-            yield page.rows, state.advance(page.after)
-
-    def _page_rows(self, state: ContinuationKey) -> int:
-        """The length of a page: no longer than the limit, unless a filter may drop some of it."""
-        most, limit = state.page_rows, state.limit
-        return most if limit is None or self._access.predicate is not None else min(most, limit)
-
-    def _columns_read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """The columns of pages, and those that only the scan itself needs."""
-        access = self._access
-        tested = sorted(access.predicate.columns) if access.predicate else ()
-        sorted_by = access.sort.columns if access.sort else ()
-        return tuple(dict.fromkeys((*columns, *tested, *sorted_by))) or self._table.primary_key[:1]
-
-    def _finish(self, rows: pa.RecordBatch, columns: tuple[str, ...]) -> pa.RecordBatch:
-        if self._access.predicate is not None:
-            rows = rows.filter(self._access.predicate.mask(rows))
-        if self._state.feed and columns:
-            feed_columns = feed_arrays(rows, self._state, self._facts)
-            return pa.RecordBatch.from_arrays([*map(rows.column, columns), *feed_columns], schema=self.schema)
-        names = list(columns)
-        return rows if not names or rows.schema.names == names else rows.select(names)
 
     def _renew_lease(self, state: ContinuationKey) -> None:
         """Pages keep the snapshot readable; half a lease passes before the catalog hears of it."""
@@ -391,8 +303,30 @@ class Scan(Named, Iterator[Page]):
             self._lease_end = self._context.clock.now() + LEASE_SECONDS
 
     def part(self, slots: SlotSet) -> str:
-        """A key of this scan over some of its slots alone: how it is divided among tasks."""
-        return self._context.sealer.seal(self._state.restrict_to(slots))
+        """A key of this scan over some of its slots alone: how it is divided among tasks.
+
+        Raises:
+            InvalidOption: the scan has a limit, which no part could keep alone.
+            ScanFinished: all rows were given out before, or the scan is closed.
+            ScanInUse: a scan of changes has given out pages, and is only divided before its first.
+        """
+        state = self._state
+        if state.limit is not None:
+            raise InvalidOption(
+                f"this scan gives {state.limit:,} rows at most, and each of its parts would give as many; "
+                "divide one without a limit",
+                option="limit",
+            )
+        if not state.cursors and self.stats.pages:
+            raise self._used_up()
+        self._check_not_finished()
+        if state.segments and state != state.begin(state.segments):
+            raise ScanInUse(
+                f"this scan of changes of table {self._table.name!r} has given out pages, and can be divided "
+                "only before its first; begin another one with Table.changes",
+                table=self._table.name,
+            )
+        return self._context.seal(state.restrict_to(slots))
 
     def _is_leased(self) -> bool:
         with self._context.catalog.reading() as tx:
@@ -409,22 +343,14 @@ class Scan(Named, Iterator[Page]):
             for kind, part in (("base-shard scan", home), ("virtual scan", slots - home)):
                 if part:
                     scans.append({"scan": kind, "shard": names.get(shard, str(shard)), "slots": len(part)})
-        access = self._access
         return {
             "table": self._table.name,
             "snapshot": self._state.snapshot,
             "base_topology": self._base.number,
             "columns": list(self._state.columns),
             "filter": self._state.filter,
-            "access": access.index.name if access.index else DIRECT,
-            "index_condition": self.choice.candidate.condition if self.choice else None,
-            "ranges": len(access.order.ranges) if access.order else None,
-            "remainder": str(access.predicate) if access.predicate else None,
-            "order_by": whole_order(access.index, self._table, self._state.descending).terms()
-            if access.index and access.sort
-            else None,
+            **explain_access(self._pages.access, self.choice, self._table),
             "limit": self._state.limit,
-            "candidates": [asdict(candidate) for candidate in self.choice.candidates] if self.choice else [],
             "kept_by": "lease" if self._is_leased() else "retention",
             "actual": {
                 "rows_scanned": self.stats.scanned,
@@ -467,128 +393,3 @@ class _Stream(Iterator[pa.RecordBatch]):
             elif page.rows.num_rows:
                 return page.rows
         raise StopIteration
-
-
-def begin_scan(
-    context: Context,
-    find: Find,
-    columns: list[str] | None,
-    filter: str | None,  # noqa: A002 - the word users know
-    snapshot: int | None,
-    page_limits: tuple[int, int],
-    *,
-    index: str,
-    order_by: str | Sequence[str] | None = None,
-    limit: int | None = None,
-    is_divided: bool = False,
-) -> Scan:
-    """A scan at its beginning: snapshot, base topology, access path and, to divide it, layout are fixed."""
-    lease = secrets.token_hex(8)
-
-    def look(tx: Tx) -> tuple[Topology, ScanLayout | None]:
-        base = context.newest_topology(tx)
-        return base, context.layout(tx, base, table) if is_divided else None
-
-    if snapshot is None:
-        context.check_newest()
-    with context.catalog.reading() as tx:
-        table, indexes = find(tx)
-        held = hold_snapshot(context, tx, table, snapshot, look)
-    column_names = columns_of(table, columns)
-    predicate = None if filter is None else Predicate.parse(filter, table.schema)
-    order = order_of(order_by, table.schema)
-    choice = choose_access(context, table, indexes, column_names, predicate, index, order)
-    at, (base, layout) = held or lease_snapshot(context, lease, table, snapshot, look)
-    everything = SlotSet.span(0, context.info.slots)
-    key = ContinuationKey(
-        table=table.id,
-        snapshot=at,
-        base_topology=base.number,
-        slots=everything,
-        cursors=() if limit == 0 else (Cursor(everything),),
-        columns=column_names,
-        filter=filter,
-        page_rows=page_limits[0],
-        page_bytes=page_limits[1],
-        lease=lease,
-        index=None if choice.index is None else choice.index.id,
-        descending=order is not None and order.descending,
-        merged=order is not None,
-        limit=limit,
-    )
-    leased = held is None and context.catalog.read_only is None
-    access = Access.along(table, predicate, choice.bound, key.descending, key.merged)
-    return Scan(context, table, base, key, choice=choice, access=access, leased=leased, layout=layout)
-
-
-def begin_changes(
-    context: Context,
-    find: Find,
-    commits: tuple[int, int | None],
-    columns: list[str] | None,
-    filter: str | None,  # noqa: A002 - the word users know
-    feed: bool,
-    page_limits: tuple[int, int],
-) -> Scan:
-    """A scan of what the commits in (after, upto] did, up to the newest for None."""
-    after, upto = commits
-    if upto is None:
-        context.check_newest()
-    with context.catalog.reading() as tx:
-        (table, _), newest = find(tx), tx.versions()[1]
-        check_kept(table, after)
-        base = context.newest_topology(tx)
-    upto = newest if upto is None else min(upto, newest)
-    segments = (Segment(after, upto, 0, context.info.slots),) if after < upto else ()
-    column_names, lease = columns_of(table, columns), secrets.token_hex(8)
-    return scan_changes(context, table, base, segments, column_names, filter, feed, page_limits, lease)
-
-
-def scan_changes(
-    context: Context,
-    table: TableInfo,
-    base: Topology,
-    segments: Segments,
-    columns: Sequence[str],
-    filter: str | None,  # noqa: A002 - the word users know
-    feed: bool,
-    page_limits: tuple[int, int],
-    lease: str,
-) -> Scan:
-    """A scan of segments, one after another; without a lease where a stream holds what it needs."""
-    key = ContinuationKey(
-        table=table.id,
-        snapshot=segments[-1].upto if segments else table.oldest_snapshot,
-        base_topology=base.number,
-        slots=SlotSet.of((segment.start, segment.end) for segment in segments),
-        cursors=(),
-        columns=tuple(columns),
-        filter=filter,
-        page_rows=page_limits[0],
-        page_bytes=page_limits[1],
-        lease=lease,
-        feed=feed,
-    ).begin(segments)
-    if lease:
-        table = keep_lease(context, key)
-    return Scan(context, table, base, key, leased=bool(lease))
-
-
-def resume_scan(context: Context, key: ContinuationKey, ends_lease: bool) -> Scan:
-    """A scan from where its key stands."""
-    return Scan(context, keep_lease(context, key), context.topology(key.base_topology), key, ends_lease)
-
-
-def columns_of(table: TableInfo, columns: list[str] | None) -> tuple[str, ...]:
-    """The columns that were asked for; all of them by default."""
-    if columns is None:
-        return tuple(table.schema.names)
-    if not columns or len(set(columns)) < len(columns):
-        raise InvalidOption(
-            f"columns={columns!r} must be a list of column names, at least one and each once",
-            option="columns",
-        )
-    for name in columns:
-        if name not in table.schema.names:
-            raise no_such_column(table.name, name, table.schema.names)
-    return tuple(columns)

@@ -8,7 +8,8 @@ from elasticscan.base.errors import FragmentDamaged
 from elasticscan.metadata import Fragment
 from elasticscan.protocol import Cluster, PageRequest, PageRows
 from elasticscan.storage import IndexSource, PageSource, RunReader, read_changes, read_index_page, read_page
-from elasticscan.store.context import Context, TableState
+from elasticscan.store.context import Context
+from elasticscan.store.lookups import TableState
 from elasticscan.topology import Placement
 
 
@@ -61,13 +62,13 @@ class LocalShards:
 
     def _read(self, request: PageRequest, state: TableState) -> PageRows:
         table, view, floor = state.table, state.view(request.shard), state.floor(request.snapshot)
-        open_fragment = self._context.opener(table)
+        open_fragment = self._context.readers.opener(table)
         if request.order is not None:
             index = state.index(request.order.index)
 
             def runs_of(fragment: Fragment) -> Sequence[RunReader]:
                 runs = state.runs(fragment, index)
-                return [self._context.open_run(table, index, request.shard, run) for run in runs]
+                return [self._context.readers.open_run(table, index, request.shard, run) for run in runs]
 
             source = IndexSource(table, view, open_fragment, floor, index=index, runs=runs_of)
             return read_index_page(source, request)

@@ -29,6 +29,7 @@ from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, upkeep
 from elasticscan.store.adoption import Adopted, adopt, settle_copy
+from elasticscan.store.beginning import resume_scan
 from elasticscan.store.collector import Collected, collect_garbage
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.definitions import define_table
@@ -38,7 +39,7 @@ from elasticscan.store.garbage import GarbageRules
 from elasticscan.store.location import Location
 from elasticscan.store.making import make_store, new_roots
 from elasticscan.store.names import Named
-from elasticscan.store.scan import Scan, resume_scan
+from elasticscan.store.scan import Scan
 from elasticscan.store.shards import local_cluster
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table

@@ -12,10 +12,11 @@ from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_N
 from elasticscan.catalog import Commit, Tx
 from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
 from elasticscan.store import arguments, upkeep, writer
+from elasticscan.store.beginning import begin_changes, begin_scan
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.names import Named
-from elasticscan.store.scan import Scan, begin_changes, begin_scan
+from elasticscan.store.scan import Scan
 from elasticscan.store.schema_changes import add_columns
 from elasticscan.store.typed import arrow_keys, arrow_rows
 

@@ -46,7 +46,7 @@ def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
     if not _worth_it(fragments):
         return 0
     gone = 0
-    source = PageSource(table, View(fragments), context.opener(table))
+    source = PageSource(table, View(fragments), context.readers.opener(table))
     slots = SlotSet.of(r for fragment in fragments for r in fragment.slots)
     to = Destination(context.writable_disk(shard), shard, context.origin("compact", fragments))
     with context.noticing_collection():
@@ -171,7 +171,7 @@ def rows_of(context: Context, table: TableInfo, most_merged_rows: int) -> tuple[
     bounds = Bounds(state.floor(newest), newest)
     total, exact = 0, True
     for shard in context.placement().shards:
-        source = PageSource(table, state.view(shard), context.opener(table))
+        source = PageSource(table, state.view(shard), context.readers.opener(table))
         rows, is_exact = count_rows(source, bounds, most_merged_rows)
         total += rows
         exact &= is_exact

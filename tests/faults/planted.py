@@ -42,7 +42,7 @@ from elasticscan.storage import (
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import walk as index_walk
 from elasticscan.storage.pages import Piece, pieces_of
-from elasticscan.store import context, indexing, mover, owners, upkeep, writer
+from elasticscan.store import indexing, lookups, mover, owners, upkeep, writer
 from elasticscan.store.context import Context
 from elasticscan.store.mover import Mover
 from elasticscan.topology import Event, Move, Phase, Placement, SlotSet, move_tablet
@@ -391,7 +391,7 @@ def swap_of_slots_that_left(patch: Patch) -> None:
 
 @fault("soup", "an expired snapshot is refused even when its table is known already", style="leases", seed=3)
 def expired_snapshot_is_read(patch: Patch) -> None:
-    patch.setattr(context.TableState, "serves", lambda self, snapshot, *_: snapshot <= self.last_commit)
+    patch.setattr(lookups.TableState, "serves", lambda self, snapshot, *_: snapshot <= self.last_commit)
     patch.setattr(Tx, "check_snapshot", lambda self, table, snapshot: None)
 
 
@@ -402,7 +402,7 @@ def scan_reads_the_newest_rows(patch: Patch) -> None:
 
 @fault("soup", "an overwrite hides all rows before it", seed=13)
 def overwrite_hides_nothing(patch: Patch) -> None:
-    patch.setattr(context.TableState, "floor", lambda self, snapshot: 0)
+    patch.setattr(lookups.TableState, "floor", lambda self, snapshot: 0)
 
 
 @fault("soup", "a cached placement is used only while the layout is the same")
@@ -500,7 +500,7 @@ def failed_move_strikes_the_source(patch: Patch) -> None:
 )
 def index_is_published_unfinished(patch: Patch) -> None:
     patch.setattr(FragmentTx, "without_runs", lambda self, index: self.fragments(table=index.table)[:0])
-    patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+    patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 @fault("index soup", "an index becomes ready by its table", style="builds beside changes")
@@ -511,19 +511,19 @@ def index_is_ready_around_its_table(patch: Patch) -> None:
         return honest(self, index, IndexEvent.COMPLETED if event is IndexEvent.RUNS_MISSING else event)
 
     patch.setattr(Tx, "transition_index", hasty)
-    patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+    patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 @fault("index soup", "a commit brings the entries of all indexes there are", style="indexes beside writes")
 def commit_without_runs_of_a_new_index(patch: Patch) -> None:
     patch.setattr(writer, "missing_runs", lambda indexes, staged: False)
-    patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+    patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 @fault("index soup", "a tablet takes its entries along when it moves", style="index scans beside movers")
 def moved_copies_have_no_runs(patch: Patch) -> None:
     patch.setattr(mover, "with_runs", lambda context, table, indexes, staged: list(staged))
-    patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+    patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 @fault(
@@ -670,15 +670,15 @@ def everything_is_exact(patch: Patch) -> None:
 
 @fault("index soup", "a scan whose index was dropped ends, even if there is one of the same name", seed=6)
 def dropped_index_is_read_on(patch: Patch) -> None:
-    honest, known = context.TableState.index, {}
+    honest, known = lookups.TableState.index, {}
 
     def remembering(self: Any, index_id: int) -> Any:
         with contextlib.suppress(IndexChanged):
             known[index_id] = honest(self, index_id)
         return known.get(index_id) or honest(self, index_id)
 
-    patch.setattr(context.TableState, "index", remembering)
-    patch.setattr(context.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+    patch.setattr(lookups.TableState, "index", remembering)
+    patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 # ------------------------------------------------------------------------------- columns that come later

@@ -12,7 +12,7 @@ from elasticscan.base.errors import FragmentDamaged
 from elasticscan.storage import FragmentReader, PageSource, sealed_file
 from elasticscan.storage.batches.reader import BatchReader
 from elasticscan.storage.sealed_file import SEGMENT_BYTES, SMALL_FILE_BYTES, SealedFile
-from elasticscan.store import context, mover, upkeep
+from elasticscan.store import mover, readers, upkeep
 from tests.faults.planted import Patch, fault
 
 
@@ -102,7 +102,7 @@ def damaged_batches_are_passed_over(patch: Patch) -> None:
                 damaged.add(number)
         return FragmentReader(*args, **options, without=damaged)
 
-    patch.setattr(context, "FragmentReader", lenient)
+    patch.setattr(readers, "FragmentReader", lenient)
 
 
 @fault(

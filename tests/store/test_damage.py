@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from elasticscan.base.errors import ElasticScanError, FragmentDamaged
-from elasticscan.storage import BatchCache
 from elasticscan.store import Store
 from tests.seeds import ranges_of_seeds
 from tests.store.damage_model import NAMES, Row, Template, files_below, opened, rows_of
@@ -149,8 +148,7 @@ def file_of(place: Path, table: str, index: str | None, large: bool) -> Path:
 def forget_files(store: Store) -> None:
     """As in a new process, which would take several times as long."""
     context = store.context
-    context._batches = BatchCache()
-    context._readers, context._run_readers = type(context._readers)(), type(context._run_readers)()
+    context.readers = type(context.readers)(context.disk_of)
 
 
 def look(store: Store, template: Template, table: str, index: str | None) -> str:

@@ -25,8 +25,9 @@ from elasticscan.base.errors import (
     WriteConflict,
 )
 from elasticscan.filters import Predicate
-from elasticscan.store import Scan, Store, writer
+from elasticscan.store import Store, writer
 from elasticscan.store import indexing as indexing_module
+from elasticscan.store.paging import Pages
 
 HUGE = 10**5_000
 INSIDE_ITSELF: list[Any] = []
@@ -209,14 +210,14 @@ def test_a_scan_that_was_left_goes_on_where_it_stood(store: Store) -> None:
 def test_a_scan_goes_on_after_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     scan = store.table("t").scan(page_rows=10)
     keys = next(scan).rows.column("id").to_pylist()
-    finish, failures = Scan._finish, iter([True])
+    finish, failures = Pages._finish, iter([True])
 
-    def failing_once(self: Scan, rows: pa.RecordBatch, columns: tuple[str, ...]) -> pa.RecordBatch:
+    def failing_once(self: Pages, *rows: Any) -> pa.RecordBatch:
         if next(failures, False):
             raise OSError("the network is away")
-        return finish(self, rows, columns)
+        return finish(self, *rows)
 
-    monkeypatch.setattr(Scan, "_finish", failing_once)
+    monkeypatch.setattr(Pages, "_finish", failing_once)
     with pytest.raises(OSError, match="away"):
         next(scan)
     keys += scan.to_table().column("id").to_pylist()

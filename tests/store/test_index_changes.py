@@ -27,6 +27,7 @@ from elasticscan.base.errors import (
 from elasticscan.metadata import IndexInfo
 from elasticscan.storage import build_runs, open_disk
 from elasticscan.store import Scan, Store, indexing, writer
+from elasticscan.store.readers import Readers
 from tests.base.manual_clock import ManualClock
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.soup import START
@@ -509,7 +510,7 @@ def test_a_page_is_read_however_often_its_files_are_collected_between_look_up_an
                 assert other.collect_garbage(0).removed > 0
 
     store.context.checkpoint = collect
-    monkeypatch.setattr(store.context, "_readers", type(store.context._readers)())
+    monkeypatch.setattr(store.context, "readers", Readers(store.context.disk_of))
     assert sorted(read(scan), key=in_order) == expected
     assert not left
 

@@ -439,5 +439,5 @@ def test_a_definition_from_before_the_column_came_reads_newer_files(store: Store
     old = replace(store.table("t").definition, schema=before)
     with store.context.catalog.reading() as tx:
         newest = tx.fragments()[-1]
-    reader = store.context.opener(old)(newest, ("v", "id"))
+    reader = store.context.readers.opener(old)(newest, ("v", "id"))
     assert reader.batch(0).schema.names == ["v", "id", "_slot"]

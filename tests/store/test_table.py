@@ -28,6 +28,7 @@ from elasticscan.base.errors import (
     UsageError,
 )
 from elasticscan.store import Scan, Store, Table
+from elasticscan.store.paging import Pages
 
 SCHEMA = pa.schema([("id", pa.int32()), ("day", pa.string()), ("km", pa.float64())])
 
@@ -534,13 +535,13 @@ def test_count_goes_on_after_pages(trips: Table) -> None:
 
 def test_count_reads_the_columns_that_it_needs(trips: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    read = Scan._columns_read
+    read = Pages._columns_read
 
-    def noted(scan: Scan, columns: tuple[str, ...]) -> tuple[str, ...]:
-        asked.append(read(scan, columns))
+    def noted(pages: Pages, columns: tuple[str, ...]) -> tuple[str, ...]:
+        asked.append(read(pages, columns))
         return asked[-1]
 
-    monkeypatch.setattr(Scan, "_columns_read", noted)
+    monkeypatch.setattr(Pages, "_columns_read", noted)
     assert trips.scan().count() == 100
     assert trips.scan(filter="km > 1").count() > 0
     assert asked == [("id",), ("km",)]

@@ -1,0 +1,144 @@
+"""Scans at their beginning: what is read, at which snapshot, by which path; and from a key, anew."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from elasticscan.base.errors import InvalidOption
+from elasticscan.catalog import Tx
+from elasticscan.filters import Predicate
+from elasticscan.metadata import TableInfo, no_such_column
+from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments
+from elasticscan.store.access_paths import Access, choose_access
+from elasticscan.store.context import Context, Find, ScanLayout
+from elasticscan.store.leases import hold_snapshot, keep_lease, lease_snapshot
+from elasticscan.store.lookups import check_kept
+from elasticscan.store.ordering import order_of
+from elasticscan.store.scan import Scan
+from elasticscan.topology import SlotSet, Topology
+
+
+def begin_scan(
+    context: Context,
+    find: Find,
+    columns: list[str] | None,
+    filter: str | None,  # noqa: A002 - the word users know
+    snapshot: int | None,
+    page_limits: tuple[int, int],
+    *,
+    index: str,
+    order_by: str | Sequence[str] | None = None,
+    limit: int | None = None,
+    is_divided: bool = False,
+) -> Scan:
+    """A scan at its beginning: snapshot, base topology, access path and, to divide it, layout are fixed."""
+    lease = secrets.token_hex(8)
+
+    def look(tx: Tx) -> tuple[Topology, ScanLayout | None]:
+        base = context.newest_topology(tx)
+        return base, context.layout(tx, base, table) if is_divided else None
+
+    if snapshot is None:
+        context.check_newest()
+    with context.catalog.reading() as tx:
+        table, indexes = find(tx)
+        held = hold_snapshot(context, tx, table, snapshot, look)
+    column_names = columns_of(table, columns)
+    predicate = None if filter is None else Predicate.parse(filter, table.schema)
+    order = order_of(order_by, table.schema)
+    choice = choose_access(context, table, indexes, column_names, predicate, index, order)
+    at, (base, layout) = held or lease_snapshot(context, lease, table, snapshot, look)
+    everything = SlotSet.span(0, context.info.slots)
+    key = ContinuationKey(
+        table=table.id,
+        snapshot=at,
+        base_topology=base.number,
+        slots=everything,
+        cursors=() if limit == 0 else (Cursor(everything),),
+        columns=column_names,
+        filter=filter,
+        page_rows=page_limits[0],
+        page_bytes=page_limits[1],
+        lease=lease,
+        index=None if choice.index is None else choice.index.id,
+        descending=order is not None and order.descending,
+        merged=order is not None,
+        limit=limit,
+    )
+    leased = held is None and context.catalog.read_only is None
+    access = Access.along(table, predicate, choice.bound, key.descending, key.merged)
+    return Scan(context, table, base, key, choice=choice, access=access, leased=leased, layout=layout)
+
+
+def begin_changes(
+    context: Context,
+    find: Find,
+    commits: tuple[int, int | None],
+    columns: list[str] | None,
+    filter: str | None,  # noqa: A002 - the word users know
+    feed: bool,
+    page_limits: tuple[int, int],
+) -> Scan:
+    """A scan of what the commits in (after, upto] did, up to the newest for None."""
+    after, upto = commits
+    if upto is None:
+        context.check_newest()
+    with context.catalog.reading() as tx:
+        (table, _), newest = find(tx), tx.versions()[1]
+        check_kept(table, after)
+        base = context.newest_topology(tx)
+    upto = newest if upto is None else min(upto, newest)
+    segments = (Segment(after, upto, 0, context.info.slots),) if after < upto else ()
+    column_names, lease = columns_of(table, columns), secrets.token_hex(8)
+    return scan_changes(context, table, base, segments, column_names, filter, feed, page_limits, lease)
+
+
+def scan_changes(
+    context: Context,
+    table: TableInfo,
+    base: Topology,
+    segments: Segments,
+    columns: Sequence[str],
+    filter: str | None,  # noqa: A002 - the word users know
+    feed: bool,
+    page_limits: tuple[int, int],
+    lease: str,
+) -> Scan:
+    """A scan of segments, one after another; without a lease where a stream holds what it needs."""
+    key = ContinuationKey(
+        table=table.id,
+        snapshot=segments[-1].upto if segments else table.oldest_snapshot,
+        base_topology=base.number,
+        slots=SlotSet.of((segment.start, segment.end) for segment in segments),
+        cursors=(),
+        columns=tuple(columns),
+        filter=filter,
+        page_rows=page_limits[0],
+        page_bytes=page_limits[1],
+        lease=lease,
+        feed=feed,
+    ).begin(segments)
+    if lease:
+        table = keep_lease(context, key)
+    return Scan(context, table, base, key, leased=bool(lease))
+
+
+def resume_scan(context: Context, key: ContinuationKey, ends_lease: bool) -> Scan:
+    """A scan from where its key stands."""
+    return Scan(context, keep_lease(context, key), context.topology(key.base_topology), key, ends_lease)
+
+
+def columns_of(table: TableInfo, columns: list[str] | None) -> tuple[str, ...]:
+    """The columns that were asked for; all of them by default."""
+    if columns is None:
+        return tuple(table.schema.names)
+    if not columns or len(set(columns)) < len(columns):
+        raise InvalidOption(
+            f"columns={columns!r} must be a list of column names, at least one and each once",
+            option="columns",
+        )
+    for name in columns:
+        if name not in table.schema.names:
+            raise no_such_column(table.name, name, table.schema.names)
+    return tuple(columns)

@@ -1,0 +1,154 @@
+"""Look-ups in the catalog, kept while its layout stays: fragments and statistics of tables."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from elasticscan.base.errors import CatalogOutdated, ChangesExpired, IndexChanged
+from elasticscan.base.forks import ChildSafeLock
+from elasticscan.metadata import (
+    Fragment,
+    FragmentStatistics,
+    IndexInfo,
+    IndexRun,
+    KeyHistogram,
+    SlotInterval,
+    TableInfo,
+)
+from elasticscan.storage import View
+
+MOST_CACHED = 256  # of open readers, and of filters that were parsed, each of at most 64 KB
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class LruCache(Generic[Key, Value]):
+    """Values that were made lately; of more than `MOST_CACHED`, those that were used least lately go."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = ChildSafeLock()
+
+    def get(self, key: Key, make: Callable[[], Value]) -> Value:
+        with self._lock:
+            cached = self._values.get(key)
+            if cached is not None:
+                self._values.move_to_end(key)
+                return cached
+        made = make()
+        with self._lock:
+            self._values[key] = made
+            while len(self._values) > MOST_CACHED:
+                self._values.popitem(last=False)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatistics:
+    """Statistics of a table: by fragment, and by index of all its runs.
+
+    `intervals` are the slots of the fragments, shard by shard, over so many `shards`.
+    """
+
+    fragments: dict[int, FragmentStatistics]
+    intervals: tuple[SlotInterval, ...]
+    runs: dict[int, list[KeyHistogram]]
+    shards: int
+
+
+def by_shard(fragments: Iterable[Fragment]) -> dict[int, list[Fragment]]:
+    """Fragments by the shard where they are."""
+    groups: dict[int, list[Fragment]] = {}
+    for fragment in fragments:
+        groups.setdefault(fragment.shard, []).append(fragment)
+    return groups
+
+
+class TableState:
+    """A table's fragments at one layout."""
+
+    def __init__(
+        self,
+        layout: int,
+        last_commit: int,
+        table: TableInfo,
+        fragments: tuple[Fragment, ...],
+        overwrites: tuple[int, ...],
+        indexes: tuple[IndexInfo, ...],
+        runs: tuple[IndexRun, ...],
+    ) -> None:
+        self.layout, self.last_commit, self.table = layout, last_commit, table
+        self.fragments = fragments
+        self._overwrites = overwrites
+        self._indexes = {index.id: index for index in indexes}
+        self._runs: dict[tuple[int, int], list[IndexRun]] = {}
+        for run in runs:
+            self._runs.setdefault((run.fragment, run.index), []).append(run)
+        self._views = {shard: View(at_shard) for shard, at_shard in by_shard(fragments).items()}
+        self._nothing = View(())
+        self._kept: dict[int, tuple[float, float]] = {}
+
+    def serves(self, snapshot: int, after: int | None = None) -> bool:
+        """True if a snapshot, or the changes up to it, can be read: all is here and still kept."""
+        oldest = snapshot if after is None else max(after, self.table.created_commit)
+        return self.table.oldest_snapshot <= oldest and snapshot <= self.last_commit
+
+    def is_kept(self, snapshot: int, now: float) -> bool:
+        """True if retention was seen to keep a snapshot, lately enough not to look again."""
+        begin, end = self._kept.get(snapshot, (now, now))
+        return begin <= now < end
+
+    def note_kept(self, snapshot: int, begin: float, end: float) -> None:
+        self._kept[snapshot] = begin, end
+
+    def view(self, shard: int) -> View:
+        return self._views.get(shard, self._nothing)
+
+    def index(self, index_id: int) -> IndexInfo:
+        """Raises `IndexChanged` when the index is there no more."""
+        info = self._indexes.get(index_id)
+        if info is None:
+            raise IndexChanged(
+                "the index that this scan reads was dropped, or dropped and made again, since it began; "
+                "start a new scan",
+                index=index_id,
+            )
+        return info
+
+    def runs(self, fragment: Fragment, index: IndexInfo) -> list[IndexRun]:
+        """A fragment's entries in an index; every fragment has them once the index is ready."""
+        return self._runs[fragment.id, index.id]
+
+    def floor(self, snapshot: int) -> int:
+        """The newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
+        return max((number for number in self._overwrites if number <= snapshot), default=0)
+
+
+def check_reached(last_commit: int, upto: int) -> None:
+    """Raises `CatalogOutdated` when changes are asked for of commits that the catalog does not know."""
+    if upto > last_commit:
+        raise CatalogOutdated(
+            f"the catalog knows commits up to {last_commit}, this scan reads up to {upto}: an older one was "
+            "put back. Put back the newest; or, if that is lost, run `elasticscan adopt`",
+            known=upto,
+        )
+
+
+def check_kept(table: TableInfo, after: int) -> None:
+    """Raises `ChangesExpired`, naming the gap, unless every change beyond a commit is still kept."""
+    oldest = table.oldest_snapshot
+    if after < oldest and after < table.created_commit:
+        after = table.created_commit  # before its creation a table had nothing to keep
+    if after < oldest:
+        raise ChangesExpired(
+            f"changes of table {table.name!r} after commit {after} are no longer kept: those of commits "
+            f"{after + 1} to {oldest} are gone. Start again from a snapshot, or keep changes for longer "
+            "(Table.set_retention)",
+            table=table.name,
+            after=after,
+            oldest=oldest,
+        )
