@@ -14,7 +14,7 @@ from elasticscan.base.showing import a_type
 
 
 def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
-    """The record batches of anything that speaks Arrow: tables, batches, readers, streams.
+    """The record batches of anything that speaks Arrow: tables, batches, readers, streams; at least one.
 
     Raises:
         SchemaMismatch: it is something else, or a batch has less than its number of rows needs.
@@ -28,24 +28,32 @@ def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(data: Any) -> Iterator[pa.RecordBatch]:
+    reader, batch = _reader(data), None
+    for batch in reader:
+        yield batch
+    if batch is None:  # rows that are not there have columns all the same, which may be wrong
+        yield pa.RecordBatch.from_arrays(
+            [pa.nulls(0, kind) for kind in reader.schema.types], schema=reader.schema
+        )
+
+
+def _reader(data: Any) -> pa.RecordBatchReader:
+    if isinstance(data, pa.RecordBatchReader):
+        return data
     if isinstance(data, pa.RecordBatch):
-        yield data
-    elif isinstance(data, pa.Table):
-        yield from data.to_batches(max_chunksize=16 * BATCH_ROWS)
-    elif isinstance(data, pa.RecordBatchReader):
-        yield from data
-    elif hasattr(data, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_batches(data.schema, [data])
+    if isinstance(data, pa.Table):
+        return data.to_reader(max_chunksize=16 * BATCH_ROWS)
+    if hasattr(data, "__arrow_c_stream__"):
         try:
-            reader = pa.RecordBatchReader.from_stream(data)
+            return pa.RecordBatchReader.from_stream(data)
         except pa.ArrowException as error:
             raise SchemaMismatch(f"{a_type(data)} is no stream of rows: {error}") from error
-        yield from reader
-    else:
-        raise SchemaMismatch(
-            f"cannot write {a_type(data)}: hand in a pyarrow Table, RecordBatch or RecordBatchReader, a "
-            "frame of Polars, pandas or DuckDB, or a list of dicts; pa.Table.from_batches makes one table "
-            "of batches"
-        )
+    raise SchemaMismatch(
+        f"cannot write {a_type(data)}: hand in a pyarrow Table, RecordBatch or RecordBatchReader, a "
+        "frame of Polars, pandas or DuckDB, or a list of dicts; pa.Table.from_batches makes one table "
+        "of batches"
+    )
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -64,9 +72,12 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if missing or unknown or len(names) != len(schema):
         differences = [f"missing: {', '.join(missing)}"] if missing else []
         differences += [f"unknown: {', '.join(unknown)}"] if unknown else []
+        hint = (
+            "; whole rows are replaced, so give a column of nulls for what shall be null" if missing else ""
+        )
         raise SchemaMismatch(
             f"the rows do not have the table's columns ({'; '.join(differences) or 'one is repeated'}); "
-            f"the table has {', '.join(schema.names)}",
+            f"the table has {', '.join(schema.names)}{hint}",
             missing=missing,
             unknown=unknown,
         )

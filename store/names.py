@@ -12,30 +12,69 @@ from typing import TYPE_CHECKING
 from elasticscan.base.errors import UnknownName
 
 _OF_TABLE = {
-    name: f"store.table(name).{now}"
-    for name, now in {
-        "add_columns": "add_columns(fields)",
-        "append": "upsert(rows)",
-        "changes": "changes(after)",
-        "commits": "commits()",
-        "create_index": "create_index(index, columns)",
-        "delete": "delete(keys)",
-        "drop_index": "drop_index(index)",
-        "drop_table": "drop()",
-        "indexes": "indexes()",
-        "overwrite": "overwrite(rows)",
-        "read": "scan().to_table()",
-        "scan": "scan()",
-        "set_retention": "set_retention(seconds)",
-        "upsert": "upsert(rows)",
-        "write": "upsert(rows)",
-    }.items()
+    "add_columns": "add_columns(fields)",
+    "append": "upsert(rows)",
+    "changes": "changes(after)",
+    "commits": "commits()",
+    "create_index": "create_index(index, columns)",
+    "delete": "delete(keys)",
+    "drop_index": "drop_index(index)",
+    "drop_table": "drop()",
+    "indexes": "indexes()",
+    "overwrite": "overwrite(rows)",
+    "read": "scan().to_table()",
+    "scan": "scan()",
+    "set_retention": "set_retention(seconds)",
+    "upsert": "upsert(rows)",
+    "write": "upsert(rows)",
 }
+
+# What queries of other libraries call on a table or on what was selected of it: arguments of a scan.
+_ARGUMENTS = {
+    "filter": "columns, filter",
+    "head": "limit=n",
+    "limit": "limit=n",
+    "order_by": "order_by=columns",
+    "select": "columns, filter",
+    "sort": "order_by=columns",
+    "sort_by": "order_by=columns",
+    "sort_values": "order_by=columns",
+    "where": "columns, filter",
+}
+_SCANS = {name: f"table.scan({given})" for name, given in _ARGUMENTS.items()}
+
+# What they call to have the rows.
+_RESULTS = {
+    "arrow": "{}.to_table()",
+    "collect": "{}.to_table()",
+    "columns": "{}.schema.names",
+    "df": "{}.to_table().to_pandas()",
+    "fetch_arrow_table": "{}.to_table()",
+    "fetchall": "{}.to_table().to_pylist()",
+    "fetchdf": "{}.to_table().to_pandas()",
+    "height": "{}.count()",
+    "iter_batches": "{}.batches()",
+    "num_rows": "{}.count()",
+    "pl": "polars.DataFrame({})",
+    "show": "print({}.to_table())",
+    "to_arrow": "{}.to_table()",
+    "to_arrow_batch_reader": "{}.to_reader()",
+    "to_batches": "{}.batches()",
+    "to_dicts": "{}.to_table().to_pylist()",
+    "to_pandas": "{}.to_table().to_pandas()",
+    "to_polars": "polars.DataFrame({})",
+    "to_pylist": "{}.to_table().to_pylist()",
+}
+
+
+def _results_of(scan: str) -> dict[str, str]:
+    return {name: call.format(scan) for name, call in _RESULTS.items()}
+
 
 INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "Store": {
-            **_OF_TABLE,
+            **{name: f"store.table(name).{call}" for name, call in _OF_TABLE.items()},
             "drop": "store.table(name).drop()",
             "history": "store.table(name).commits(), or store.topology_history()",
             "list_tables": "store.tables()",
@@ -45,39 +84,24 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "vacuum": "store.collect_garbage()",
         },
         "Table": {
+            **_SCANS,
+            **_results_of("table.scan()"),
             "append": "table.upsert(rows)",
+            "batches": "table.scan().batches()",
             "count": "table.scan().count()",
-            "filter": "table.scan(columns, filter)",
+            "explain": "table.scan(columns, filter).explain()",
             "history": "table.commits()",
             "insert": "table.upsert(rows)",
-            "limit": "table.scan(limit=n)",
             "merge": "table.upsert(rows)",
             "optimize": "table.compact()",
             "read": "table.scan().to_table()",
-            "select": "table.scan(columns, filter)",
-            "to_arrow": "table.scan().to_table()",
-            "to_pandas": "table.scan().to_table().to_pandas()",
-            "to_polars": "polars.DataFrame(table.scan())",
+            "to_reader": "table.scan().to_reader()",
+            "to_table": "table.scan().to_table()",
             "update": "table.upsert(rows)",
             "vacuum": "store.collect_garbage()",
-            "where": "table.scan(columns, filter)",
             "write": "table.upsert(rows)",
         },
-        "Scan": {
-            "collect": "scan.to_table()",
-            "df": "scan.to_table().to_pandas()",
-            "fetchall": "scan.to_table().to_pylist()",
-            "filter": "table.scan(columns, filter)",
-            "limit": "table.scan(columns, filter, limit=n)",
-            "select": "table.scan(columns, filter)",
-            "show": "print(scan.to_table())",
-            "to_arrow": "scan.to_table()",
-            "to_arrow_batch_reader": "scan.to_reader()",
-            "to_batches": "scan.batches()",
-            "to_pandas": "scan.to_table().to_pandas()",
-            "to_polars": "polars.DataFrame(scan)",
-            "where": "table.scan(columns, filter)",
-        },
+        "Scan": {**_SCANS, **_results_of("scan")},
     }
 )
 

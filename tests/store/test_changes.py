@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ChangesExpired, TableChanged
+from elasticscan.base.errors import ChangesExpired, InvalidOption, ScanFinished, ScanInUse, TableChanged
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.store import Scan, Store, Table
 from elasticscan.store.leases import end_lease
@@ -83,6 +83,28 @@ def test_the_parts_of_a_scan_of_changes_are_the_scan(store: Store, table: Table)
         part = store.resume_part(store.context.sealer.open(scan.part(slots)), ends_lease=False)
         read += part.batches()
     assert told(read) == expected
+
+
+def test_what_cannot_be_divided_says_so(store: Store, table: Table) -> None:
+    everything = SlotSet.span(0, 16)
+    with pytest.raises(InvalidOption, match="divide one without a limit"):
+        table.scan(limit=5).part(everything)
+    begun = table.changes(1, page_rows=13)
+    next(begun)
+    with pytest.raises(ScanInUse, match="only before its first"):
+        begun.part(everything)
+    finished, shared, closed = table.scan(), table.scan(), table.changes(1)
+    finished.count()
+    while next(shared).key is not None:
+        pass
+    closed.close()
+    for scan in (finished, shared, closed):
+        with pytest.raises(ScanFinished):
+            scan.part(everything)
+    half = table.scan(page_rows=13)
+    read = next(half).rows.num_rows
+    rest = store.resume(half.part(everything)).count()
+    assert read + rest == table.scan().count()
 
 
 def test_without_commits_there_are_no_changes(table: Table) -> None:

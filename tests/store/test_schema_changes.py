@@ -153,14 +153,23 @@ def test_what_cannot_be_added_is_refused_and_nothing_is(
 
 
 def test_the_example_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
-    code = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[
-        0
-    ]
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    code, of_old_rows = blocks[:2]
     *before, last = code.replace('"tour.store"', repr(str(tmp_path / "tour.store"))).splitlines()
     names: dict[str, Any] = {}
     exec("\n".join(before), names)
     counted, _, promised = last.partition("  # ")
     assert eval(counted, names) == int(promised) == 1  # noqa: S307
+    trips = names["trips"]
+    for write in (trips.upsert, trips.overwrite):
+        with pytest.raises(SchemaMismatch, match=r"missing: city, tags.*a column of nulls"):
+            write(pa.table({"id": [3], "km": [1.5]}))
+    with pytest.raises(SchemaMismatch, match=r"missing: city, tags.*give None"):
+        trips.upsert([{"id": 3, "km": 1.5}])
+    exec(of_old_rows, names)
+    assert trips.scan(filter="city IS NULL").count() == 2
 
 
 # -------------------------------------------------------------------------------------- reading

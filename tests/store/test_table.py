@@ -334,6 +334,24 @@ def test_keys_that_do_not_fit_are_refused_and_nothing_is_deleted(
     assert len(ids(trips)) == 100
 
 
+@pytest.mark.parametrize("columns", [["id", "km"], ["km"]])
+def test_columns_are_looked_at_where_there_are_no_rows(trips: Table, columns: list[str]) -> None:
+    nothing = trips.scan(columns, "km < 0").to_table()
+    forms: list[Callable[[], object]] = [
+        lambda: trips.scan(columns, "km < 0"),
+        lambda: nothing,
+        nothing.to_reader,
+    ]
+    before = trips.commits()
+    for form in forms:
+        for use in (trips.delete, trips.upsert, trips.overwrite):
+            with pytest.raises(SchemaMismatch, match=r"km|missing"):
+                use(form())
+    assert trips.commits() == before
+    trips.delete(trips.scan(["id"], "km < 0"))
+    assert len(ids(trips)) == 100
+
+
 def test_no_keys_delete_nothing(trips: Table) -> None:
     trips.delete([])
     trips.upsert([])
@@ -569,6 +587,13 @@ def test_closing_a_scan_ends_its_lease_and_its_keys_go_on(store: Store, trips: T
         (lambda store, table, scan: store.drop_table("t"), "store.table(name).drop()"),
         (lambda store, table, scan: table.append(1), "table.upsert(rows)"),
         (lambda store, table, scan: table.to_pandas(), "table.scan().to_table().to_pandas()"),
+        (lambda store, table, scan: table.limit(5), "table.scan(limit=n)"),
+        (lambda store, table, scan: table.order_by("km"), "table.scan(order_by=columns)"),
+        (lambda store, table, scan: table.count(), "table.scan().count()"),
+        (lambda store, table, scan: table.collect(), "table.scan().to_table()"),
+        (lambda store, table, scan: scan.head(5), "table.scan(limit=n)"),
+        (lambda store, table, scan: scan.sort("km"), "table.scan(order_by=columns)"),
+        (lambda store, table, scan: scan.pl(), "polars.DataFrame(scan)"),
         (lambda store, table, scan: scan.to_arrow(), "scan.to_table()"),
     ],
 )
