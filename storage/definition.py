@@ -9,7 +9,7 @@ through memory as it will go through the shards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 
@@ -215,15 +215,7 @@ def _bare(schema: pa.Schema) -> pa.Schema:
 def _bare_field(field: pa.Field) -> pa.Field:
     kind = field.type
     parts = [_bare_field(kind.field(index)) for index in range(kind.num_fields)]
-    if not any(part.metadata for part in _parts_of(kind)):
-        return field.remove_metadata()
-    return pa.field(field.name, _rebuilt(kind, parts), field.nullable)
-
-
-def _parts_of(kind: pa.DataType) -> Iterator[pa.Field]:
-    for index in range(kind.num_fields):
-        yield kind.field(index)
-        yield from _parts_of(kind.field(index).type)
+    return pa.field(field.name, _rebuilt(kind, parts) if parts else kind, field.nullable)
 
 
 def _rebuilt(kind: pa.DataType, parts: list[pa.Field]) -> pa.DataType:
@@ -301,47 +293,25 @@ class _Trial:
 
 def sample_row(schema: pa.Schema) -> pa.RecordBatch:
     """One row with a value in every column, down to the leaves: zero, empty text, one element."""
-    return pa.RecordBatch.from_arrays([_sample(field.type) for field in schema], schema=schema)
+    columns = [pa.array([_sample(field.type)], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _sample(kind: pa.DataType) -> pa.Array:
-    if _t.is_null(kind):
-        return pa.nulls(1)
-    if _t.is_struct(kind):
-        parts = [kind.field(index) for index in range(kind.num_fields)]
-        if not parts:
-            return pa.array([{}], kind)
-        return pa.StructArray.from_arrays([_sample(part.type) for part in parts], fields=parts)
+def _sample(kind: pa.DataType) -> Any:
     if _t.is_map(kind):
-        pair = kind.field(0).type
-        keys, items = _sample(pair.field(0).type), _sample(pair.field(1).type)
-        return pa.MapArray.from_arrays([0, 1], keys, items, type=kind)
+        return [(_sample(kind.key_type), _sample(kind.item_type))]
+    if _t.is_struct(kind):
+        return tuple(_sample(kind.field(index).type) for index in range(kind.num_fields))
     if kind.num_fields:
-        return _sample_list(kind, _sample(kind.field(0).type))
-    if _t.is_decimal(kind):
-        return pa.array([Decimal(0)], kind)
+        return [_sample(kind.value_type)] * (kind.list_size if _t.is_fixed_size_list(kind) else 1)
+    if _t.is_null(kind):
+        return None
+    if _t.is_boolean(kind):
+        return False
+    if _t.is_string(kind) or _t.is_large_string(kind):
+        return ""
     if _t.is_fixed_size_binary(kind):
-        return pa.array([bytes(kind.byte_width)], kind)
-    if _t.is_interval(kind):
-        return pa.array([(0, 0, 0)], kind)
-    if _t.is_temporal(kind):
-        return pa.array([0], pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind)
-    texts = (_t.is_string, _t.is_large_string)
-    if any(is_such(kind) for is_such in texts):
-        return pa.array([""], kind)
+        return bytes(kind.byte_width)
     if _t.is_binary(kind) or _t.is_large_binary(kind):
-        return pa.array([b""], kind)
-    return pa.array([0]).cast(kind)
-
-
-def _sample_list(kind: pa.DataType, inner: pa.Array) -> pa.Array:
-    if _t.is_fixed_size_list(kind):
-        if not kind.list_size:
-            return pa.array([[]], kind)
-        return pa.FixedSizeListArray.from_arrays(pa.concat_arrays([inner] * kind.list_size), type=kind)
-    if _t.is_list_view(kind):
-        return pa.ListViewArray.from_arrays([0], [1], inner, type=kind)
-    if _t.is_large_list_view(kind):
-        return pa.LargeListViewArray.from_arrays([0], [1], inner, type=kind)
-    array = pa.LargeListArray if _t.is_large_list(kind) else pa.ListArray
-    return array.from_arrays([0, 1], inner, type=kind)
+        return b""
+    return (0, 0, 0) if _t.is_interval(kind) else 0

@@ -8,8 +8,9 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 from weakref import ref
@@ -25,7 +26,6 @@ from elasticscan.storage.disk_errors import (
     disk_error,
     missing_file,
     missing_root,
-    out_of_memory,
 )
 
 
@@ -87,6 +87,28 @@ def open_disk(root: str) -> Disk:
     return LocalDisk(root)
 
 
+@contextmanager
+def _telling(root: str | Path, path: str | None, writing: bool = True) -> Iterator[None]:
+    """Turn what the system says of a file into an error of ours."""
+    try:
+        yield
+    except (OSError, MemoryError) as error:
+        raise disk_error(error, str(root), path, writing) from error
+
+
+@contextmanager
+def _whole_or_gone(remove: Callable[[], None]) -> Iterator[Birthplace]:
+    """Remove an unfinished file when a block raises, unless this is a forked child, whose parent goes on."""
+    birthplace = Birthplace()
+    try:
+        yield birthplace
+    except BaseException:
+        if birthplace.is_here:
+            with suppress(OSError):
+                remove()
+        raise
+
+
 class LocalDisk:
     """A directory. Files are written under a temporary name, flushed, renamed.
 
@@ -100,9 +122,8 @@ class LocalDisk:
     def create(self, path: str) -> Iterator[BinaryIO]:
         target = self.root / path
         unfinished = target.with_name(target.name + ".unfinished")
-        birthplace = Birthplace()
         self._check_root()
-        try:
+        with _telling(self.root, path), _whole_or_gone(unfinished.unlink) as birthplace:
             root = self.root.stat()
             _make_directories(self.root, target.parent, root)
             with open(
@@ -115,47 +136,30 @@ class LocalDisk:
                 os.fsync(file.fileno())
             os.replace(unfinished, target)
             _flush_directory(target.parent)
-        except BaseException as error:
-            if birthplace.is_here:
-                with suppress(OSError):
-                    unfinished.unlink()
-            if isinstance(error, MemoryError):
-                raise out_of_memory(str(target)) from error
-            if isinstance(error, OSError):
-                raise disk_error(error, str(self.root), path, writing=True) from error
-            raise
 
     def open(self, path: str) -> OpenFile:
         try:
-            return LocalFile(self.root / path)
-        except FileNotFoundError as error:
-            self._check_root()
-            raise missing_file(str(self.root / path)) from error
-        except OSError as error:  # no permission, too many open files, a root that is no directory
-            raise disk_error(error, str(self.root), path, writing=False) from error
-        except ValueError as error:
+            with _telling(self.root, path, writing=False):
+                return LocalFile(self.root / path)
+        except ValueError as error:  # a path that no file can have
             raise FragmentDamaged(
                 f"{self.root / path} cannot be opened: {error}; {RESTORE}", path=path
             ) from error
 
     def delete(self, path: str) -> None:
-        try:
+        with _telling(self.root, path):
             (self.root / path).unlink(missing_ok=True)
-        except OSError as error:
-            raise disk_error(error, str(self.root), path, writing=True) from error
 
     def rename(self, path: str, to: str) -> None:
         target = self.root / to
-        try:
+        with _telling(self.root, path):
             _make_directories(self.root, target.parent, self.root.stat())
             with suppress(FileNotFoundError):
                 os.replace(self.root / path, target)
-        except OSError as error:
-            raise disk_error(error, str(self.root), path, writing=True) from error
 
     def note(self, path: str, content: bytes) -> None:
         self._check_root()
-        try:
+        with _telling(self.root, path):
             handle = os.open(self.root / path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
                 state = os.fstat(handle)
@@ -169,19 +173,15 @@ class LocalDisk:
             if state.st_nlink > 1:  # a copy of the root by hard links has it too, and keeps the old one
                 with self.create(path) as file:
                     file.write(content)
-        except OSError as error:
-            raise disk_error(error, str(self.root), path, writing=True) from error
 
     def list(self) -> list[tuple[str, float]]:
         self._check_root()
         files = []
-        try:
+        with _telling(self.root, None, writing=False):
             for file in self.root.rglob("*"):
                 with suppress(FileNotFoundError):  # another process may be cleaning up too
                     if file.is_file():
                         files.append((file.relative_to(self.root).as_posix(), file.stat().st_mtime))
-        except OSError as error:
-            raise disk_error(error, str(self.root), None, writing=False) from error
         return files
 
     def _check_root(self) -> None:
@@ -274,10 +274,8 @@ class LocalFile:
         self._descriptor = None
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:
-        try:
+        with _telling(self._path, None, writing=False):
             buffer = pa.allocate_buffer(length)
-        except MemoryError as error:
-            raise out_of_memory(str(self._path)) from error
         self.read_into(offset, memoryview(buffer))
         return buffer
 
@@ -310,60 +308,40 @@ class ArrowDisk:
     @contextmanager
     def create(self, path: str) -> Iterator[Any]:
         unfinished = path + ".unfinished"
-        birthplace = Birthplace()
-        try:
+        remove = partial(self._files.delete_file, unfinished)
+        with _telling(self._root, path), _whole_or_gone(remove) as birthplace:
             self._files.create_dir(path.rpartition("/")[0] or ".", recursive=True)
             with self._files.open_output_stream(unfinished) as file:
                 yield file
                 birthplace.check()
             self._files.move(unfinished, path)
-        except BaseException as error:
-            if birthplace.is_here:
-                with suppress(OSError):
-                    self._files.delete_file(unfinished)
-            if isinstance(error, MemoryError):
-                raise out_of_memory(f"{self._root}/{path}") from error
-            if isinstance(error, OSError):
-                raise disk_error(error, self._root, path, writing=True) from error
-            raise
 
     def open(self, path: str) -> OpenFile:
-        try:
-            return _RemoteFile(self._files.open_input_file(path), f"{self._root}/{path}")
-        except FileNotFoundError as error:
-            if self._files.get_file_info("").type == pafs.FileType.NotFound:
-                raise missing_root(self._root) from error
-            raise missing_file(f"{self._root}/{path}") from error
-        except OSError as error:
-            raise disk_error(error, self._root, None, writing=False) from error
+        with _telling(self._root, path, writing=False):
+            try:
+                return _RemoteFile(self._files.open_input_file(path), f"{self._root}/{path}")
+            except FileNotFoundError as error:
+                if self._files.get_file_info("").type == pafs.FileType.NotFound:
+                    raise missing_root(self._root) from error
+                raise
 
     def delete(self, path: str) -> None:
-        try:
-            with suppress(FileNotFoundError):
-                self._files.delete_file(path)
-        except OSError as error:
-            raise disk_error(error, self._root, None, writing=False) from error
+        with _telling(self._root, path), suppress(FileNotFoundError):
+            self._files.delete_file(path)
 
     def rename(self, path: str, to: str) -> None:
-        try:
+        with _telling(self._root, path):
             self._files.create_dir(to.rpartition("/")[0] or ".", recursive=True)
             with suppress(FileNotFoundError):
                 self._files.move(path, to)
-        except OSError as error:
-            raise disk_error(error, self._root, path, writing=True) from error
 
     def note(self, path: str, content: bytes) -> None:
-        try:
-            with self._files.open_output_stream(path) as file:
-                file.write(content)
-        except OSError as error:
-            raise disk_error(error, self._root, path, writing=True) from error
+        with _telling(self._root, path), self._files.open_output_stream(path) as file:
+            file.write(content)
 
     def list(self) -> list[tuple[str, float]]:
-        try:
+        with _telling(self._root, None, writing=False):
             infos = self._files.get_file_info(pafs.FileSelector("", recursive=True, allow_not_found=True))
-        except OSError as error:
-            raise disk_error(error, self._root, None, writing=False) from error
         return [(info.path, (info.mtime_ns or 0) / 1e9) for info in infos if info.is_file]
 
 
@@ -375,10 +353,8 @@ class _RemoteFile:
         self.size = file.size()
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:
-        try:
+        with _telling(self._path, None, writing=False):
             buffer = pa.py_buffer(self._file.read_at(length, offset))
-        except OSError as error:
-            raise disk_error(error, self._path, None, writing=False) from error
         if buffer.size < length:
             raise cut_file(self._path, offset, length)
         return buffer

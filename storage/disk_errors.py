@@ -58,7 +58,7 @@ _SAID = {
 }
 
 
-def disk_error(error: OSError, root: str, path: str | None, writing: bool) -> ElasticScanError:
+def disk_error(error: OSError | MemoryError, root: str, path: str | None, writing: bool) -> ElasticScanError:
     """The error to raise for what a disk said.
 
     Args:
@@ -84,7 +84,7 @@ def disk_error(error: OSError, root: str, path: str | None, writing: bool) -> El
     if number == errno.ENOENT and path is not None and ("://" in root or Path(root).is_dir()):
         return _swept(where) if writing else missing_file(where)
     if number == errno.ENOENT:
-        return missing_root(where, writing)
+        return missing_root(root, writing)
     said = _SAID.get(number or 0, "see there what is the matter, and try again")
     why = f"{said.format(doing='written' if writing else 'read')} ({error})"
     return ShardUnavailable(
@@ -142,11 +142,12 @@ def _swept(where: str) -> WriteConflict:
     )
 
 
-def _number(error: OSError) -> int | None:
+def _number(error: OSError | MemoryError) -> int | None:
     """The errno of an error, or the one that its class stands for."""
-    if error.errno is not None:
+    if isinstance(error, OSError) and error.errno is not None:
         return error.errno
     kinds = {
+        MemoryError: errno.ENOMEM,
         FileNotFoundError: errno.ENOENT,
         PermissionError: errno.EACCES,
         NotADirectoryError: errno.ENOTDIR,

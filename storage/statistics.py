@@ -6,21 +6,13 @@ They are exact: the lowest and the highest value and the nulls of every record b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from elasticscan.base.value_keys import can_be_encoded, encode_value, successor
 from elasticscan.metadata import KEY_BYTES, Block, FragmentStatistics
-
-_FEW_ROWS = 1_024  # below, comparing eight bytes at a time gains nothing
-
-_SMALL_TEXTS = frozenset({pa.string().id, pa.binary().id})
-_LARGE_TEXTS = frozenset({pa.large_string().id, pa.large_binary().id})
-_FIXED = pa.binary(1).id
 
 
 class StatisticsCollector:
@@ -49,7 +41,7 @@ def _block(values: pa.Array) -> Block:
     nulls = values.null_count
     if nulls == len(values):
         return Block(b"", b"", nulls)
-    low, high = extremes(values.drop_null() if nulls else values)
+    low, high = _extremes(values.drop_null() if nulls else values)
     cut = _shorten_upwards(high)
     return Block(low[:KEY_BYTES], cut + b"\0" if cut == high else cut, nulls)
 
@@ -59,19 +51,13 @@ def _shorten_upwards(key: bytes) -> bytes:
     return key if len(key) <= KEY_BYTES else successor(key[:KEY_BYTES])
 
 
-def extremes(values: pa.Array) -> tuple[bytes, bytes]:
-    """The keys of the lowest and the highest value of a column that has values and no nulls.
-
-    Where keys are longer than `KEY_BYTES`, the keys of values that agree with those so far.
-    """
+def _extremes(values: pa.Array) -> tuple[bytes, bytes]:
+    """The keys of the lowest and the highest value of a column that has values and no nulls."""
     if pa.types.is_floating(values.type):
         low, high = _float_extremes(values)
-        return encode_value(low), encode_value(high)
-    lowest, highest = _narrow(values)
-    if lowest is highest:
-        low_high = pc.min_max(values)
-        return encode_value(low_high["min"]), encode_value(low_high["max"])
-    return encode_value(pc.min(lowest)), encode_value(pc.max(highest))
+    else:
+        low, high = pc.min_max(values).values()
+    return encode_value(low), encode_value(high)
 
 
 def _float_extremes(values: pa.Array) -> tuple[pa.Scalar, pa.Scalar]:
@@ -81,44 +67,3 @@ def _float_extremes(values: pa.Array) -> tuple[pa.Scalar, pa.Scalar]:
     if np.isnan(high):
         low = np.fmin.reduce(numbers)
     return pa.scalar(float(low), values.type), pa.scalar(float(high), values.type)
-
-
-def _narrow(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Some of the values, with the lowest of all among the first, the highest among the second.
-
-    Of texts that are equally long, such as ids, eight bytes of each are compared at a time, which
-    takes an eighth of the time that Arrow needs. Other values come back as they are.
-    """
-    place = _equal_lengths(values) if len(values) >= _FEW_ROWS else None
-    if place is None:
-        return values, values
-    data, first, width = place
-    for at in range(0, min(width, KEY_BYTES) - 7, 8):
-        words: NDArray[Any] = np.ndarray(
-            (len(values),), ">u8", buffer=data, offset=first + at, strides=(width,)
-        )
-        codes = words.astype(np.uint64)
-        low, high = codes.min(), codes.max()
-        if low != high:
-            return _where(values, codes == low), _where(values, codes == high)
-    return values, values
-
-
-def _where(values: pa.Array, mask: NDArray[np.bool_]) -> pa.Array:
-    return values.take(pa.array(np.flatnonzero(mask)))
-
-
-def _equal_lengths(values: pa.Array) -> tuple[pa.Buffer, int, int] | None:
-    """The place of texts that have one length: (buffer, first byte, length); None for all other values."""
-    kind = values.type.id
-    if kind == _FIXED:
-        width: int = values.type.byte_width
-        return values.buffers()[1], values.offset * width, width
-    if kind not in _SMALL_TEXTS and kind not in _LARGE_TEXTS:
-        return None
-    item = np.dtype(np.int32 if kind in _SMALL_TEXTS else np.int64)
-    _, places, data = values.buffers()
-    offsets = np.frombuffer(places, item, len(values) + 1, values.offset * item.itemsize)
-    lengths = np.diff(offsets)
-    width = int(lengths[0])
-    return None if data is None or (lengths != width).any() else (data, int(offsets[0]), width)

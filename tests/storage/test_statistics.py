@@ -25,7 +25,6 @@ from elasticscan.metadata import (
     unpack_statistics,
 )
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage import statistics as statistics_module
 from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.disk import MemoryDisk
 from elasticscan.storage.fragment import (
@@ -37,7 +36,6 @@ from elasticscan.storage.fragment import (
     fragment_schema,
     write_fragment,
 )
-from elasticscan.storage.statistics import extremes
 from elasticscan.topology import SlotSet
 from tests.storage.versions import KEY_KINDS, ORIGIN, Shelf, Version, table_of
 
@@ -142,26 +140,6 @@ def test_blocks_bound_every_value_of_any_type(kind: pa.DataType, data: st.DataOb
 def test_every_type_with_value_keys_that_a_table_may_have_is_tried() -> None:
     views = {pa.string_view().id, pa.binary_view().id}  # no table has such columns
     assert {kind.id for kind in TYPES} == set(value_keys._ENCODERS) - views
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_texts_of_one_length_are_compared_by_words_to_the_same_end(data: st.DataObject) -> None:
-    width = data.draw(st.integers(0, 45))
-    letters = st.sampled_from((b"\0", b"a", b"\x80", b"\xff"))
-    common = data.draw(st.integers(0, width))
-    start = b"a" * common
-    tails = st.lists(letters, min_size=width - common, max_size=width - common).map(b"".join)
-    values = data.draw(st.lists(tails.map(lambda tail: start + tail), min_size=2, max_size=9))
-    kind = data.draw(st.sampled_from((pa.binary(), pa.large_binary(), pa.binary(width))))
-    column = pa.array([b"!" * width, *values], kind)[1:]  # what is before it is not its own
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics_module, "_FEW_ROWS", 1)
-        low, high = extremes(column)
-    keys = sorted(keys_of(column))
-    assert low[:KEY_BYTES] == keys[0][:KEY_BYTES]
-    assert high[:KEY_BYTES] == keys[-1][:KEY_BYTES]
-    assert (len(low), len(high)) == (len(keys[0]), len(keys[-1])) or kind != pa.binary(width)
 
 
 def test_nan_is_the_highest_value_and_a_negative_zero_is_zero() -> None:
