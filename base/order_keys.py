@@ -73,14 +73,15 @@ def encode_row(columns: Sequence[pa.Array], row: int) -> bytes:
     >>> encode_row([pa.array([5], pa.int16()), pa.array(["a"])], 0).hex()
     '8005610000'
     """
-    return b"".join([_encoder_of(column.type)(column[row]) for column in columns])
-
-
-def _encoder_of(kind: pa.DataType) -> Callable[[pa.Scalar], bytes]:
-    encoder = ENCODERS.get(kind.id)
-    if encoder is None:
-        raise _unsupported("of a key", kind)
-    return encoder
+    key = []
+    for column in columns:
+        encoder, value = ENCODERS.get(column.type.id), column[row]
+        if encoder is None:
+            raise _unsupported("of a key", column.type)
+        if not value.is_valid:
+            raise _null()
+        key.append(encoder(value))
+    return b"".join(key)
 
 
 def _unsupported(role: str, kind: pa.DataType) -> UnsupportedType:
@@ -94,54 +95,39 @@ def _null() -> InvalidKey:
 
 
 def _encode_bool(scalar: pa.Scalar) -> bytes:
-    value = scalar.as_py()
-    if value is None:
-        raise _null()
-    return b"\1" if value else b"\0"
+    return b"\1" if scalar.as_py() else b"\0"
 
 
-def _encode_integer(width: int, bias: int, scalar: pa.Scalar) -> bytes:
-    value: int | None = scalar.as_py()
-    if value is None:
-        raise _null()
-    return (value + bias).to_bytes(width, "big")
+def encode_integer(width: int, bias: int, scalar: pa.Scalar) -> bytes:
+    return int(scalar.as_py() + bias).to_bytes(width, "big")
 
 
-def _encode_time(width: int, bias: int, scalar: pa.Scalar) -> bytes:
-    value: int | None = scalar.value  # Not `as_py`, which loses nanoseconds and far years.
-    if value is None:
-        raise _null()
-    return (value + bias).to_bytes(width, "big")
+def encode_time(width: int, bias: int, scalar: pa.Scalar) -> bytes:
+    return int(scalar.value + bias).to_bytes(width, "big")  # `as_py` loses nanoseconds and far years
 
 
 def _encode_decimal(scalar: pa.Scalar) -> bytes:
-    value: decimal.Decimal | None = scalar.as_py()
-    if value is None:
-        raise _null()
-    return (int(value.scaleb(scalar.type.scale, _EXACT)) + _BIAS_16).to_bytes(16, "big")
+    unscaled = scalar.as_py().scaleb(scalar.type.scale, _EXACT)
+    return (int(unscaled) + _BIAS_16).to_bytes(16, "big")
 
 
 def _encode_fixed(scalar: pa.Scalar) -> bytes:
-    value: bytes | None = scalar.as_py()
-    if value is None:
-        raise _null()
+    value: bytes = scalar.as_py()
     return value
 
 
 def _encode_text(scalar: pa.Scalar) -> bytes:
-    buffer = scalar.as_buffer()
-    if buffer is None:
-        raise _null()
-    data: bytes = buffer.to_pybytes()
+    data: bytes = scalar.as_buffer().to_pybytes()
     return data.replace(b"\0", _ESCAPED_ZERO) + _END
 
 
+# Of values that are not null.
 ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
     _BOOL: _encode_bool,
     _DECIMAL: _encode_decimal,
     _FIXED: _encode_fixed,
-    **{kind: partial(_encode_integer, width, 1 << (8 * width - 1)) for kind, width in _INTEGERS.items()},
-    **{kind: partial(_encode_time, width, 1 << (8 * width - 1)) for kind, width in _TIMES.items()},
+    **{kind: partial(encode_integer, width, 1 << (8 * width - 1)) for kind, width in _INTEGERS.items()},
+    **{kind: partial(encode_time, width, 1 << (8 * width - 1)) for kind, width in _TIMES.items()},
     **dict.fromkeys(_TEXTS | _BINARIES, _encode_text),
 }
 

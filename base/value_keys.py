@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from elasticscan.base.errors import UnsupportedType
 from elasticscan.base.hashing import spark_hash
-from elasticscan.base.order_keys import ENCODERS, encoded_lengths
+from elasticscan.base.order_keys import ENCODERS, encode_integer, encode_time, encoded_lengths
 from elasticscan.base.order_keys import sort_codes as key_sort_codes
 
 NULL = b"\0"  # the key of a null
@@ -168,19 +168,10 @@ def _encode_float(form: str, scalar: pa.Scalar) -> bytes:
     return inverted(packed) if packed[0] & 0x80 else bytes([packed[0] | 0x80]) + packed[1:]
 
 
-def _encode_unsigned(width: int, scalar: pa.Scalar) -> bytes:
-    return int(scalar.as_py()).to_bytes(width, "big")
-
-
-def _encode_time(width: int, scalar: pa.Scalar) -> bytes:
-    value: int = scalar.value
-    return (value + (1 << (8 * width - 1))).to_bytes(width, "big")
-
-
 _ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
     **ENCODERS,
     **{kind: partial(_encode_float, form) for kind, form in _FLOATS.items()},
-    **{kind: partial(_encode_unsigned, width) for kind, width in _UNSIGNED.items()},
-    **{kind: partial(_encode_time, width) for kind, width in _TIMES.items()},
+    **{kind: partial(encode_integer, width, 0) for kind, width in _UNSIGNED.items()},
+    **{kind: partial(encode_time, width, 1 << (8 * width - 1)) for kind, width in _TIMES.items()},
     **{kind: ENCODERS[pa.binary().id] for kind in _VIEWS},
 }

@@ -24,6 +24,9 @@ from elasticscan.topology import SlotSet
 # The most values that one statement may ask for.
 _AT_ONCE = 500
 
+# What the row of a fragment says of its file under the names that the fragment has for it.
+_FILE_COLUMNS = ("path", "rows", "bytes", "tombstones", "versioned", "tail", "digest")
+
 File = tuple[int, str]  # shard, path
 
 
@@ -60,25 +63,11 @@ class FragmentTx(IndexTx):
         first = self._next("next_fragment", len(new_fragments))
         entered, bodies = [], []
         for number, fragment in enumerate(new_fragments, first):
-            entered.append(
-                {
-                    "id": number,
-                    "table_id": table,
-                    "shard_id": fragment.shard,
-                    "path": fragment.path,
-                    "slots": str(fragment.slots),
-                    "slots_written": len(fragment.slots),
-                    "rows": fragment.rows,
-                    "bytes": fragment.bytes,
-                    "is_unique": fragment.unique,
-                    "tombstones": fragment.tombstones,
-                    "versioned": fragment.versioned,
-                    "tail": fragment.tail,
-                    "digest": fragment.digest,
-                    "min_commit": min_commit,
-                    "max_commit": max_commit,
-                }
-            )
+            own = {name: getattr(fragment, name) for name in _FILE_COLUMNS}
+            own |= {"id": number, "table_id": table, "shard_id": fragment.shard}
+            slots = {"slots": str(fragment.slots), "slots_written": len(fragment.slots)}
+            bounds = {"min_commit": min_commit, "max_commit": max_commit}
+            entered.append(own | slots | bounds | {"is_unique": fragment.unique})
             if fragment.statistics:
                 bodies.append({"fragment_id": number, "body": fragment.statistics})
         self._rows.insert(fragments, *entered)
@@ -256,18 +245,12 @@ def _fragment(row: Any) -> Fragment:
         id=row.id,
         table=row.table_id,
         shard=row.shard_id,
-        path=row.path,
         slots=_slots(row),
-        rows=row.rows,
-        bytes=row.bytes,
         unique=bool(row.is_unique),
-        tombstones=row.tombstones,
-        versioned=bool(row.versioned),
-        tail=row.tail,
-        digest=row.digest,
         min_commit=row.min_commit,
         max_commit=row.max_commit,
         slots_written=row.slots_written,
+        **{name: getattr(row, name) for name in _FILE_COLUMNS},
     )
 
 

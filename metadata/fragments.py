@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 
 import pyarrow as pa
@@ -16,8 +16,8 @@ from elasticscan.topology import SlotSet
 
 
 @dataclass(frozen=True, slots=True)
-class StagedFragment:
-    """A fragment that is written and flushed but that no commit refers to yet.
+class FragmentFile:
+    """A fragment's file.
 
     Attributes:
         shard: id of the shard whose disk holds it.
@@ -27,8 +27,6 @@ class StagedFragment:
         tombstones: how many of its rows say that a key was deleted.
         versioned: it has a `_commit` column; otherwise all its rows are of one commit.
         tail, digest: see `Seal`.
-        statistics: packed `FragmentStatistics`; empty when there are none.
-        runs: its entries in the table's secondary indexes.
     """
 
     shard: int
@@ -41,8 +39,6 @@ class StagedFragment:
     versioned: bool
     tail: int
     digest: int
-    statistics: Packed = b""
-    runs: tuple[StagedRun, ...] = ()
 
     @property
     def seal(self) -> Seal:
@@ -50,7 +46,32 @@ class StagedFragment:
 
 
 @dataclass(frozen=True, slots=True)
-class Fragment:
+class StagedFragment(FragmentFile):
+    """A fragment that is written and flushed but that no commit refers to yet.
+
+    Attributes:
+        statistics: packed `FragmentStatistics`; empty when there are none.
+        runs: its entries in the table's secondary indexes.
+    """
+
+    statistics: Packed = b""
+    runs: tuple[StagedRun, ...] = ()
+
+    def entered(self, id: int, table: int, min_commit: int, max_commit: int) -> Fragment:  # noqa: A002
+        """The fragment, once a catalog knows it."""
+        file = {field.name: getattr(self, field.name) for field in fields(FragmentFile)}
+        return Fragment(
+            id=id,
+            table=table,
+            min_commit=min_commit,
+            max_commit=max_commit,
+            slots_written=len(self.slots),
+            **file,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment(FragmentFile):
     """A fragment that the catalog knows: where it is and which commits its rows belong to.
 
     `slots` are those it serves now, `slots_written` how many it was written for: slots that
@@ -59,23 +80,9 @@ class Fragment:
 
     id: int
     table: int
-    shard: int
-    path: str
-    slots: SlotSet
-    rows: int
-    bytes: int
-    unique: bool
-    tombstones: int
-    versioned: bool
-    tail: int
-    digest: int
     min_commit: int
     max_commit: int
     slots_written: int = 0
-
-    @property
-    def seal(self) -> Seal:
-        return Seal(self.bytes, self.tail, self.digest)
 
     @property
     def serving_bytes(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -180,8 +179,7 @@ def staged_source(
     table: TableInfo, staged: Sequence[StagedFragment], disk_of: Callable[[int], Disk]
 ) -> PageSource:
     """A source of staged fragments, as if they were one commit, number 1."""
-    fragments = [_as_committed(number, table.id, fragment) for number, fragment in enumerate(staged)]
-
+    fragments = [fragment.entered(number, table.id, 1, 1) for number, fragment in enumerate(staged)]
     cache = BatchCache()
 
     def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
@@ -189,12 +187,6 @@ def staged_source(
         return FragmentReader(disk, fragment.path, columns, fragment.seal, table.schema, cache)
 
     return PageSource(table, View(fragments), lru_cache(maxsize=None)(open_fragment))
-
-
-def _as_committed(number: int, table: int, staged: StagedFragment) -> Fragment:
-    names = {field.name for field in dataclasses.fields(Fragment)}
-    fields = {f.name: getattr(staged, f.name) for f in dataclasses.fields(staged) if f.name in names}
-    return Fragment(id=number, table=table, min_commit=1, max_commit=1, **fields)
 
 
 def reroute(

@@ -15,7 +15,7 @@ from elasticscan.connector.splits import (
     most_index_parts,
     slot_bytes,
 )
-from elasticscan.metadata import Fragment
+from elasticscan.metadata import StagedFragment
 from elasticscan.topology import Placement, SlotSet, Tablet, initial_placement
 
 MB = 1 << 20
@@ -105,7 +105,7 @@ def test_there_are_never_more_parts_than_slots() -> None:
 
 def test_a_fragment_weighs_on_the_slots_it_speaks_for() -> None:
     slots = SlotSet.of([(0, 2), (6, 8)])
-    fragment = Fragment(1, 1, 1, "p", slots, 4, 400, True, 0, False, 0, 0, 1, 1)
+    fragment = StagedFragment(1, "p", slots, 4, 400, True, 0, False, 0, 0).entered(1, 1, 1, 1)
     assert slot_bytes([fragment, fragment], 8).tolist() == [200, 200, 0, 0, 0, 0, 200, 200]
 
 

@@ -30,6 +30,7 @@ from elasticscan.metadata import (
     IndexPhase,
     KeyHistogram,
     SlotInterval,
+    StagedFragment,
 )
 from elasticscan.optimizer import choice
 from elasticscan.optimizer.binding import MAX_RANGES, IndexCondition, bind, covered
@@ -302,7 +303,8 @@ def runs_of(table: pa.Table, info: IndexInfo) -> list[KeyHistogram]:
 
 def fragment(number: int, unique: bool = True, width: int = 1) -> Fragment:
     slots = SlotSet.span(0, width)
-    return Fragment(number, 1, 1, f"{number}", slots, 0, 0, unique, 0, False, 0, 0, 1, 1, width)
+    staged = StagedFragment(1, f"{number}", slots, 0, 0, unique, 0, False, 0, 0)
+    return staged.entered(number, 1, 1, 1)
 
 
 def alone(statistics: Sequence[FragmentStatistics]) -> tuple[list[SlotInterval], dict[int, Any]]:

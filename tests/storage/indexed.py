@@ -200,25 +200,7 @@ class Indexed:
 
     def _register(self, staged: StagedFragment, min_commit: int, max_commit: int) -> None:
         self._ids += 1
-        self.fragments.append(
-            Fragment(
-                self._ids,
-                self.table.id,
-                staged.shard,
-                staged.path,
-                staged.slots,
-                staged.rows,
-                staged.bytes,
-                staged.unique,
-                staged.tombstones,
-                staged.versioned,
-                staged.tail,
-                staged.digest,
-                min_commit,
-                max_commit,
-                len(staged.slots),
-            )
-        )
+        self.fragments.append(staged.entered(self._ids, self.table.id, min_commit, max_commit))
 
     def _compact(self, commit: int) -> None:
         """Copy the rows of some slots together, keeping the versions of some snapshots."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.order_keys import encode_row
-from elasticscan.metadata import Fragment, Origin, TableInfo
+from elasticscan.metadata import Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest
 from elasticscan.storage.disk import Disk, MemoryDisk
 from elasticscan.storage.fragment import (
@@ -137,24 +137,9 @@ class Shelf:
         return self.register(staged, number, min(commits), max(commits), rows)
 
     def register(
-        self, staged: Any, number: int, min_commit: int, max_commit: int, rows: Sequence[Version]
+        self, staged: StagedFragment, number: int, min_commit: int, max_commit: int, rows: Sequence[Version]
     ) -> Fragment:
-        fragment = Fragment(
-            id=number,
-            table=self.table.id,
-            shard=staged.shard,
-            path=staged.path,
-            slots=staged.slots,
-            rows=staged.rows,
-            bytes=staged.bytes,
-            unique=staged.unique,
-            tombstones=staged.tombstones,
-            versioned=staged.versioned,
-            tail=staged.tail,
-            digest=staged.digest,
-            min_commit=min_commit,
-            max_commit=max_commit,
-        )
+        fragment = staged.entered(number, self.table.id, min_commit, max_commit)
         self.fragments.append(fragment)
         self.contents[number] = list(rows)
         return fragment
