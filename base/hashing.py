@@ -91,37 +91,19 @@ def java_hash(columns: Sequence[pa.Array | pa.ChunkedArray]) -> NDArray[np.int32
             columns=len(columns),
         )
     column = columns[0]
-    if _is_text(column.type):
-        return java_string_hash(column)
-    if not (pa.types.is_boolean(column.type) or pa.types.is_signed_integer(column.type)):
+    kind = column.type
+    if not (_is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_signed_integer(kind)):
         raise UnsupportedType(
-            f"hash='java' takes a string, an integer or a boolean, not {column.type}. Use hash='spark'.",
-            type=str(column.type),
+            f"hash='java' takes a string, an integer or a boolean, not {kind}. Use hash='spark'.",
+            type=str(kind),
         )
     hashes = np.empty(len(column), dtype=np.int32)
     for start, block in _blocks(column):
         part = hashes[start : start + len(block)]
-        part[:] = _java_values(block)
+        part[:] = _java_texts(block) if _is_text(kind) else _java_values(block)
         if block.null_count:
             part[_is_null(block)] = 0
     return hashes
-
-
-def java_string_hash(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int32]:
-    """Java's `String.hashCode`: `s[0] * 31**(n-1) + ... + s[n-1]` over UTF-16 code units; null is 0."""
-    if not _is_text(column.type):
-        raise UnsupportedType(
-            f"Java's String.hashCode is for strings, not {column.type}.", type=str(column.type)
-        )
-    hashes = np.zeros(len(column), dtype=np.uint32)
-    for start, block in _blocks(column):
-        # A null hashes to 0, as "" does, and becomes one: the bytes below a null need not be text.
-        offsets, data = _offsets_and_data(block.fill_null("") if block.null_count else block)
-        for first, last in _by_bytes(offsets):
-            lo, hi = int(offsets[first]), int(offsets[last])
-            ends = offsets[first : last + 1] - lo
-            hashes[start + first : start + last] = _java_polynomial(*_code_units(data[lo:hi], ends))
-    return hashes.view(np.int32)
 
 
 def slots_of(
@@ -438,6 +420,17 @@ def _java_values(block: pa.Array) -> NDArray[np.int32]:
         return _narrow_words(block)[0].view(np.int32)
     low, high = _long_words(block)
     return (low ^ high).view(np.int32)
+
+
+def _java_texts(block: pa.Array) -> NDArray[np.int32]:
+    """Java's `String.hashCode`: `s[0] * 31**(n-1) + ... + s[n-1]` over UTF-16 code units."""
+    hashes = np.empty(len(block), dtype=np.uint32)
+    # The bytes below a null need not be text.
+    offsets, data = _offsets_and_data(block.fill_null("") if block.null_count else block)
+    for first, last in _by_bytes(offsets):
+        lo, hi = int(offsets[first]), int(offsets[last])
+        hashes[first:last] = _java_polynomial(*_code_units(data[lo:hi], offsets[first : last + 1] - lo))
+    return hashes.view(np.int32)
 
 
 def _by_bytes(offsets: Longs) -> Iterator[tuple[int, int]]:

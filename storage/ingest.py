@@ -27,7 +27,7 @@ from elasticscan.storage.fragment import (
     fragment_schema,
     write_fragment,
 )
-from elasticscan.storage.merge import Array
+from elasticscan.storage.merge import Array, first_of_keys
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.row_limits import check_key_bytes, check_row_bytes
 from elasticscan.storage.view import View
@@ -64,12 +64,9 @@ def sort_rows(rows: pa.RecordBatch, table: TableInfo, hashing: Hashing) -> pa.Re
     slots = slots_of([rows.column(name) for name in table.shard_key], hashing.slots, hashing.hash)
     codes = [sort_codes(column) for column in keys]
     order = np.lexsort((*reversed(codes), slots))
-    same = np.ones(max(len(order) - 1, 0), dtype=bool)
-    for column in (slots, *codes):
-        ordered = column[order]
-        same &= ordered[1:] == ordered[:-1]
-    if same.any():
-        raise repeated_key(rows, int(order[int(np.argmax(same))]), table.primary_key)
+    first = first_of_keys(order, (slots, *codes))
+    if not first.all():
+        raise repeated_key(rows, int(order[np.argmin(first)]), table.primary_key)
     return rows.append_column(pa.field(SLOT, pa.uint16(), nullable=False), pa.array(slots)).take(
         pa.array(order)
     )

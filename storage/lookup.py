@@ -24,6 +24,7 @@ from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+Places: TypeAlias = Rows | slice  # in an array of rows
 Comparable: TypeAlias = Any  # an array of NumPy, or one of Arrow: bytes and texts
 
 Parts: TypeAlias = Sequence[tuple[int, int, int]]  # [begin, end) of some rows, and their batch
@@ -48,21 +49,25 @@ def pick(
     if not len(rows):
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
     batches = np.searchsorted(starts, rows, "right") - 1
-    steps = np.diff(batches)
-    order = None
-    if steps.any() and not ((steps >= 0).all() or (steps <= 0).all()):
-        order = np.argsort(rows, kind="stable")
-        rows, batches = rows[order], batches[order]
-    parts = []
-    for first, end in stretches(batches):
-        index = int(batches[first])
-        parts.append(part(index, rows[first:end] - starts[index]))
-    picked = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
-    if order is None:
-        return picked
+    return fetch_by_group(batches, lambda index, at: part(index, rows[at] - starts[index]))
+
+
+def fetch_by_group(
+    groups: NDArray[np.intp], fetch: Callable[[int, Places], pa.RecordBatch]
+) -> pa.RecordBatch:
+    """Call `fetch(group, places)` for each group; returns the rows at the places of the groups' members."""
+    steps = np.diff(groups)
+    if (steps >= 0).all() or (steps <= 0).all():
+        return _joined([fetch(int(groups[begin]), slice(begin, end)) for begin, end in stretches(groups)])
+    order = np.argsort(groups, kind="stable")
+    parts = [fetch(int(groups[order[begin]]), order[begin:end]) for begin, end in stretches(groups[order])]
     back = np.empty(len(order), dtype=np.int64)
     back[order] = np.arange(len(order))
-    return picked.take(pa.array(back))
+    return _joined(parts).take(pa.array(back))
+
+
+def _joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.concat_batches(parts) if len(parts) > 1 else parts[0]
 
 
 def stretches(values: NDArray[Any]) -> Iterator[tuple[int, int]]:
@@ -155,14 +160,14 @@ def slot_mask(fragment: Fragment, slots: NDArray[np.uint16]) -> Mask:
 def _commits(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArray[np.int64]:
     if COMMIT not in reader.columns:
         return np.full(len(rows), fragment.min_commit, dtype=np.int64)
-    return _integers(reader, rows_at(reader, rows, (COMMIT,)).column(COMMIT))
+    return integers(reader, rows_at(reader, rows, (COMMIT,)).column(COMMIT))
 
 
-def _integers(reader: FragmentReader, column: pa.Array) -> NDArray[np.int64]:
+def integers(reader: FragmentReader, column: pa.Array) -> NDArray[np.int64]:
     if column.null_count:
         raise reader.damaged("its rows are not those of a fragment")
-    integers: NDArray[np.int64] = column.to_numpy().astype(np.int64, copy=False)
-    return integers
+    values: NDArray[np.int64] = column.to_numpy().astype(np.int64, copy=False)
+    return values
 
 
 def _newer_is_before(
@@ -179,9 +184,9 @@ def _newer_is_before(
         newer[exists] = _newer_is_before(reader, candidates.only(exists), primary_key, snapshot)
         return newer
     before = rows_at(reader, rows, (*primary_key, *(c for c in (SLOT, COMMIT) if c in reader.columns)))
-    same = _integers(reader, before.column(SLOT)) == candidates.slots
+    same = integers(reader, before.column(SLOT)) == candidates.slots
     if COMMIT in reader.columns:
-        same &= _integers(reader, before.column(COMMIT)) <= snapshot
+        same &= integers(reader, before.column(COMMIT)) <= snapshot
     newer_before: Mask = same & _equal(reader, before, candidates.keys, primary_key)
     return newer_before
 

@@ -61,18 +61,8 @@ class Versions:
         codes = [sort_codes(self.rows.column(name)) for name in primary_key]
         order = np.lexsort((-self.commits, *reversed(codes), self.slots))
         self.order = order if within.all() else order[within[order]]
-        self.first = self._first_of_keys(codes)
+        self.first = first_of_keys(self.order, (self.slots, *codes))
         self.usable = self._count_usable(parts, codes)
-
-    def _first_of_keys(self, codes: Sequence[Array]) -> Array:
-        first = np.ones(len(self.order), dtype=bool)
-        if len(first) > 1:
-            same = np.ones(len(first) - 1, dtype=bool)
-            for column in (self.slots, *codes):
-                ordered = column[self.order]
-                same &= ordered[1:] == ordered[:-1]
-            first[1:] = ~same
-        return first
 
     def _count_usable(self, parts: Sequence[RunPart], codes: Sequence[Array]) -> int:
         """Count how many sorted rows come before the first place where a cut part may have more."""
@@ -110,6 +100,16 @@ class Versions:
         """The encoded key of the sorted row just before `position`."""
         row = int(self.order[position - 1])
         return encode_row([self.rows.column(name) for name in self.primary_key], row)
+
+
+def first_of_keys(order: Array, columns: Sequence[Array]) -> Array:
+    """Mark the rows, sorted by `order`, that differ in a column from the row before them."""
+    first = np.zeros(len(order), dtype=bool)
+    first[:1] = True
+    for column in columns:
+        ordered = column[order]
+        first[1:] |= ordered[1:] != ordered[:-1]
+    return first
 
 
 def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

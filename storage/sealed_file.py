@@ -20,6 +20,7 @@ checks and kernels then find in the processor's cache.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from functools import partial
@@ -59,14 +60,12 @@ def digest_of(data: Any) -> int:
 # -------------------------------------------------------------------------------------- writing
 
 
-class SealingSink:
+class SealingSink(io.RawIOBase):
     """The file that an Arrow writer writes to.
 
     Passes data on and keeps a checksum of each segment. After `hold` it keeps back what is written, which
     is Arrow's footer, until `seal` puts the manifest before it.
     """
-
-    closed = False
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -122,20 +121,11 @@ class SealingSink:
         self._pass_on(memoryview(tail))
         return Seal(self._length + len(tail), len(tail), digest_of(tail))
 
-    def flush(self) -> None:
-        """The disk flushes at the end."""
-
     def tell(self) -> int:
         return self._length + self._held_bytes
 
-    def readable(self) -> bool:
-        return False
-
     def writable(self) -> bool:
         return True
-
-    def seekable(self) -> bool:
-        return False
 
 
 def _pack(manifest: Manifest, checksums: bytes, end: int, more: Mapping[str, Any]) -> bytes:
@@ -284,16 +274,14 @@ class SealedFile:
         return pa.PythonFile(_ArrowFile(self), mode="r")
 
 
-class _ArrowFile:
+class _ArrowFile(io.RawIOBase):
     """A sealed file behind the interface of Python's files; Arrow lets one thread ask at a time."""
-
-    closed = False
 
     def __init__(self, file: SealedFile) -> None:
         self._file = file
         self._at = 0
 
-    def read_buffer(self, length: int = -1) -> pa.Buffer:
+    def read_buffer(self, length: int = -1) -> Any:
         buffer = self._file.read(self._at, self._file.size - self._at if length < 0 else length)
         self._at += buffer.size
         return buffer
@@ -313,17 +301,8 @@ class _ArrowFile:
     def readable(self) -> bool:
         return True
 
-    def writable(self) -> bool:
-        return False
-
     def seekable(self) -> bool:
         return True
-
-    def flush(self) -> None:
-        """Do nothing: the file is only read."""
-
-    def close(self) -> None:
-        """Do nothing: this object holds no descriptor."""
 
 
 def _exactly(file: OpenFile, path: str, offset: int, length: int) -> pa.Buffer:

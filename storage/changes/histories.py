@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from elasticscan.base.order_keys import encode_row, sort_codes
 from elasticscan.metadata import Bounds, SlotInterval, TableInfo
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
-from elasticscan.storage.lookup import Mask, Rows, rows_at, stretches
-from elasticscan.storage.merge import Run
+from elasticscan.storage.lookup import Mask, Places, Rows, fetch_by_group, integers, rows_at
+from elasticscan.storage.merge import Run, first_of_keys
 
 LEAST_ROWS = 1024  # what a step takes of each fragment, if it has so many
 _ROW = "_row"
@@ -79,17 +79,12 @@ class Opened:
         if not len(places):
             return [pa.array([], kind) for kind in kinds]
         schema = pa.schema(list(zip(columns, kinds, strict=True)))
-        order = np.argsort(places.owners, kind="stable")
-        owners = places.owners[order]
-        parts = []
-        for begin, end in stretches(owners):
-            rows = rows_at(self.run(int(owners[begin])).reader, places.rows[order[begin:end]], columns)
-            parts.append(pa.RecordBatch.from_arrays(rows.columns, schema=schema))
-        if len(parts) == 1:
-            return list(parts[0].columns)
-        back = np.empty(len(order), dtype=np.int64)
-        back[order] = np.arange(len(order))
-        return list(pa.concat_batches(parts).take(pa.array(back)).columns)
+
+        def fetch(owner: int, at: Places) -> pa.RecordBatch:
+            rows = rows_at(self.run(owner).reader, places.rows[at], columns)
+            return pa.RecordBatch.from_arrays(rows.columns, schema=schema)
+
+        return list(fetch_by_group(places.owners, fetch).columns)
 
 
 class HistoryWalk:
@@ -137,13 +132,6 @@ class HistoryWalk:
         order = np.lexsort((commits, *reversed(codes), slots))
         if frontiers:
             order = order[: int(np.argmax(order >= count))]
-        first = np.ones(len(order), dtype=bool)
-        if len(order) > 1:
-            same = np.ones(len(order) - 1, dtype=bool)
-            for column in (slots, *codes):
-                ordered = column[order]
-                same &= ordered[1:] == ordered[:-1]
-            first[1:] = ~same
         owners = np.repeat([strand.owner for strand in self._strands], [b.num_rows for b in held])
         return Histories(
             RowPlaces(owners[order], rows.column(_ROW).to_numpy()[order]),
@@ -151,7 +139,7 @@ class HistoryWalk:
             commits[order],
             rows.column(DELETED).to_numpy(zero_copy_only=False)[order],
             rows.select(self._names).take(pa.array(order)),
-            first,
+            first_of_keys(order, (slots, *codes)),
         )
 
 
@@ -207,7 +195,7 @@ class _Strand:
         stop = min(self._end, int(reader.starts[index + 1]))
         if COMMIT in reader.columns and not self._bounds.wholly_hold(self._run.fragment):
             base = int(reader.starts[index])
-            commits = _integers(reader, reader.batch(index).column(COMMIT))[at - base : stop - base]
+            commits = integers(reader, reader.batch(index).column(COMMIT))[at - base : stop - base]
             counts = (commits >= self._bounds.floor) & (commits <= self._bounds.snapshot)
             rows = at + np.flatnonzero(counts)
             if len(rows) > most:
@@ -245,10 +233,3 @@ def versions_at(
     if DELETED in system:
         deleted = batch.column(DELETED).to_numpy(zero_copy_only=False)
     return batch.select(list(columns)), commits, deleted
-
-
-def _integers(reader: FragmentReader, column: pa.Array) -> NDArray[np.int64]:
-    if column.null_count:
-        raise reader.damaged("its rows are not those of a fragment")
-    integers: NDArray[np.int64] = column.to_numpy()
-    return integers

@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ from elasticscan.protocol import Cursors, IndexOrder, PageRequest, PageRows, mer
 from elasticscan.storage.fragment import SLOT, FragmentReader
 from elasticscan.storage.indexes.run import ROW, RunReader, key_columns, run_columns
 from elasticscan.storage.indexes.walk import Walk
-from elasticscan.storage.lookup import Candidates, newest, rows_at, stretches
+from elasticscan.storage.lookup import Candidates, Places, fetch_by_group, newest, rows_at
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
 
@@ -63,39 +64,9 @@ def read_index_page(source: IndexSource, request: PageRequest) -> PageRows:
     return _IndexPage(source, request, request.order).page()
 
 
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """Entries of one walk or of several: each entry's walk, its number in the run, its slot and its row."""
-
-    walks: NDArray[np.intp]
-    numbers: NDArray[np.int64]
-    slots: NDArray[np.uint16]
-    rows: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def at(self, places: NDArray[np.int64] | slice) -> _Entries:
-        return _Entries(self.walks[places], self.numbers[places], self.slots[places], self.rows[places])
-
-    @classmethod
-    def together(cls, parts: Sequence[_Entries]) -> _Entries:
-        if len(parts) == 1:
-            return parts[0]
-        return cls(
-            np.concatenate([part.walks for part in parts]),
-            np.concatenate([part.numbers for part in parts]),
-            np.concatenate([part.slots for part in parts]),
-            np.concatenate([part.rows for part in parts]),
-        )
-
-
-_NO_ENTRIES = _Entries(
-    np.empty(0, dtype=np.intp),
-    np.empty(0, dtype=np.int64),
-    np.empty(0, dtype=np.uint16),
-    np.empty(0, dtype=np.int64),
-)
+# Entries of runs: the iterator that gave it, its number in the run, its slot and its row.
+_ENTRY = np.dtype([("walk", np.intp), ("number", np.int64), ("slot", np.uint16), ("row", np.int64)])
+_Entries: TypeAlias = NDArray[np.void]
 
 
 class _IndexPage:
@@ -116,7 +87,7 @@ class _IndexPage:
         self.scanned = 0
         arrays = [pa.array([], field.type) for field in self.schema]
         self.rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        self.entries = _NO_ENTRIES  # those of the rows
+        self.entries = np.empty(0, _ENTRY)  # those of the rows
         slots = SlotSet.of(slot_range for cursor in self.cursors for slot_range in cursor.slots)
         self.end = slots.ranges[-1][1] if slots else 0
         self.serving = self._count_serving()
@@ -164,7 +135,7 @@ class _IndexPage:
         return self._finish(())
 
     def _finish(self, left: Cursors) -> PageRows:
-        return PageRows(self.rows, pa.array(self.entries.slots), left, self.scanned)
+        return PageRows(self.rows, pa.array(self.entries["slot"]), left, self.scanned)
 
     @property
     def _effort(self) -> int:
@@ -208,50 +179,49 @@ class _IndexPage:
         if not counting:
             return None
         entries = self._merge(counting)
-        rows = self._fetch(entries.at(slice(0, self.page_rows - self.rows.num_rows)))
+        rows = self._fetch(entries[: self.page_rows - self.rows.num_rows])
         if self.rows.num_rows:
             rows = pa.concat_batches([self.rows, rows])
-            entries = _Entries.together([self.entries, entries])
+            entries = np.concatenate([self.entries, entries])
         count = self._fitting(rows)
-        self.rows, self.entries = rows.slice(0, count), entries.at(slice(0, count))
+        self.rows, self.entries = rows.slice(0, count), entries[:count]
         if count == len(entries):
             return None
-        return self.walks[int(entries.walks[count - 1])].position(int(entries.numbers[count - 1]))
+        last = entries[count - 1]
+        return self.walks[int(last["walk"])].position(int(last["number"]))
 
     def _next_entries(self, number: int, cut: bytes | None) -> _Entries:
         """The next entries of a walk, of the slots that the walk reads."""
         walk = self.walks[number]
         numbers = walk.take(cut)
         self.scanned += len(numbers)
-        if not len(numbers):
-            return _NO_ENTRIES
+        entries = np.empty(len(numbers), _ENTRY)
         places = walk.run.take(numbers, (SLOT, ROW))
-        slots = places.column(SLOT).to_numpy()
-        rows = places.column(ROW).to_numpy().astype(np.int64)
-        entries = _Entries(np.full(len(numbers), number, dtype=np.intp), numbers, slots, rows)
-        return entries.at(np.flatnonzero(walk.wanted(numbers, slots)))
+        entries["walk"], entries["number"] = number, numbers
+        entries["slot"], entries["row"] = (column.to_numpy() for column in places.columns)
+        return entries[walk.wanted(numbers, entries["slot"])]
 
     def _select_visible(self, parts: Sequence[_Entries]) -> list[_Entries]:
         """The entries that count, for each walk; walks of one fragment are looked up together."""
         by_fragment: dict[int, list[_Entries]] = {}
         for part in parts:
             if len(part):
-                fragment = self.walks[int(part.walks[0])].fragment
+                fragment = self.walks[part[0]["walk"]].fragment
                 by_fragment.setdefault(fragment.id, []).append(part)
         counting = []
         for group in by_fragment.values():
             counts = self._counts(group)
             ends = np.cumsum([len(part) for part in group])
             for part, mask in zip(group, np.split(counts, ends[:-1]), strict=True):
-                visible = part if mask.all() else part.at(np.flatnonzero(mask))
+                visible = part if mask.all() else part[mask]
                 if len(visible):
                     counting.append(visible)
         return counting
 
     def _counts(self, parts: Sequence[_Entries]) -> NDArray[np.bool_]:
         """Return which entries of one fragment count."""
-        fragment = self.walks[int(parts[0].walks[0])].fragment
-        slots = np.concatenate([part.slots for part in parts])
+        fragment = self.walks[parts[0][0]["walk"]].fragment
+        slots = np.concatenate([part["slot"] for part in parts])
         asked = np.ones(len(slots), dtype=bool)
         if fragment.unique and self.bounds.wholly_hold(fragment):
             # Where no other fragment serves the slot, there is no other version.
@@ -260,9 +230,9 @@ class _IndexPage:
             return ~asked
         primary_key = self.source.table.primary_key
         keys = pa.concat_batches(
-            [self.walks[int(part.walks[0])].run.take(part.numbers, primary_key) for part in parts]
+            [self.walks[part[0]["walk"]].run.take(part["number"], primary_key) for part in parts]
         )
-        rows = np.concatenate([part.rows for part in parts])
+        rows = np.concatenate([part["row"] for part in parts])
         candidates = Candidates(fragment, rows, slots, keys.columns).only(asked)
         counts = ~asked
         counts[asked] = newest(candidates, self.fragments, primary_key, self.bounds, self._open)
@@ -273,35 +243,35 @@ class _IndexPage:
 
     def _merge(self, parts: Sequence[_Entries]) -> _Entries:
         """Entries of several walks in the order of their keys."""
-        entries = _Entries.together(parts)
+        entries: _Entries = np.concatenate(parts)
         if len(parts) == 1:
             return entries
         names = key_columns(self.source.table, self.source.index)
         columns = tuple(dict.fromkeys(names))
         keys = pa.concat_batches(
-            [self.walks[int(part.walks[0])].run.take(part.numbers, columns) for part in parts]
+            [self.walks[part[0]["walk"]].run.take(part["number"], columns) for part in parts]
         )
         codes = [code for name in names for code in sort_codes(keys.column(name))]
         order = np.lexsort(codes[::-1])
-        return entries.at(order[::-1] if self.descending else order)
+        return entries[order[::-1] if self.descending else order]
 
     def _fetch(self, entries: _Entries) -> pa.RecordBatch:
         """The wanted columns: from the index where it has them, else from the rows."""
 
-        def covered(walk: int, places: NDArray[np.int64]) -> pa.RecordBatch:
-            return self.walks[walk].run.take(entries.numbers[places], self.covered)
+        def covered(walk: int, at: Places) -> pa.RecordBatch:
+            return self.walks[walk].run.take(entries["number"][at], self.covered)
 
-        def missing(fragment: int, places: NDArray[np.int64]) -> pa.RecordBatch:
-            return rows_at(self._open(self.fragments[fragment]), entries.rows[places], self.missing)
+        def missing(fragment: int, at: Places) -> pa.RecordBatch:
+            return rows_at(self._open(self.fragments[fragment]), entries["row"][at], self.missing)
 
         columns: dict[str, pa.Array] = {}
         if self.covered:
-            batch = _fetch_by_group(entries.walks, covered)
+            batch = fetch_by_group(entries["walk"], covered)
             columns.update(zip(self.covered, batch.columns, strict=True))
         if self.missing:
             numbers = {fragment.id: number for number, fragment in enumerate(self.fragments)}
             owners = np.array([numbers[walk.fragment.id] for walk in self.walks])
-            batch = _fetch_by_group(owners[entries.walks], missing)
+            batch = fetch_by_group(owners[entries["walk"]], missing)
             columns.update(zip(self.missing, batch.columns, strict=True))
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
@@ -312,16 +282,3 @@ class _IndexPage:
             return count
         sizes = range(1, count + 1)
         return max(1, bisect_right(sizes, self.page_bytes, key=lambda n: rows.slice(0, n).nbytes))
-
-
-def _fetch_by_group(
-    groups: NDArray[np.intp], fetch: Callable[[int, NDArray[np.int64]], pa.RecordBatch]
-) -> pa.RecordBatch:
-    """Call `fetch(group, places)` for each group; returns the rows at the places of the groups' members."""
-    if (groups == groups[0]).all():
-        return fetch(int(groups[0]), np.arange(len(groups)))
-    order = np.argsort(groups, kind="stable")
-    parts = [fetch(int(groups[order[begin]]), order[begin:end]) for begin, end in stretches(groups[order])]
-    back = np.empty(len(order), dtype=np.int64)
-    back[order] = np.arange(len(order))
-    return pa.concat_batches(parts).take(pa.array(back))

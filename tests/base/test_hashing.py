@@ -317,7 +317,7 @@ def test_java_strings_hash_as_the_reference(texts: list[str | None], start: int,
     column = pa.array(texts, pa.large_string() if large else pa.string())
     with pytest.MonkeyPatch.context() as patch:
         shrink_blocks(patch)
-        assert java_string_hash(column[start:]).tolist() == [java_reference(text) for text in texts[start:]]
+        assert java_hash([column[start:]]).tolist() == [java_reference(text) for text in texts[start:]]
 
 
 @pytest.mark.parametrize("length", [None, 16, 13])
@@ -348,7 +348,7 @@ def test_strings_hash_as_in_java_and_null_is_zero() -> None:
 
 def test_a_string_longer_than_a_block_hashes_as_in_java() -> None:
     text = "elastic é " * 20_000
-    assert java_string_hash(pa.array(["a", text, "b"])).tolist() == [97, java_reference(text), 98]
+    assert java_hash([pa.array(["a", text, "b"])]).tolist() == [97, java_reference(text), 98]
 
 
 def test_numbers_and_booleans_hash_as_their_java_boxes_do() -> None:
@@ -388,7 +388,7 @@ def test_what_lies_below_a_null_is_never_looked_at() -> None:
     column = pa.Array.from_buffers(
         pa.string(), 3, [validity, ends, pa.py_buffer("éé".encode()[:2] + b"\xffab")]
     )
-    assert java_string_hash(column).tolist() == [java_reference("é"), 0, java_reference("ab")]
+    assert java_hash([column]).tolist() == [java_reference("é"), 0, java_reference("ab")]
     assert spark_hash([column]).tolist() == [murmur_reference("é".encode()), 42, murmur_reference(b"ab")]
 
 
@@ -525,7 +525,7 @@ def test_random_strings_and_numbers_have_the_hashes_that_java_gives_them(spark: 
     objects = spark._jvm.java.util.Objects
     rng = random.Random(21)
     texts = [*JAVA_SAYS, *(random_text(rng) for _ in range(200))]
-    assert java_string_hash(pa.array(texts)).tolist() == [objects.hashCode(text) for text in texts]
+    assert java_hash([pa.array(texts)]).tolist() == [objects.hashCode(text) for text in texts]
     flags = [True, False, None]
     assert java_hash([pa.array(flags)]).tolist() == [objects.hashCode(flag) for flag in flags]
     # Py4J hands over a number as a Long only where it does not fit an Integer.
