@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from elasticscan.base import hashing
 from elasticscan.base.errors import InvalidKey, InvalidOption, UnsupportedType
-from elasticscan.base.hashing import java_hash, java_string_hash, slots_of, spark_hash
+from elasticscan.base.hashing import java_hash, slots_of, spark_hash
 
 NAN = float("nan")
 LONG_TEXT = "x" * 37
@@ -172,26 +172,15 @@ def shrink_blocks(patch: pytest.MonkeyPatch, rows: int = 4, size: int = 16) -> N
 
 
 @pytest.mark.parametrize("name", SPARK_SAYS)
-def test_a_column_hashes_as_in_spark(name: str) -> None:
-    kind, values, expected = SPARK_SAYS[name]
-    hashes = spark_hash([pa.array(values, kind)])
-    assert hashes.dtype == np.int32
-    assert hashes.tolist() == expected
-
-
-@pytest.mark.parametrize("name", SPARK_SAYS)
-def test_a_slice_hashes_as_its_rows_do_in_the_whole(name: str) -> None:
+def test_a_column_hashes_as_in_spark_whole_in_slices_and_in_chunks(name: str) -> None:
     kind, values, expected = SPARK_SAYS[name]
     column = pa.array(values, kind)
+    hashes = spark_hash([column])
+    assert hashes.dtype == np.int32
+    assert hashes.tolist() == expected
     for start in range(len(column)):
         assert spark_hash([column.slice(start, 2)]).tolist() == expected[start : start + 2]
         assert spark_hash([column.slice(0, start)]).tolist() == expected[:start]
-
-
-@pytest.mark.parametrize("name", SPARK_SAYS)
-def test_chunks_hash_as_one_column(name: str) -> None:
-    kind, values, expected = SPARK_SAYS[name]
-    column = pa.array(values, kind)
     chunked = pa.chunked_array([column[:1], column[:0], column[1:3], column[3:]], kind)
     assert spark_hash([chunked]).tolist() == expected
 
@@ -221,16 +210,15 @@ def test_bytes_of_fixed_size_hash_as_binary() -> None:
         assert spark_hash([column[5:]]).tolist() == expected[5:]
 
 
-def test_timestamps_of_any_unit_hash_as_their_microseconds() -> None:
+def test_timestamps_of_any_unit_hash_as_their_microseconds_rounded_down() -> None:
     seconds = [-62135596800, -1, 0, 1, 1700000000, None]
+    expected = spark_hash(
+        [pa.array([None if s is None else s * 10**6 for s in seconds], pa.int64())]
+    ).tolist()
     for unit, factor in (("s", 1), ("ms", 10**3), ("us", 10**6)):
         values = [None if s is None else s * factor for s in seconds]
-        expected = spark_hash([pa.array([None if s is None else s * 10**6 for s in seconds], pa.int64())])
-        assert spark_hash([pa.array(values, pa.timestamp(unit))]).tolist() == expected.tolist()
-        assert spark_hash([pa.array(values, pa.timestamp(unit, "UTC"))[1:]]).tolist() == expected.tolist()[1:]
-
-
-def test_nanoseconds_are_floored_to_microseconds() -> None:
+        assert spark_hash([pa.array(values, pa.timestamp(unit))]).tolist() == expected
+        assert spark_hash([pa.array(values, pa.timestamp(unit, "UTC"))[1:]]).tolist() == expected[1:]
     nanoseconds = pa.array([-2001, -2000, -1, 0, 999, 1000, None], pa.timestamp("ns"))
     floored = pa.array([-3, -2, -1, 0, 0, 1, None], pa.int64())
     assert spark_hash([nanoseconds]).tolist() == spark_hash([floored]).tolist()
@@ -329,7 +317,7 @@ def test_columns_longer_than_a_block_hash_like_their_rows(length: int | None) ->
     ]
     column = pa.array(values)
     sample = [*range(0, rows, 997), *range(16_380, 16_390), rows - 1]
-    hashes, java_hashes = spark_hash([column]), java_string_hash(column)
+    hashes, java_hashes = spark_hash([column]), java_hash([column])
     for row in sample:
         assert hashes[row] == murmur_reference(values[row].encode())
         assert java_hashes[row] == java_reference(values[row])
@@ -340,7 +328,7 @@ def test_columns_longer_than_a_block_hash_like_their_rows(length: int | None) ->
 
 def test_strings_hash_as_in_java_and_null_is_zero() -> None:
     column = pa.array([*JAVA_SAYS, None])
-    hashes = java_string_hash(column)
+    hashes = java_hash([column])
     assert hashes.dtype == np.int32
     assert hashes.tolist() == [*JAVA_SAYS.values(), 0]
     assert java_hash([pa.chunked_array([column[:3], column[3:]])]).tolist() == [*JAVA_SAYS.values(), 0]
@@ -365,8 +353,6 @@ def test_numbers_and_booleans_hash_as_their_java_boxes_do() -> None:
 def test_java_refuses_types_it_has_no_one_rule_for(kind: pa.DataType) -> None:
     with pytest.raises(UnsupportedType, match="hash='java' takes"):
         java_hash([pa.array([], kind)])
-    with pytest.raises(UnsupportedType, match="is for strings"):
-        java_string_hash(pa.array([], kind))
 
 
 def test_java_refuses_several_columns() -> None:
@@ -379,7 +365,7 @@ def test_java_refuses_strings_that_are_not_text() -> None:
         pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xc3(")]
     )
     with pytest.raises(InvalidKey, match="not valid UTF-8"):
-        java_string_hash(broken)
+        java_hash([broken])
 
 
 def test_what_lies_below_a_null_is_never_looked_at() -> None:
@@ -419,15 +405,20 @@ def test_slots_by_either_hash_are_those_of_known_rows() -> None:
     assert slots_of([pa.array(["hello", "a😀b\0c"])], 4096, hash="java").tolist() == [2258, 2113]
 
 
-def test_an_unknown_hash_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(InvalidOption, match=r"'md5'\. Use one of: spark, java"):
-        slots_of([pa.array([1])], 16, hash="md5")
-
-
-@pytest.mark.parametrize("slots", [0, -1, 65_537])
-def test_an_impossible_number_of_slots_is_refused(slots: int) -> None:
-    with pytest.raises(InvalidOption, match="slots"):
-        slots_of([pa.array([1])], slots)
+@pytest.mark.parametrize(
+    ("slots", "hash_name", "told"),
+    [
+        (0, "spark", "slots"),
+        (-1, "java", "slots"),
+        (65_537, "spark", "slots"),
+        (16, "md5", "Use one of: spark, java"),
+    ],
+)
+def test_an_unknown_hash_or_an_impossible_number_of_slots_is_refused(
+    slots: int, hash_name: str, told: str
+) -> None:
+    with pytest.raises(InvalidOption, match=told):
+        slots_of([pa.array([1])], slots, hash=hash_name)
 
 
 # ------------------------------------------------------------------------------------ Spark itself
