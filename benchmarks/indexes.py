@@ -12,7 +12,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-from data import SCHEMA, batches, make_store
+from data import SCHEMA, batches, make_store, write_parquet
 from measure import Results, by_turns, seconds
 
 from elasticscan.store import Store
@@ -191,15 +191,6 @@ def bench_sql_average(
     results.at_least("SELECT avg(v) / ceiling of that column", took["ceiling"] / took["elastic"], 0.95)
 
 
-def large_parquet(path: Path, rows: int) -> None:
-    """Unsorted Parquet of many rows."""
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
-        for batch in batches(rows):
-            writer.write_batch(batch)
-
-
 def bench_indexes(results: Results, work: Path, store: Store, parquet: Path, rows: int, rounds: int) -> None:
     """All that needs no Spark."""
     bench_build(results, store, rows)
@@ -214,7 +205,7 @@ def bench_indexes(results: Results, work: Path, store: Store, parquet: Path, row
 def bench_large_spark(results: Results, spark: Any, work: Path, rows: int, rounds: int) -> None:
     place, parquet = work / "large-indexed", work / "large.parquet"
     if not parquet.exists():
-        large_parquet(parquet, rows)
+        write_parquet(parquet, rows)
     store = make_store(place, pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
     with_index(store)
     store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -27,36 +28,19 @@ EXPLANATION = pa.schema(
 class Explained(InputPartition):
     """The answer as a partition: it is found where the plan is made, and a task only hands it over."""
 
-    def __init__(self, rows: pa.RecordBatch) -> None:
+    def __init__(self, scan: Scan) -> None:
+        """The candidates of a scan that nobody will read; its lease is given back."""
         super().__init__("explanation")
-        self.rows = rows.to_pydict()
+        assert scan.choice is not None, "a scan that begins has chosen"
+        scan.close()
+        chosen = scan.choice.candidate
+        self.rows = [_row(candidate, candidate == chosen) for candidate in scan.choice.candidates]
 
     def batch(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pydict(self.rows, schema=EXPLANATION)
-
-
-def explanation(scan: Scan) -> pa.RecordBatch:
-    """The candidates of a scan that nobody will read; its lease is given back.
-
-    Rows scanned and cost are null for a path that cannot be taken at all.
-    """
-    assert scan.choice is not None, "a scan that begins has chosen"
-    scan.close()
-    chosen = scan.choice.candidate
-    return pa.RecordBatch.from_pylist(
-        [_row(candidate, candidate == chosen) for candidate in scan.choice.candidates], schema=EXPLANATION
-    )
+        return pa.RecordBatch.from_pylist(self.rows, schema=EXPLANATION)
 
 
 def _row(candidate: Candidate, chosen: bool) -> dict[str, object]:
-    possible = math.isfinite(candidate.cost)
-    return {
-        "access": candidate.access,
-        "kind": candidate.kind,
-        "condition": candidate.condition,
-        "remainder": candidate.remainder,
-        "rows_scanned": round(candidate.rows_scanned) if possible else None,
-        "cost": candidate.cost if possible else None,
-        "chosen": chosen,
-        "reason": candidate.reason,
-    }
+    """A candidate; rows scanned and cost are null for a path that cannot be taken at all."""
+    row = asdict(candidate) | {"chosen": chosen, "rows_scanned": round(candidate.rows_scanned)}
+    return row if math.isfinite(candidate.cost) else row | {"rows_scanned": None, "cost": None}

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import SnapshotNotFound
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.connector.conversion import ToSpark, match_columns, spark_schema
-from elasticscan.connector.explaining import EXPLANATION, Explained, explanation
+from elasticscan.connector.explaining import EXPLANATION, Explained
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
 from elasticscan.connector.partitions import partitions_of, read_partition, resume
@@ -35,16 +35,8 @@ def offered_schema(table: TableInfo, options: Options) -> StructType:
     if options.explain:
         return spark_schema(EXPLANATION)
     feed = feed_fields() if options.changes.feed else []
-    fields = spark_schema(pa.schema([*(table.schema.field(name) for name in chosen), *feed]))
-    if not options.metadata:
-        return fields
-    return StructType(
-        [
-            *fields,
-            StructField(SHARD_COLUMN, StringType(), nullable=False),
-            StructField(SLOT_COLUMN, IntegerType(), nullable=False),
-        ]
-    )
+    metadata = _METADATA if options.metadata else []
+    return spark_schema(pa.schema([*(table.schema.field(name) for name in chosen), *feed, *metadata]))
 
 
 def _choose_columns(table: TableInfo, options: Options) -> list[str]:
@@ -79,7 +71,7 @@ class ElasticScanReader(DataSourceReader):
         store = open_store(self._options.store)
         scan = self._begin(store)
         if self._options.explain:
-            return [Explained(explanation(scan))]
+            return [Explained(scan)]
         most = self._options.partitions
         assert scan.choice is not None and scan.layout is not None, "a scan that begins has both"
         places, fragments = scan.layout.places, scan.layout.fragments

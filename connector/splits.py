@@ -118,15 +118,11 @@ def _join(places: list[ScanPart], counts: list[int], most: int) -> tuple[list[Sc
     if len(places) <= most:
         return places, counts
     parts = list(places)
-    while len(parts) > most:
-        kinds = [kind for kind in KINDS if sum(part.kind == kind for part in parts) > 1]
-        if not kinds:
-            break
-        first = min((part for part in parts if part.kind in kinds), key=lambda part: part.size)
-        mergeable = [part for part in parts if part is not first and part.kind == first.kind]
-        second = min(mergeable, key=lambda part: part.size)
-        parts = [part for part in parts if part is not first and part is not second]
-        parts.append(first.with_(second))
+    while len(parts) > max(most, len({part.kind for part in parts})):
+        parts.sort(key=lambda part: part.size)
+        kind = next(part.kind for part in parts if sum(other.kind == part.kind for other in parts) > 1)
+        first, second, *others = [part for part in parts if part.kind == kind]
+        parts = [first.with_(second), *others, *(part for part in parts if part.kind != kind)]
     return parts, [1] * len(parts)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -58,23 +57,6 @@ def _fits_decimal(source: pa.DataType, target: pa.DataType) -> bool:
     else:
         return False
     return bool(digits <= target.precision - target.scale)
-
-
-class Axis(Protocol):
-    """The stored values of a column in their order."""
-
-    def cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
-        """Bounds (low, high): converted to `types`, one after another, stored values below low are
-        less than the constant, those from high on are greater, and those between equal it."""
-
-    def quick_cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes] | None:
-        """The bounds of `cuts`, or None if finding them takes a bisection."""
-
-    def prefixed(self, prefix: bytes) -> tuple[bytes, bytes] | None:
-        """Bounds of the values that begin with these bytes, where that means anything."""
-
-    def normal(self, interval: Interval) -> Interval | None:
-        """The interval, marked as single if it holds one value only; None if it holds no value."""
 
 
 @lru_cache(maxsize=64)
@@ -130,13 +112,16 @@ def _decode_float(ordinal: int, stored: pa.DataType) -> float:
 
 
 class FixedAxis:
-    """Values whose keys are all numbers of one width, from `first` to `last`; steps count from `first`."""
+    """Stored values in their order, whose keys are all numbers of one width, from `first` to `last`; steps
+    count from `first`."""
 
     def __init__(self, stored: pa.DataType, width: int, first: int, last: int) -> None:
         self.stored, self.width, self.first = stored, width, first
         self.steps = last - first + 1
 
     def cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
+        """Bounds (low, high): converted to `types`, one after another, stored values below low are
+        less than the constant, those from high on are greater, and those between equal it."""
         quick = self.quick_cuts(types, constant)
         if quick is not None:
             return quick
@@ -145,6 +130,7 @@ class FixedAxis:
         return self.cut(low), self.cut(self.bisect(low, types, lambda key: key > sought))
 
     def quick_cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes] | None:
+        """The bounds of `cuts`, or None if finding them takes a bisection."""
         sought = encode_value(constant)
         if len(types) == 1 and self.stored == types[0]:
             step = self.step(sought)
@@ -207,15 +193,13 @@ class FixedAxis:
         return 0 if bound <= VALUES else self.steps if bound >= END else self.step(bound)
 
     def normal(self, interval: Interval) -> Interval | None:
+        """The interval, marked as single if it holds one value only; None if it holds no value."""
         low, high = self.step_at(interval.low), self.step_at(interval.high)
         if low >= high:
             return None
         if low + 1 == high:
             return Interval(self.key(low), self.cut(high), True)
         return Interval(self.cut(low), self.cut(high))
-
-    def prefixed(self, prefix: bytes) -> tuple[bytes, bytes] | None:
-        return None
 
 
 class FloatAxis(FixedAxis):
@@ -267,7 +251,8 @@ class TextAxis:
 
     quick_cuts = cuts
 
-    def prefixed(self, prefix: bytes) -> tuple[bytes, bytes] | None:
+    def prefixed(self, prefix: bytes) -> tuple[bytes, bytes]:
+        """Bounds of the values that begin with these bytes."""
         low = encode_value(pa.scalar(prefix, pa.binary())).removesuffix(_TEXT_END)
         return low, successor(low)
 
@@ -280,6 +265,9 @@ class TextAxis:
             single = high == successor(VALUES + _TEXT_END)
             return Interval(VALUES + _TEXT_END, high, True) if single else interval
         return Interval(low, high, single or (low.endswith(_TEXT_END) and high == successor(low)))
+
+
+Axis = FixedAxis | TextAxis
 
 
 def _is_nanoseconds(kind: pa.DataType) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from elasticscan.base.value_keys import END, VALUES
-from elasticscan.filters.bounds import Axis, axis_of, keeps_order, normalise
+from elasticscan.filters.bounds import Axis, TextAxis, axis_of, keeps_order, normalise
 from elasticscan.filters.coercion import computed_type
 from elasticscan.filters.expression import (
     And,
@@ -86,6 +86,10 @@ class _Truth:
     null: KeySet
     exact: bool = True
 
+    @property
+    def negated(self) -> _Truth:
+        return _Truth(self.false, self.true, self.null, self.exact)
+
 
 _UNKNOWN = _Truth(EVERYTHING, EVERYTHING, EVERYTHING, exact=False)
 _CONSTANTS = {
@@ -105,16 +109,11 @@ class _ColumnMeaning:
             return _UNKNOWN if names else _constant(node)
         match node:
             case Not():
-                child = self.truth(node.child)
-                return _Truth(child.false, child.true, child.null, child.exact)
+                return self.truth(node.child).negated
             case And():
                 return _all_of([self.truth(part) for part in node.parts])
             case Or():
-                turned = [self.truth(part) for part in node.parts]
-                conjunction = _all_of(
-                    [_Truth(piece.false, piece.true, piece.null, piece.exact) for piece in turned]
-                )
-                return _Truth(conjunction.false, conjunction.true, conjunction.null, conjunction.exact)
+                return _all_of([self.truth(part).negated for part in node.parts]).negated
             case Is():
                 return self.test(node)
             case Column():
@@ -165,25 +164,14 @@ class _ColumnMeaning:
         if constant.value is None:
             return _Truth(NULLS, NOT_NULL, NOTHING) if op == "<=>" else _CONSTANTS[None]
         low, high = self.axis.cuts(types, pa.scalar(constant.value, constant.type))
-        below, equal, above = (
-            normalise(KeySet.of([Interval(*ends)]), self.axis)
-            for ends in ((VALUES, low), (low, high), (high, END))
+        # An operator is spelt with the signs of the values that it holds for.
+        parts = {"<": Interval(VALUES, low), "=": Interval(low, high), ">": Interval(high, END)}
+        signs = "=" if op == "<=>" else op
+        hit, missed = (
+            normalise(KeySet.of(part for sign, part in parts.items() if (sign in signs) == held), self.axis)
+            for held in (True, False)
         )
-        match op:
-            case "<=>":
-                return _Truth(equal, below | above | NULLS, NOTHING)
-            case "=":
-                return _Truth(equal, below | above, NULLS)
-            case "<>":
-                return _Truth(below | above, equal, NULLS)
-            case "<":
-                return _Truth(below, equal | above, NULLS)
-            case "<=":
-                return _Truth(below | equal, above, NULLS)
-            case ">":
-                return _Truth(above, below | equal, NULLS)
-            case _:
-                return _Truth(equal | above, below, NULLS)
+        return _Truth(hit, missed | NULLS, NOTHING) if op == "<=>" else _Truth(hit, missed, NULLS)
 
     def membership(self, node: In) -> _Truth:
         types = self.chain(node.child)
@@ -201,15 +189,14 @@ class _ColumnMeaning:
         return _Truth(hit, missed, NULLS)
 
     def match(self, node: Match) -> _Truth:
-        if self.axis is None or not isinstance(node.child, Column) or not self.chain(node.child):
+        if not isinstance(node.child, Column) or not self.chain(node.child):
             return _UNKNOWN
         kind, prefix = _beginning(node)
         if kind == "equal":
             return self.comparison("=", node.child, Literal(prefix, pa.string()))
-        ends = self.axis.prefixed(prefix.encode())
-        if ends is None:
+        if not isinstance(self.axis, TextAxis):
             return _UNKNOWN
-        hit = KeySet.of([Interval(*ends)])
+        hit = KeySet.of([Interval(*self.axis.prefixed(prefix.encode()))])
         if kind == "starts":
             return _Truth(hit, (hit | NULLS).complement(), NULLS)
         return _Truth(hit, NOT_NULL, NULLS, exact=False)

@@ -8,7 +8,7 @@ Source: binding of indexes and the cost formula follow Hazelcast's distributed s
 sets take the place of the normal form, and estimates come from histograms.
 """
 
-from elasticscan.optimizer.binding import IndexCondition, bind, covered
+from elasticscan.optimizer.binding import IndexCondition, bind
 from elasticscan.optimizer.choice import Candidate, Choice, choose
 
 __all__ = [
@@ -17,5 +17,4 @@ __all__ = [
     "IndexCondition",
     "bind",
     "choose",
-    "covered",
 ]

@@ -11,7 +11,6 @@ the residual. Two values may have one hash, so with a hash index everything rema
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 
@@ -67,11 +66,6 @@ class IndexCondition:
     def remainder(self) -> str | None:
         """The residual as SQL text."""
         return None if self.residual is None else to_sql(self.residual)
-
-
-def covered(index: IndexInfo, primary_key: Iterable[str], needed_columns: Iterable[str]) -> bool:
-    """True if the entries of the index alone hold all columns that are needed."""
-    return {*needed_columns} <= {*index.columns, *index.include, *primary_key}
 
 
 def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> IndexCondition | None:

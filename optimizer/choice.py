@@ -32,7 +32,7 @@ from elasticscan.metadata import (
     KeyHistogram,
     SlotInterval,
 )
-from elasticscan.optimizer.binding import IndexCondition, Ranges, bind, covered
+from elasticscan.optimizer.binding import IndexCondition, Ranges, bind
 from elasticscan.optimizer.estimates import index_rows, rows_to_read
 
 # Weights, in units of reading one row of a direct scan, about 6 ns where they were calibrated: processor
@@ -74,11 +74,11 @@ class Candidate:
     kind: str
     rows_scanned: float
     cost: float
-    condition: str | None
     remainder: str | None
     covered: bool
-    usable: bool
-    reason: str | None
+    condition: str | None = None
+    usable: bool = True
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +126,18 @@ def choose(
     """
     key, needed = frozenset(primary_key), frozenset(needed_columns)
     estimate = _Estimate(condition, schema, key, needed, intervals, statistics, shards)
-    bounds = [bind(info, condition, schema) for info, _ in indexes]
-    counted = [
-        _count_entries(info, bound, len(histograms), count)
-        for (info, histograms), bound in zip(indexes, bounds, strict=True)
-    ]
     ways: list[_Way] = [(estimate.direct(), None)]
-    for (info, histograms), bound, entries in zip(indexes, bounds, counted, strict=True):
+    for info, histograms in indexes:
+        bound = bind(info, condition, schema)
+        entries = _count_entries(info, bound, len(histograms), count)
         ways.append((estimate.of_index(info, bound, histograms, entries), bound))
-    candidates = tuple(way[0] for way in ways)
     if index == NONE:
         taken = ways[0]
     elif index == AUTO:
         taken = min((way for way in ways if way[0].usable), key=lambda way: way[0].cost)
     else:
         taken = _take(index, ways[1:])
-    return Choice(*taken, candidates)
+    return Choice(*taken, tuple(candidate for candidate, _ in ways))
 
 
 def _count_entries(
@@ -204,11 +200,8 @@ class _Estimate:
             kind=DIRECT,
             rows_scanned=self.scanned,
             cost=self.scanned * weight,
-            condition=None,
             remainder=self.filter,
             covered=True,
-            usable=True,
-            reason=None,
         )
 
     def fetching(self, rows: float) -> float:
@@ -223,15 +216,15 @@ class _Estimate:
         histograms: Sequence[KeyHistogram],
         counted: float | None,
     ) -> Candidate:
+        entries = self.primary_key | {*index.columns, *index.include}
         if bound is None:
             return Candidate(
                 access=index.name,
                 kind=index.kind,
                 rows_scanned=0.0,
                 cost=float("inf"),
-                condition=None,
                 remainder=self.filter,
-                covered=covered(index, self.primary_key, self.read),
+                covered=self.read <= entries,
                 usable=False,
                 reason=f"a hash index needs the values of all its columns ({', '.join(index.columns)})",
             )
@@ -239,7 +232,7 @@ class _Estimate:
         scanned = index_rows(bound, last, histograms) if counted is None else counted
         residual = bound.residual
         needed = self.needed if residual is None else self.needed | column_names(residual)
-        missing = needed - {*index.columns, *index.include} - self.primary_key
+        missing = needed - entries
         weight = _WEIGHTS[index.kind] + (0.0 if residual is None else ENTRY_FILTER)
         weight += MERGED_ENTRY if len(histograms) > self.shards else 0.0
         seeks = SEEK * len(bound.ranges) * len(histograms) if bound.bound else 0.0

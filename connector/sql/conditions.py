@@ -172,12 +172,7 @@ class _PushdownRules:
         """The references that have the column. With several, Spark fails: the name is ambiguous."""
         parts = [part.name for part in column.parts]
         if len(parts) > 1:
-            qualified = [
-                reference
-                for reference in self.condition.visible
-                if self._same(parts[0], reference.alias) and self._has(reference, parts[1])
-            ]
-            if qualified:
+            if qualified := self._owners_by_alias(column):
                 return qualified
             # Else `a.b` is field b of a struct column a, unless a may be the name of a table here.
             if parts[0].lower() in self.query.qualifiers:
@@ -202,19 +197,21 @@ class _PushdownRules:
     def _same(self, left: str, right: str) -> bool:
         return self.session.folded(left) == self.session.folded(right)
 
-    def _is_qualified(self, column: exp.Column) -> bool:
-        parts = [part.name for part in column.parts]
-        return len(parts) > 1 and any(
-            self._same(parts[0], reference.alias) and self._has(reference, parts[1])
+    def _owners_by_alias(self, column: exp.Column) -> list[Reference]:
+        """The references by whose alias the column is qualified."""
+        alias, *rest = [part.name for part in column.parts]
+        return [
+            reference
             for reference in self.condition.visible
-        )
+            if rest and self._same(alias, reference.alias) and self._has(reference, rest[0])
+        ]
 
     # --------------------------------------------------------------------- the condition itself
 
     def _predicate(self, node: exp.Expr, schema: pa.Schema) -> Predicate:
         bare = node.copy()
         for column in list(bare.find_all(exp.Column)):
-            if self._is_qualified(column):
+            if self._owners_by_alias(column):
                 column.set(next(key for key in ("catalog", "db", "table") if column.args.get(key)), None)
             if self.session.case_sensitive and (len(column.parts) > 1 or isinstance(column.parent, exp.Dot)):
                 raise _StaysError("fields of structs are looked up by case in this session")

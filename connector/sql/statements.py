@@ -22,33 +22,28 @@ TOKEN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _IF = r"(?:IF (?:NOT )?EXISTS )?"
-# What a statement begins with, up to the name that it is about; the first that fits counts.
+_UPSERT = "INSERT INTO {name} replaces rows of the same primary key"
+# Statements, what each begins with, up to the name that it is about, and what to do instead; the first that
+# fits counts.
 _STATEMENTS = (
-    ("DROP TABLE", rf"DROP TABLE {_IF}"),
-    ("TRUNCATE TABLE", r"TRUNCATE TABLE "),
-    ("ALTER TABLE", rf"ALTER (?:TABLE|VIEW) {_IF}"),
-    ("DELETE", r"DELETE FROM "),
-    ("UPDATE", r"UPDATE "),
-    ("MERGE", r"MERGE (?:WITH SCHEMA EVOLUTION )?INTO "),
-    (
-        "CREATE",
+    ("DROP TABLE", rf"DROP TABLE {_IF}", "leave it out"),
+    ("TRUNCATE TABLE", r"TRUNCATE TABLE ",
+        "empty it with INSERT OVERWRITE {name} SELECT * FROM {name} WHERE false"),
+    ("ALTER TABLE", rf"ALTER (?:TABLE|VIEW) {_IF}",
+        "columns are added by writes with the option 'mergeSchema', or by Table.add_columns"),
+    ("DELETE", r"DELETE FROM ", "write the rows' keys with the option 'deleteColumn', or use Table.delete"),
+    ("UPDATE", r"UPDATE ", f"{_UPSERT}: select them as they shall be"),
+    ("MERGE", r"MERGE (?:WITH SCHEMA EVOLUTION )?INTO ", f"{_UPSERT}; the option 'deleteColumn' deletes"),
+    ("CREATE",
         rf"CREATE (?:OR REPLACE )?(?:GLOBAL )?(?:TEMPORARY |TEMP )?(?:EXTERNAL )?(?:TABLE|VIEW) {_IF}",
-    ),
-    ("REPLACE TABLE", r"REPLACE TABLE "),
-    ("COMMENT", r"COMMENT ON (?:TABLE|COLUMN) "),
-    ("ANALYZE", r"ANALYZE TABLE "),
-    ("REPAIR", r"(?:MSCK )?REPAIR TABLE "),
-    ("LOAD DATA", r"LOAD DATA .* INTO TABLE "),
-)
-_INSTEAD = {
-    "TRUNCATE TABLE": "empty it with INSERT OVERWRITE {name} SELECT * FROM {name} WHERE false",
-    "ALTER TABLE": "columns are added by writes with the option 'mergeSchema', or by Table.add_columns",
-    "DELETE": "write the rows' keys with the option 'deleteColumn', or use Table.delete",
-    "UPDATE": "INSERT INTO {name} replaces rows of the same primary key: select them as they shall be",
-    "MERGE": "INSERT INTO {name} replaces rows of the same primary key; the option 'deleteColumn' deletes",
-    "CREATE": "the store has a table of this name: choose another name",
-    "REPLACE TABLE": "replace its rows with INSERT OVERWRITE {name}, or drop it and make it anew",
-}
+        "the store has a table of this name: choose another name"),
+    ("REPLACE TABLE", r"REPLACE TABLE ",
+        "replace its rows with INSERT OVERWRITE {name}, or drop it and make it anew"),
+    ("COMMENT", r"COMMENT ON (?:TABLE|COLUMN) ", "leave it out"),
+    ("ANALYZE", r"ANALYZE TABLE ", "leave it out"),
+    ("REPAIR", r"(?:MSCK )?REPAIR TABLE ", "leave it out"),
+    ("LOAD DATA", r"LOAD DATA .* INTO TABLE ", "leave it out"),
+)  # fmt: skip
 # Schemas under which Spark finds a temporary view, too.
 _VIEW_SCHEMAS = ({"session"}, {"system", "session"})
 
@@ -70,7 +65,7 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Drop |
     by_name = {session.folded(view): view for view in views}
     tokens = _tokens(text)
     line = " ".join(word if kind == "word" else "" for kind, word in tokens).upper() + " "
-    for statement, beginning in _STATEMENTS:
+    for statement, beginning, instead in _STATEMENTS:
         match = re.match(beginning, line)
         if match is None:
             continue
@@ -81,10 +76,9 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Drop |
             break
         if statement == "DROP TABLE" and rest in ([], ["PURGE"]):
             return Drop(view, "IF EXISTS" in match.group())
-        instead = _INSTEAD.get(statement, "leave it out").format(name=view)
         raise UnsupportedStatement(
             f"{statement} does not work on {view!r}, a table of an elasticscan store; nothing was done: "
-            f"{instead}",
+            + instead.format(name=view),
             statement=statement,
             table=view,
         )

@@ -15,7 +15,6 @@ confirm the last micro-batch, so nothing depends on `commit` and `stop`.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,7 +30,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOffset, InvalidOption, SnapshotExpired, SnapshotNotFound
-from elasticscan.base.forks import ChildSafeLock
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import EARLIEST, LATEST
@@ -63,11 +61,7 @@ from elasticscan.filters import Predicate
 from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.store import Commit, Store, StreamState, hold_snapshot, look, look_behind, rows_by_slot
 
-_MOST_COUNTED = 8
-
 _log = logging.getLogger(__name__)
-_counts: OrderedDict[tuple[str, int, Bounds], Counts] = OrderedDict()
-_lock = ChildSafeLock()
 
 
 class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -148,11 +142,18 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._lease.reach(_commit_held(offset.position))  # Spark asks when all up to here is done
         self._lease.keep(store)
         after = offset.position.commit if isinstance(offset.position, InChanges) else None
+
+        def is_enough(fragments: Sequence[Fragment], commits: Sequence[Commit]) -> bool:
+            """True if no batch can go beyond these commits; of the first some rows may have been read."""
+            most, options = self._budget(fragments, limit), self._options.changes
+            return most is not None and sum(change_rows(commit, options) for commit in commits[1:]) > most
+
         state = self._look(
             store,
             after=after,
-            is_enough=lambda fragments, commits: self._are_enough(commits, self._budget(fragments, limit)),
-            fragments=self._is_bound_by_bytes(limit),
+            is_enough=is_enough,
+            # Their sizes say how many rows a number of bytes is.
+            fragments=self._options.changes.max_bytes is not None or isinstance(limit, ReadMaxBytes),
         )
         budget = self._budget(state.fragments, limit)
         _check_reached(offset.position, state.table, self._newest(state))
@@ -170,11 +171,6 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             Offset(offset.table, position, offset.since if offset.is_initial else None)
         )
 
-    def _is_bound_by_bytes(self, limit: ReadLimit) -> bool:
-        if isinstance(limit, ReadAllAvailable):
-            return False
-        return self._options.changes.max_bytes is not None or isinstance(limit, ReadMaxBytes)
-
     def _budget(self, fragments: Sequence[Fragment], limit: ReadLimit) -> int | None:
         """The most rows of a micro-batch; None for no bound.
 
@@ -190,11 +186,6 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             rows += [int(size / max(row_bytes, 1e-9)) for size in sizes if size]
         budgets = [max(number, 1) for number in rows if number is not None]
         return min(budgets, default=None)
-
-    def _are_enough(self, commits: Sequence[Commit], budget: int | None) -> bool:
-        """True if no batch of this budget can go beyond these commits."""
-        options = self._options.changes  # of the first commit some rows may have been read
-        return budget is not None and sum(change_rows(commit, options) for commit in commits[1:]) > budget
 
     def _next_in_snapshot(
         self, store: Store, state: StreamState, start: InSnapshot, budget: int | None
@@ -386,13 +377,6 @@ def _check_reached(position: Position, table: TableInfo, newest: int) -> None:
 
 def _count_rows(store: Store, table: TableInfo, bounds: Bounds) -> Counts:
     """Rows by slot; counted once for all micro-batches of a snapshot or a large commit."""
-    key = (store.context.info.store_id, table.id, bounds)
-    with _lock:
-        counts = _counts.get(key)
-    if counts is None:
-        counts = rows_by_slot(store.context, table, bounds)
-        with _lock:
-            _counts[key] = counts
-            while len(_counts) > _MOST_COUNTED:
-                _counts.popitem(last=False)
+    key, context = ("rows by slot", table.id, bounds), store.context
+    counts: Counts = context.derived.get(key, lambda: rows_by_slot(context, table, bounds))
     return counts

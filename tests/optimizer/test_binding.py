@@ -33,7 +33,7 @@ from elasticscan.metadata import (
     StagedFragment,
 )
 from elasticscan.optimizer import choice
-from elasticscan.optimizer.binding import MAX_RANGES, IndexCondition, bind, covered
+from elasticscan.optimizer.binding import MAX_RANGES, IndexCondition, bind
 from elasticscan.optimizer.choice import Choice, choose
 from elasticscan.optimizer.estimates import rows_to_read
 from elasticscan.topology import SlotSet
@@ -224,12 +224,6 @@ def test_ranges_and_remainder_together_keep_just_the_rows_of_the_condition(
     ]
     assert all(low < high for low, high in found.ranges)
     assert all(one[1] <= two[0] for one, two in zip(found.ranges, found.ranges[1:], strict=False))
-
-
-def test_an_index_covers_what_its_entries_hold() -> None:
-    info = index("a", include=("c",))
-    assert covered(info, ("id",), ("a", "c", "id"))
-    assert not covered(info, ("id",), ("a", "b"))
 
 
 # ---------------------------------------------------------------------------------- estimates
