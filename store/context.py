@@ -68,7 +68,7 @@ class SlotPlaces:
 
 @dataclass(frozen=True, slots=True)
 class ScanLayout:
-    """What dividing a scan among tasks goes by, from the look at the catalog that fixed its snapshot.
+    """The facts by which a scan is divided among tasks, from the look at the catalog that fixed its snapshot.
 
     Attributes:
         places: where slots live, and the scan's base topology.
@@ -282,7 +282,7 @@ class Context:
         return SlotPlaces(self._placement_in(tx), base, names)
 
     def layout(self, tx: Tx, base: Topology, table: TableInfo) -> ScanLayout:
-        """Return what dividing a scan of a table goes by, as a transaction sees it."""
+        """The facts by which a scan of a table is divided, as a transaction sees them."""
         return ScanLayout(self.places(tx, base), tx.fragments(table=table.id))
 
     def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
