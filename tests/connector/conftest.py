@@ -14,8 +14,30 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.stri
 
 def rows(start: int, end: int, v: float = 0.5) -> pa.Table:
     """Rows with the ids from `start` to `end`, end excluded."""
+    return pa.Table.from_batches([batch(start, end, v)])
+
+
+def batch(start: int, end: int, v: float = 2.0) -> pa.RecordBatch:
     ids = range(start, end)
-    return pa.table({"id": ids, "name": [f"n{i % 7}" for i in ids], "v": [v] * len(ids)}, schema=SCHEMA)
+    columns = {"id": ids, "name": [f"n{i % 7}" for i in ids], "v": [v] * len(ids)}
+    return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+def contents(made: Store, table: str = "t") -> dict[int, float]:
+    """The values of `v` by `id`, each id once."""
+    scanned = made.table(table).scan().to_table()
+    ids = scanned["id"].to_pylist()
+    assert len(set(ids)) == len(ids)
+    return dict(zip(ids, scanned["v"].to_pylist(), strict=True))
+
+
+def files(made: Store) -> int:
+    return len(list(Path(made.uri).glob("shards/**/*.arrow")))
+
+
+def kinds(made: Store, table: str = "t") -> list[str]:
+    """What the commits of a table did."""
+    return [commit.kind for commit in made.table(table).commits()]
 
 
 @pytest.fixture

@@ -23,6 +23,10 @@ from elasticscan.store import Store, publish, stage
 Row = tuple[Any, ...]
 
 
+def rows(start: int, end: int, v: float = 0.5) -> dict[int, Row]:
+    return {i: (i, f"n{i % 7}", v) for i in range(start, end)}
+
+
 class KilledError(Exception):
     """The query's process died here."""
 

@@ -10,7 +10,9 @@ import pytest
 from elasticscan.base.errors import InvalidOption, SchemaMismatch, UnsupportedType
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.store import Store
-from tests.connector.test_writing import SCHEMA, rows, staged, writer
+from tests.connector.conftest import SCHEMA
+from tests.connector.conftest import batch as rows
+from tests.connector.test_writing import staged, writer
 
 WIDER = pa.schema([*SCHEMA, pa.field("n", pa.int32()), pa.field("tags", pa.list_(pa.string()))])
 NARROWER = pa.schema([SCHEMA.field("id"), pa.field("N", pa.int32(), nullable=False)])

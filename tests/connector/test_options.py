@@ -39,26 +39,28 @@ def refused(**given: str) -> str:
 def test_store_and_table_are_enough_and_the_rest_has_defaults() -> None:
     assert parsed() == Options("/data/my.store", "t")
     assert parsed().split_bytes == DEFAULT_SPLIT_BYTES == 512 << 20
+    assert (parsed().index, parsed().explain, parsed(txnAppId="a", txnVersion="1").txn) == (
+        "auto",
+        False,
+        ("a", 1, None),
+    )
 
 
-def test_keys_may_come_in_any_case() -> None:
-    found = parse_options({"STORE": "/s", "table": "t", "versionasof": "7", "NUMPARTITIONS": "3"})
-    assert (found.version, found.partitions) == (7, 3)
-
-
-def test_load_takes_uri_and_table_in_one_path() -> None:
-    assert parse_options({"path": "/data/my.store/t"}) == Options("/data/my.store", "t")
-    assert parse_options({"path": "postgresql://u@h/db/t"}).store == "postgresql://u@h/db"
-    assert parse_options({"paths": '["/data/my.store/t"]'}) == Options("/data/my.store", "t")
-
-
-def test_load_may_name_the_table_alone_beside_a_store() -> None:
-    assert parse_options({"store": "/s", "path": "t"}) == Options("/s", "t")
-
-
-def test_a_relative_store_becomes_absolute_for_tasks_elsewhere() -> None:
-    assert parse_options({"path": "my.store/t"}).store == str(Path("my.store").absolute())
-    assert parse_options({"path": "file:///data/my.store/t"}).store == "/data/my.store"
+@pytest.mark.parametrize(
+    ("given", "store", "table"),
+    [
+        ({"path": "/data/my.store/t"}, "/data/my.store", "t"),
+        ({"path": "postgresql://u@h/db/t"}, "postgresql://u@h/db", "t"),
+        ({"paths": '["/data/my.store/t"]'}, "/data/my.store", "t"),
+        ({"store": "/s", "path": "t"}, "/s", "t"),
+        ({"STORE": "/s", "taBLE": "t"}, "/s", "t"),
+        ({**WHERE, "path": "/data/my.store/t"}, "/data/my.store", "t"),
+        ({"path": "my.store/t"}, str(Path("my.store").absolute()), "t"),  # for tasks that run elsewhere
+        ({"path": "file:///data/my.store/t"}, "/data/my.store", "t"),
+    ],
+)
+def test_a_place_is_named_by_options_or_a_path(given: dict[str, str], store: str, table: str) -> None:
+    assert parse_options(given) == Options(store, table)
 
 
 @pytest.mark.parametrize(
@@ -80,15 +82,12 @@ def test_a_place_that_is_missing_or_said_twice_is_refused(given: dict[str, str],
     assert caught.value.fields["option"] == option
 
 
-def test_the_same_place_said_twice_is_fine() -> None:
-    assert parse_options({**WHERE, "path": "/data/my.store/t"}) == parsed()
-
-
 def test_all_read_options_arrive() -> None:
     found = parsed(
         columns="id, name",
         filter="id > 3",
-        index="NONE",
+        index=" NONE",
+        EXPLAIN="True",
         versionAsOf="12",
         batchSize="1000",
         splitSize="64m",
@@ -101,6 +100,7 @@ def test_all_read_options_arrive() -> None:
         columns=("id", "name"),
         filter="id > 3",
         index="none",
+        explain=True,
         version=12,
         batch_rows=1000,
         split_bytes=64 << 20,
@@ -157,6 +157,13 @@ def test_timestamps_are_utc_unless_they_say_otherwise(text: str, seconds: float)
         ("numPartitions", "0"),
         ("includeMetadata", "yes"),
         ("primaryKey", ","),
+        ("maxRowsPerTrigger", "0"),
+        ("maxBytesPerTrigger", "much"),
+        ("startingVersion", "soon"),
+        ("startingVersion", "-1"),
+        ("startingTimestamp", "never"),
+        ("streamName", " "),
+        ("failOnDataLoss", "maybe"),
     ],
 )
 def test_an_impossible_value_is_refused_by_name(name: str, value: str) -> None:
@@ -184,10 +191,6 @@ def test_an_unknown_option_names_the_nearest_right_one(typed: str, meant: str) -
 def test_a_removed_option_names_what_to_use_instead(typed: str) -> None:
     text = refused(**{typed: "true"})
     assert f"there is no option {typed!r} any more; use the options 'filter' and 'columns', or attach" in text
-
-
-def test_an_option_like_no_other_gets_the_whole_list() -> None:
-    assert "numPartitions" in refused(qqqq="1")
 
 
 @pytest.mark.parametrize(
@@ -234,23 +237,23 @@ def test_options_of_streams_have_defaults_and_values() -> None:
     assert parsed(startingTimestamp="1970-01-02").changes.start_time == 86_400
 
 
-def test_two_beginnings_or_two_ends_contradict() -> None:
-    assert "give one of them" in refused(startingVersion="1", startingTimestamp="2026-01-01")
-    assert "give one of them" in refused(endingVersion="1", endingTimestamp="2026-01-01")
-
-
-def test_two_snapshots_contradict() -> None:
-    assert "'versionAsOf' and 'timestampAsOf'" in refused(versionAsOf="1", timestampAsOf="2026-01-01")
-
-
-def test_a_transaction_needs_both_of_its_options() -> None:
-    assert "'txnAppId'" in refused(txnAppId="app")
-    assert "'txnVersion'" in refused(txnVersion="1")
-    assert parsed(txnAppId="app", txnVersion="1").txn == ("app", 1, None)
-
-
-def test_a_shard_key_needs_a_primary_key() -> None:
-    assert "'primaryKey'" in refused(shardKey="id")
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"startingVersion": "1", "startingTimestamp": "2026-01-01"}, "give one of them"),
+        ({"endingVersion": "1", "endingTimestamp": "2026-01-01"}, "give one of them"),
+        ({"versionAsOf": "1", "timestampAsOf": "2026-01-01"}, "'versionAsOf' and 'timestampAsOf'"),
+        ({"minPartitions": "4", "numPartitions": "3"}, "more than 'numPartitions'=3"),
+        ({"txnAppId": "app"}, "option 'txnAppId' needs the other"),
+        ({"txnVersion": "1"}, "option 'txnVersion' needs the other"),
+        ({"shardKey": "id"}, "'primaryKey'"),
+        ({"order": "index"}, "there is no option 'order'"),
+        ({"descending": "true"}, "there is no option 'descending'"),
+        ({"qqqq": "1"}, "numPartitions"),  # like no other: all are listed
+    ],
+)
+def test_what_does_not_go_together_or_is_no_option_is_refused(given: dict[str, str], told: str) -> None:
+    assert told in refused(**given)
 
 
 def test_what_spark_adds_is_ignored() -> None:
@@ -259,35 +262,18 @@ def test_what_spark_adds_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "narrowing", [{"filter": "id > 1"}, {"versionAsOf": "1"}, {"timestampAsOf": "2026-01-01"}]
+    ("given", "told"),
+    [
+        ({"filter": "id > 1"}, "narrows what is read"),
+        ({"versionAsOf": "1"}, "narrows what is read"),
+        ({"timestampAsOf": "2026-01-01"}, "narrows what is read"),
+        ({"readChangeFeed": "true", "startingVersion": "1"}, "narrows what is read"),
+        ({"explain": "true"}, "'explain'"),
+    ],
 )
-def test_a_write_through_a_narrowed_view_is_refused(narrowing: dict[str, str]) -> None:
-    with pytest.raises(InvalidOption, match="narrows what is read"):
-        check_for_write(parsed(**narrowing))
-
-
-def test_an_index_is_named_in_any_case() -> None:
-    assert [parsed(index=text).index for text in ("AUTO", "none", "By_Delay", " i1 ")] == [
-        "auto",
-        "none",
-        "by_delay",
-        "i1",
-    ]
-    assert parsed().index == "auto"
-
-
-def test_explain_is_off_unless_asked_for() -> None:
-    assert (parsed().explain, parsed(EXPLAIN="True").explain) == (False, True)
-
-
-def test_nothing_can_be_written_to_an_explanation() -> None:
-    with pytest.raises(InvalidOption, match="'explain'"):
-        check_for_write(parsed(explain="true"))
-
-
-def test_order_is_left_to_spark() -> None:
-    assert "there is no option 'order'" in refused(order="index")
-    assert "there is no option 'descending'" in refused(descending="true")
+def test_a_write_through_a_narrowed_view_is_refused(given: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidOption, match=told):
+        check_for_write(parsed(**given))
 
 
 def test_a_write_does_not_mind_how_reads_are_cut() -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -23,14 +22,10 @@ from elasticscan.connector.splits import BASE, VIRTUAL
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.store import Store, mover, owners
 from elasticscan.topology import Move, SlotSet
-from tests.connector.stream_query import History, Row, carried, read_all
+from tests.connector.conftest import SCHEMA
+from tests.connector.stream_query import History, Row, carried, read_all, rows
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("v", pa.float64())])
 SLOTS = 64
-
-
-def rows(start: int, end: int, v: float = 0.5) -> dict[int, Row]:
-    return {i: (i, f"n{i % 7}", v) for i in range(start, end)}
 
 
 @pytest.fixture

@@ -38,13 +38,7 @@ from elasticscan.store import Store, mover, owners
 from elasticscan.store.access_paths import choose_access
 from elasticscan.topology import Move
 from tests.base.manual_clock import ManualClock
-
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("v", pa.float64())])
-
-
-def rows(start: int, end: int, v: float = 0.5) -> pa.Table:
-    ids = range(start, end)
-    return pa.table({"id": ids, "name": [f"n{i % 7}" for i in ids], "v": [v] * len(ids)}, schema=SCHEMA)
+from tests.connector.conftest import SCHEMA, rows
 
 
 def source(made: Store, **options: str) -> ElasticScanSource:
@@ -190,7 +184,7 @@ def test_a_topology_that_is_published_while_a_scan_is_planned_is_not_mixed_with_
         store.move(tablet.id, next(name for shard, name in names.items() if shard != tablet.shard))
         return choose_access(*given)
 
-    monkeypatch.setattr("elasticscan.store.scan.choose_access", choose)
+    monkeypatch.setattr("elasticscan.store.beginning.choose_access", choose)
     reader, partitions = planned(store)
     assert [part.kind for part in partitions if isinstance(part, ScanPartition)] == [BASE, BASE]
     assert sorted(ids(reader, partitions)) == list(range(1_000))

@@ -96,13 +96,6 @@ def test_an_empty_table_still_has_partitions() -> None:
     assert everything(cut(now, now, np.zeros(32), 1)) == SlotSet.span(0, 32)
 
 
-def test_there_are_never_more_parts_than_slots() -> None:
-    now = placement(1)
-    parts = cut(now, now, even(now, 1 << 40), 1)
-    assert len(parts) == 16
-    assert everything(parts) == SlotSet.span(0, 16)
-
-
 def test_a_fragment_weighs_on_the_slots_it_speaks_for() -> None:
     slots = SlotSet.of([(0, 2), (6, 8)])
     fragment = StagedFragment(1, "p", slots, 4, 400, True, 0, False, 0, 0).entered(1, 1, 1, 1)

@@ -6,7 +6,6 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -31,8 +30,9 @@ from elasticscan.connector.deletions import newest_only
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter, StreamMessage
 from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
 from elasticscan.store import Store
+from tests.connector.conftest import SCHEMA, contents, files, kinds
+from tests.connector.conftest import batch as rows
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("v", pa.float64())])
 COLUMNS = spark_schema(SCHEMA)
 MARKED = SCHEMA.append(pa.field("gone", pa.bool_()))
 FEED = SCHEMA.append(pa.field("_change_type", pa.string())).append(pa.field("_commit_version", pa.int64()))
@@ -55,13 +55,6 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Task:
     found = Task("query-1")
     monkeypatch.setattr(TaskContext, "get", staticmethod(lambda: found))
     return found
-
-
-def rows(start: int, end: int, v: float = 2.0) -> pa.RecordBatch:
-    ids = range(start, end)
-    columns = [list(ids), [f"n{i % 7}" for i in ids], [v] * len(ids)]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def marked(ids: range, gone: Any) -> pa.RecordBatch:
@@ -113,22 +106,6 @@ def run(
     sink(made, columns, overwrite, **options).commit(messages, number)
 
 
-def contents(made: Store, table: str = "t") -> dict[int, float]:
-    found = made.table(table).scan().to_table()
-    ids = found["id"].to_pylist()
-    assert len(set(ids)) == len(ids)
-    assert made.verify() == []
-    return dict(zip(ids, found["v"].to_pylist(), strict=True))
-
-
-def files(made: Store) -> int:
-    return len(list(Path(made.uri).glob("shards/**/*.arrow")))
-
-
-def kinds(made: Store, table: str = "t") -> list[str]:
-    return [commit.kind for commit in made.table(table).commits()]
-
-
 BEFORE = dict.fromkeys(range(1_000), 0.5)
 
 
@@ -149,22 +126,6 @@ def test_a_replayed_batch_with_its_rows_laid_out_otherwise_is_there_once(store: 
     assert files(store) == before
     run(store, 1, rows(900, 901, v=3.0))
     assert contents(store) == {i: 0.5 if i < 900 else 3.0 if i == 900 else 2.0 for i in range(1_100)}
-
-
-def test_a_batch_that_is_replayed_does_not_bring_back_what_a_later_write_changed(store: Store) -> None:
-    run(store, 0, rows(0, 10))
-    store.table("t").upsert(rows(0, 10, v=9.0))
-    run(store, 0, rows(0, 10))
-    assert contents(store) == BEFORE | dict.fromkeys(range(10), 9.0)
-
-
-def test_the_same_messages_committed_twice_are_one_commit(store: Store) -> None:
-    write = sink(store)
-    messages = [staged(write, rows(2_000, 2_010))]
-    for _ in range(2):
-        sink(store).commit(messages, 4)
-    assert kinds(store) == ["create", "write", "write"]
-    assert len(contents(store)) == 1_010
 
 
 def offsets(checkpoint: Path, number: int, end: str, planned_at: int = 0) -> None:
@@ -262,24 +223,11 @@ def test_an_abort_removes_what_was_staged(store: Store) -> None:
     assert contents(store) == BEFORE
 
 
-def test_an_abort_after_a_commit_that_went_through_removes_nothing(store: Store) -> None:
-    messages = [staged(sink(store), rows(2_000, 2_100))]
-    sink(store).commit(messages, 0)
-    sink(store).abort(messages, 0)
-    assert len(contents(store)) == 1_100
-
-
 def test_an_abort_of_a_replay_leaves_the_first_writing_whole(store: Store) -> None:
     run(store, 0, rows(2_000, 2_100))
     before = files(store)
     sink(store).abort([staged(sink(store), rows(2_000, 2_100))], 0)
     assert files(store) == before
-    assert len(contents(store)) == 1_100
-
-
-def test_a_batch_that_was_aborted_can_be_written_after_all(store: Store) -> None:
-    sink(store).abort([staged(sink(store), rows(2_000, 2_100))], 0)
-    run(store, 0, rows(2_000, 2_100))
     assert len(contents(store)) == 1_100
 
 
@@ -290,15 +238,6 @@ def test_the_abort_of_a_stopped_stream_needs_nothing_from_the_store(store: Store
 
 
 # Mistakes
-
-
-def test_a_key_from_two_tasks_is_refused_and_the_batch_left_out(store: Store) -> None:
-    messages = [staged(sink(store), rows(2_000, 2_010)), staged(sink(store), rows(2_009, 2_020))]
-    with pytest.raises(InvalidKey, match="2009"):
-        sink(store).commit(messages, 0)
-    sink(store).abort(messages, 0)
-    assert contents(store) == BEFORE
-    assert store.collect_garbage(grace_seconds=0).removed == 0
 
 
 def test_a_table_made_again_between_tasks_and_commit_gets_none_of_their_rows(store: Store) -> None:
@@ -360,15 +299,6 @@ def test_a_first_batch_that_fails_leaves_no_table_and_the_stream_may_begin_again
 def test_a_stream_without_rows_makes_no_table_yet(store: Store) -> None:
     run(store, 0, table="fresh", primaryKey="id")
     assert [table.name for table in store.tables()] == ["t"]
-
-
-def test_tablets_that_move_between_tasks_and_commit_are_followed(store: Store) -> None:
-    write = sink(store, spark_schema(MARKED), deleteColumn="gone")
-    messages = [staged(write, marked(range(n, n + 100), n == 900)) for n in (900, 1_000)]
-    store.expand(["s3"])
-    store.contract("s1")
-    write.commit(messages, 0)
-    assert sorted(contents(store)) == [*range(900), *range(1_000, 1_100)]
 
 
 # The name that batches count under
@@ -484,21 +414,11 @@ def test_a_table_that_is_made_has_no_column_for_the_marks(store: Store) -> None:
 
 
 def test_complete_leaves_out_rows_that_delete(store: Store) -> None:
-    run(
-        store,
-        0,
-        marked(range(4), [True, False, None, True]),
-        schema=MARKED,
-        overwrite=True,
-        deleteColumn="gone",
-    )
-    assert contents(store) == {1: 2.0, 2: 2.0}
-    assert all(fragment.tombstones == 0 for fragment in _staged_complete(store).staged)
-
-
-def _staged_complete(store: Store) -> StreamMessage:
     write = sink(store, spark_schema(MARKED), overwrite=True, deleteColumn="gone")
-    return staged(write, marked(range(4), [True, False, None, True]))
+    message = staged(write, marked(range(4), [True, False, None, True]))
+    assert all(fragment.tombstones == 0 for fragment in message.staged)
+    write.commit([message], 0)
+    assert contents(store) == {1: 2.0, 2: 2.0}
 
 
 def test_an_index_forgets_rows_that_were_deleted_by_a_column(store: Store) -> None:
@@ -564,16 +484,13 @@ def test_a_replay_that_splits_a_key_over_tasks_is_still_known(store: Store) -> N
     assert kinds(store) == ["create", "write", "write"]
 
 
-def test_two_changes_of_a_key_by_one_commit_contradict_each_other(store: Store) -> None:
+@pytest.mark.parametrize(("versions", "columns"), [((3, 3), FEED), ((1, 2), FEED.remove(4))])
+def test_changes_of_a_key_of_which_none_is_the_newest_contradict_each_other(
+    store: Store, versions: tuple[int, int], columns: pa.Schema
+) -> None:
+    changes = feed((1, "insert", versions[0], 1.0), (1, "delete", versions[1], 2.0)).select(columns.names)
     with pytest.raises(InvalidKey, match="more than once"):
-        run(store, 0, feed((1, "insert", 3, 1.0), (1, "delete", 3, 2.0)), schema=FEED, **FEED_OPTION)
-
-
-def test_without_commit_versions_a_key_may_change_once(store: Store) -> None:
-    schema = pa.schema([*list(FEED)[:4]])
-    batch = feed((1, "insert", 1, 1.0), (1, "delete", 2, 2.0)).drop_columns(["_commit_version"])
-    with pytest.raises(InvalidKey, match="more than once"):
-        run(store, 0, batch, schema=schema, **FEED_OPTION)
+        run(store, 0, changes, schema=columns, **FEED_OPTION)
 
 
 def test_a_boolean_mark_goes_with_commit_versions_and_timestamps_too(store: Store) -> None:
@@ -649,23 +566,3 @@ def test_the_newest_of_each_key_is_what_a_dictionary_would_keep(
         patch.setattr(deletions, "WRITE_BUFFER_BYTES", room)
         found = [n for batch in newest_only(iter(batches), names[:2]) for n in batch["row"].to_pylist()]
     assert found == [n for n, (k, text, version) in enumerate(changes) if newest[k, text] == version]
-
-
-def test_many_changes_are_told_apart_without_looking_at_single_rows(store: Store) -> None:
-    keys = np.random.default_rng(3).integers(0, 500, 20_000)
-    batches = []
-    for at in range(0, 20_000, 10_000):
-        part = keys[at : at + 10_000]
-        columns = [
-            pa.array(part),
-            pa.nulls(10_000, pa.string()),
-            pa.array(np.arange(at, at + 10_000) * 1.0),
-            pa.array(np.where(part % 3 == 0, "delete", "update")),
-            pa.array(np.arange(at, at + 10_000)),
-        ]
-        batches.append(pa.RecordBatch.from_arrays(columns, schema=FEED))
-    write = sink(store, spark_schema(FEED), **FEED_OPTION)
-    write.commit([staged(write, *batches)], 0)
-    last = {int(key): float(at) for at, key in enumerate(keys)}
-    wanted = {k: v for k, v in (BEFORE | last).items() if k >= 500 or k not in last or k % 3}
-    assert contents(store) == wanted

@@ -27,6 +27,7 @@ from elasticscan.connector.options import parse_options
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
+from tests.connector.test_reading import ids as ids_read
 from tests.store.root_scenarios import older_catalog
 
 SECRET = "hunter2"
@@ -41,20 +42,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield made
 
 
+def ids(reader: DataSourceReader, partitions: Sequence[InputPartition]) -> list[int]:
+    return sorted(ids_read(reader, partitions))
+
+
 def planned(uri: str, **options: str) -> tuple[DataSourceReader, Sequence[InputPartition]]:
     source = ElasticScanSource({"store": uri, "table": "t", **options})
     reader = source.reader(source.schema())
     carried: DataSourceReader = pickle.loads(CPickleSerializer().dumps(reader))
     return carried, pickle.loads(pickle.dumps(reader.partitions()))
-
-
-def ids(reader: DataSourceReader, partitions: Sequence[InputPartition]) -> list[int]:
-    found: list[int] = []
-    for part in partitions:
-        for batch in reader.read(part):
-            assert isinstance(batch, pa.RecordBatch)
-            found += batch.column(0).to_pylist()
-    return sorted(found)
 
 
 FEED = {"readChangeFeed": "true", "startingVersion": "2"}

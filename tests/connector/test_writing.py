@@ -36,16 +36,10 @@ from elasticscan.connector import open_stores as access
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
 from elasticscan.store import Store
+from tests.connector.conftest import SCHEMA, contents, files
+from tests.connector.conftest import batch as rows
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("v", pa.float64())])
 COLUMNS = spark_schema(SCHEMA)
-
-
-def rows(start: int, end: int, v: float = 2.0) -> pa.RecordBatch:
-    ids = range(start, end)
-    columns = [list(ids), [f"n{i % 7}" for i in ids], [v] * len(ids)]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def writer(
@@ -63,17 +57,6 @@ def staged(write: ElasticScanWriter, *batches: pa.RecordBatch) -> StagedMessage:
     message = pickle.loads(pickle.dumps(write.write(iter(batches))))
     assert isinstance(message, StagedMessage)
     return message
-
-
-def contents(made: Store, table: str = "t") -> dict[int, float]:
-    found = made.table(table).scan().to_table()
-    ids = found["id"].to_pylist()
-    assert len(set(ids)) == len(ids)
-    return dict(zip(ids, found["v"].to_pylist(), strict=True))
-
-
-def files(made: Store) -> int:
-    return len(list(Path(made.uri).glob("shards/**/*.arrow")))
 
 
 def test_an_append_upserts_rows_of_all_tasks_in_one_commit(store: Store) -> None:
@@ -218,12 +201,6 @@ def test_rows_that_cannot_fit_are_refused_by_the_driver(
 ) -> None:
     with pytest.raises(error, match=why):
         writer(store, schema)
-
-
-def test_a_write_through_a_filter_or_into_the_past_is_refused(store: Store) -> None:
-    for options in ({"filter": "id > 1"}, {"versionAsOf": "2"}, {"timestampAsOf": "0"}):
-        with pytest.raises(InvalidOption, match="narrows what is read"):
-            writer(store, **options)
 
 
 # Tables that a write makes
