@@ -115,9 +115,8 @@ def _estimates(candidate: dict[str, Any]) -> list[str]:
 def _choice(explained: dict[str, Any], index: str) -> Listing:
     """Return what was chosen, and where it reads."""
     direct = explained["ranges"] is None
-    how = (
-        "a direct scan" if direct else f"index {explained['access']}, {_count(explained['ranges'], 'range')}"
-    )
+    ranges = f"{explained['ranges']:,} range{'' if explained['ranges'] == 1 else 's'}" if not direct else ""
+    how = "a direct scan" if direct else f"index {explained['access']}, {ranges}"
     why = "the cheapest" if index == AUTO else f"asked for with --index {index}"
     shown = Listing(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
     places = (f"{part['scan']} of {part['slots']:,} slots at {part['shard']}" for part in explained["scans"])
@@ -145,10 +144,6 @@ def _analysis(explained: dict[str, Any]) -> Listing:
     shown.add_row("pages", "", f"{actual['pages']:,}")
     shown.add_row("seconds", "", f"{actual['seconds']:.3f}")
     return shown
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _about(number: float) -> str:

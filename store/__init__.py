@@ -17,7 +17,7 @@ How the parts work together, operation by operation, and what each conflicts wit
 `docs/architecture.md` and `docs/formats.md`:
 
     store.py, table.py  what users hold; names.py: names that they type and that are not there
-    beginning.py   scans that begin, or go on from a key; scan.py: who reads one, Arrow streams, counts
+    beginning.py   scans that begin; scan.py: who reads one, Arrow streams, counts
     paging.py      pages and keys over `reader.drive`
     access_paths.py the path that a scan takes, chosen by cost; ordering.py: `order_by`, and its indexes
     typed.py       rows and keys that come as Python lists
@@ -51,12 +51,13 @@ from elasticscan.store.adoption import Adopted
 from elasticscan.store.beginning import begin_scan, scan_changes
 from elasticscan.store.changes import feed_fields, rows_by_slot
 from elasticscan.store.collector import Collected
-from elasticscan.store.context import Context, SlotPlaces
+from elasticscan.store.context import Context
 from elasticscan.store.definitions import define_table, reserve_table
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import Action, Decision
 from elasticscan.store.leases import hold_for_stream
 from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
+from elasticscan.store.lookups import SlotPlaces
 from elasticscan.store.paging import Page
 from elasticscan.store.repair.rebuild import RepairReport, repair_store
 from elasticscan.store.scan import Scan

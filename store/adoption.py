@@ -7,7 +7,7 @@ refused, and with markers that name it in all roots, so that no root belongs to 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -68,7 +68,8 @@ def settle_copy(context: Context) -> None:
         for shard in active:
             context.check_root(shard.id)
         incarnation = secrets.token_hex(16)
-        _mark(context, [shard for shard in shards if context.location.is_inside(shard.root)], incarnation)
+        mine = [shard for shard in shards if context.location.is_inside(shard.root)]
+        _mark(context, mine, {shard.id for shard in active}, incarnation)
         tx.take_incarnation(incarnation, here, (0, 0))
     context.note_newest(shard.id for shard in active)
 
@@ -98,7 +99,7 @@ def adopt(context: Context) -> Adopted:
             in_trash += [(shard.name, path) for path in lost if path in trashed]
             layout, commit = max(layout, reached[0]), max(commit, reached[1])
         incarnation = secrets.token_hex(16)
-        _mark(context, every, incarnation)
+        _mark(context, every, {shard.id for shard in active}, incarnation)
         tx.take_incarnation(incarnation, context.catalog.home, (layout, commit))
     context.note_newest(shard.id for shard in active)
     return Adopted(incarnation, (identity.last_commit, commit), tuple(missing), tuple(in_trash))
@@ -138,10 +139,8 @@ def _inspect(
     return lost, trashed_paths(files), (layout, commit)
 
 
-def _mark(context: Context, shards: Sequence[Shard], incarnation: str) -> None:
+def _mark(context: Context, shards: Sequence[Shard], active: Collection[int], incarnation: str) -> None:
     """Make the roots of shards those of an incarnation; of removed ones, as far as they can be reached."""
-    with context.catalog.reading() as tx:
-        active = {shard.id for shard in tx.shards()}
     for shard in shards:
         disk, marker = context.disk_of(shard.id), context.marker_of(shard.id)
         if shard.id in active:

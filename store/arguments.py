@@ -11,16 +11,19 @@ from __future__ import annotations
 import math
 import operator
 import os
+import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_COLUMNS, MAX_NUMBER, MAX_PAGE_BYTES, MAX_PAGE_ROWS
 from elasticscan.base.showing import brief
 from elasticscan.catalog import IdempotencyKey
+
+Value = TypeVar("Value")
 
 
 def whole_number(option: str, value: Any, least: int, most: int) -> int:
@@ -54,8 +57,9 @@ def text(option: str, value: Any) -> str:
     return str(value)
 
 
-def text_or_none(option: str, value: Any) -> str | None:
-    return None if value is None else text(option, value)
+def or_none(check: Callable[..., Value], option: str, value: Any, *bounds: int) -> Value | None:
+    """As another check, of what may be left out."""
+    return None if value is None else check(option, value, *bounds)
 
 
 def callback(option: str, value: Any) -> None:
@@ -113,19 +117,16 @@ def seconds(option: str, value: Any) -> float:
 
 def share(option: str, value: Any) -> float:
     """A part of a whole."""
-    allowed = "a number from 0 to 1"
-    number = _finite(option, value, allowed)
-    if number > 1:
-        raise _refusal(option, value, allowed)
-    return number
+    return _finite(option, value, "a number from 0 to 1", most=1.0)
 
 
 def speed(option: str, value: Any) -> float | None:
     """Bytes in a second, or None for as many as there can be."""
     allowed = "a finite number greater than 0, or None"
-    if value is not None and _finite(option, value, allowed) == 0:
+    number = None if value is None else _finite(option, value, allowed)
+    if number == 0:
         raise _refusal(option, value, allowed)
-    return None if value is None else float(value)
+    return number
 
 
 def transaction(value: Any) -> IdempotencyKey | None:
@@ -140,12 +141,12 @@ def transaction(value: Any) -> IdempotencyKey | None:
     return IdempotencyKey(application, whole_number("txn[1]", value[1], 0, MAX_NUMBER))
 
 
-def _finite(option: str, value: Any, allowed: str) -> float:
+def _finite(option: str, value: Any, allowed: str, most: float = sys.float_info.max) -> float:
     try:
         number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
     except OverflowError:  # an integer beyond the range of floats
         number = math.inf
-    if not 0 <= number < math.inf:
+    if not 0 <= number <= most:
         raise _refusal(option, value, allowed)
     return number
 

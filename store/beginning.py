@@ -1,4 +1,4 @@
-"""Scans at their beginning: what is read, at which snapshot, by which path; and from a key, anew."""
+"""Scans at their beginning: what is read, at which snapshot, by which path."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from elasticscan.filters import Predicate
 from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments
 from elasticscan.store.access_paths import Access, choose_access
-from elasticscan.store.context import Context, Find, ScanLayout
+from elasticscan.store.context import Context, Find
 from elasticscan.store.leases import hold_snapshot, keep_lease, lease_snapshot
-from elasticscan.store.lookups import check_kept
+from elasticscan.store.lookups import ScanLayout, check_kept
 from elasticscan.store.ordering import order_of
 from elasticscan.store.scan import Scan
 from elasticscan.topology import SlotSet, Topology
@@ -122,11 +122,6 @@ def scan_changes(
     if lease:
         table = keep_lease(context, key)
     return Scan(context, table, base, key, leased=bool(lease))
-
-
-def resume_scan(context: Context, key: ContinuationKey, ends_lease: bool) -> Scan:
-    """A scan from where its key stands."""
-    return Scan(context, keep_lease(context, key), context.topology(key.base_topology), key, ends_lease)
 
 
 def columns_of(table: TableInfo, columns: list[str] | None) -> tuple[str, ...]:

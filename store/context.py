@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from elasticscan.base.clock import Clock
@@ -31,6 +30,8 @@ from elasticscan.storage import Disk, Hashing
 from elasticscan.store.location import Location
 from elasticscan.store.lookups import (
     LruCache,
+    ScanLayout,
+    SlotPlaces,
     TableState,
     TableStatistics,
     by_shard,
@@ -48,35 +49,6 @@ Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
 # For tests: called with a point's name wherever another process could come between two steps, or this one
 # be killed.
 Checkpoint = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class SlotPlaces:
-    """The places of slots, for whoever divides a read among tasks.
-
-    Attributes:
-        placement: where they are now.
-        base: the newest topology of the history. Slots that have left their shard of it are read by virtual
-            scans, all others by base-shard scans.
-        shard_names: of the shards in both.
-    """
-
-    placement: Placement
-    base: Topology
-    shard_names: Mapping[int, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ScanLayout:
-    """The facts by which a scan is divided among tasks, from the look at the catalog that fixed its snapshot.
-
-    Attributes:
-        places: where slots live, and the scan's base topology.
-        fragments: the table's.
-    """
-
-    places: SlotPlaces
-    fragments: tuple[Fragment, ...]
 
 
 class Context:

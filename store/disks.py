@@ -19,17 +19,10 @@ class _ReadOnlyDisk:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disk, name)
 
-    def create(self, _path: str) -> None:
+    def _refused(self, *_: object) -> None:
         self._refuse()
 
-    def delete(self, _path: str) -> None:
-        self._refuse()
-
-    def rename(self, _path: str, _to: str) -> None:
-        self._refuse()
-
-    def note(self, _path: str, _content: bytes) -> None:
-        self._refuse()
+    create = delete = rename = note = _refused
 
 
 def read_only_disk(disk: Disk, refuse: Callable[[], None]) -> Disk:

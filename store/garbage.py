@@ -16,8 +16,8 @@ For the first two the file's own manifest must say that this store wrote it, at 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from elasticscan.base.limits import GC_FEW_FILES, GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
@@ -133,26 +133,10 @@ class RemovalPlan:
     of: int = 0
 
 
-@dataclass(slots=True)
-class _Draft:
-    decisions: list[Decision] = field(default_factory=list)
-    ahead: int = 0
-
-    def decide(self, shelf: Shelf, path: str, action: Action, reason: str) -> None:
-        self.decisions.append(Decision(shelf.shard, path, action, reason))
-
-
 def in_question(shelf: Shelf, rules: GarbageRules) -> list[str]:
     """The files whose manifest has to be read: those that would go if it says so."""
-    return [
-        path
-        for path in _ours(shelf)
-        if (
-            shelf.dropped[path] >= rules.grace_seconds
-            if path in shelf.dropped
-            else shelf.now - shelf.files[path] >= rules.grace_seconds
-        )
-    ]
+    ages = {path: shelf.dropped.get(path, shelf.now - shelf.files[path]) for path in _ours(shelf)}
+    return [path for path, age in ages.items() if age >= rules.grace_seconds]
 
 
 def _ours(shelf: Shelf) -> list[str]:
@@ -175,34 +159,34 @@ def plan(
         newest_commit: the catalog's, looked up after the manifests were read.
         doubt: why the catalog cannot be believed when it does not know a file, if it cannot.
     """
-    draft = _Draft()
+    decisions, ahead = list[Decision](), 0
     for path in _ours(shelf):
         if path not in manifests:
-            draft.decide(shelf, path, Action.KEEP, _too_young(shelf, path))
+            decisions.append(Decision(shelf.shard, path, Action.KEEP, _too_young(shelf, path)))
             continue
         manifest = manifests[path]
         if manifest is not None and manifest.store == store:
-            draft.ahead = max(draft.ahead, _newer(manifest, newest_commit))
+            ahead = max(ahead, _newer(manifest, newest_commit))
         action, reason = _of_proven(shelf, path, manifest, store)
         if action is Action.TRASH and doubt is not None:
             action, reason = Action.KEEP, doubt
         if action is Action.TRASH and manifest is not None and not rules.trash_seconds:
             action, reason = (Action.DELETE, reason) if shelf.marked else (action, f"{reason}; {UNMARKED}")
-        draft.decide(shelf, path, action, reason)
-    _look_into_trash(shelf, rules, draft)
-    for path in sorted(shelf.files):
-        if not is_fragment_path(path) and not path.startswith((f"{TRASH}/", "elasticscan-")):
-            draft.decide(shelf, path, Action.KEEP, "it has no name that elasticscan gives")
-    unknown, of = _share_of_unknown(shelf, draft.decisions)
+        decisions.append(Decision(shelf.shard, path, action, reason))
+    decisions += [Decision(shelf.shard, *decided) for decided in _look_into_trash(shelf, rules)]
+    decisions += [
+        Decision(shelf.shard, path, Action.KEEP, "it has no name that elasticscan gives")
+        for path in sorted(shelf.files)
+        if not is_fragment_path(path) and not path.startswith((f"{TRASH}/", "elasticscan-"))
+    ]
+    unknown, of = _share_of_unknown(shelf, decisions)
     too_many = unknown > rules.few and unknown > rules.share * of
     vanished = tuple(
         path
         for path, seconds in sorted(shelf.dropped.items())
         if path not in shelf.files and seconds >= rules.grace_seconds
     )
-    return RemovalPlan(
-        tuple(draft.decisions), vanished, draft.ahead, *((unknown, of) if too_many else (0, 0))
-    )
+    return RemovalPlan(tuple(decisions), vanished, ahead, *((unknown, of) if too_many else (0, 0)))
 
 
 def _newer(manifest: Manifest, newest_commit: int) -> int:
@@ -231,21 +215,21 @@ def _of_proven(shelf: Shelf, path: str, manifest: Manifest | None, store: str) -
     return Action.TRASH, f"never committed, {age}"
 
 
-def _look_into_trash(shelf: Shelf, rules: GarbageRules, draft: _Draft) -> None:
+def _look_into_trash(shelf: Shelf, rules: GarbageRules) -> Iterator[tuple[str, Action, str]]:
     kept_seconds = rules.trash_seconds if shelf.marked else max(rules.trash_seconds, TRASH_SECONDS)
     newest_first = sorted(shelf.trashed.items(), key=lambda item: item[1][1])
     put_back = set[str]()
     for path, (original, seconds) in newest_first:
         if original in shelf.missing and original not in put_back:
             put_back.add(original)
-            draft.decide(shelf, path, Action.RESTORE, f"the catalog refers to {original}, which is missing")
+            yield path, Action.RESTORE, f"the catalog refers to {original}, which is missing"
         elif original in shelf.live:
-            draft.decide(shelf, path, Action.KEEP, f"the catalog refers to {original}")
+            yield path, Action.KEEP, f"the catalog refers to {original}"
         elif seconds >= kept_seconds:
-            draft.decide(shelf, path, Action.EMPTY, f"in the trash for {seconds:,.0f} s")
+            yield path, Action.EMPTY, f"in the trash for {seconds:,.0f} s"
         else:
             why = f"; {UNMARKED}" if seconds >= rules.trash_seconds else ""
-            draft.decide(shelf, path, Action.KEEP, f"in the trash for {seconds:,.0f} s{why}")
+            yield path, Action.KEEP, f"in the trash for {seconds:,.0f} s{why}"
 
 
 def _share_of_unknown(shelf: Shelf, decisions: Sequence[Decision]) -> tuple[int, int]:

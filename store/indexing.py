@@ -25,7 +25,6 @@ from elasticscan.base.limits import MAX_INDEXES, MAX_KEY_COLUMNS, check_name
 from elasticscan.base.resources import starting_threads
 from elasticscan.base.showing import brief
 from elasticscan.base.value_keys import check_index_type
-from elasticscan.catalog import Tx
 from elasticscan.metadata import (
     AUTO,
     DIRECT,
@@ -147,9 +146,16 @@ def create_index(
     call again.
     """
     with context.catalog.writing() as tx:
-        existing = next((i for i in tx.indexes(table.id) if i.name == definition.name), None)
+        indexes = tx.indexes(table.id)
+        existing = next((index for index in indexes if index.name == definition.name), None)
         if existing is None:
-            _check_room(tx, table)
+            if len(indexes) >= MAX_INDEXES:
+                raise LimitExceeded(
+                    f"table {table.name!r} has {MAX_INDEXES} indexes, as many as a table may have; drop one "
+                    "first",
+                    limit="indexes",
+                    most=MAX_INDEXES,
+                )
             index = tx.create_index(definition)
         elif replace(existing, id=definition.id, phase=definition.phase) == definition:
             index = existing
@@ -161,25 +167,12 @@ def create_index(
             )
     try:
         while (index := _look_for_missing(context, index)).phase is IndexPhase.BUILDING:
-            _build(context, table, index, on_progress or _silent)
+            _build(context, table, index, on_progress or (lambda _done, _total: None))
     except (InvalidKey, LimitExceeded):  # rows that are there cannot be in it, so it would never be ready
         with context.catalog.writing() as tx:
             tx.transition_index(index, IndexEvent.REFUSED)
         raise
     return index
-
-
-def _check_room(tx: Tx, table: TableInfo) -> None:
-    if len(tx.indexes(table.id)) >= MAX_INDEXES:
-        raise LimitExceeded(
-            f"table {table.name!r} has {MAX_INDEXES} indexes, as many as a table may have; drop one first",
-            limit="indexes",
-            most=MAX_INDEXES,
-        )
-
-
-def _silent(_done: int, _total: int) -> None:
-    """Ignore progress: nobody watches."""
 
 
 def _look_for_missing(context: Context, index: IndexInfo) -> IndexInfo:
@@ -208,7 +201,8 @@ def _build_one(context: Context, table: TableInfo, index: IndexInfo, fragment: F
         runs = build_runs(disk, table, index, fragment, context.origin("index"))
     except FragmentDamaged:
         with context.catalog.reading() as tx:
-            if _is_live(tx, fragment):
+            live = tx.fragments(table=fragment.table, shard=fragment.shard)
+            if any(other.id == fragment.id for other in live):
                 raise
         return fragment  # it was replaced and collected meanwhile
     with context.catalog.writing() as tx:
@@ -229,7 +223,3 @@ def _are_there(disk: Disk, runs: Iterable[StagedRun]) -> bool:
     except FragmentDamaged:
         return False
     return True
-
-
-def _is_live(tx: Tx, fragment: Fragment) -> bool:
-    return any(live.id == fragment.id for live in tx.fragments(table=fragment.table, shard=fragment.shard))

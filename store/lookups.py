@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -19,6 +19,7 @@ from elasticscan.metadata import (
     TableInfo,
 )
 from elasticscan.storage import View
+from elasticscan.topology import Placement, Topology
 
 MOST_CACHED = 256  # of open readers, and of filters that were parsed, each of at most 64 KB
 
@@ -58,6 +59,35 @@ class TableStatistics:
     intervals: tuple[SlotInterval, ...]
     runs: dict[int, list[KeyHistogram]]
     shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlaces:
+    """The places of slots, for whoever divides a read among tasks.
+
+    Attributes:
+        placement: where they are now.
+        base: the newest topology of the history. Slots that have left their shard of it are read by virtual
+            scans, all others by base-shard scans.
+        shard_names: of the shards in both.
+    """
+
+    placement: Placement
+    base: Topology
+    shard_names: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanLayout:
+    """The facts by which a scan is divided among tasks, from the look at the catalog that fixed its snapshot.
+
+    Attributes:
+        places: where slots live, and the scan's base topology.
+        fragments: the table's.
+    """
+
+    places: SlotPlaces
+    fragments: tuple[Fragment, ...]
 
 
 def by_shard(fragments: Iterable[Fragment]) -> dict[int, list[Fragment]]:

@@ -88,32 +88,22 @@ def owner_is_gone(move: OwnedMove, now: float) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        return False
+        pass
     return False
 
 
 def machine() -> str:
     """Name the machine within which processes can see each other."""
-    return f"{socket.gethostname().replace(':', '-')}/{_boot()}/{_pid_namespace()}"
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")[:8]
-    except OSError:
-        return ""
-
-
-def _pid_namespace() -> str:
-    try:
-        return "".join(filter(str.isdigit, os.readlink("/proc/self/ns/pid")))  # noqa: PTH115 - no real path
-    except OSError:
-        return ""
+    boot = namespace = ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")[:8]
+    with suppress(OSError):
+        namespace = "".join(filter(str.isdigit, os.readlink("/proc/self/ns/pid")))  # noqa: PTH115
+    return f"{socket.gethostname().replace(':', '-')}/{boot}/{namespace}"
 
 
 def _start_ticks(pid: int) -> str:
     """The start of a process, in clock ticks: a later process with the same id has another."""
-    try:
+    with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return "0"
+    return "0"

@@ -17,8 +17,9 @@ from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, slots_of
 from elasticscan.reader import ScanStats
 from elasticscan.store.access_paths import Access, access_of, explain_access
-from elasticscan.store.context import Context, ScanLayout
+from elasticscan.store.context import Context
 from elasticscan.store.leases import end_lease, keep_lease
+from elasticscan.store.lookups import ScanLayout
 from elasticscan.store.names import Named
 from elasticscan.store.paging import Page, Pages, schema_of
 from elasticscan.topology import SlotSet, Topology

@@ -29,13 +29,13 @@ from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, upkeep
 from elasticscan.store.adoption import Adopted, adopt, settle_copy
-from elasticscan.store.beginning import resume_scan
 from elasticscan.store.collector import Collected, collect_garbage
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.definitions import define_table
 from elasticscan.store.disks import disk_at, read_only_disk
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import GarbageRules
+from elasticscan.store.leases import keep_lease
 from elasticscan.store.location import Location
 from elasticscan.store.making import make_store, new_roots
 from elasticscan.store.names import Named
@@ -238,7 +238,8 @@ class Store(Named):
 
     def resume_part(self, key: ContinuationKey, ends_lease: bool = True) -> Scan:
         """As `resume`, for a key that was opened already."""
-        return resume_scan(self._context, key, ends_lease)
+        table = keep_lease(self._context, key)
+        return Scan(self._context, table, self._context.topology(key.base_topology), key, ends_lease)
 
     def rotate_secret(self, revoke: bool = False) -> int:
         """Replace the secret that seals continuation keys; returns its number.
@@ -298,7 +299,7 @@ class Store(Named):
 
     def split(self, tablet: int, at: int | None = None) -> Topology:
         """Cut a tablet in two at a slot (the middle by default)."""
-        slot = None if at is None else arguments.whole_number("at", at, 0, MAX_SLOTS)
+        slot = arguments.or_none(arguments.whole_number, "at", at, 0, MAX_SLOTS)
         return self.elasticity().split(_tablet("tablet", tablet), slot)
 
     def join(self, left: int, right: int) -> Topology:

@@ -25,8 +25,9 @@ from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.catalog import Commit, Tx
 from elasticscan.metadata import Fragment, TableInfo
 from elasticscan.protocol import ContinuationKey, Cursor
-from elasticscan.store.context import Context, SlotPlaces
+from elasticscan.store.context import Context
 from elasticscan.store.leases import keep_lease, stream_of
+from elasticscan.store.lookups import SlotPlaces
 from elasticscan.store.scan import Scan
 from elasticscan.topology import SlotSet
 

@@ -119,7 +119,7 @@ class Table(Named):
         None for the store's own retention period. A shorter one also ends the time of scans that
         have begun and took no lease because they relied on the longer one.
         """
-        retention = None if seconds is None else arguments.seconds("seconds", seconds)
+        retention = arguments.or_none(arguments.seconds, "seconds", seconds)
         with self._context.catalog.writing() as tx:
             tx.set_retention(self._find(tx)[0].id, retention)
 
@@ -209,23 +209,16 @@ class Table(Named):
             SnapshotNotFound, SnapshotExpired: there is no such snapshot, or not any more.
             CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
         """
-        filter = arguments.text_or_none("filter", filter)  # noqa: A001
-        limits = arguments.page_limits(page_rows, page_bytes)
-        if snapshot is not None:
-            snapshot = arguments.whole_number("snapshot", snapshot, 0, MAX_NUMBER)
-        listed = None if columns is None else arguments.names("columns", columns)
-        if limit is not None:
-            limit = arguments.whole_number("limit", limit, 0, MAX_NUMBER)
         return begin_scan(
             self._context,
             self._find,
-            listed,
-            filter,
-            snapshot,
-            limits,
+            arguments.or_none(arguments.names, "columns", columns),
+            arguments.or_none(arguments.text, "filter", filter),
+            arguments.or_none(arguments.whole_number, "snapshot", snapshot, 0, MAX_NUMBER),
+            arguments.page_limits(page_rows, page_bytes),
             index=arguments.text("index", index),
             order_by=order_by,
-            limit=limit,
+            limit=arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER),
         )
 
     def changes(
@@ -255,14 +248,17 @@ class Table(Named):
             CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
             TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
         """
-        filter = arguments.text_or_none("filter", filter)  # noqa: A001
-        limits = arguments.page_limits(page_rows, page_bytes)
-        feed = arguments.flag("feed", feed)
         after = arguments.whole_number("after", after, 0, MAX_NUMBER)
-        if upto is not None:
-            upto = arguments.whole_number("upto", upto, 0, MAX_NUMBER)
-        listed = None if columns is None else arguments.names("columns", columns)
-        return begin_changes(self._context, self._find, (after, upto), listed, filter, feed, limits)
+        upto = arguments.or_none(arguments.whole_number, "upto", upto, 0, MAX_NUMBER)
+        return begin_changes(
+            self._context,
+            self._find,
+            (after, upto),
+            arguments.or_none(arguments.names, "columns", columns),
+            arguments.or_none(arguments.text, "filter", filter),
+            arguments.flag("feed", feed),
+            arguments.page_limits(page_rows, page_bytes),
+        )
 
     # Indexes
 

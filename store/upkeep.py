@@ -49,22 +49,25 @@ def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
     source = PageSource(table, View(fragments), context.readers.opener(table))
     slots = SlotSet.of(r for fragment in fragments for r in fragment.slots)
     to = Destination(context.writable_disk(shard), shard, context.origin("compact", fragments))
-    with context.noticing_collection():
-        merged = copy_slots(source, slots, Bounds(floor, upto), Keep(horizon, drop_tombstones=True), to)
-        context.checkpoint("fragments merged")
-        merged = _index(context, table, context.indexes(table.id), merged)
-        with context.catalog.writing() as tx:
-            now = tx.table_by_id(table.id)
-            # A scan may have taken a lease on an older snapshot since the horizon was chosen.
-            if now is not None and _still_allowed(tx, table, horizon):
-                merged = _index(context, table, tx.indexes(table.id), merged)
-                context.check_not_collected([merged.staged] if merged else [])
-                gone = _swap(tx, table, fragments, merged, slots - _being_copied(tx))
-                if horizon > now.oldest_snapshot:
-                    tx.set_oldest_snapshot(table.id, horizon)
-                merged = None
-    if merged is not None:
-        discard([merged.staged], context.disk_of)
+    merged: Copied | None = None
+    try:
+        with context.noticing_collection():
+            merged = copy_slots(source, slots, Bounds(floor, upto), Keep(horizon, drop_tombstones=True), to)
+            context.checkpoint("fragments merged")
+            merged = _index(context, table, context.indexes(table.id), merged)
+            with context.catalog.writing() as tx:
+                now = tx.table_by_id(table.id)
+                # A scan may have taken a lease on an older snapshot since the horizon was chosen.
+                if now is not None and _still_allowed(tx, table, horizon):
+                    merged = _index(context, table, tx.indexes(table.id), merged)
+                    context.check_not_collected([merged.staged] if merged else [])
+                    gone = _swap(tx, table, fragments, merged, slots - _being_copied(tx))
+                    if horizon > now.oldest_snapshot:
+                        tx.set_oldest_snapshot(table.id, horizon)
+                    merged = None  # the commit refers to it, or nobody knows
+    finally:
+        if merged is not None:
+            discard([merged.staged], context.disk_of)
     context.note_newest([shard])
     return gone
 
@@ -72,14 +75,10 @@ def _compact_shard(context: Context, table: TableInfo, shard: int) -> int:
 def _index(
     context: Context, table: TableInfo, indexes: Sequence[IndexInfo], merged: Copied | None
 ) -> Copied | None:
-    """The merged fragment with the runs that it lacks; it is removed when they cannot be built."""
+    """The merged fragment with the runs that it lacks."""
     if merged is None:
         return None
-    try:
-        (staged,) = with_runs(context, table, indexes, [merged.staged])
-    except BaseException:
-        discard([merged.staged], context.disk_of)
-        raise
+    (staged,) = with_runs(context, table, indexes, [merged.staged])
     return replace(merged, staged=staged)
 
 

@@ -15,10 +15,10 @@ from elasticscan.base.clock import SystemClock
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import Catalog
-from elasticscan.metadata import Fragment
+from elasticscan.metadata import Fragment, IndexInfo
 from elasticscan.storage import Disk
 from elasticscan.store.location import Location
-from elasticscan.store.repair.plan import FoundFile, IndexPlan
+from elasticscan.store.repair.plan import FoundFile
 from elasticscan.store.roots import read_mark
 
 
@@ -44,7 +44,7 @@ class KnownStore:
     shards: Mapping[int, str]
     commits: Mapping[str, tuple[int, int]]
     paths: frozenset[str]
-    indexes: Mapping[int, tuple[IndexPlan, ...]]
+    indexes: Mapping[int, tuple[IndexInfo, ...]]
 
     def lost(self, whole: Collection[str], unreadable: Mapping[str, str]) -> Iterator[str]:
         """Describe the fragments that have no whole file."""
@@ -110,10 +110,9 @@ def _read(catalog: Catalog, location: Location) -> KnownStore:
         tx.check_whole()
         me, every = tx.identity(), tx.shards(removed=True)
         tables = {table.id: table.name for table in tx.tables()}
-        indexes: dict[int, tuple[IndexPlan, ...]] = {}
+        indexes: dict[int, tuple[IndexInfo, ...]] = {}
         for index in tx.indexes():
-            plan = IndexPlan(index.name, index.kind, index.columns, index.include)
-            indexes[index.table] = (*indexes.get(index.table, ()), plan)
+            indexes[index.table] = (*indexes.get(index.table, ()), index)
         return KnownStore(
             me.store_id,
             me.last_commit,

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from elasticscan.metadata import FRAGMENT, INDEX_RUN, Manifest, Seal
+from elasticscan.metadata import FRAGMENT, INDEX_RUN, IndexInfo, Manifest, Seal
 from elasticscan.topology import SlotSet
 
 COMPACT, OVERWRITE = "compact", "overwrite"
@@ -52,16 +52,6 @@ class PlannedPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexPlan:
-    """An index as its runs define it."""
-
-    name: str
-    kind: str
-    columns: tuple[str, ...]
-    include: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class TablePlan:
     """One table to be made again.
 
@@ -75,7 +65,7 @@ class TablePlan:
     name: str
     pieces: tuple[PlannedPiece, ...]
     floor: int
-    indexes: tuple[IndexPlan, ...]
+    indexes: tuple[IndexInfo, ...]
     doubts: tuple[str, ...]
 
 
@@ -93,7 +83,7 @@ class StorePlan:
 def plan_repair(
     files: Iterable[FoundFile],
     store: str | None = None,
-    indexes: Mapping[int, tuple[IndexPlan, ...]] | None = None,
+    indexes: Mapping[int, tuple[IndexInfo, ...]] | None = None,
 ) -> StorePlan | None:
     """Sort files into tables.
 
@@ -140,7 +130,7 @@ def _names(by_table: Mapping[int, Sequence[FoundFile]]) -> dict[int, str]:
     return names
 
 
-def _plan_table(name: str, files: Sequence[FoundFile], indexes: tuple[IndexPlan, ...]) -> TablePlan:
+def _plan_table(name: str, files: Sequence[FoundFile], indexes: tuple[IndexInfo, ...]) -> TablePlan:
     fragments = [file for file in files if file.manifest.kind == FRAGMENT]
     replaced = {(f.root, path) for f in fragments for path in f.manifest.replaces}
     left = [file for file in fragments if (file.root, file.manifest.path) not in replaced]
@@ -179,14 +169,14 @@ def _later(manifest: Manifest, than: Manifest) -> SlotSet:
     )
 
 
-def _indexes(files: Iterable[FoundFile]) -> tuple[IndexPlan, ...]:
+def _indexes(files: Iterable[FoundFile]) -> tuple[IndexInfo, ...]:
     """The definitions that runs carry; of several under one name, the one that was built last."""
-    by_name: dict[str, IndexPlan] = {}
+    by_name: dict[str, IndexInfo] = {}
     runs = [file.manifest for file in files if file.manifest.kind == INDEX_RUN]
     for manifest in sorted(runs, key=lambda m: m.began_at):
         if manifest.index is not None:
             name, kind, columns, include, _ = manifest.index
-            by_name[name] = IndexPlan(name, kind, tuple(columns), tuple(include))
+            by_name[name] = IndexInfo(0, 0, name, kind, tuple(columns), tuple(include))
     return tuple(by_name[name] for name in sorted(by_name))
 
 

@@ -44,6 +44,7 @@ from elasticscan.storage import (
     read_page,
 )
 from elasticscan.store import writer
+from elasticscan.store.aliases import place_of
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import create_index, define_index
 from elasticscan.store.location import Location
@@ -246,18 +247,14 @@ def repair_into(context: Context, plan: StorePlan, disks: Sequence[Disk], report
             table = tx.create_table(planned.name, rows.info)
         reader = pa.RecordBatchReader.from_batches(rows.info.schema, iter(rows))
         writer.write(context, table, reader)
-        report.tables[planned.name] = sum(fragment.rows for fragment in _fragments(context, table))
+        with context.catalog.reading() as tx:
+            report.tables[planned.name] = sum(fragment.rows for fragment in tx.fragments(table=table.id))
         for index in planned.indexes:
             try:
                 definition = define_index(table, index.name, index.columns, index.kind, index.include)
                 create_index(context, table, definition)
             except ElasticScanError as error:
                 report.doubts.append(f"index {index.name!r} of table {planned.name!r} was not made: {error}")
-
-
-def _fragments(context: Context, table: TableInfo) -> tuple[Fragment, ...]:
-    with context.catalog.reading() as tx:
-        return tx.fragments(table=table.id)
 
 
 def repair_store(
@@ -319,17 +316,14 @@ def _roots_in(
 
 def _check_apart(into: str | Path, sources: Sequence[str | Path]) -> None:
     """Raise if the new store and a damaged one lie in each other: they would be mixed up."""
-    new = Location.of(into).directory
+    new = place_of(Location.of(into).uri)
     for source in sources:
-        old = Location.of(source).directory
-        if new is None or old is None:
-            continue
-        new, old = new.resolve(), old.resolve()
+        old = place_of(Location.of(source).uri)
         if new == old:
             raise AlreadyExists(
                 f"{new} is the damaged store itself; name a directory beside it", uri=str(new)
             )
-        if new.is_relative_to(old) or old.is_relative_to(new):
+        if new.overlaps(old):
             raise InvalidOption(
                 f"{new} and {old}, which is to be repaired, lie one in the other; name a directory beside it",
                 option="into",

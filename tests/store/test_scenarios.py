@@ -540,6 +540,19 @@ def test_a_lease_taken_while_a_compaction_runs_is_kept(store: Store, monkeypatch
     assert store.table("t").definition.oldest_snapshot <= first
 
 
+def test_a_compaction_that_fails_leaves_no_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.table("t").upsert(rows_of(range(COUNT), 1))
+    before = sorted(Path(store.uri).rglob("*.arrow"))
+
+    def failing(*_: Any) -> int:
+        raise OSError("the network is away")
+
+    monkeypatch.setattr(upkeep, "_swap", failing)
+    with pytest.raises(OSError, match="away"):
+        store.compact()
+    assert sorted(Path(store.uri).rglob("*.arrow")) == before
+
+
 def test_the_oldest_snapshot_never_goes_back(store: Store) -> None:
     """A compaction that began with an old idea of the table ends after a newer one."""
     stale = store.table("t").definition
