@@ -1,7 +1,7 @@
 """The ground floor: small things that every other folder uses.
 
-Six small things that have to be the same everywhere, because two parts of a store that disagree
-about one of them lose rows without noticing:
+Small things that have to be the same everywhere, because two parts of a store that disagree about
+one of them lose rows without noticing:
 
 errors      Every error a user can meet, sorted by what the caller should do about it: mend the
             call, try again, start again, or call an operator. Each carries a code, its details as
@@ -9,14 +9,17 @@ errors      Every error a user can meet, sorted by what the caller should do abo
 hashing     The way from a row to its slot. By default it is Spark's own hash, so a DataFrame
             repartitioned by the shard key and the store that receives it agree on where each row
             belongs. It can never change for a store that exists: its rows are filed by it.
-order keys  Values as bytes whose plain comparison is the order of the values. A scan's position
+order_keys  Values as bytes whose plain comparison is the order of the values. A scan's position
             is such a key. It is the same at every shard, so a position that was reached at one
             shard means the same at any other: on this, scanning across moves rests.
+value_keys  The same for any scalar with an order, and for nulls: keys of indexes, bounds of statistics.
 limits      Every default and bound, with its unit in its name, and the one rule for names.
 redaction   URIs without their passwords; every error's text and fields go through it.
 clock       Time behind a protocol of two methods, with a twin that tests turn by hand.
 forks       Locks that a forked child finds open, and a gate at which a fork waits for work that
             must not be cut in two.
+resources   Threads that a process cannot start, told as such.
+showing     Values of callers inside of messages, cut short.
 
 Promises:
 

@@ -31,6 +31,18 @@ release's own is read.
 Where the catalog's file cannot be written, it is read without changing anything beside it
 (`readonly.py`), and `writing()` says why it does not write.
 
+The modules, from the bottom up:
+
+tables         the SQL tables; failures: the errors of a database, as ours
+sealed         rows that prove themselves: the one reader and writer of all of them
+connections    few, of no thread in particular, none across a fork; readonly: catalogs that nobody writes
+engine         opening a database, and its transactions; home: where its file lies
+state          the store's own row; believed_time: what time it is taken to be
+placement      shards, tablets, topologies; moves: those under way; seal_keys: secrets
+indexes        indexes and their runs; fragments: files of rows; commits: tables, commits, leases
+checks         the look at all of it
+catalog        `Catalog`, which opens transactions, and `Tx`, which is one
+
 It leaves out: rows (they are in Arrow files, `elasticscan.storage`), and decisions (which tablet
 should go where is planned in `elasticscan.topology` and carried out by `elasticscan.store`).
 """

@@ -56,7 +56,7 @@ class Times:
         return self.clock == self.believed
 
 
-def look(belief: Belief, clock: float) -> Belief:
+def observe(belief: Belief, clock: float) -> Belief:
     """Return what is believed after a transaction whose clock says `clock`."""
     believed, claimed = belief.believed_at, belief.claimed_at
     trusted_until = believed + TRUSTED_JUMP_SECONDS
@@ -66,7 +66,7 @@ def look(belief: Belief, clock: float) -> Belief:
         return Belief(believed, clock)
     if clock < claimed + CLAIM_SECONDS:
         return belief
-    return look(Belief(max(believed, claimed)), clock)
+    return observe(Belief(max(believed, claimed)), clock)
 
 
 def next_commit_time(clock: float, newest: float) -> float:

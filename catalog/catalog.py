@@ -158,7 +158,7 @@ class Catalog:
         check_one_name(self._engine)
         with writing(self._engine) as connection:
             tx = Tx(connection, self._clock.now(), self._store_id)
-            tx.witness()
+            tx.observe_time()
             yield tx
             tx.finish()
 

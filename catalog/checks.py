@@ -103,9 +103,9 @@ class CheckTx(CommitTx):
             after = [key > newest]
 
     def _check_groups(self, sums: dict[Group, Counted]) -> None:
-        stored = self._rows.kept_groups()
-        compare(sums, self._rows.with_pending(stored))
-        total = to_signed(sum(self._rows.digest_of_group(*entry) for entry in stored.items()))
+        compare(sums, self._rows.all_groups())
+        written = self._rows.all_groups(written=True)
+        total = to_signed(sum(self._rows.digest_of_group(*entry) for entry in written.items()))
         if total != self._state("groups_total"):
             raise damaged("the sums of groups are not those that were written")
 

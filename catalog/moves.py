@@ -78,7 +78,7 @@ class MoveTx(PlacementTx):
             self._rows.update(moves, [(row, new)])
         return after
 
-    def beat(self, owner: str) -> None:
+    def heartbeat(self, owner: str) -> None:
         """Show that an owner of moves is alive."""
         rows = self._rows.select(moves, moves.c.owner == owner)
         self._rows.update(moves, [(row, {"heartbeat_at": self.times.stamp}) for row in rows])

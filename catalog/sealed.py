@@ -201,9 +201,9 @@ class SealedRows:
 
     def count(self, grouping: Grouping, part: int) -> int:
         """The number of rows of a group, by its stored sums."""
-        stored = self._stored_sums((group_digests.c.kind == grouping.kind) & (group_digests.c.part == part))
-        mine = [group for group in self._pending if group[:2] == (grouping.kind, part)]
-        return sum(_plus(stored.get(g, (0, 0)), self._pending.get(g, (0, 0)))[0] for g in {*stored, *mine})
+        where = (group_digests.c.kind == grouping.kind) & (group_digests.c.part == part)
+        counted = self._sums_now(where, lambda group: group[:2] == (grouping.kind, part))
+        return sum(rows for rows, _ in counted.values())
 
     # Changing
 
@@ -291,14 +291,10 @@ class SealedRows:
     def digest_of_group(self, group: Group, counted: Counted) -> int:
         return self._digest(group_digests.name, (*group, *counted))
 
-    def kept_groups(self) -> dict[Group, Counted]:
-        """The stored sums of all groups; before `finish`, without pending changes."""
-        return self._stored_sums(group_digests.c.kind.is_not(None))
-
-    def with_pending(self, stored: Mapping[Group, Counted]) -> dict[Group, Counted]:
-        """The sums with this transaction's changes that are not written down yet."""
-        both = {*stored, *self._pending}
-        return {g: _plus(stored.get(g, (0, 0)), self._pending.get(g, (0, 0))) for g in both}
+    def all_groups(self, written: bool = False) -> dict[Group, Counted]:
+        """The sums of all groups as they are now, or as they were last written down: `finish`."""
+        everything = group_digests.c.kind.is_not(None)
+        return self._stored_sums(everything) if written else self._sums_now(everything)
 
     def sums(self, table: Table, rows: Iterable[Any]) -> dict[Group, Counted]:
         """Rows and sums of digests of the groups of some rows."""
@@ -329,11 +325,17 @@ class SealedRows:
         self, form: _Form, rows: Iterable[Any], where: ColumnElement[bool], mine: Callable[[Group], bool]
     ) -> None:
         sums = {group: counted for group, counted in _sums(form, rows).items() if mine(group)}
-        stored = self._stored_sums(where)
+        compare(sums, self._sums_now(where, mine))
+
+    def _sums_now(
+        self, where: ColumnElement[bool], mine: Callable[[Group], bool] = lambda _: True
+    ) -> dict[Group, Counted]:
+        """The sums of some groups, with this transaction's changes that are not written down yet."""
+        sums = self._stored_sums(where)
         for group, counted in self._pending.items():
             if mine(group):
-                stored[group] = _plus(stored.get(group, (0, 0)), counted)
-        compare(sums, stored)
+                sums[group] = _plus(sums.get(group, (0, 0)), counted)
+        return sums
 
 
 def compare(sums: Mapping[Group, Counted], stored: Mapping[Group, Counted]) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 from elasticscan.base.errors import StoreDamaged, StoreReplaced, StoreTooNew
 from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import MAX_SLOTS
-from elasticscan.catalog.believed_time import Belief, Times, look
+from elasticscan.catalog.believed_time import Belief, Times, observe
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.home import Home
 from elasticscan.catalog.sealed import SealedRows, to_signed, versions_digest
@@ -109,12 +109,12 @@ class StateTx:
     @property
     def times(self) -> Times:
         """This process's clock beside the time that the store believes."""
-        return Times(self.now, look(self._belief(), self.now).believed_at)
+        return Times(self.now, observe(self._belief(), self.now).believed_at)
 
-    def witness(self) -> None:
+    def observe_time(self) -> None:
         """Let the store know what time it is here; every transaction that writes begins so."""
         before = self._belief()
-        after = look(before, self.now)
+        after = observe(before, self.now)
         if after != before:
             self._set(believed_at=after.believed_at, claimed_at=after.claimed_at)
 

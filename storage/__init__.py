@@ -39,6 +39,18 @@ catalog commits it; if its slots moved meanwhile, only those are staged again (`
 Files are reached through the `Disk` protocol: a local directory, anything
 `pyarrow.fs` has a URI for, or memory. The file format is in `docs/formats.md`.
 
+The modules, from the bottom up:
+
+disk         the protocol of files, and what carries it out; disk_errors: what a disk's error means
+sealed_file  Arrow files that prove themselves; batches: record batches of them, whole or in part
+fragment     the sorted file of rows; statistics: bounds of its columns, collected while it is written
+view         the fragments that serve some slots; lookup: single rows, and which version is the newest
+merge        several fragments in one order; pages: pages of it; counting: how many rows there are
+indexes      index files and their pages; changes: what commits did to rows
+copying      rows of some slots as a new fragment: moves and compaction
+conform      rows of users as the table's schema has them; row_limits: how large they may be
+ingest       rows on their way in; definition: what a table may be, and a trial that it works
+
 Sources: the fragment shared by several tablets and the sorted-run merge are those of log-structured
 tablet servers such as KDI; pages limited by rows and by bytes are ScyllaDB's.
 Left out: which fragments exist and which commits they belong to (`elasticscan.catalog`).

@@ -20,7 +20,7 @@ from elasticscan.storage.fragment import (
     fragment_schema,
     write_fragment,
 )
-from elasticscan.storage.merge import Array, Run, Versions, windows
+from elasticscan.storage.merge import Array, MergeInput, Versions, windows
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
 
@@ -76,24 +76,24 @@ class _Copy:
         columns = tuple(self.source.table.schema.names)
         for start, end in self.slots:
             for interval in self.source.view.between(start, end, self.bounds):
-                runs = [Run(f, self.source.open(f, columns)) for f in interval.fragments]
-                if len(runs) == 1 and self._whole(runs[0].fragment):
-                    yield from self._slices(runs[0], interval)
+                inputs = [MergeInput(f, self.source.open(f, columns)) for f in interval.fragments]
+                if len(inputs) == 1 and self._whole(inputs[0].fragment):
+                    yield from self._slices(inputs[0], interval)
                 else:
-                    yield from self._merge(runs, interval)
+                    yield from self._merge(inputs, interval)
 
     def _whole(self, fragment: Fragment) -> bool:
         """True if every row of a fragment is kept, so that no rows have to be compared."""
         tombstones = fragment.tombstones and self.keep.drop_tombstones
         return fragment.unique and not tombstones and self.bounds.wholly_hold(fragment)
 
-    def _slices(self, run: Run, interval: SlotInterval) -> Iterator[pa.RecordBatch]:
-        index, row = run.reader.seek(interval.start, None, ())
-        while index < run.reader.batch_count:
-            slots = run.reader.slots(index)
+    def _slices(self, only: MergeInput, interval: SlotInterval) -> Iterator[pa.RecordBatch]:
+        index, row = only.reader.seek(interval.start, None, ())
+        while index < only.reader.batch_count:
+            slots = only.reader.slots(index)
             end = int(np.searchsorted(slots, interval.end))
             if end > row:
-                yield self._with_system_columns(run.rows(index, row, end - row), run.fragment)
+                yield self._with_system_columns(only.rows(index, row, end - row), only.fragment)
             if end < len(slots):
                 return
             index, row = index + 1, 0
@@ -112,10 +112,10 @@ class _Copy:
                 columns.append(pa.array(np.zeros(count, dtype=bool)))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _merge(self, runs: Sequence[Run], interval: SlotInterval) -> Iterator[pa.RecordBatch]:
+    def _merge(self, inputs: Sequence[MergeInput], interval: SlotInterval) -> Iterator[pa.RecordBatch]:
         span = (interval.start, interval.end)
         key_columns = self.source.table.primary_key
-        for window in windows(runs, span, None, key_columns, self.bounds, lambda: BATCH_ROWS):
+        for window in windows(inputs, span, None, key_columns, self.bounds, lambda: BATCH_ROWS):
             chosen = self._choose(window.versions)
             if len(chosen):
                 yield self._gather(window.versions, chosen)
@@ -178,9 +178,9 @@ def check_keys_differ(source: PageSource) -> None:
     for interval in source.view.between(0, 1 << 16, everything):
         if len(interval.fragments) == 1 and interval.fragments[0].unique:
             continue
-        runs = [Run(f, source.open(f, names)) for f in interval.fragments]
+        inputs = [MergeInput(f, source.open(f, names)) for f in interval.fragments]
         span = (interval.start, interval.end)
-        for window in windows(runs, span, None, names, everything, lambda: 16 * BATCH_ROWS):
+        for window in windows(inputs, span, None, names, everything, lambda: 16 * BATCH_ROWS):
             versions = window.versions
             again = np.flatnonzero(~versions.first[: versions.usable])
             if len(again):

@@ -7,7 +7,7 @@ import numpy as np
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
-from elasticscan.storage.merge import Array, Run, windows
+from elasticscan.storage.merge import Array, MergeInput, windows
 from elasticscan.storage.pages import PageSource
 
 
@@ -16,16 +16,16 @@ def count_rows(source: PageSource, bounds: Bounds, most_merged_rows: int) -> tup
     names = source.table.primary_key
     total, merged, exact = 0, 0, True
     for interval in source.view.between(0, 1 << 16, bounds):
-        runs = [Run(f, source.open(f, names)) for f in interval.fragments]
+        inputs = [MergeInput(f, source.open(f, names)) for f in interval.fragments]
         span = (interval.start, interval.end)
-        counts = [_between(run.reader, *span) for run in runs]
+        counts = [_between(one.reader, *span) for one in inputs]
         clean = interval.is_plain and bounds.wholly_hold(interval.fragments[0])
         merged += 0 if clean else sum(counts)
         if clean or merged > most_merged_rows:
             total += sum(counts)
             exact &= clean
             continue
-        for window in windows(runs, span, None, names, bounds, lambda: 16 * BATCH_ROWS):
+        for window in windows(inputs, span, None, names, bounds, lambda: 16 * BATCH_ROWS):
             total += len(window.versions.newest)
     return total, exact
 

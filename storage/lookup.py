@@ -35,7 +35,7 @@ _BYTES = frozenset(kind.id for kind in _TEXTS)
 _DECIMAL = pa.decimal128(1).id
 
 
-def pick(
+def gather(
     starts: Rows, rows: Rows, part: Callable[[int, Rows], pa.RecordBatch], schema: pa.Schema
 ) -> pa.RecordBatch:
     """Rows by number, in the order asked.
@@ -58,9 +58,9 @@ def fetch_by_group(
     """Call `fetch(group, places)` for each group; returns the rows at the places of the groups' members."""
     steps = np.diff(groups)
     if (steps >= 0).all() or (steps <= 0).all():
-        return _joined([fetch(int(groups[begin]), slice(begin, end)) for begin, end in stretches(groups)])
+        return _joined([fetch(int(groups[begin]), slice(begin, end)) for begin, end in equal_ranges(groups)])
     order = np.argsort(groups, kind="stable")
-    parts = [fetch(int(groups[order[begin]]), order[begin:end]) for begin, end in stretches(groups[order])]
+    parts = [fetch(int(groups[order[begin]]), order[begin:end]) for begin, end in equal_ranges(groups[order])]
     back = np.empty(len(order), dtype=np.int64)
     back[order] = np.arange(len(order))
     return _joined(parts).take(pa.array(back))
@@ -70,7 +70,7 @@ def _joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.concat_batches(parts) if len(parts) > 1 else parts[0]
 
 
-def stretches(values: NDArray[Any]) -> Iterator[tuple[int, int]]:
+def equal_ranges(values: NDArray[Any]) -> Iterator[tuple[int, int]]:
     """(begin, end) of each stretch of equal neighbours."""
     changes = np.flatnonzero(np.diff(values)) + 1
     return pairwise([0, *changes.tolist(), len(values)])
@@ -88,7 +88,7 @@ def rows_at(reader: FragmentReader, rows: Rows, columns: Sequence[str]) -> pa.Re
         raise reader.damaged("an index refers to a row that it does not have")
     names = list(columns)
 
-    return pick(reader.starts, rows, partial(reader.rows, columns=names), reader.schema_of(names))
+    return gather(reader.starts, rows, partial(reader.rows, columns=names), reader.schema_of(names))
 
 
 # ----------------------------------------------------------------------------- newest versions
@@ -267,7 +267,7 @@ class _Search:
         order = np.argsort(batches, kind="stable")
         batches, low, high = batches[order], low[order], high[order]
         targets = [_take(target, order) for target in self._targets]
-        parts = [(begin, end, int(batches[begin])) for begin, end in stretches(batches)]
+        parts = [(begin, end, int(batches[begin])) for begin, end in equal_ranges(batches)]
         first, end = starts[batches], starts[batches + 1]
         low, high = np.maximum(low, first) - first, np.minimum(high, end) - first
         last = end - first - 1

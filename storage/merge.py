@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(slots=True)
-class Run:
+class MergeInput:
     """A fragment, opened. It holds the batch that it stands in, so that a merge reads each batch once."""
 
     fragment: Fragment
@@ -33,10 +33,10 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class RunPart:
-    """Some rows of a run, in its order. `cut`: the run has more rows of the last slot."""
+class InputRows:
+    """Some rows of a source, in its order. `cut`: the source has more rows of the last slot."""
 
-    run: Run
+    source: MergeInput
     rows: pa.RecordBatch
     cut: bool = False
 
@@ -49,7 +49,7 @@ class Versions:
     to be complete: beyond it a part that was cut may still have rows.
     """
 
-    def __init__(self, parts: Sequence[RunPart], primary_key: Sequence[str], bounds: Bounds) -> None:
+    def __init__(self, parts: Sequence[InputRows], primary_key: Sequence[str], bounds: Bounds) -> None:
         self.primary_key = tuple(primary_key)
         names = [name for name in parts[0].rows.schema.names if name not in (SLOT, COMMIT, DELETED)]
         schema = pa.schema([parts[0].rows.schema.field(name).with_nullable(True) for name in names])
@@ -64,7 +64,7 @@ class Versions:
         self.first = first_of_keys(self.order, (self.slots, *codes))
         self.usable = self._count_usable(parts, codes)
 
-    def _count_usable(self, parts: Sequence[RunPart], codes: Sequence[Array]) -> int:
+    def _count_usable(self, parts: Sequence[InputRows], codes: Sequence[Array]) -> int:
         """Count how many sorted rows come before the first place where a cut part may have more."""
         usable = len(self.order)
         end = 0
@@ -75,7 +75,7 @@ class Versions:
             last = [column[end - 1] for column in codes]
             # All parts are of one slot when one is cut, so the key alone decides. A key that was
             # cut between two of its versions must wait; a unique run cannot cut one so.
-            beyond = self._beyond(codes, last, keep_equal=part.run.fragment.unique)
+            beyond = self._beyond(codes, last, keep_equal=part.source.fragment.unique)
             usable = min(usable, beyond)
         return usable
 
@@ -122,13 +122,13 @@ def _numpy(batch: pa.RecordBatch, name: str) -> Array:
     return column
 
 
-def _commits(part: RunPart) -> Array:
+def _commits(part: InputRows) -> Array:
     if COMMIT in part.rows.schema.names:
         return _numpy(part.rows, COMMIT)
-    return np.full(part.rows.num_rows, part.run.fragment.min_commit, dtype=np.int64)
+    return np.full(part.rows.num_rows, part.source.fragment.min_commit, dtype=np.int64)
 
 
-def _deleted(part: RunPart) -> Array:
+def _deleted(part: InputRows) -> Array:
     if DELETED in part.rows.schema.names:
         return _numpy(part.rows, DELETED)
     return np.zeros(part.rows.num_rows, dtype=bool)
@@ -144,17 +144,17 @@ class Window:
 
 
 def windows(
-    runs: Sequence[Run],
+    inputs: Sequence[MergeInput],
     slots: tuple[int, int],
     key: bytes | None,
     primary_key: Sequence[str],
     bounds: Bounds,
     room: Callable[[], int],
 ) -> Iterator[Window]:
-    """Walk `[start, end)` over several runs in windows of about `room()` rows.
+    """Walk `[start, end)` over several inputs in windows of about `room()` rows.
 
     Args:
-        runs: the fragments to merge.
+        inputs: the fragments to merge.
         slots: the range of slots to walk.
         key: begin beyond this key in the first slot.
         primary_key: names of the key's columns.
@@ -165,30 +165,35 @@ def windows(
     at, end = slots
     while at < end:
         window_rows = max(room(), 1)
-        parts, stop = _whole_slots(runs, at, end, key, primary_key, window_rows)
+        parts, stop = _whole_slots(inputs, at, end, key, primary_key, window_rows)
         if stop > at:
             at, key = stop, None
             if parts:
                 yield Window(Versions(parts, primary_key, bounds), at, None)
         else:
-            window = _within_slot(runs, at, key, primary_key, bounds, window_rows)
+            window = _within_slot(inputs, at, key, primary_key, bounds, window_rows)
             at, key = window.slot, window.key
             yield window
 
 
 def _whole_slots(
-    runs: Sequence[Run], at: int, end: int, key: bytes | None, primary_key: Sequence[str], window_rows: int
-) -> tuple[list[RunPart], int]:
+    inputs: Sequence[MergeInput],
+    at: int,
+    end: int,
+    key: bytes | None,
+    primary_key: Sequence[str],
+    window_rows: int,
+) -> tuple[list[InputRows], int]:
     """Rows of as many whole slots from `at` as fit, and the slot where they stop (`at` for none)."""
-    places: list[tuple[Run, int, int, Array]] = []
+    places: list[tuple[MergeInput, int, int, Array]] = []
     stop = end
-    for run in runs:
-        index, row = run.reader.seek(at, key, primary_key)
-        if index == run.reader.batch_count:
+    for source in inputs:
+        index, row = source.reader.seek(at, key, primary_key)
+        if index == source.reader.batch_count:
             continue
-        places.append((run, index, row, run.reader.slots(index)))
-        if index + 1 < run.reader.batch_count:  # slots beyond this batch are not read yet
-            stop = min(stop, run.reader.slot_range(index + 1)[0])
+        places.append((source, index, row, source.reader.slots(index)))
+        if index + 1 < source.reader.batch_count:  # slots beyond this batch are not read yet
+            stop = min(stop, source.reader.slot_range(index + 1)[0])
     if stop <= at:
         return [], at
 
@@ -198,15 +203,15 @@ def _whole_slots(
     if rows_before(stop) > window_rows:
         stop = at + bisect_right(range(at + 1, stop), window_rows, key=rows_before)
     parts = []
-    for run, index, row, slots in places:
+    for source, index, row, slots in places:
         count = int(np.searchsorted(slots, stop)) - row
         if count > 0:
-            parts.append(RunPart(run, run.rows(index, row, count)))
+            parts.append(InputRows(source, source.rows(index, row, count)))
     return parts, stop
 
 
 def _within_slot(
-    runs: Sequence[Run],
+    inputs: Sequence[MergeInput],
     slot: int,
     key: bytes | None,
     primary_key: Sequence[str],
@@ -215,7 +220,9 @@ def _within_slot(
 ) -> Window:
     """The next keys of one slot that is too large for a window, or that goes over several batches."""
     while True:
-        parts = [part for run in runs for part in _slot_rows(run, slot, key, primary_key, window_rows)]
+        parts = [
+            part for source in inputs for part in _slot_rows(source, slot, key, primary_key, window_rows)
+        ]
         versions = Versions(parts, primary_key, bounds)
         if not any(part.cut for part in parts):
             return Window(versions, slot + 1, None)
@@ -225,22 +232,22 @@ def _within_slot(
 
 
 def _slot_rows(
-    run: Run, slot: int, key: bytes | None, primary_key: Sequence[str], window_rows: int
-) -> Iterator[RunPart]:
+    source: MergeInput, slot: int, key: bytes | None, primary_key: Sequence[str], window_rows: int
+) -> Iterator[InputRows]:
     """Up to `window_rows` rows of one slot beyond `key`; the last part says whether there are more."""
-    index, row = run.reader.seek(slot, key, primary_key)
-    while index < run.reader.batch_count:
-        end = int(np.searchsorted(run.reader.slots(index), slot, "right"))
+    index, row = source.reader.seek(slot, key, primary_key)
+    while index < source.reader.batch_count:
+        end = int(np.searchsorted(source.reader.slots(index), slot, "right"))
         if end <= row:
             return
         count = min(window_rows, end - row)
         more = row + count < end or (
-            end == len(run.reader.slots(index))
-            and index + 1 < run.reader.batch_count
-            and run.reader.slot_range(index + 1)[0] == slot
+            end == len(source.reader.slots(index))
+            and index + 1 < source.reader.batch_count
+            and source.reader.slot_range(index + 1)[0] == slot
         )
         window_rows -= count
-        yield RunPart(run, run.rows(index, row, count), cut=more and window_rows == 0)
+        yield InputRows(source, source.rows(index, row, count), cut=more and window_rows == 0)
         if not more or window_rows == 0:
             return
         index, row = index + 1, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,7 @@ from elasticscan.filters import KeySets
 from elasticscan.metadata import Bounds, Fragment, FragmentStatistics, SlotInterval, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader
-from elasticscan.storage.merge import Run, windows
+from elasticscan.storage.merge import MergeInput, windows
 from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
 
@@ -57,7 +58,7 @@ class PageSource:
         return Bounds(self.floor, snapshot)
 
 
-class Skipping:
+class PagePruner:
     """Prunes one page: intervals and record batches whose statistics rule the request's key sets out.
 
     What is pruned is counted in rows, about: nothing is opened to count them, so batches, and slots,
@@ -121,14 +122,19 @@ def _share(rows: int, start: int, end: int, parts: int) -> int:
     return rows * end // parts - rows * start // parts
 
 
-class Filling:
+def rows_within(batch: pa.RecordBatch, most_bytes: int) -> int:
+    """Count how many rows from the front of `batch` take so many bytes at most."""
+    return bisect_right(range(1, batch.num_rows + 1), most_bytes, key=lambda n: batch.slice(0, n).nbytes)
+
+
+class PageBuilder:
     """A page while it is filled: it ends at `page_rows` or `page_bytes`, but holds a row if there is one."""
 
     def __init__(
-        self, schema: pa.Schema, page_rows: int, page_bytes: int, skipping: Skipping | None = None
+        self, schema: pa.Schema, page_rows: int, page_bytes: int, pruner: PagePruner | None = None
     ) -> None:
         self.schema, self.page_rows, self.page_bytes = schema, page_rows, page_bytes
-        self.skipping = skipping
+        self.pruner = pruner
         self.scanned = self.rows = self.bytes = 0
         self._batches: list[pa.RecordBatch] = []
         self._slots: list[pa.Array] = []
@@ -152,12 +158,7 @@ class Filling:
         """Count how many rows from the front of `batch` still fit; at least one in an empty page."""
         count: int = min(batch.num_rows, self.room)
         if count > 0 and batch.slice(0, count).nbytes > self.space:
-            low, high = 0, count
-            while low < high:
-                middle = (low + high + 1) // 2
-                fits = batch.slice(0, middle).nbytes <= self.space
-                low, high = (middle, high) if fits else (low, middle - 1)
-            count = low
+            count = rows_within(batch, self.space)
         return max(count, 1) if self.rows == 0 else count
 
     def add(self, batch: pa.RecordBatch, slots: pa.Array) -> None:
@@ -177,7 +178,7 @@ class Filling:
             rows, slots = self._batches[0], self._slots[0]
         else:
             rows, slots = pa.concat_batches(self._batches), pa.concat_arrays(self._slots)
-        skipped = self.skipping.rows if self.skipping else 0
+        skipped = self.pruner.rows if self.pruner else 0
         return PageRows(rows, slots, cursors_of(left), self.scanned, skipped)
 
 
@@ -190,13 +191,13 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
     without rows is still the last one. `scanned` counts versions of rows.
     """
     schema = pa.schema([source.table.schema.field(name) for name in request.columns])
-    skipping = Skipping(source.statistics, request.key_sets) if request.key_sets else None
-    page = Filling(schema, request.page_rows, request.page_bytes, skipping)
+    pruner = PagePruner(source.statistics, request.key_sets) if request.key_sets else None
+    page = PageBuilder(schema, request.page_rows, request.page_bytes, pruner)
     pieces = pieces_of(request.cursors)
-    return page.finish(fill(source, page, pieces, source.bounds(request.snapshot)))
+    return page.finish(fill_page(source, page, pieces, source.bounds(request.snapshot)))
 
 
-def fill(source: PageSource, page: Filling, pieces: Sequence[Piece], bounds: Bounds) -> list[Piece]:
+def fill_page(source: PageSource, page: PageBuilder, pieces: Sequence[Piece], bounds: Bounds) -> list[Piece]:
     """Add rows of the pieces, in order, until the page is full; returns the rest of the pieces."""
     needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
     for number, piece in enumerate(pieces):
@@ -210,25 +211,25 @@ def fill(source: PageSource, page: Filling, pieces: Sequence[Piece], bounds: Bou
 
 def _read_interval(
     source: PageSource,
-    page: Filling,
+    page: PageBuilder,
     interval: SlotInterval,
     key: bytes | None,
     bounds: Bounds,
     needed: tuple[str, ...],
 ) -> Piece | None:
-    if page.skipping and page.skipping.prunes(interval):
+    if page.pruner and page.pruner.prunes(interval):
         return None
     if page.room <= 0:
         return Piece(interval.start, interval.end, key)
-    runs = [Run(fragment, source.open(fragment, needed)) for fragment in interval.fragments]
-    if interval.is_plain and bounds.wholly_hold(runs[0].fragment):
-        return _read_slices(page, runs[0], interval, key, source.table.primary_key)
-    return _read_merged(page, runs, interval, key, source.table.primary_key, bounds)
+    inputs = [MergeInput(fragment, source.open(fragment, needed)) for fragment in interval.fragments]
+    if interval.is_plain and bounds.wholly_hold(inputs[0].fragment):
+        return _read_slices(page, inputs[0], interval, key, source.table.primary_key)
+    return _read_merged(page, inputs, interval, key, source.table.primary_key, bounds)
 
 
 def _read_slices(
-    page: Filling,
-    run: Run,
+    page: PageBuilder,
+    only: MergeInput,
     interval: SlotInterval,
     key: bytes | None,
     primary_key: Sequence[str],
@@ -237,14 +238,14 @@ def _read_slices(
 
     It ends between two batches where that is cheaper.
     """
-    reader, skipping = run.reader, page.skipping
+    reader, pruner = only.reader, page.pruner
     index, row = reader.seek(interval.start, key, primary_key)
     rest = Piece(interval.start, interval.end, key)
     while index < reader.batch_count:
-        if skipping:
+        if pruner:
             # Jump to the next batch that may match; `rest` stays. If the page ends before that batch,
             # inside one slot, the next page begins at `rest` and skips the same batches again.
-            match = skipping.next_match(run.fragment, index, reader.batch_count)
+            match = pruner.next_match(only.fragment, index, reader.batch_count)
             if match > index:
                 index, row = match, 0
                 continue
@@ -275,7 +276,7 @@ def _rest_from(rest: Piece, slot: int) -> Piece:
 
 
 def _cut(
-    page: Filling,
+    page: PageBuilder,
     part: pa.RecordBatch,
     slots: np.ndarray[Any, Any],
     count: int,
@@ -299,8 +300,8 @@ def _cut(
 
 
 def _read_merged(
-    page: Filling,
-    runs: Sequence[Run],
+    page: PageBuilder,
+    inputs: Sequence[MergeInput],
     interval: SlotInterval,
     key: bytes | None,
     primary_key: Sequence[str],
@@ -309,7 +310,7 @@ def _read_merged(
     """Rows of several fragments, or of one with several versions: the newest of each key."""
     rest = Piece(interval.start, interval.end, key)
     span = (interval.start, interval.end)
-    for window in windows(runs, span, key, primary_key, bounds, lambda: page.room):
+    for window in windows(inputs, span, key, primary_key, bounds, lambda: page.room):
         versions = window.versions
         page.scanned += versions.rows.num_rows
         chosen = versions.newest

@@ -63,7 +63,7 @@ def beating(catalog: Catalog, owner: str) -> Iterator[None]:
     def beat() -> None:
         while not ended.wait(BEAT_SECONDS):
             with suppress(ElasticScanError), catalog.writing() as tx:  # the next one may come through
-                tx.beat(owner)
+                tx.heartbeat(owner)
 
     with suppress(RuntimeError):  # no more threads: on its own machine it is known to live anyway
         threading.Thread(target=beat, name="heartbeat", daemon=True).start()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.test_architecture import ARROWS, ROOT
 
 GUIDE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
@@ -53,3 +55,14 @@ def test_modules_that_a_front_page_names_are_in_its_folder() -> None:
         if not (page.parent / name).is_file()
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    "folder", ["base", "catalog", "storage", "storage/batches", "storage/changes", "storage/indexes"]
+)
+def test_a_front_page_names_every_module_of_its_folder(folder: str) -> None:
+    page = (ROOT / folder / "__init__.py").read_text(encoding="utf-8").partition('"""\n\nfrom ')[0]
+    named = {name for line in page.splitlines() for name in re.findall(r"(?:^|; )([a-z_]+)(?=:|  )", line)}
+    inside = {path.stem for path in (ROOT / folder).glob("[!_]*.py")}
+    inside |= {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
+    assert inside - named == set()

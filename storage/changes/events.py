@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.metadata import Bounds
-from elasticscan.storage.changes.histories import Histories, Opened, RowPlaces, versions_at
+from elasticscan.storage.changes.histories import Histories, OpenInterval, RowPlaces, versions_at
 from elasticscan.storage.lookup import Mask, find
 
 INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
@@ -41,7 +41,7 @@ def new_rows(histories: Histories) -> Events:
     return Events(chosen, histories.places.at(chosen), histories.commits[chosen], None)
 
 
-def changes_of(opened: Opened, histories: Histories, before: Bounds) -> Events:
+def changes_of(opened: OpenInterval, histories: Histories, before: Bounds) -> Events:
     """Compare each version with the one before it, which for a key's first is looked up in `before`."""
     versions = np.arange(len(histories))
     first = np.flatnonzero(histories.first)
@@ -111,7 +111,7 @@ def _emit(changes: _Changes) -> Events:
 
 
 def _newest_of(
-    opened: Opened, slots: NDArray[np.uint16], keys: Sequence[pa.Array], bounds: Bounds
+    opened: OpenInterval, slots: NDArray[np.uint16], keys: Sequence[pa.Array], bounds: Bounds
 ) -> tuple[RowPlaces, Mask]:
     """The newest version of each key in `bounds`, and whether there is one that is no tombstone."""
     names = opened.table.primary_key
@@ -123,13 +123,13 @@ def _newest_of(
         asked = np.flatnonzero(commits < fragment.max_commit)
         if not len(asked):
             break
-        run = opened.run(owner)
+        source = opened.input(owner)
         asked_keys = [key.take(pa.array(asked)) for key in keys]
-        rows = find(run.reader, slots[asked], asked_keys, names, bounds.snapshot)
+        rows = find(source.reader, slots[asked], asked_keys, names, bounds.snapshot)
         asked, rows = asked[rows >= 0], rows[rows >= 0]
         if not len(asked):
             continue
-        _, theirs, deleted = versions_at(run, rows, ())
+        _, theirs, deleted = versions_at(source, rows, ())
         newer = (theirs >= bounds.floor) & (theirs > commits[asked])
         at = asked[newer]
         commits[at], alive[at] = theirs[newer], ~deleted[newer]

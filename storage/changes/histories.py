@@ -18,7 +18,7 @@ from elasticscan.base.order_keys import encode_row, sort_codes
 from elasticscan.metadata import Bounds, SlotInterval, TableInfo
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.lookup import Mask, Places, Rows, fetch_by_group, integers, rows_at
-from elasticscan.storage.merge import Run, first_of_keys
+from elasticscan.storage.merge import MergeInput, first_of_keys
 
 LEAST_ROWS = 1024  # what a step takes of each fragment, if it has so many
 _ROW = "_row"
@@ -63,15 +63,15 @@ class Histories:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenInterval:
     """The fragments of an interval, opened when they are needed."""
 
     table: TableInfo
     interval: SlotInterval
     open: Callable[[int], FragmentReader]
 
-    def run(self, owner: int) -> Run:
-        return Run(self.interval.fragments[owner], self.open(owner))
+    def input(self, owner: int) -> MergeInput:
+        return MergeInput(self.interval.fragments[owner], self.open(owner))
 
     def fetch(self, places: RowPlaces, columns: Sequence[str]) -> list[pa.Array]:
         """Values of rows, in the order asked; `columns` are of the table, at least one."""
@@ -81,13 +81,13 @@ class Opened:
         schema = pa.schema(list(zip(columns, kinds, strict=True)))
 
         def fetch(owner: int, at: Places) -> pa.RecordBatch:
-            rows = rows_at(self.run(owner).reader, places.rows[at], columns)
+            rows = rows_at(self.input(owner).reader, places.rows[at], columns)
             return pa.RecordBatch.from_arrays(rows.columns, schema=schema)
 
         return list(fetch_by_group(places.owners, fetch).columns)
 
 
-class HistoryWalk:
+class HistoryIterator:
     """Walks slots `[start, end)` of an interval, some keys at a time.
 
     Args:
@@ -97,7 +97,9 @@ class HistoryWalk:
         bounds: which commits count.
     """
 
-    def __init__(self, opened: Opened, owners: Sequence[int], key: bytes | None, bounds: Bounds) -> None:
+    def __init__(
+        self, opened: OpenInterval, owners: Sequence[int], key: bytes | None, bounds: Bounds
+    ) -> None:
         self._names = opened.table.primary_key
         self._strands = [_Strand(opened, owner, key, bounds) for owner in owners]
         self._least = 1
@@ -146,9 +148,9 @@ class HistoryWalk:
 class _Strand:
     """The versions of one fragment that count, in its order; `held` are those not yet given out."""
 
-    def __init__(self, opened: Opened, owner: int, key: bytes | None, bounds: Bounds) -> None:
-        run, interval = opened.run(owner), opened.interval
-        self.owner, self._run, self._bounds = owner, run, bounds
+    def __init__(self, opened: OpenInterval, owner: int, key: bytes | None, bounds: Bounds) -> None:
+        source, interval = opened.input(owner), opened.interval
+        self.owner, self._input, self._bounds = owner, source, bounds
         self._names = opened.table.primary_key
         fields = [opened.table.schema.field(name) for name in self._names]
         fields += [pa.field(_ROW, pa.int64()), pa.field(SLOT, pa.uint16())]
@@ -156,7 +158,7 @@ class _Strand:
         empty = [pa.array([], field.type) for field in self._schema]
         self.held = pa.RecordBatch.from_arrays(empty, schema=self._schema)
         self.scanned = 0
-        reader = run.reader
+        reader = source.reader
         beyond = len(reader.slot_starts) - 1
         self._end = int(reader.slot_starts[min(interval.end, beyond)])
         self._at = int(reader.slot_starts[min(interval.start, beyond)])
@@ -190,10 +192,10 @@ class _Strand:
 
     def _next(self, most: int) -> Rows:
         """The next rows that count, `most` of them, within one batch; perhaps none."""
-        reader, at = self._run.reader, self._at
+        reader, at = self._input.reader, self._at
         index = int(np.searchsorted(reader.starts, at, "right")) - 1
         stop = min(self._end, int(reader.starts[index + 1]))
-        if COMMIT in reader.columns and not self._bounds.wholly_hold(self._run.fragment):
+        if COMMIT in reader.columns and not self._bounds.wholly_hold(self._input.fragment):
             base = int(reader.starts[index])
             commits = integers(reader, reader.batch(index).column(COMMIT))[at - base : stop - base]
             counts = (commits >= self._bounds.floor) & (commits <= self._bounds.snapshot)
@@ -209,18 +211,18 @@ class _Strand:
         return rows
 
     def _versions(self, rows: Rows) -> pa.RecordBatch:
-        batch, commits, deleted = versions_at(self._run, rows, (*self._names, SLOT))
+        batch, commits, deleted = versions_at(self._input, rows, (*self._names, SLOT))
         *keys, slots = batch.columns
         columns = [*keys, pa.array(rows), slots, pa.array(commits), pa.array(deleted)]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
 def versions_at(
-    run: Run, rows: Rows, columns: Sequence[str]
+    source: MergeInput, rows: Rows, columns: Sequence[str]
 ) -> tuple[pa.RecordBatch, NDArray[np.int64], Mask]:
     """Some columns of rows, their commits, and which are tombstones; no column may hold a null."""
-    reader = run.reader
-    commits = np.full(len(rows), run.fragment.min_commit, dtype=np.int64)
+    reader = source.reader
+    commits = np.full(len(rows), source.fragment.min_commit, dtype=np.int64)
     deleted = np.zeros(len(rows), dtype=bool)
     system = [name for name in (COMMIT, DELETED) if name in reader.columns]
     if not columns and not system:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +18,8 @@ from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, SlotInterval
 from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
 from elasticscan.storage.changes.events import KINDS, Events, changes_of, new_rows, replacements_of
-from elasticscan.storage.changes.histories import Histories, HistoryWalk, Opened
-from elasticscan.storage.pages import Filling, PageSource, Piece, fill, pieces_of
+from elasticscan.storage.changes.histories import Histories, HistoryIterator, OpenInterval
+from elasticscan.storage.pages import PageBuilder, PageSource, Piece, fill_page, pieces_of, rows_within
 
 
 def read_changes(source: PageSource, request: PageRequest) -> PageRows:
@@ -49,7 +48,7 @@ class _ChangePage:
         if span.feed:
             fields.append(pa.field(CHANGE_TYPE, pa.string(), nullable=False))
         schema = pa.schema([*fields, pa.field(COMMIT_VERSION, pa.int64(), nullable=False)])
-        self.filling = Filling(schema, request.page_rows, request.page_bytes)
+        self.filling = PageBuilder(schema, request.page_rows, request.page_bytes)
         self.within = Bounds(span.after + 1, span.upto)
         self.before = Bounds(span.floor, span.after)
 
@@ -74,8 +73,10 @@ class _ChangePage:
         if not self.span.feed and len(changed) == 1 and self._all_new(interval):
             return self._slices(interval, key)
         bounds = Bounds(self.span.floor, self.span.upto) if replaced else self.within
-        opened = Opened(self.source.table, interval, lambda n: self.source.open(fragments[n], self.needed))
-        return self._walk(opened, [*range(len(fragments))] if replaced else changed, key, bounds)
+        opened = OpenInterval(
+            self.source.table, interval, lambda n: self.source.open(fragments[n], self.needed)
+        )
+        return self._read_histories(opened, [*range(len(fragments))] if replaced else changed, key, bounds)
 
     # ------------------------------------------------------------------ fragments of nothing but new rows
 
@@ -90,7 +91,7 @@ class _ChangePage:
         part, left = self._new_rows(piece, page.room)
         rows = self._with_commit(part, interval)
         if rows.nbytes > page.space:  # with the commits, which are not in the file
-            count = bisect_right(range(1, rows.num_rows + 1), page.space, key=partial(_size, rows))
+            count = rows_within(rows, page.space)
             if not count and page.rows:
                 return piece
             part, left = self._new_rows(piece, max(count, 1))
@@ -100,8 +101,8 @@ class _ChangePage:
         return left[0] if left else None
 
     def _new_rows(self, piece: Piece, page_rows: int) -> tuple[PageRows, list[Piece]]:
-        part = Filling(self.stored, page_rows, self.filling.space)
-        left = fill(self.source, part, [piece], self.within)
+        part = PageBuilder(self.stored, page_rows, self.filling.space)
+        left = fill_page(self.source, part, [piece], self.within)
         return part.finish(left), left
 
     def _with_commit(self, part: PageRows, interval: SlotInterval) -> pa.RecordBatch:
@@ -111,17 +112,22 @@ class _ChangePage:
 
     # ------------------------------------------------------------------ all other fragments
 
-    def _walk(self, opened: Opened, owners: Sequence[int], key: bytes | None, bounds: Bounds) -> Piece | None:
+    def _read_histories(
+        self, opened: OpenInterval, owners: Sequence[int], key: bytes | None, bounds: Bounds
+    ) -> Piece | None:
         interval, page = opened.interval, self.filling
         size = sum(fragment.bytes for fragment in interval.fragments)
         row_bytes = max(1, size // max(1, sum(fragment.rows for fragment in interval.fragments)))
-        walk, rest = HistoryWalk(opened, owners, key, bounds), Piece(interval.start, interval.end, key)
+        iterator, rest = (
+            HistoryIterator(opened, owners, key, bounds),
+            Piece(interval.start, interval.end, key),
+        )
         scanned = page.scanned
-        while not walk.finished:
+        while not iterator.finished:
             if page.room <= 0:
                 return rest
-            histories = walk.step(min(page.room, page.space // row_bytes + 16, BATCH_ROWS))
-            page.scanned = scanned + walk.scanned
+            histories = iterator.step(min(page.room, page.space // row_bytes + 16, BATCH_ROWS))
+            page.scanned = scanned + iterator.scanned
             if not len(histories):
                 continue
             left = self._fill(opened, histories, self._events(opened, histories), rest)
@@ -131,14 +137,14 @@ class _ChangePage:
             rest = Piece(int(histories.slots[last]), interval.end, histories.key_at(last))
         return None
 
-    def _events(self, opened: Opened, histories: Histories) -> Events:
+    def _events(self, opened: OpenInterval, histories: Histories) -> Events:
         if not self.span.feed:
             return new_rows(histories)
         if self.span.overwrite:
             return replacements_of(histories, self.span.upto)
         return changes_of(opened, histories, self.before)
 
-    def _fill(self, opened: Opened, histories: Histories, events: Events, rest: Piece) -> Piece | None:
+    def _fill(self, opened: OpenInterval, histories: Histories, events: Events, rest: Piece) -> Piece | None:
         """Add the keys that fit, at the front of `rest`; returns the rest after them if some do not fit."""
         if not len(events.places):
             return None
@@ -151,7 +157,7 @@ class _ChangePage:
             rows = self._fetch(opened, events, int(ends[fitting - 1]))
             if rows.nbytes > page.space:
                 candidates = ends[:fitting].tolist()
-                fitting = max(bisect_right(candidates, page.space, key=partial(_size, rows)), least)
+                fitting = max(bisect_right(candidates, rows_within(rows, page.space)), least)
         count = int(ends[fitting - 1]) if fitting else 0
         if count:
             page.add(rows.slice(0, count), pa.array(histories.slots[events.versions[:count]]))
@@ -163,15 +169,10 @@ class _ChangePage:
         slot = int(histories.slots[events.versions[count]])
         return rest if slot == rest.start else Piece(slot, rest.end)
 
-    def _fetch(self, opened: Opened, events: Events, count: int) -> pa.RecordBatch:
+    def _fetch(self, opened: OpenInterval, events: Events, count: int) -> pa.RecordBatch:
         """The first `count` events as rows."""
         columns = opened.fetch(events.places.at(slice(count)), self.columns) if self.columns else []
         if events.kinds is not None:
             columns.append(pa.array(KINDS).take(pa.array(events.kinds[:count])))
         columns.append(pa.array(events.commits[:count]))
         return pa.RecordBatch.from_arrays(columns, schema=self.filling.schema)
-
-
-def _size(rows: pa.RecordBatch, count: int) -> int:
-    size: int = rows.slice(0, count).nbytes
-    return size

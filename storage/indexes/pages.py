@@ -10,7 +10,6 @@ carries the wanted columns is read without a look at the rows.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -24,10 +23,10 @@ from elasticscan.base.value_keys import sort_codes
 from elasticscan.metadata import Fragment, IndexInfo
 from elasticscan.protocol import Cursors, IndexOrder, PageRequest, PageRows, merge
 from elasticscan.storage.fragment import SLOT, FragmentReader
+from elasticscan.storage.indexes.iterator import RunIterator
 from elasticscan.storage.indexes.run import ROW, RunReader, key_columns, run_columns
-from elasticscan.storage.indexes.walk import Walk
 from elasticscan.storage.lookup import Candidates, Places, fetch_by_group, newest, rows_at
-from elasticscan.storage.pages import PageSource
+from elasticscan.storage.pages import PageSource, rows_within
 from elasticscan.topology import SlotSet
 
 LEAST_ENTRIES = 65_536  # a page may examine so many entries, however few rows it may hold
@@ -65,7 +64,7 @@ def read_index_page(source: IndexSource, request: PageRequest) -> PageRows:
 
 
 # Entries of runs: the iterator that gave it, its number in the run, its slot and its row.
-_ENTRY = np.dtype([("walk", np.intp), ("number", np.int64), ("slot", np.uint16), ("row", np.int64)])
+_ENTRY = np.dtype([("iterator", np.intp), ("number", np.int64), ("slot", np.uint16), ("row", np.int64)])
 _Entries: TypeAlias = NDArray[np.void]
 
 
@@ -91,7 +90,7 @@ class _IndexPage:
         slots = SlotSet.of(slot_range for cursor in self.cursors for slot_range in cursor.slots)
         self.end = slots.ranges[-1][1] if slots else 0
         self.serving = self._count_serving()
-        self.walks = self._begin(order.ranges, slots) if slots else []
+        self.iterators = self._begin(order.ranges, slots) if slots else []
 
     def _count_serving(self) -> NDArray[np.intp]:
         """Count the fragments that serve each slot; the last one stands for all slots beyond."""
@@ -101,14 +100,14 @@ class _IndexPage:
                 serving[start:end] += 1
         return serving
 
-    def _begin(self, ranges: Sequence[tuple[bytes, bytes]], slots: SlotSet) -> list[Walk]:
+    def _begin(self, ranges: Sequence[tuple[bytes, bytes]], slots: SlotSet) -> list[RunIterator]:
         positions = list(dict.fromkeys(cursor.position for cursor in self.cursors))
         pieces = np.zeros(self.end + 1, dtype=np.intp)
         for cursor in self.cursors:
             for start, end in cursor.slots:
                 pieces[start:end] = 1 + positions.index(cursor.position)
         return [
-            Walk(fragment, run, ranges, self.descending, positions, pieces)
+            RunIterator(fragment, run, ranges, self.descending, positions, pieces)
             for fragment in self.fragments
             if fragment.slots & slots
             for run in self.source.runs(fragment)
@@ -117,18 +116,20 @@ class _IndexPage:
     def page(self) -> PageRows:
         most = max(4 * self.page_rows, LEAST_ENTRIES)
         target, effort = self._first_target(), self._effort
-        while walks := [number for number, walk in enumerate(self.walks) if not walk.finished]:
-            share = target // len(walks) + _LEAST_SHARE
-            positions = [at for n in walks if (at := self.walks[n].look_ahead(share)) is not None]
+        while iterators := [
+            number for number, iterator in enumerate(self.iterators) if not iterator.finished
+        ]:
+            share = target // len(iterators) + _LEAST_SHARE
+            positions = [at for n in iterators if (at := self.iterators[n].look_ahead(share)) is not None]
             cut = min(positions, default=None)
-            stop = self._round(walks, cut)
+            stop = self._round(iterators, cut)
             if stop is not None:
                 return self._finish(self._advance(stop))
-            if cut is None or all(walk.finished for walk in self.walks):
+            if cut is None or all(iterator.finished for iterator in self.iterators):
                 break
             before, effort = effort, self._effort
             if effort == before:
-                raise self._disorder(walks)
+                raise self._disorder(iterators)
             if self._is_full or effort >= (most if self.rows.num_rows else _EMPTY_PAGE_FACTOR * most):
                 return self._finish(self._advance(cut))
             target = self._next_target(target)
@@ -139,16 +140,16 @@ class _IndexPage:
 
     @property
     def _effort(self) -> int:
-        return self.scanned + _RANGE_EFFORT * sum(walk.ranges_found for walk in self.walks)
+        return self.scanned + _RANGE_EFFORT * sum(iterator.ranges_found for iterator in self.iterators)
 
-    def _disorder(self, walks: Iterable[int]) -> FragmentDamaged:
-        run = self.walks[next(iter(walks))].run
+    def _disorder(self, iterators: Iterable[int]) -> FragmentDamaged:
+        run = self.iterators[next(iter(iterators))].run
         return run.damaged("its entries, or those of another run of the index, are not in order")
 
     def _advance(self, position: bytes) -> Cursors:
         """The cursors, moved on to a position; a cursor beyond the position stays."""
         if all(at.position is not None and position <= at.position for at in self.cursors):
-            raise self._disorder(range(len(self.walks)))  # the scan would never end
+            raise self._disorder(range(len(self.iterators)))  # the scan would never end
         return merge(replace(at, position=max(at.position or b"", position)) for at in self.cursors)
 
     @property
@@ -173,9 +174,9 @@ class _IndexPage:
 
     # ------------------------------------------------------------------------------- one round
 
-    def _round(self, walks: Sequence[int], cut: bytes | None) -> bytes | None:
+    def _round(self, iterators: Sequence[int], cut: bytes | None) -> bytes | None:
         """Add the rows up to `cut`; the position of the page's last one if not all of them fit."""
-        counting = self._select_visible([self._next_entries(number, cut) for number in walks])
+        counting = self._select_visible([self._next_entries(number, cut) for number in iterators])
         if not counting:
             return None
         entries = self._merge(counting)
@@ -188,25 +189,25 @@ class _IndexPage:
         if count == len(entries):
             return None
         last = entries[count - 1]
-        return self.walks[int(last["walk"])].position(int(last["number"]))
+        return self.iterators[int(last["iterator"])].position(int(last["number"]))
 
     def _next_entries(self, number: int, cut: bytes | None) -> _Entries:
-        """The next entries of a walk, of the slots that the walk reads."""
-        walk = self.walks[number]
-        numbers = walk.take(cut)
+        """The next entries of an iterator, of the slots that the iterator reads."""
+        iterator = self.iterators[number]
+        numbers = iterator.take(cut)
         self.scanned += len(numbers)
         entries = np.empty(len(numbers), _ENTRY)
-        places = walk.run.take(numbers, (SLOT, ROW))
-        entries["walk"], entries["number"] = number, numbers
+        places = iterator.run.take(numbers, (SLOT, ROW))
+        entries["iterator"], entries["number"] = number, numbers
         entries["slot"], entries["row"] = (column.to_numpy() for column in places.columns)
-        return entries[walk.wanted(numbers, entries["slot"])]
+        return entries[iterator.selects(numbers, entries["slot"])]
 
     def _select_visible(self, parts: Sequence[_Entries]) -> list[_Entries]:
-        """The entries that count, for each walk; walks of one fragment are looked up together."""
+        """The entries that count, for each iterator; iterators of one fragment are looked up together."""
         by_fragment: dict[int, list[_Entries]] = {}
         for part in parts:
             if len(part):
-                fragment = self.walks[part[0]["walk"]].fragment
+                fragment = self.iterators[part[0]["iterator"]].fragment
                 by_fragment.setdefault(fragment.id, []).append(part)
         counting = []
         for group in by_fragment.values():
@@ -220,7 +221,7 @@ class _IndexPage:
 
     def _counts(self, parts: Sequence[_Entries]) -> NDArray[np.bool_]:
         """Return which entries of one fragment count."""
-        fragment = self.walks[parts[0][0]["walk"]].fragment
+        fragment = self.iterators[parts[0][0]["iterator"]].fragment
         slots = np.concatenate([part["slot"] for part in parts])
         asked = np.ones(len(slots), dtype=bool)
         if fragment.unique and self.bounds.wholly_hold(fragment):
@@ -230,7 +231,7 @@ class _IndexPage:
             return ~asked
         primary_key = self.source.table.primary_key
         keys = pa.concat_batches(
-            [self.walks[part[0]["walk"]].run.take(part["number"], primary_key) for part in parts]
+            [self.iterators[part[0]["iterator"]].run.take(part["number"], primary_key) for part in parts]
         )
         rows = np.concatenate([part["row"] for part in parts])
         candidates = Candidates(fragment, rows, slots, keys.columns).only(asked)
@@ -242,14 +243,14 @@ class _IndexPage:
         return self.source.open(fragment, self.opened)
 
     def _merge(self, parts: Sequence[_Entries]) -> _Entries:
-        """Entries of several walks in the order of their keys."""
+        """Entries of several iterators in the order of their keys."""
         entries: _Entries = np.concatenate(parts)
         if len(parts) == 1:
             return entries
         names = key_columns(self.source.table, self.source.index)
         columns = tuple(dict.fromkeys(names))
         keys = pa.concat_batches(
-            [self.walks[part[0]["walk"]].run.take(part["number"], columns) for part in parts]
+            [self.iterators[part[0]["iterator"]].run.take(part["number"], columns) for part in parts]
         )
         codes = [code for name in names for code in sort_codes(keys.column(name))]
         order = np.lexsort(codes[::-1])
@@ -258,20 +259,20 @@ class _IndexPage:
     def _fetch(self, entries: _Entries) -> pa.RecordBatch:
         """The wanted columns: from the index where it has them, else from the rows."""
 
-        def covered(walk: int, at: Places) -> pa.RecordBatch:
-            return self.walks[walk].run.take(entries["number"][at], self.covered)
+        def covered(iterator: int, at: Places) -> pa.RecordBatch:
+            return self.iterators[iterator].run.take(entries["number"][at], self.covered)
 
         def missing(fragment: int, at: Places) -> pa.RecordBatch:
             return rows_at(self._open(self.fragments[fragment]), entries["row"][at], self.missing)
 
         columns: dict[str, pa.Array] = {}
         if self.covered:
-            batch = fetch_by_group(entries["walk"], covered)
+            batch = fetch_by_group(entries["iterator"], covered)
             columns.update(zip(self.covered, batch.columns, strict=True))
         if self.missing:
             numbers = {fragment.id: number for number, fragment in enumerate(self.fragments)}
-            owners = np.array([numbers[walk.fragment.id] for walk in self.walks])
-            batch = fetch_by_group(owners[entries["walk"]], missing)
+            owners = np.array([numbers[iterator.fragment.id] for iterator in self.iterators])
+            batch = fetch_by_group(owners[entries["iterator"]], missing)
             columns.update(zip(self.missing, batch.columns, strict=True))
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
@@ -280,5 +281,4 @@ class _IndexPage:
         count: int = min(rows.num_rows, self.page_rows)
         if rows.slice(0, count).nbytes <= self.page_bytes:
             return count
-        sizes = range(1, count + 1)
-        return max(1, bisect_right(sizes, self.page_bytes, key=lambda n: rows.slice(0, n).nbytes))
+        return max(1, rows_within(rows, self.page_bytes))

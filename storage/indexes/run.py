@@ -51,7 +51,7 @@ from elasticscan.storage.fragment import (
     manifest_of,
     new_path,
 )
-from elasticscan.storage.lookup import pick
+from elasticscan.storage.lookup import gather
 from elasticscan.storage.row_limits import check_index_key_bytes
 from elasticscan.storage.sealed_file import SealingSink
 
@@ -318,7 +318,7 @@ class RunReader(BatchReader):
                 return chosen.slice(int(rows[0]), len(rows))
             return chosen.take(pa.array(rows))
 
-        return pick(self.starts, entries, part, schema)
+        return gather(self.starts, entries, part, schema)
 
     def _place(self, entry: int) -> tuple[list[pa.Array], int]:
         """The key columns of the batch where an entry is, and its row there."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.limits import CLAIM_SECONDS, TRUSTED_JUMP_SECONDS
 from elasticscan.catalog import Catalog, NewStore
-from elasticscan.catalog.believed_time import Belief, Times, look, next_commit_time
+from elasticscan.catalog.believed_time import Belief, Times, next_commit_time, observe
 from elasticscan.metadata import TableInfo
 from elasticscan.topology import Move, initial_placement
 from tests.base.manual_clock import ManualClock
@@ -35,7 +35,7 @@ SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
     ],
 )
 def test_the_table_of_what_is_believed(belief: Belief, clock: float, after: Belief) -> None:
-    assert look(belief, clock) == after
+    assert observe(belief, clock) == after
 
 
 times = st.floats(0, 1e9)
@@ -45,7 +45,7 @@ times = st.floats(0, 1e9)
 def test_belief_never_goes_back_and_never_beyond_the_clock_that_moved_it(
     believed: float, claimed: float | None, clock: float
 ) -> None:
-    after = look(Belief(believed, claimed), clock)
+    after = observe(Belief(believed, claimed), clock)
     assert after.believed_at >= believed
     assert after.believed_at == believed or after.believed_at <= clock
     if claimed is None or clock < claimed + CLAIM_SECONDS:
@@ -57,7 +57,7 @@ def test_an_idle_store_believes_the_present_two_looks_after_somebody_came_back(
     believed: float, away: float
 ) -> None:
     now = believed + away
-    belief = look(look(Belief(believed), now), now + HOUR)
+    belief = observe(observe(Belief(believed), now), now + HOUR)
     assert belief.believed_at == now + HOUR
 
 
@@ -65,7 +65,7 @@ def test_an_idle_store_believes_the_present_two_looks_after_somebody_came_back(
 def test_a_clock_ahead_beside_others_is_never_believed(start: float, skews: list[float]) -> None:
     belief = Belief(start)
     for minute, skew in enumerate(skews):  # the others write once a minute, too
-        belief = look(look(belief, start + 60 * minute), start + 60 * minute + skew)
+        belief = observe(observe(belief, start + 60 * minute), start + 60 * minute + skew)
         assert belief.believed_at <= start + 60 * minute
 
 
@@ -215,7 +215,7 @@ def test_a_sign_of_life_of_a_process_behind_is_no_old_one(
     behind = Catalog(where, Shifted(clock, -2 * DAY), "here")
     with behind.writing() as tx:
         tx.plan_move(Move(1, 1, 1), "other/machine:1:1:1")
-        tx.beat("other/machine:1:1:1")
+        tx.heartbeat("other/machine:1:1:1")
     with catalog.reading() as tx:
         assert tx.moves()[0].heartbeat_at == tx.times.expiry
     behind.close()

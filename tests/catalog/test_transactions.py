@@ -338,14 +338,6 @@ def test_slots_that_are_struck_are_spoken_for_no_longer(catalog: Catalog) -> Non
         assert tx.known_paths() == {(1, "t1/a"), (1, "t1/b"), (2, "t1/c")}
 
 
-slot_sets = st.lists(st.tuples(st.integers(0, SLOTS), st.integers(0, SLOTS)), max_size=5).map(SlotSet.of)
-
-
-@given(slot_sets)
-def test_any_set_of_slots_is_kept_as_it_is(slots: SlotSet) -> None:
-    assert SlotSet.parse(str(slots)) == slots
-
-
 def test_a_fragment_that_speaks_for_nothing_is_dropped_and_can_be_forgotten(
     catalog: Catalog, clock: ManualClock
 ) -> None:

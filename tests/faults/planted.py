@@ -39,8 +39,8 @@ from elasticscan.storage import (
     lookup,
     pages,
 )
+from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
-from elasticscan.storage.indexes import walk as index_walk
 from elasticscan.storage.pages import Piece, pieces_of
 from elasticscan.store import indexing, lookups, mover, owners, upkeep, writer
 from elasticscan.store.context import Context
@@ -546,13 +546,13 @@ def garbage_collection_takes_runs(patch: Patch) -> None:
 
 @fault("index soup", "entries serve only the slots of their fragment", seed=2)
 def entries_of_tablets_that_left_count(patch: Patch) -> None:
-    begin = index_walk.Walk.__init__
+    begin = index_iterator.RunIterator.__init__
 
     def for_all(self: Any, fragment: Any, run: Any, *rest: Any) -> None:
         begin(self, replace(fragment, slots=SlotSet.span(0, 64)), run, *rest)
         self.fragment = fragment
 
-    patch.setattr(index_walk.Walk, "__init__", for_all)
+    patch.setattr(index_iterator.RunIterator, "__init__", for_all)
 
 
 @fault("index soup", "an entry counts only if its row is the newest at the snapshot", seed=2)
@@ -583,12 +583,12 @@ def slots_go_on_behind_the_lowest_position(patch: Patch) -> None:
         firsts = self._first_places[np.minimum(slots, len(self._first_places) - 1)]
         return firsts < self.run.entries
 
-    patch.setattr(index_walk.Walk, "wanted", all_wanted)
+    patch.setattr(index_iterator.RunIterator, "selects", all_wanted)
 
 
 @fault("index soup", "a descending position is an inverted key", seed=2)
 def descending_without_turning(patch: Patch) -> None:
-    patch.setattr(index_walk, "inverted", lambda key: key)
+    patch.setattr(index_iterator, "inverted", lambda key: key)
 
 
 @fault(
@@ -770,7 +770,7 @@ def times_of_commits_go_back(patch: Patch) -> None:
 
 @fault("catalog", "one clock far ahead is not believed", style="time")
 def any_clock_is_believed(patch: Patch) -> None:
-    patch.setattr(state, "look", lambda belief, clock: Belief(max(belief.believed_at, clock)))
+    patch.setattr(state, "observe", lambda belief, clock: Belief(max(belief.believed_at, clock)))
 
 
 @fault("catalog", "undoing a move is tried again while the catalog is away", style="moves")

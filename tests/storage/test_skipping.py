@@ -20,7 +20,7 @@ from elasticscan.metadata import Bounds, Fragment, FragmentStatistics
 from elasticscan.protocol import Cursor, Cursors, PageRows
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.fragment import SYSTEM_COLUMNS, FragmentReader
-from elasticscan.storage.pages import Filling, Piece, Skipping, fill, read_page
+from elasticscan.storage.pages import PageBuilder, PagePruner, Piece, fill_page, read_page
 from elasticscan.storage.statistics import StatisticsCollector
 from elasticscan.topology import SlotSet
 from tests.storage.versions import (
@@ -222,8 +222,8 @@ def test_pieces_in_any_order_of_one_fragment_lose_no_row(seed: int) -> None:
     source = replace(shelf.source(), statistics=wanted.statistics)
     pages = []
     for key_sets in (wanted.key_sets, {}):
-        page = Filling(shelf.table.schema, *PLENTY, skipping=Skipping(source.statistics, key_sets))
-        pages.append(page.finish(fill(source, page, pieces, Bounds(0, 1))))
+        page = PageBuilder(shelf.table.schema, *PLENTY, pruner=PagePruner(source.statistics, key_sets))
+        pages.append(page.finish(fill_page(source, page, pieces, Bounds(0, 1))))
     assert matching(pages[:1], shelf, wanted) == matching(pages[1:], shelf, wanted)
 
 

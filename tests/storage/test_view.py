@@ -5,31 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticscan.metadata import Bounds, Fragment, intervals_of
+from elasticscan.metadata import Bounds, Fragment, StagedFragment, intervals_of
 from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
 
 SLOTS = 24
-MAX_SLOTS = 1 << 16
 
 
 def fragment(number: int, slots: SlotSet, min_commit: int = 1, max_commit: int = 1) -> Fragment:
-    return Fragment(
-        id=number,
-        table=1,
-        shard=1,
-        path=f"t1/{number}.arrow",
-        slots=slots,
-        rows=1,
-        bytes=1,
-        unique=True,
-        tombstones=0,
-        versioned=min_commit < max_commit,
-        tail=0,
-        digest=0,
-        min_commit=min_commit,
-        max_commit=max_commit,
-    )
+    staged = StagedFragment(1, f"t1/{number}.arrow", slots, 1, 1, True, 0, min_commit < max_commit, 0, 0)
+    return staged.entered(number, 1, min_commit, max_commit)
 
 
 ranges = st.tuples(st.integers(0, SLOTS), st.integers(0, SLOTS))
@@ -82,13 +67,3 @@ def test_bounds_wholly_hold_what_has_no_commit_outside(
     assert bounds.wholly_hold(made_of) == all(inside)
     if any(inside):
         assert bounds.touch(made_of)
-
-
-def test_a_view_without_fragments_has_no_intervals() -> None:
-    assert list(View(()).between(0, MAX_SLOTS, Bounds(0, 1))) == []
-
-
-def test_neighbouring_ranges_of_different_fragments_stay_two_intervals() -> None:
-    left, right = fragment(1, SlotSet.span(0, 4)), fragment(2, SlotSet.span(4, 8))
-    found = [(i.start, i.end, [f.id for f in i.fragments]) for i in intervals_of([right, left])]
-    assert found == [(0, 4, [1]), (4, 8, [2])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, pairwise
 
 import pytest
@@ -67,7 +68,12 @@ def histories(draw: st.DrawFn) -> list[Look]:
 
 @few
 @given(histories())
-def test_the_epoch_of_a_slot_grows_with_each_of_its_changes_and_never_otherwise(looks: list[Look]) -> None:
+def test_tablets_tile_and_the_epoch_of_a_slot_grows_with_its_changes_and_never_else(
+    looks: list[Look],
+) -> None:
+    for look in looks:
+        assert look.placement.slot_count == SLOTS
+        assert sum(len(look.placement.at(s)) for s in look.placement.shards) == SLOTS
     for before, after in pairwise(looks):
         for slot in range(SLOTS):
             then, now = before.placement.tablet_of(slot), after.placement.tablet_of(slot)
@@ -94,25 +100,11 @@ def test_changed_since_tells_exactly_the_slots_to_which_something_happened(
     assert changed == expected
 
 
-@few
-@given(histories())
-def test_tablets_tile_the_same_slots_whatever_happens(looks: list[Look]) -> None:
-    for look in looks:
-        assert look.placement.slot_count == SLOTS
-        assert sum(len(look.placement.at(s)) for s in look.placement.shards) == SLOTS
-
-
 def test_a_tablet_that_returns_is_known_to_have_been_away() -> None:
     at_home = initial_placement(8, 2, [1, 2])
     back = move_tablet(move_tablet(at_home, 1, 2, expected_epoch=1), 1, 1, expected_epoch=2)
     assert back.tablet(1) == Tablet(1, 0, 4, shard=1, epoch=3)
     assert back.changed_since(at_home, SlotSet.span(2, 6)) == SlotSet.span(2, 4)
-
-
-def test_a_split_and_a_join_leave_the_bounds_as_they_were_but_not_the_epoch() -> None:
-    before = initial_placement(8, 2, [1])
-    after = join_tablets(split_tablet(before, 2, None, (3, 4)), 3, 4, 5)
-    assert after.tablets == (before.tablets[0], Tablet(5, 4, 8, shard=1, epoch=3))
 
 
 def test_a_split_is_in_the_middle_unless_told_otherwise() -> None:
@@ -126,52 +118,49 @@ def test_a_join_goes_beyond_the_epochs_of_both() -> None:
     assert join_tablets(placement, 1, 2, 3).tablets == (Tablet(3, 0, 8, 1, epoch=8),)
 
 
-def test_a_tablet_that_does_not_exist_is_not_found() -> None:
-    placement = initial_placement(8, 2, [1])
-    changes: list[Callable[[], Placement]] = [
-        lambda: move_tablet(placement, 9, 2, 1),
-        lambda: split_tablet(placement, 9, None, (3, 4)),
-        lambda: join_tablets(placement, 1, 9, 3),
-        lambda: join_tablets(placement, 9, 2, 3),
-    ]
-    for change in changes:
-        with pytest.raises(TabletNotFound, match="tablet 9"):
-            change()
+EVEN = initial_placement(8, 4, [1, 2])  # tablets of two slots, two at each shard
+FINEST = initial_placement(2, 2, [1])
+NOT_FOUND, NO_CHANGE = (TabletNotFound, "tablet 9"), InvalidTopologyChange
 
 
-@pytest.mark.parametrize("expected_epoch", [0, 2])
-def test_a_move_decided_on_another_epoch_conflicts(expected_epoch: int) -> None:
-    with pytest.raises(WriteConflict, match="look at the placement again") as caught:
-        move_tablet(initial_placement(8, 2, [1, 2]), 1, 2, expected_epoch)
-    assert caught.value.fields == {"tablet": 1, "epoch": 1, "expected_epoch": expected_epoch}
-
-
-def test_a_tablet_cannot_move_to_where_it_is() -> None:
-    with pytest.raises(InvalidTopologyChange, match="at shard 1 already"):
-        move_tablet(initial_placement(8, 2, [1, 2]), 1, 1, 1)
-
-
-def test_one_slot_cannot_be_split() -> None:
-    with pytest.raises(InvalidTopologyChange, match="slots are never split"):
-        split_tablet(initial_placement(2, 2, [1]), 1, None, (3, 4))
-
-
-@pytest.mark.parametrize("at", [-1, 0, 3, 4, 8, 9])
-def test_a_split_leaves_no_half_empty(at: int) -> None:
-    with pytest.raises(InvalidTopologyChange, match="choose one from 1 to 2"):
-        split_tablet(Placement((Tablet(1, 0, 3, 1, 1), Tablet(2, 3, 8, 1, 1))), 1, at, (3, 4))
-
-
-def test_only_neighbours_at_one_shard_join_and_the_message_says_what_to_do() -> None:
-    placement = initial_placement(8, 4, [1, 2])
-    for left, right, mend in (
-        (2, 3, "move one of them to the other first"),
-        (2, 1, "join 1 and 2, in slot order"),
-        (1, 3, "only neighbours"),
-        (1, 1, "only neighbours"),
-    ):
-        with pytest.raises(InvalidTopologyChange, match=mend):
-            join_tablets(placement, left, right, 9)
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        (lambda: move_tablet(EVEN, 9, 2, 1), *NOT_FOUND),
+        (lambda: split_tablet(EVEN, 9, None, (5, 6)), *NOT_FOUND),
+        (lambda: join_tablets(EVEN, 1, 9, 5), *NOT_FOUND),
+        (lambda: join_tablets(EVEN, 9, 2, 5), *NOT_FOUND),
+        (
+            lambda: move_tablet(EVEN, 1, 2, 0),
+            WriteConflict,
+            "expected 0.*look at the placement again",
+        ),
+        (
+            lambda: move_tablet(EVEN, 1, 2, 2),
+            WriteConflict,
+            "expected 2.*look at the placement again",
+        ),
+        (lambda: move_tablet(EVEN, 1, 1, 1), NO_CHANGE, "at shard 1 already"),
+        (
+            lambda: split_tablet(initial_placement(2, 2, [1]), 1, None, (3, 4)),
+            NO_CHANGE,
+            "slots are never split",
+        ),
+        *(
+            (partial(split_tablet, EVEN, 2, at, (5, 6)), NO_CHANGE, "from 3 to 3")
+            for at in (-1, 0, 2, 4, 5, 9)
+        ),
+        (lambda: join_tablets(EVEN, 2, 3, 9), NO_CHANGE, "move one of them to the other first"),
+        (lambda: join_tablets(EVEN, 2, 1, 9), NO_CHANGE, "join 1 and 2, in slot order"),
+        (lambda: join_tablets(EVEN, 1, 3, 9), NO_CHANGE, "only neighbours"),
+        (lambda: join_tablets(EVEN, 1, 1, 9), NO_CHANGE, "only neighbours"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_and_told_what_to_do(
+    change: Callable[[], Placement], error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        change()
 
 
 def test_an_id_that_is_in_use_is_our_mistake() -> None:

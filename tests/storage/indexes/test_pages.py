@@ -21,9 +21,9 @@ from elasticscan.metadata import Bounds
 from elasticscan.protocol import Cursor, Cursors, IndexOrder, PageRows
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk
+from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
-from elasticscan.storage.indexes import walk as index_walk
 from elasticscan.storage.indexes.pages import IndexSource, read_index_page
 from elasticscan.storage.indexes.run import run_columns
 from elasticscan.topology import SlotSet
@@ -44,7 +44,7 @@ def _small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_run, "BATCH_ROWS", 3)
     monkeypatch.setattr(index_run, "RUN_ROWS", 7)
     monkeypatch.setattr(index_run, "KEY_BYTES", 4)
-    monkeypatch.setattr(index_walk, "RANGES_PER_ROUND", 1)
+    monkeypatch.setattr(index_iterator, "RANGES_PER_ROUND", 1)
     monkeypatch.setattr(index_pages, "LEAST_ENTRIES", 6)
     monkeypatch.setattr(index_pages, "_FIRST_ROUND", 3)
     monkeypatch.setattr(index_pages, "_LEAST_SHARE", 1)

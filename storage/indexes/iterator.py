@@ -1,6 +1,6 @@
 """Walking through the entries of one index run, in either direction, range by range.
 
-A walk counts its entries in the order in which it meets them: place 0 is the first entry, or the
+An iterator counts its entries in the order in which it meets them: place 0 is the first entry, or the
 last one when it descends. What ranges and positions mean is then the same in both directions.
 """
 
@@ -23,9 +23,9 @@ _ZEROS = bytes(64)  # more zeros than the part of a key after a bound can begin 
 
 
 def _floor(low: bytes) -> bytes:
-    """A string between the keys before `low` and those from `low` on, for walks in descending order.
+    """A string between the keys before `low` and those from `low` on, for iterators in descending order.
 
-    A position covers the order keys up to it. Those of a descending walk are inverted, byte by byte,
+    A position covers the order keys up to it. Those of a descending iterator are inverted, byte by byte,
     which turns their order round, except where one string begins with another:
 
         `low`              80 05             inverted   7f fa
@@ -39,7 +39,7 @@ def _floor(low: bytes) -> bytes:
     return low.rstrip(b"\0") + _ZEROS
 
 
-class Walk:
+class RunIterator:
     """The rest of a run that is still to be read.
 
     Args:
@@ -114,7 +114,7 @@ class Walk:
         places = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
         return self.run.entries - 1 - places if self._descending else places
 
-    def wanted(self, entries: NDArray[np.int64], slots: NDArray[np.uint16]) -> NDArray[np.bool_]:
+    def selects(self, entries: NDArray[np.int64], slots: NDArray[np.uint16]) -> NDArray[np.bool_]:
         """A mask of the entries whose slots are read, and lie beyond the position of their slot's cursor."""
         places = self.run.entries - 1 - entries if self._descending else entries
         firsts = self._first_places[np.minimum(slots, len(self._first_places) - 1)]
