@@ -51,19 +51,16 @@ from elasticscan.catalog.catalog import Catalog, NewStore, Tx
 from elasticscan.catalog.commits import Commit, IdempotencyKey
 from elasticscan.catalog.engine import holds_store
 from elasticscan.catalog.fragments import DroppedFile
-from elasticscan.catalog.home import Home
 from elasticscan.catalog.moves import OwnedMove
 from elasticscan.catalog.seal_keys import KEYS, SecretTx
-from elasticscan.catalog.state import Identity, StoreInfo
+from elasticscan.catalog.state import StoreInfo
 
 __all__ = [
     "KEYS",
     "Catalog",
     "Commit",
     "DroppedFile",
-    "Home",
     "IdempotencyKey",
-    "Identity",
     "NewStore",
     "OwnedMove",
     "SecretTx",

@@ -38,7 +38,7 @@ from elasticscan.metadata.indexes import (
     StagedRun,
 )
 from elasticscan.metadata.intervals import Bounds, SlotInterval, intervals_of
-from elasticscan.metadata.manifest import FRAGMENT, INDEX_RUN, Epochs, Manifest, Origin, Seal, epochs_in
+from elasticscan.metadata.manifest import FRAGMENT, INDEX_RUN, Manifest, Origin, Seal, epochs_in
 from elasticscan.metadata.statistics import (
     KEY_BYTES,
     Block,
@@ -67,7 +67,6 @@ __all__ = [
     "SORTED",
     "Block",
     "Bounds",
-    "Epochs",
     "Fragment",
     "FragmentStatistics",
     "IndexEvent",

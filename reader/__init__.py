@@ -24,14 +24,12 @@ during elasticity. Changed here: one pass a shard instead of one for each moved 
 lose only the rows that moved instead of being repeated whole, and no query is ever ended.
 """
 
-from elasticscan.reader.coverage import Coverage
-from elasticscan.reader.cursor import Accepted, ShardRead, accept_page, plan_lowest, plan_read
+from elasticscan.reader.cursor import Accepted, ShardRead, accept_page, plan_read
 from elasticscan.reader.scan import ScanPlan, ScanStats, drive
 from elasticscan.reader.sorted_scan import SortKey, drive_sorted
 
 __all__ = [
     "Accepted",
-    "Coverage",
     "ScanPlan",
     "ScanStats",
     "ShardRead",
@@ -39,6 +37,5 @@ __all__ = [
     "accept_page",
     "drive",
     "drive_sorted",
-    "plan_lowest",
     "plan_read",
 ]

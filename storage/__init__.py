@@ -63,7 +63,7 @@ from elasticscan.storage.conform import batches_of, conform
 from elasticscan.storage.copying import Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import count_rows, slot_counts
 from elasticscan.storage.definition import check_definition, check_works, stored_schema
-from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk, MemoryDisk, OpenFile, open_disk
+from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk, MemoryDisk, open_disk
 from elasticscan.storage.fragment import (
     COMMIT,
     DELETED,
@@ -113,7 +113,6 @@ __all__ = [
     "Keep",
     "LocalDisk",
     "MemoryDisk",
-    "OpenFile",
     "OpenFragment",
     "PageSource",
     "RunReader",

@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import stat
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from elasticscan.base.errors import RESTORE, FragmentDamaged
-from elasticscan.base.forks import Birthplace
+from elasticscan.base.forks import Birthplace, ChildSafeLock
 from elasticscan.base.limits import OPEN_FILES
 from elasticscan.storage.disk_errors import (
     cut_file,
@@ -48,6 +47,8 @@ class OpenFile(Protocol):
 
     def read_into(self, offset: int, room: memoryview) -> int:
         """As `read_at`, into memory that is there already; how many bytes came."""
+        room[:] = memoryview(self.read_at(offset, len(room))).cast("B")
+        return len(room)
 
 
 class Disk(Protocol):
@@ -234,11 +235,7 @@ class _Descriptors:
     """Says which files may stay open: those that were read last."""
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """A forked child may have been born while another thread held the lock."""
-        self._lock = threading.Lock()
+        self._lock = ChildSafeLock()
         self._files: OrderedDict[int, ref[LocalFile]] = OrderedDict()
 
     def used(self, file: LocalFile) -> None:
@@ -252,7 +249,6 @@ class _Descriptors:
 
 
 _DESCRIPTORS = _Descriptors()
-os.register_at_fork(after_in_child=_DESCRIPTORS.reset)
 
 
 class LocalFile:
@@ -345,7 +341,7 @@ class ArrowDisk:
         return [(info.path, (info.mtime_ns or 0) / 1e9) for info in infos if info.is_file]
 
 
-class _RemoteFile:
+class _RemoteFile(OpenFile):
     is_near = False
 
     def __init__(self, file: Any, path: str) -> None:
@@ -358,10 +354,6 @@ class _RemoteFile:
         if buffer.size < length:
             raise cut_file(self._path, offset, length)
         return buffer
-
-    def read_into(self, offset: int, room: memoryview) -> int:
-        room[:] = memoryview(self.read_at(offset, len(room))).cast("B")
-        return len(room)
 
 
 class MemoryDisk:
@@ -409,7 +401,7 @@ class MemoryDisk:
             raise missing_root("memory")
 
 
-class MemoryFile:
+class MemoryFile(OpenFile):
     is_near = True
 
     def __init__(self, content: bytes) -> None:
@@ -420,7 +412,3 @@ class MemoryFile:
         if offset + length > self.size:
             raise cut_file("memory", offset, length)
         return self._content.slice(offset, length)
-
-    def read_into(self, offset: int, room: memoryview) -> int:
-        room[:] = memoryview(self.read_at(offset, len(room))).cast("B")
-        return len(room)
