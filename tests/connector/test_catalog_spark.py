@@ -350,16 +350,6 @@ def test_what_is_no_query_goes_to_spark_over_views_made_anew(spark: SparkSession
         shop.sql("SELECT count(*) FROM t").collect()
 
 
-def test_parameters_have_the_values_that_spark_gives_them(spark: SparkSession, store: Store) -> None:
-    shop = attach(spark, store.uri)
-    named = shop.sql("SELECT id FROM t WHERE id BETWEEN :low AND :low + 2 ORDER BY id", {"low": 5})
-    assert named.collect() == [(5,), (6,), (7,)]
-    assert shop.sql("SELECT count(*) FROM t WHERE id < ? OR id = ?", args=[3, 9]).collect() == [(4,)]
-    store.table("t").delete(pa.table({"id": [0]}))
-    assert shop.sql("SELECT count(*) FROM t WHERE id < ?", [3]).collect() == [(2,)]
-    assert shop.sql("SELECT count(*) FROM t WHERE id < 3", {}).collect() == [(2,)]
-
-
 def test_no_view_is_left_behind_and_errors_speak_of_the_users_text(
     spark: SparkSession, catalog: AttachedStore
 ) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from elasticscan.connector import register
 from elasticscan.store import Store
+from tests.connector.conftest import kinds
 
 pytestmark = pytest.mark.spark
 
@@ -74,10 +75,6 @@ def contents(made: Store, table: str = "t") -> dict[Any, Any]:
     found = made.table(table).scan().to_table()
     assert made.verify() == []
     return dict(zip(found[0].to_pylist(), found[-1].to_pylist(), strict=True))
-
-
-def kinds(made: Store, table: str = "t") -> list[str]:
-    return [commit.kind for commit in made.table(table).commits()]
 
 
 def forget_last_batch(checkpoint: Path) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any
@@ -95,11 +96,6 @@ def test_a_limit_stops_early_and_leaves_the_frame_whole(spark: SparkSession, sto
     assert frame.count() == 1_000
 
 
-def test_an_empty_table_gives_an_empty_frame(spark: SparkSession, store: Store) -> None:
-    store.create_table("empty", IDS, ["id"])
-    assert reader(spark, store).option("table", "empty").load().collect() == []
-
-
 def test_a_frame_is_a_snapshot_until_it_is_loaded_again(spark: SparkSession, store: Store) -> None:
     frame = reader(spark, store).load()
     assert frame.count() == 1_000
@@ -129,28 +125,39 @@ def test_mistakes_keep_their_code_through_spark(spark: SparkSession, store: Stor
         reader(spark, store, versionAsOf="99").load().collect()
 
 
-# While tablets move
-
-
-def test_a_frame_follows_tablets_that_moved_since_it_was_planned(spark: SparkSession, store: Store) -> None:
-    frame = reader(spark, store).load()
-    assert frame.count() == 1_000
+def test_an_index_is_read_explained_and_missed_by_name(spark: SparkSession, store: Store) -> None:
+    store.table("t").create_index("by_id", ["id"], include=["name"])
+    options = {"index": "by_id", "filter": "id < 10", "splitSize": "1k"}
+    frame = reader(spark, store, **options).load()
+    assert (frame.rdd.getNumPartitions(), shown(frame)) == (1, rows(range(10)))
     store.expand(["s3"])
     store.contract("s1")
-    assert shown(frame) == rows(range(1_000))
+    assert shown(frame) == rows(range(10))
+    told = reader(spark, store, explain="true", **options).load()
+    assert told.schema.simpleString() == (
+        "struct<access:string,kind:string,condition:string,remainder:string,rows_scanned:bigint,"
+        "cost:double,chosen:boolean,reason:string>"
+    )
+    assert [row.access for row in told.where("chosen").collect()] == ["by_id"]
+    with error_with("[ES_INDEX_NOT_FOUND]"):
+        reader(spark, store, index="by_idd").load().collect()
+
+
+# While tablets move
 
 
 def test_rows_stay_exact_while_tablets_move(spark: SparkSession, store: Store) -> None:
     stop = threading.Event()
-    moves = _in_thread(lambda: _keep_moving(store, stop))
-    try:
-        for _ in range(2):
-            frame = reader(spark, store, batchSize="5", splitSize="4k").load()
-            found = frame.agg(F.count("id"), F.countDistinct("id"), F.sum("id")).collect()
-            assert [tuple(row) for row in found] == [(1_000, 1_000, sum(range(1_000)))]
-    finally:
-        stop.set()
-    assert moves() > 10
+    with ThreadPoolExecutor(1) as pool:
+        moves = pool.submit(_keep_moving, store, stop)
+        try:
+            for _ in range(2):
+                frame = reader(spark, store, batchSize="5", splitSize="4k").load()
+                totals = frame.agg(F.count("id"), F.countDistinct("id"), F.sum("id")).collect()
+                assert [tuple(row) for row in totals] == [(1_000, 1_000, sum(range(1_000)))]
+        finally:
+            stop.set()
+    assert moves.result() > 10
 
 
 def _keep_moving(store: Store, stop: threading.Event) -> int:
@@ -163,19 +170,6 @@ def _keep_moving(store: Store, stop: threading.Event) -> int:
             own.move(tablet.id, "s2" if names[tablet.shard] == "s1" else "s1")
             moves += 1
         return moves
-
-
-def _in_thread(work: Callable[[], int]) -> Callable[[], int]:
-    """Start `work`; the returned function waits for its result."""
-    found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(work()))
-    thread.start()
-
-    def result() -> int:
-        thread.join()
-        return found[0]
-
-    return result
 
 
 # SQL
@@ -242,27 +236,6 @@ def test_a_failing_task_fails_the_write_and_leaves_nothing(spark: SparkSession, 
         writer(frame.repartition(2), store).save()
     assert store.status()["tables"][0]["rows"] == 1_000
     assert store.collect_garbage(grace_seconds=0).removed == 0
-
-
-def test_a_transaction_is_written_once(spark: SparkSession, store: Store) -> None:
-    for _ in range(2):
-        writer(expected(spark, range(5)), store, "overwrite", txnAppId="job", txnVersion="1").save()
-    writer(expected(spark, range(7)), store, "overwrite", txnAppId="job", txnVersion="2").save()
-    assert [commit.kind for commit in store.table("t").commits()] == [
-        "create",
-        "write",
-        "overwrite",
-        "overwrite",
-    ]
-    assert reader(spark, store).load().count() == 7
-
-
-def test_a_missing_table_is_made_when_its_key_is_named(spark: SparkSession, store: Store) -> None:
-    frame = expected(spark, range(10))
-    with error_with("[ES_TABLE_NOT_FOUND]"):
-        writer(frame, store, table="fresh").save()
-    writer(frame, store, table="fresh", primaryKey="name,id").save()
-    assert shown(reader(spark, store).option("table", "fresh").load()) == rows(range(10))
 
 
 MOMENT = datetime(2026, 1, 31, 12, 30, 15, tzinfo=UTC)
