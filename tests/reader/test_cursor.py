@@ -62,22 +62,17 @@ def positions_by_slot(cursors: Cursors) -> dict[int, bytes | None]:
 
 
 @checked
-@given(cursor_sets())
-def test_merging_changes_no_position_and_leaves_each_position_once(cursors: Cursors) -> None:
+@given(cursor_sets(), st.randoms(use_true_random=False))
+def test_merging_changes_no_position_and_leaves_each_once_in_whatever_order(
+    cursors: Cursors, rng: random.Random
+) -> None:
     apart = [Cursor(SlotSet.span(s, s + 1), p) for s, p in positions_by_slot(cursors).items()]
+    rng.shuffle(apart)
     merged = merge(apart)
+    assert merged == merge(cursors) == merge(merged)
     assert positions_by_slot(merged) == positions_by_slot(cursors)
     assert len({c.position for c in merged}) == len(merged)
     assert all(c.slots for c in merged)
-    assert merge(merged) == merged
-
-
-@checked
-@given(cursor_sets(), st.randoms(use_true_random=False))
-def test_the_order_of_cursors_means_nothing(cursors: Cursors, rng: random.Random) -> None:
-    apart = [Cursor(SlotSet.span(s, s + 1), p) for s, p in positions_by_slot(cursors).items()]
-    rng.shuffle(apart)
-    assert merge(apart) == merge(cursors)
 
 
 @checked
@@ -85,11 +80,6 @@ def test_the_order_of_cursors_means_nothing(cursors: Cursors, rng: random.Random
 def test_restricting_keeps_positions_and_no_other_slots(cursors: Cursors, slots: SlotSet) -> None:
     known = positions_by_slot(cursors)
     assert positions_by_slot(restrict(cursors, slots)) == {s: p for s, p in known.items() if s in slots}
-
-
-@checked
-@given(cursor_sets(), slot_sets())
-def test_two_parts_of_a_scan_are_the_whole_scan(cursors: Cursors, slots: SlotSet) -> None:
     parts = (*restrict(cursors, slots), *restrict(cursors, EVERYTHING - slots))
     assert merge(parts) == merge(cursors)
 
@@ -105,15 +95,8 @@ def test_a_read_asks_one_shard_for_all_that_lives_there(cursors: Cursors, placem
     assert read.slots
     assert restrict(cursors, read.slots) == read.cursors
     assert read.placement is placement
-
-
-@checked
-@given(cursor_sets(), placements())
-def test_shards_with_half_read_slots_are_read_first(cursors: Cursors, placement: Placement) -> None:
-    read = plan_read(cursors, placement)
     if any(c.position is not None for c in cursors):
-        assert read is not None
-        assert any(c.position is not None for c in read.cursors)
+        assert any(c.position is not None for c in read.cursors), "half-read slots come first"
 
 
 @checked
@@ -131,45 +114,21 @@ def test_every_slot_is_pending_or_finished_and_never_both(
 
 @checked
 @given(pages())
-def test_positions_never_go_back(page: tuple[Cursors, ShardRead, Cursors, Placement]) -> None:
-    cursors, read, after, placement = page
-    before = positions_by_slot(cursors)
-    for slot, position in positions_by_slot(accept_page(cursors, read, after, placement).cursors).items():
-        old = before[slot]
-        assert old is None or (position is not None and position >= old)
-
-
-@checked
-@given(pages())
-def test_slots_that_moved_keep_their_old_position_and_are_not_finished(
+def test_a_page_advances_the_slots_that_stayed_and_no_other(
     page: tuple[Cursors, ShardRead, Cursors, Placement],
 ) -> None:
     cursors, read, after, placement = page
     accepted = accept_page(cursors, read, after, placement)
     assert accepted.moved == placement.changed_since(read.placement, read.slots)
-    assert not accepted.moved & accepted.finished
-    assert restrict(accepted.cursors, accepted.moved) == restrict(cursors, accepted.moved)
-
-
-@checked
-@given(pages())
-def test_slots_that_stayed_stand_where_the_shard_left_them(
-    page: tuple[Cursors, ShardRead, Cursors, Placement],
-) -> None:
-    cursors, read, after, placement = page
-    accepted = accept_page(cursors, read, after, placement)
-    staying = read.slots - accepted.moved
-    assert restrict(accepted.cursors, staying) == restrict(after, staying)
-    assert accepted.finished == staying - slots_of(after)
-
-
-@checked
-@given(pages())
-def test_slots_at_other_shards_are_left_alone(page: tuple[Cursors, ShardRead, Cursors, Placement]) -> None:
-    cursors, read, after, placement = page
-    others = slots_of(cursors) - read.slots
-    accepted = accept_page(cursors, read, after, placement)
-    assert restrict(accepted.cursors, others) == restrict(cursors, others)
+    unmoved = read.slots - accepted.moved
+    assert accepted.finished == unmoved - slots_of(after)
+    assert restrict(accepted.cursors, unmoved) == restrict(after, unmoved), "where the shard left them"
+    others = slots_of(cursors) - unmoved
+    assert restrict(accepted.cursors, others) == restrict(cursors, others), "where they were"
+    before = positions_by_slot(cursors)
+    for slot, position in positions_by_slot(accepted.cursors).items():
+        old = before[slot]
+        assert old is None or (position is not None and position >= old), "a position never goes back"
 
 
 def one_shard(epoch: int = 1) -> Placement:
