@@ -23,9 +23,9 @@ from elasticscan.base.errors import IndexChanged, IndexNotReady, InvalidOption, 
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.metadata import IndexInfo
 from elasticscan.optimizer import binding as access
+from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
-from elasticscan.storage.indexes import walk as index_walk
 from elasticscan.store import Page, Scan, Store, indexing
 from tests.store.conditions import INFINITY, NAN, always, literal, order_of, some_condition
 from tests.store.soup import WEIGHTS, Key, Kitchen, Row, Soup, SoupScan, Tables, comparable, rows_of
@@ -177,7 +177,7 @@ class IndexKitchen(Kitchen):
         patch(index_pages, "LEAST_ENTRIES", rng.choice([1, 20, 65_536]))
         patch(index_pages, "_LEAST_SHARE", rng.choice([1, 16]))
         patch(index_pages, "_FIRST_ROUND", rng.choice([1, 8, 4_096]))
-        patch(index_walk, "RANGES_PER_ROUND", rng.choice([1, 256]))
+        patch(index_iterator, "RANGES_PER_ROUND", rng.choice([1, 256]))
         patch(access, "MAX_RANGES", rng.choice([2, 1_000]))
         return IndexSoup(store, rng, style or rng.choice(list(INDEX_STYLES)))
 
