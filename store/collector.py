@@ -143,21 +143,16 @@ class _Collection:
         yield from (decision for decision in planned.decisions if decision.action is Action.KEEP)
         going = [decision for decision in planned.decisions if decision.action is not Action.KEEP]
         try:
-            self._book(look, self._moved_files(look), planned.vanished)
+            with self._context.catalog.reading() as tx:
+                condemned = tx.condemned()
+            # What a collection that died had condemned and moved.
+            here, files = look.shelf.ids, look.shelf.files
+            moved = [(shard, path) for shard, path in condemned if shard in here and path not in files]
+            self._book(look, moved, planned.vanished)
             for start in range(0, len(going), BATCH_FILES):
                 yield from self._take(look, going[start : start + BATCH_FILES])
         except ShardUnavailable as error:
             self.skipped.append((look.shard.name, str(error)))
-
-    def _moved_files(self, look: _Look) -> list[tuple[int, str]]:
-        """The files that a collection that died had condemned and moved."""
-        with self._context.catalog.reading() as tx:
-            condemned = tx.condemned()
-        return [
-            (shard, path)
-            for shard, path in condemned
-            if shard in look.shelf.ids and path not in look.shelf.files
-        ]
 
     def _take(self, look: _Look, batch: Sequence[Decision]) -> list[Decision]:
         disk = self._context.writable_disk(look.shard.id)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from elasticscan.base.errors import SchemaMismatch, TableChanged
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.catalog import IdempotencyKey, Tx
-from elasticscan.metadata import StagedFragment, TableInfo
+from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo
 from elasticscan.storage import (
     DELETED,
     Ingest,
@@ -25,6 +25,7 @@ from elasticscan.storage import (
 )
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import missing_runs, with_runs
+from elasticscan.topology import Placement
 
 # After so many commits that found some tablet elsewhere, the rows that moved are staged again
 # while the catalog's write lock is held, so a write cannot starve beside endless moves.
@@ -113,6 +114,11 @@ def _publish(
     txn: IdempotencyKey | None,
 ) -> tuple[int, list[StagedFragment]]:
     """The commit's number, and those of the fragments that it refers to."""
+
+    def settle(placement: Placement, indexes: Sequence[IndexInfo]) -> list[StagedFragment]:
+        moved = reroute(table, fragments, placement, context.writable_disk, context.origin(kind))
+        return with_runs(context, table, indexes, moved)
+
     for attempt in count():
         with context.catalog.writing() as tx:
             earlier = None if txn is None else tx.commit_of_txn(table.id, txn)
@@ -128,18 +134,12 @@ def _publish(
                     table=table.name,
                 )
             if attempt >= ATTEMPTS_WITHOUT_LOCK:  # nothing can change now, so this one is the last
-                fragments = reroute(
-                    table, fragments, tx.placement(), context.writable_disk, context.origin(kind)
-                )
-                fragments = with_runs(context, table, tx.indexes(table.id), fragments)
+                fragments = settle(tx.placement(), tx.indexes(table.id))
             if _in_place(tx, fragments) and not missing_runs(tx.indexes(table.id), fragments):
                 context.check_not_collected(fragments)
                 tx.enter_reserved(table.id)
                 return tx.add_commit(table.id, _kind_of(kind, fragments), fragments, txn), fragments
-        fragments = reroute(
-            table, fragments, context.placement(), context.writable_disk, context.origin(kind)
-        )
-        fragments = with_runs(context, table, context.indexes(table.id), fragments)
+        fragments = settle(context.placement(), context.indexes(table.id))
     raise AssertionError("unreachable")
 
 
