@@ -45,12 +45,6 @@ def test_people_are_told_of_an_index_that_was_made(shell: Shell, uri: str) -> No
     assert told.startswith("Index by_name of t (name): ")
 
 
-def test_an_index_of_a_table_without_rows_is_made_too(shell: Shell, uri: str, rows: pa.Table) -> None:
-    with Store.open(uri) as store:
-        store.create_table("empty", rows.schema, ["id"])
-    assert shell.json("index", "create", uri, "empty", "by_name", "--columns", "name")["ready"]
-
-
 def test_the_bar_hears_of_every_fragment(shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
 
@@ -160,15 +154,6 @@ def test_rows_come_in_the_order_of_an_index_also_from_key_to_key(
         reverse=descending,
     )
     assert found == wanted
-
-
-def test_an_ordered_scan_goes_to_a_file_in_that_order(shell: Shell, indexed: str, tmp_path: Any) -> None:
-    path = tmp_path / "o.parquet"
-    words = ["--columns", "value", "--filter", "value >= 1000", "-o", path]
-    shell.ok("scan", indexed, "t", "--index", "by_value", "--order-by", "value DESC", *words)
-    found = pyarrow.parquet.read_table(path)["value"].to_pylist()
-    assert found == sorted(found, reverse=True)
-    assert (len(found), found[0]) == (800, 4_999 / 4)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,35 +30,28 @@ def read(uri: str, table: str = "t") -> pa.Table:
         return store.table(table).scan().to_table().sort_by("id")
 
 
-def test_a_parquet_file_makes_a_table_and_fills_it(
-    shell: Shell, empty: str, tmp_path: Path, rows: pa.Table
+def _write_arrow(rows: pa.Table, path: Path) -> None:
+    with pa.ipc.new_file(str(path), rows.schema) as writer:
+        writer.write_table(rows, max_chunksize=1_000)
+
+
+WRITERS: dict[str, Callable[[pa.Table, Path], object]] = {
+    "r.parquet": pyarrow.parquet.write_table,
+    "r.csv": pyarrow.csv.write_csv,
+    "r.csv.gz": lambda rows, path: pyarrow.csv.write_csv(rows, pa.output_stream(path, compression="gzip")),
+    "r.arrow": _write_arrow,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_makes_a_table_with_the_types_of_its_values(
+    shell: Shell, empty: str, tmp_path: Path, rows: pa.Table, name: str
 ) -> None:
-    pyarrow.parquet.write_table(rows, tmp_path / "r.parquet")
-    told = shell.json("load", empty, "t", tmp_path / "r.parquet", "--primary-key", "id")
+    WRITERS[name](rows, tmp_path / name)
+    told = shell.json("load", empty, "t", tmp_path / name, "--primary-key", "id")
     assert (told["rows"], told["created"]) == (5_000, True)
     assert read(empty).to_pylist() == rows.to_pylist()
-
-
-def test_a_csv_file_makes_a_table_with_the_types_of_its_values(
-    shell: Shell, empty: str, tmp_path: Path, rows: pa.Table
-) -> None:
-    pyarrow.csv.write_csv(rows, tmp_path / "r.csv")
-    told = shell.ok("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id")
-    assert "5,000 rows loaded into t" in told
-    assert read(empty).to_pylist() == rows.to_pylist()
-
-
-def test_a_gzipped_csv_file_is_read(shell: Shell, empty: str, tmp_path: Path) -> None:
-    (tmp_path / "r.csv.gz").write_bytes(gzip.compress(b"id,v\n1,a\n2,b\n"))
-    shell.ok("load", empty, "t", tmp_path / "r.csv.gz", "--primary-key", "id")
-    assert read(empty).to_pylist() == [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
-
-
-def test_an_arrow_file_is_read(shell: Shell, empty: str, tmp_path: Path, rows: pa.Table) -> None:
-    with pa.ipc.new_file(str(tmp_path / "r.arrow"), rows.schema) as writer:
-        writer.write_table(rows, max_chunksize=1_000)
-    shell.ok("load", empty, "t", tmp_path / "r.arrow", "--primary-key", "id")
-    assert read(empty).num_rows == 5_000
+    assert "5,000 rows loaded into t" in shell.ok("load", empty, "t", tmp_path / name)
 
 
 def test_several_files_of_several_kinds_are_one_commit(
@@ -99,21 +94,23 @@ def test_a_failed_load_leaves_no_table_behind(shell: Shell, empty: str, tmp_path
     assert shell.json("tables", empty) == []
 
 
-def test_a_failed_load_leaves_a_table_as_it_was(shell: Shell, uri: str, tmp_path: Path) -> None:
-    (tmp_path / "r.csv").write_text("id,name,value\n1,x,1.5\n2,y,high\n")
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("id,name,value\n1,x,1.5\n2,y,high\n", "r.csv"),
+        ("id,name,colour\n1,x,red\n", "missing: value; unknown: colour"),
+    ],
+)
+def test_a_failed_load_leaves_a_table_as_it_was(
+    shell: Shell, uri: str, tmp_path: Path, content: str, told: str
+) -> None:
+    (tmp_path / "r.csv").write_text(content)
     before = read(uri)
-    code, told = shell.fails("load", uri, "t", tmp_path / "r.csv")
+    code, message = shell.fails("load", uri, "t", tmp_path / "r.csv")
     assert code == 2
-    assert told.startswith("[ES_SCHEMA_MISMATCH]")
-    assert "r.csv" in told
+    assert message.startswith("[ES_SCHEMA_MISMATCH]")
+    assert told in message
     assert read(uri) == before
-
-
-def test_columns_that_are_not_the_tables_are_named(shell: Shell, uri: str, tmp_path: Path) -> None:
-    (tmp_path / "r.csv").write_text("id,name,colour\n1,x,red\n")
-    code, told = shell.fails("load", uri, "t", tmp_path / "r.csv")
-    assert code == 2
-    assert "missing: value; unknown: colour" in told
 
 
 def test_a_spelling_of_null_can_be_named(shell: Shell, empty: str, tmp_path: Path) -> None:
@@ -122,22 +119,22 @@ def test_a_spelling_of_null_can_be_named(shell: Shell, empty: str, tmp_path: Pat
     assert read(empty).to_pylist() == [{"id": 1, "v": None, "w": None}, {"id": 2, "v": None, "w": 3}]
 
 
-def test_without_a_spelling_of_null_text_stays_text(shell: Shell, empty: str, tmp_path: Path) -> None:
-    (tmp_path / "r.csv").write_text("id,v\n1,NA\n2,x\n")
-    shell.ok("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id")
-    assert read(empty)["v"].to_pylist() == ["NA", "x"]
-
-
-def test_the_type_of_a_column_can_be_named(shell: Shell, empty: str, tmp_path: Path) -> None:
-    (tmp_path / "r.csv").write_text("id,zip\n1,02134\n")
-    shell.ok("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id", "--type", "zip=string")
-    assert read(empty)["zip"].to_pylist() == ["02134"]
-
-
-def test_times_in_csv_become_the_microseconds_of_spark(shell: Shell, empty: str, tmp_path: Path) -> None:
-    (tmp_path / "r.csv").write_text("id,at\n1,2013-01-01T10:00:00Z\n")
-    shell.ok("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id")
-    assert read(empty).schema.field("at").type == pa.timestamp("us", "UTC")
+@pytest.mark.parametrize(
+    ("text", "words", "kind", "value"),
+    [
+        ("NA", [], pa.string(), "NA"),
+        ("02134", ["--type", "v=string"], pa.string(), "02134"),
+        ("2013-01-01T10:00:00Z", [], pa.timestamp("us", "UTC"), datetime(2013, 1, 1, 10, tzinfo=UTC)),
+    ],
+    ids=["text is no null unasked", "a type can be named", "times have the microseconds of Spark"],
+)
+def test_values_of_csv_have_the_types_that_are_meant(
+    shell: Shell, empty: str, tmp_path: Path, text: str, words: list[str], kind: pa.DataType, value: object
+) -> None:
+    (tmp_path / "r.csv").write_text(f"id,v\n1,{text}\n")
+    shell.ok("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id", *words)
+    column = read(empty)["v"]
+    assert (column.type, column.to_pylist()) == (kind, [value])
 
 
 def test_a_shard_key_and_a_compression_are_kept(shell: Shell, empty: str, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""scan and explain."""
+"""scan."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +53,6 @@ def test_columns_and_filter_are_as_asked(shell: Shell, uri: str) -> None:
     ]
 
 
-def test_a_scan_that_stopped_goes_on_after_the_last_row(shell: Shell, uri: str, rows: pa.Table) -> None:
-    found: list[dict[str, Any]] = []
-    words: list[object] = ["t", "--page-rows", 700]
-    for pages in (1, 3, 10**6):
-        code, out, err = shell.run("scan", uri, *words, "--pages", pages, "--json")
-        assert code == 0
-        found += lines(out)
-        if err:
-            words = ["--key", json.loads(err)["continuation_key"]]
-    assert sorted(found, key=lambda row: row["id"]) == rows.to_pylist()
-
-
 def test_a_scan_may_stop_after_some_pages_and_go_on_elsewhere(shell: Shell, uri: str, rows: pa.Table) -> None:
     _, out, err = shell.run("scan", uri, "t", "--page-rows", 1_000, "--pages", 2, "--json")
     shell.ok("expand", uri, "s3")
@@ -92,15 +81,16 @@ def test_an_older_snapshot_can_be_read(shell: Shell, uri: str, tmp_path: Path) -
     assert lines(shell.ok("scan", uri, "t", "--snapshot", before, *condition)) == [{"name": "n1"}]
 
 
-def test_rows_go_to_a_parquet_file(shell: Shell, uri: str, tmp_path: Path, rows: pa.Table) -> None:
-    told = shell.json("scan", uri, "t", "--output", tmp_path / "o.parquet")
+@pytest.mark.parametrize(
+    ("name", "open_file"), [("o.parquet", pyarrow.parquet.read_table), ("o.csv", pyarrow.csv.read_csv)]
+)
+def test_rows_go_to_a_file(
+    shell: Shell, uri: str, tmp_path: Path, rows: pa.Table, name: str, open_file: Callable[[Path], pa.Table]
+) -> None:
+    told = shell.json("scan", uri, "t", "--output", tmp_path / name)
     assert (told["rows"], told["continuation_key"]) == (5_000, None)
-    assert pyarrow.parquet.read_table(tmp_path / "o.parquet").sort_by("id").to_pylist() == rows.to_pylist()
-
-
-def test_rows_go_to_a_csv_file(shell: Shell, uri: str, tmp_path: Path, rows: pa.Table) -> None:
-    assert "5,000 rows" in shell.ok("scan", uri, "t", "-o", tmp_path / "o.csv")
-    assert pyarrow.csv.read_csv(tmp_path / "o.csv").sort_by("id").to_pylist() == rows.to_pylist()
+    assert open_file(tmp_path / name).sort_by("id").to_pylist() == rows.to_pylist()
+    assert "5,000 rows" in shell.ok("scan", uri, "t", "-o", tmp_path / name)
 
 
 def test_rows_go_to_an_arrow_file_in_two_parts(
@@ -128,16 +118,17 @@ def test_a_failed_scan_leaves_no_file_and_keeps_an_older_one(shell: Shell, tmp_p
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
-def test_an_output_that_cannot_be_written_is_named(shell: Shell, uri: str, tmp_path: Path) -> None:
-    code, told = shell.fails("scan", uri, "t", "-o", tmp_path / "no" / "o.parquet")
+@pytest.mark.parametrize(
+    ("store", "name", "told"),
+    [("made.store", "no/o.parquet", "cannot be written"), ("no.store", "o.xlsx", "use .csv")],
+)
+def test_an_output_that_cannot_be_written_is_refused(
+    shell: Shell, uri: str, tmp_path: Path, store: str, name: str, told: str
+) -> None:
+    """One of an unknown kind before anything is read."""
+    code, message = shell.fails("scan", tmp_path / store, "t", "-o", tmp_path / name)
     assert code == 2
-    assert "cannot be written" in told
-
-
-def test_an_output_of_unknown_kind_is_refused_before_anything_is_read(shell: Shell, tmp_path: Path) -> None:
-    code, told = shell.fails("scan", tmp_path / "no.store", "t", "-o", "o.xlsx")
-    assert code == 2
-    assert "use .csv" in told
+    assert told in message
 
 
 @pytest.mark.parametrize(
@@ -160,18 +151,20 @@ def test_a_scan_that_cannot_be_carried_out_says_why(
     assert message.startswith(told)
 
 
-def test_what_a_scan_reads_cannot_change_half_way(shell: Shell, uri: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["t", "--filter", "id = 1"], "--filter cannot change a scan that has begun"),
+        (["other"], "goes on with table 't'"),
+    ],
+)
+def test_what_a_scan_reads_cannot_change_half_way(
+    shell: Shell, uri: str, words: list[str], told: str
+) -> None:
     key = json.loads(shell.run("scan", uri, "t", "--pages", 1, "--json")[2])["continuation_key"]
-    code, told = shell.fails("scan", uri, "t", "--key", key, "--filter", "id = 1")
+    code, message = shell.fails("scan", uri, *words, "--key", key)
     assert code == 2
-    assert "--filter cannot change a scan that has begun" in told
-
-
-def test_a_key_goes_with_its_own_table(shell: Shell, uri: str) -> None:
-    key = json.loads(shell.run("scan", uri, "t", "--pages", 1, "--json")[2])["continuation_key"]
-    code, told = shell.fails("scan", uri, "other", "--key", key)
-    assert code == 2
-    assert "goes on with table 't'" in told
+    assert told in message
 
 
 def test_only_a_scan_that_can_go_on_keeps_its_lease(shell: Shell, uri: str) -> None:
@@ -182,13 +175,6 @@ def test_only_a_scan_that_can_go_on_keeps_its_lease(shell: Shell, uri: str) -> N
     assert shell.json("status", uri)["leases"] == []
     shell.ok("scan", uri, "t", "--pages", 1, "--page-rows", 10)
     assert len(shell.json("status", uri)["leases"]) == 1
-
-
-def test_explain_says_what_is_read_and_where(shell: Shell, uri: str) -> None:
-    found = shell.json("explain", uri, "t", "--columns", "id", "--filter", "id > 3")
-    assert (found["columns"], found["filter"]) == (["id"], "id > 3")
-    assert [part["shard"] for part in found["scans"]] == ["s1", "s2"]
-    assert "base-shard scan of 2,048 slots at s1" in shell.ok("explain", uri, "t")
 
 
 def test_values_that_json_lacks_have_a_form() -> None:

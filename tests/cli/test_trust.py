@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,9 +46,3 @@ def test_a_status_says_that_a_store_can_only_be_read(
     assert code == 2
     assert told.startswith("[ES_READ_ONLY]")
     assert "rows of snapshot" in shell.ok("scan", uri, "t", "--limit", 5)
-
-
-def test_a_store_is_named_by_the_environment(shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRIPS", uri)
-    assert shell.json("status", "env:TRIPS") == shell.json("status", uri)
-    assert str(Path(uri)) not in shell.ok("status", "env:TRIPS")

@@ -493,7 +493,7 @@ LIMITS: list[ReadLimit | None] = [
 @pytest.mark.parametrize("seed", range(12))
 def test_every_change_is_read_once_through_moves_restarts_and_replays(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    with Store.create(tmp_path / "soup.store", ["s1", "s2"], tablets=4, slots=32) as store:
+    with Store.create(tmp_path / "random.store", ["s1", "s2"], tablets=4, slots=32) as store:
         store.create_table("t", SCHEMA, ["id"])
         store.create_table("other", SCHEMA, ["id"])
         history = History(store)
@@ -509,7 +509,7 @@ def test_every_change_is_read_once_through_moves_restarts_and_replays(tmp_path: 
         if start is not None:
             options["startingVersion"] = start
         if not keeps:  # only the stream's own lease keeps what it needs
-            options["streamName"] = "soup"
+            options["streamName"] = "random"
         found, begun = Query(store.uri, options), newest(history)
         snapshot = None if start in ("latest", "1") else begun
         if start == "earliest":

@@ -28,7 +28,7 @@ from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
 from tests.connector.test_reading import ids as ids_read
-from tests.store.root_scenarios import older_catalog
+from tests.store.test_root_scenarios import older_catalog
 
 SECRET = "hunter2"
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -13,13 +14,12 @@ import tests.faults.planted_damage
 import tests.faults.planted_roots  # noqa: F401 - enters its faults
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation
-from tests.store import root_scenarios
-from tests.store.catalog_programs import CatalogPrograms
-from tests.store.damage_soup import DamageKitchen
-from tests.store.index_soup import IndexKitchen
-from tests.store.schema_soup import SchemaKitchen
-from tests.store.soup import Kitchen
+from tests.store import test_catalog_away, test_root_scenarios
+from tests.store.damage_programs import DamagePrograms
+from tests.store.random_programs import Programs
 
+# Named schedules: tests that need a directory and nothing else.
+SCENARIOS = vars(test_root_scenarios) | vars(test_catalog_away)
 SEEDS_FILE = Path(__file__).with_name("seeds.json")
 
 # Runs the program of a seed; the second argument is its style.
@@ -37,21 +37,15 @@ def read_seeds() -> dict[str, int]:
 
 @contextmanager
 def _open(harness: Harness, directory: Path) -> Iterator[Run]:
-    soups = {"soup": Kitchen, "index soup": IndexKitchen, "schema soup": SchemaKitchen}
-    if harness in soups:
-        with soups[harness](directory) as kitchen:
-            yield kitchen.run
+    if harness == "programs":
+        with Programs(directory) as programs:
+            yield programs.run
     elif harness == "simulation":
         yield lambda seed, _: Simulation(seed).run()
-    elif harness == "catalog":
-        yield CatalogPrograms(directory).run
-    elif harness == "roots":
-        scenarios = {play.__name__: play for play in root_scenarios.SCENARIOS}
-        yield lambda seed, style: scenarios[style or ""](
-            directory / f"{style}{len(list(directory.iterdir()))}"
-        )
+    elif harness == "scenarios":
+        yield lambda _, style: SCENARIOS[style or ""](Path(mkdtemp(dir=directory)))
     else:
-        damage = DamageKitchen(directory)
+        damage = DamagePrograms(directory)
         damage.prepare()
         yield damage.run
 

@@ -1,7 +1,7 @@
 """Faults that the harnesses must find: each a small patch that breaks one rule.
 
-A harness that cannot find them proves nothing. Each fault names the rule that it breaks, the
-harness that has to notice, and the seed from which that harness starts to look.
+A harness that cannot find them proves nothing. Each fault names the rule that it breaks and the
+harness that has to notice.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from tests.reader.simulation import Simulation
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
-Harness = Literal["simulation", "soup", "index soup", "schema soup", "catalog", "roots", "damage soup"]
+Harness = Literal["simulation", "programs", "scenarios", "damage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +62,22 @@ class Fault:
     Attributes:
         name, breaks: the fault, and the rule that it breaks.
         harness: which harness must notice.
-        seed: where to begin to look.
-        style: what kind of program of the soups is most likely to notice; of "roots", the scenario that does.
+        style: what kind of random program is most likely to notice; of "scenarios", the test that does.
     """
 
     name: str
     breaks: str
     harness: Harness
     plant: Plant
-    seed: int = 0
     style: str | None = None
 
 
 FAULTS: list[Fault] = []
 
 
-def fault(harness: Harness, breaks: str, seed: int = 0, style: str | None = None) -> Callable[[Plant], Plant]:
+def fault(harness: Harness, breaks: str, style: str | None = None) -> Callable[[Plant], Plant]:
     def enter(plant: Plant) -> Plant:
-        FAULTS.append(Fault(plant.__name__, breaks, harness, plant, seed, style))
+        FAULTS.append(Fault(plant.__name__, breaks, harness, plant, style))
         return plant
 
     return enter
@@ -282,12 +280,12 @@ def twin_forgets_old_versions(patch: Patch) -> None:
 # ------------------------------------------------------------------------------------- the store
 
 
-@fault("soup", "a commit requires that each fragment lies where its slots live")
+@fault("programs", "a commit requires that each fragment lies where its slots live")
 def commit_without_the_ownership_check(patch: Patch) -> None:
     patch.setattr(writer, "_in_place", lambda tx, staged: True)
 
 
-@fault("soup", "a switch copies the last commits", style="compaction below movers")
+@fault("programs", "a switch copies the last commits", style="compaction below movers")
 def switch_without_the_last_commits(patch: Patch) -> None:
     switch = Mover._switch
 
@@ -298,7 +296,7 @@ def switch_without_the_last_commits(patch: Patch) -> None:
     patch.setattr(Mover, "_switch", hasty)
 
 
-@fault("soup", "striking the source and growing the epoch are one transaction")
+@fault("programs", "striking the source and growing the epoch are one transaction")
 def strike_in_a_transaction_of_its_own(patch: Patch) -> None:
     switch = Mover._switch
 
@@ -314,7 +312,7 @@ def strike_in_a_transaction_of_its_own(patch: Patch) -> None:
     patch.setattr(Mover, "_switch", in_two_steps)
 
 
-@fault("soup", "fragments of the source speak no longer for a tablet that left")
+@fault("programs", "fragments of the source speak no longer for a tablet that left")
 def source_is_not_struck(patch: Patch) -> None:
     patch.setattr(FragmentTx, "strike_slots", lambda self, shard, slots: None)
 
@@ -329,34 +327,33 @@ def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:
     patch.setattr(mover, "copy_slots", careless)
 
 
-@fault("soup", "a mover carries tombstones", style="compaction below movers")
+@fault("programs", "a mover carries tombstones", style="compaction below movers")
 def mover_forgets_tombstones(patch: Patch) -> None:
     whole, chosen = copying._Copy._whole, copying._Copy._choose
     patch.setattr(copying._Copy, "_whole", lambda self, f: not f.tombstones and whole(self, f))
     patch.setattr(copying._Copy, "_choose", lambda self, v: (rows := chosen(self, v))[~v.deleted[rows]])
 
 
-@fault("soup", "a mover carries old versions")
+@fault("programs", "a mover carries old versions")
 def mover_forgets_old_versions(patch: Patch) -> None:
     _copying_with(patch, lambda bounds: Keep(horizon=bounds.snapshot))
 
 
-@fault("soup", "compaction keeps what a leased snapshot needs", style="leases", seed=3)
+@fault("programs", "compaction keeps what a leased snapshot needs", style="leases")
 def compaction_ignores_leases(patch: Patch) -> None:
     patch.setattr(Tx, "oldest_needed", lambda self, table, retention_seconds: self.versions()[1])
     patch.setattr(upkeep, "_still_allowed", lambda tx, table, horizon: True)
 
 
-@fault("soup", "compaction looks at the leases again in the transaction that swaps", style="leases", seed=164)
+@fault("programs", "compaction looks at the leases again in the transaction that swaps", style="leases")
 def lease_taken_during_compaction_is_ignored(patch: Patch) -> None:
     patch.setattr(upkeep, "_still_allowed", lambda tx, table, horizon: True)
 
 
 @fault(
-    "soup",
+    "programs",
     "a tombstone stays as long as an older version of its row does",
     style="compaction below movers",
-    seed=2,
 )
 def compaction_drops_needed_tombstones(patch: Patch) -> None:
 
@@ -370,12 +367,12 @@ def compaction_drops_needed_tombstones(patch: Patch) -> None:
     patch.setattr(upkeep, "copy_slots", greedy)
 
 
-@fault("soup", "compaction leaves alone what a mover is copying", style="compaction below movers", seed=15)
+@fault("programs", "compaction leaves alone what a mover is copying", style="compaction below movers")
 def compaction_below_a_mover(patch: Patch) -> None:
     patch.setattr(upkeep, "_being_copied", lambda tx: SlotSet())
 
 
-@fault("soup", "a compacted fragment serves no slot that left meanwhile", style="compaction below movers")
+@fault("programs", "a compacted fragment serves no slot that left meanwhile", style="compaction below movers")
 def swap_of_slots_that_left(patch: Patch) -> None:
     def blindly(tx: Tx, table: TableInfo, before: Any, merged: Copied | None, slots: SlotSet) -> int:
         for old in before:
@@ -389,23 +386,23 @@ def swap_of_slots_that_left(patch: Patch) -> None:
     patch.setattr(upkeep, "_swap", blindly)
 
 
-@fault("soup", "an expired snapshot is refused even when its table is known already", style="leases", seed=3)
+@fault("programs", "an expired snapshot is refused even when its table is known already", style="leases")
 def expired_snapshot_is_read(patch: Patch) -> None:
     patch.setattr(lookups.TableState, "serves", lambda self, snapshot, *_: snapshot <= self.last_commit)
     patch.setattr(Tx, "check_snapshot", lambda self, table, snapshot: None)
 
 
-@fault("soup", "a scan reads at its snapshot")
+@fault("programs", "a scan reads at its snapshot")
 def scan_reads_the_newest_rows(patch: Patch) -> None:
     patch.setattr(PageSource, "bounds", lambda self, snapshot: Bounds(self.floor, 1 << 40))
 
 
-@fault("soup", "an overwrite hides all rows before it", seed=13)
+@fault("programs", "an overwrite hides all rows before it")
 def overwrite_hides_nothing(patch: Patch) -> None:
     patch.setattr(lookups.TableState, "floor", lambda self, snapshot: 0)
 
 
-@fault("soup", "a cached placement is used only while the layout is the same")
+@fault("programs", "a cached placement is used only while the layout is the same")
 def placement_is_cached_for_ever(patch: Patch) -> None:
     placement = Context.placement
 
@@ -416,7 +413,7 @@ def placement_is_cached_for_ever(patch: Patch) -> None:
     patch.setattr(Context, "placement", stale)
 
 
-@fault("soup", "a cached list of fragments is used only while the layout is the same")
+@fault("programs", "a cached list of fragments is used only while the layout is the same")
 def fragments_are_cached_for_ever(patch: Patch) -> None:
     table_state = Context.table_state
 
@@ -427,7 +424,7 @@ def fragments_are_cached_for_ever(patch: Patch) -> None:
     patch.setattr(Context, "table_state", stale)
 
 
-@fault("soup", "a page of files begins beyond its position")
+@fault("programs", "a page of files begins beyond its position")
 def page_begins_at_its_position(patch: Patch) -> None:
 
     def just_before(key: bytes) -> bytes:
@@ -439,23 +436,23 @@ def page_begins_at_its_position(patch: Patch) -> None:
     patch.setattr(pages, "pieces_of", inclusive)
 
 
-@fault("soup", "garbage is only what nothing refers to")
+@fault("programs", "garbage is only what nothing refers to")
 def garbage_collection_takes_staged_and_served_files(patch: Patch) -> None:
     patch.setattr(FragmentTx, "known_paths", lambda self: frozenset())
 
 
-@fault("soup", "a mover's copy is still there when the target begins to serve")
+@fault("programs", "a mover's copy is still there when the target begins to serve")
 def switch_to_collected_files(patch: Patch) -> None:
     patch.setattr(Context, "check_not_collected", lambda self, staged: None)
 
 
-@fault("soup", "a mover whose move was taken over stops", seed=31)
+@fault("programs", "a mover whose move was taken over stops")
 def zombie_mover_goes_on(patch: Patch) -> None:
     patch.setattr(Mover, "_check_still_right", lambda self, tx, move: None)
     patch.setattr(Tx, "transition", lambda self, move, owner, event: replace(move, phase=_phase_after(event)))
 
 
-@fault("soup", "every phase of a move is written down, by its table", style="compaction below movers")
+@fault("programs", "every phase of a move is written down, by its table", style="compaction below movers")
 def phases_of_moves_are_not_written(patch: Patch) -> None:
     def around(self: Tx, move: Move, owner: str, event: Event) -> Move | None:
         row = self._rows.one(moves, tablet_id=move.tablet)
@@ -479,7 +476,7 @@ def _phase_after(event: Event) -> Phase:
     }.get(event, Phase.UNDONE)
 
 
-@fault("soup", "a move that failed leaves everything as it was")
+@fault("programs", "a move that failed leaves everything as it was")
 def failed_move_strikes_the_source(patch: Patch) -> None:
     undo = Mover._undo
 
@@ -495,15 +492,13 @@ def failed_move_strikes_the_source(patch: Patch) -> None:
 # ------------------------------------------------------------------------------- secondary indexes
 
 
-@fault(
-    "index soup", "an index is used only when every fragment has its entries", style="builds beside changes"
-)
+@fault("programs", "an index is used only when every fragment has its entries", style="builds beside changes")
 def index_is_published_unfinished(patch: Patch) -> None:
     patch.setattr(FragmentTx, "without_runs", lambda self, index: self.fragments(table=index.table)[:0])
     patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
-@fault("index soup", "an index becomes ready by its table", style="builds beside changes")
+@fault("programs", "an index becomes ready by its table", style="builds beside changes")
 def index_is_ready_around_its_table(patch: Patch) -> None:
     honest = Tx.transition_index
 
@@ -514,26 +509,26 @@ def index_is_ready_around_its_table(patch: Patch) -> None:
     patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
-@fault("index soup", "a commit brings the entries of all indexes there are", style="indexes beside writes")
+@fault("programs", "a commit brings the entries of all indexes there are", style="indexes beside writes")
 def commit_without_runs_of_a_new_index(patch: Patch) -> None:
     patch.setattr(writer, "missing_runs", lambda indexes, staged: False)
     patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
-@fault("index soup", "a tablet takes its entries along when it moves", style="index scans beside movers")
+@fault("programs", "a tablet takes its entries along when it moves", style="index scans beside movers")
 def moved_copies_have_no_runs(patch: Patch) -> None:
     patch.setattr(mover, "with_runs", lambda context, table, indexes, staged: list(staged))
     patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 @fault(
-    "index soup", "runs that garbage collection took meanwhile are not entered", style="builds beside changes"
+    "programs", "runs that garbage collection took meanwhile are not entered", style="builds beside changes"
 )
 def collected_runs_are_entered(patch: Patch) -> None:
     patch.setattr(indexing, "_are_there", lambda disk, runs: True)
 
 
-@fault("index soup", "runs are garbage only when nothing refers to them", style="builds beside changes")
+@fault("programs", "runs are garbage only when nothing refers to them", style="builds beside changes")
 def garbage_collection_takes_runs(patch: Patch) -> None:
     known = FragmentTx.known_paths
 
@@ -544,7 +539,7 @@ def garbage_collection_takes_runs(patch: Patch) -> None:
     patch.setattr(FragmentTx, "known_paths", of_fragments)
 
 
-@fault("index soup", "entries serve only the slots of their fragment", seed=2)
+@fault("programs", "entries serve only the slots of their fragment")
 def entries_of_tablets_that_left_count(patch: Patch) -> None:
     begin = index_iterator.RunIterator.__init__
 
@@ -555,27 +550,26 @@ def entries_of_tablets_that_left_count(patch: Patch) -> None:
     patch.setattr(index_iterator.RunIterator, "__init__", for_all)
 
 
-@fault("index soup", "an entry counts only if its row is the newest at the snapshot", seed=2)
+@fault("programs", "an entry counts only if its row is the newest at the snapshot")
 def stale_entries_count(patch: Patch) -> None:
     patch.setattr(index_pages, "newest", lambda candidates, *_: np.ones(len(candidates.rows), dtype=bool))
 
 
-@fault("index soup", "versions in other fragments hide an entry", seed=2)
+@fault("programs", "versions in other fragments hide an entry")
 def other_fragments_are_not_asked(patch: Patch) -> None:
     honest = lookup.newest
     patch.setattr(index_pages, "newest", lambda candidates, others, *rest: honest(candidates, (), *rest))
 
 
-@fault("index soup", "of the versions within a fragment only the newest counts", seed=2)
+@fault("programs", "of the versions within a fragment only the newest counts")
 def older_versions_in_a_fragment_count(patch: Patch) -> None:
     patch.setattr(lookup, "_newer_is_before", lambda reader, rows, *_: np.zeros(len(rows.rows), dtype=bool))
 
 
 @fault(
-    "index soup",
+    "programs",
     "in a page of an index each slot goes on behind its own position",
     style="merged scans beside movers",
-    seed=19,
 )
 def slots_go_on_behind_the_lowest_position(patch: Patch) -> None:
 
@@ -586,13 +580,13 @@ def slots_go_on_behind_the_lowest_position(patch: Patch) -> None:
     patch.setattr(index_iterator.RunIterator, "selects", all_wanted)
 
 
-@fault("index soup", "a descending position is an inverted key", seed=2)
+@fault("programs", "a descending position is an inverted key")
 def descending_without_turning(patch: Patch) -> None:
     patch.setattr(index_iterator, "inverted", lambda key: key)
 
 
 @fault(
-    "index soup",
+    "programs",
     "a row of a merged scan leaves when no shard can come up with a lower one",
     style="merged scans beside movers",
 )
@@ -603,7 +597,7 @@ def merged_rows_leave_beyond_the_mark(patch: Patch) -> None:
 
 
 @fault(
-    "index soup",
+    "programs",
     "slots are not done while rows of theirs wait in the pool",
     style="merged scans beside movers",
 )
@@ -612,20 +606,18 @@ def merged_scan_forgets_the_pool(patch: Patch) -> None:
 
 
 @fault(
-    "index soup",
+    "programs",
     "rows of tablets that moved while a shard was read do not enter the pool",
     style="merged scans beside movers",
-    seed=2,
 )
 def moved_rows_enter_the_pool(patch: Patch) -> None:
     patch.setattr(sorted_scan, "drop_moved", lambda page, moved: page)
 
 
 @fault(
-    "index soup",
+    "programs",
     "the key of a merged scan says how far rows have left, not how far they were read",
     style="merged scans beside movers",
-    seed=2,
 )
 def merged_key_is_ahead_of_its_rows(patch: Patch) -> None:
     take = sorted_scan._Pool.take
@@ -638,9 +630,7 @@ def merged_key_is_ahead_of_its_rows(patch: Patch) -> None:
     patch.setattr(sorted_scan._Pool, "take", hasty)
 
 
-@fault(
-    "index soup", "a fragment that cannot match is read all the same where it may hide an older row", seed=9
-)
+@fault("programs", "a fragment that cannot match is read all the same where it may hide an older row")
 def newer_fragments_are_passed_over(patch: Patch) -> None:
     honest = pages._read_merged
 
@@ -652,7 +642,7 @@ def newer_fragments_are_passed_over(patch: Patch) -> None:
     patch.setattr(pages, "_read_merged", hasty)
 
 
-@fault("index soup", "NOT leaves what is null unknown", seed=3)
+@fault("programs", "NOT leaves what is null unknown")
 def not_takes_nulls_for_matches(patch: Patch) -> None:
     truth = value_sets._ColumnMeaning.truth
 
@@ -663,12 +653,12 @@ def not_takes_nulls_for_matches(patch: Patch) -> None:
     patch.setattr(value_sets._ColumnMeaning, "truth", careless)
 
 
-@fault("index soup", "a condition is checked again unless the ranges of the index say all of it", seed=2)
+@fault("programs", "a condition is checked again unless the ranges of the index say all of it")
 def everything_is_exact(patch: Patch) -> None:
     patch.setattr(access, "value_set", lambda *args: replace(value_sets.value_set(*args), exact=True))
 
 
-@fault("index soup", "a scan whose index was dropped ends, even if there is one of the same name", seed=6)
+@fault("programs", "a scan whose index was dropped ends, even if there is one of the same name")
 def dropped_index_is_read_on(patch: Patch) -> None:
     honest, known = lookups.TableState.index, {}
 
@@ -684,7 +674,7 @@ def dropped_index_is_read_on(patch: Patch) -> None:
 # ------------------------------------------------------------------------------- columns that come later
 
 
-@fault("schema soup", "a column that a fragment lacks is null in all of its rows")
+@fault("programs", "a column that a fragment lacks is null in all of its rows")
 def missing_columns_have_a_default(patch: Patch) -> None:
 
     def zeros(self: Any, field: pa.Field, count: int) -> pa.Array:
@@ -697,13 +687,13 @@ def missing_columns_have_a_default(patch: Patch) -> None:
     patch.setattr(fragment.FragmentReader, "_nulls_of", zeros)
 
 
-@fault("schema soup", "a fragment that lacks a column of its table is not damaged")
+@fault("programs", "a fragment that lacks a column of its table is not damaged")
 def missing_columns_are_damage(patch: Patch) -> None:
     honest = fragment._added_fields
     patch.setattr(fragment, "_added_fields", lambda file, lacking, table: honest(file, lacking, None))
 
 
-@fault("schema soup", "whoever has a table's definition looks it up again when it gained a column", seed=11)
+@fault("programs", "whoever has a table's definition looks it up again when it gained a column")
 def new_columns_are_not_told(patch: Patch) -> None:
     honest = Tx.add_columns
 
@@ -716,7 +706,7 @@ def new_columns_are_not_told(patch: Patch) -> None:
 
 
 @fault(
-    "schema soup",
+    "programs",
     "a compaction copies all columns that its fragments may have, also those added since it began",
     style="columns below compactions",
 )
@@ -740,12 +730,20 @@ def compaction_with_an_old_definition(patch: Patch) -> None:
 # ---------------------------------------------------------------------- the catalog proves itself
 
 
-@fault("catalog", "a group of rows is counted and summed before it is believed", style="damage")
+@fault(
+    "scenarios",
+    "a group of rows is counted and summed before it is believed",
+    style="test_rows_of_the_catalog_that_somebody_altered_are_damage",
+)
 def sums_of_groups_are_not_looked_at(patch: Patch) -> None:
     patch.setattr(sealed, "compare", lambda found, kept: None)
 
 
-@fault("catalog", "a row is what its digest says", style="damage")
+@fault(
+    "scenarios",
+    "a row is what its digest says",
+    style="test_rows_of_the_catalog_that_somebody_altered_are_damage",
+)
 def digests_of_rows_are_not_looked_at(patch: Patch) -> None:
     class Credulous(sealed.SealedRows):
         def _digest(self, name: str, values: Sequence[Any]) -> Any:
@@ -763,21 +761,37 @@ class Whatever(int):
     __hash__ = int.__hash__
 
 
-@fault("catalog", "times of commits grow with their numbers", style="time")
+@fault(
+    "scenarios",
+    "times of commits grow with their numbers",
+    style="test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away",
+)
 def times_of_commits_go_back(patch: Patch) -> None:
     patch.setattr(commits, "next_commit_time", lambda clock, newest: round(clock, 6))
 
 
-@fault("catalog", "one clock far ahead is not believed", style="time")
+@fault(
+    "scenarios",
+    "one clock far ahead is not believed",
+    style="test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away",
+)
 def any_clock_is_believed(patch: Patch) -> None:
     patch.setattr(state, "observe", lambda belief, clock: Belief(max(belief.believed_at, clock)))
 
 
-@fault("catalog", "undoing a move is tried again while the catalog is away", style="moves")
+@fault(
+    "scenarios",
+    "undoing a move is tried again while the catalog is away",
+    style="test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next",
+)
 def undo_is_not_tried_again(patch: Patch) -> None:
     patch.setattr(mover, "UNDO_WAITS_SECONDS", ())
 
 
-@fault("catalog", "a move belongs to what runs, not to a process that lives", style="moves")
+@fault(
+    "scenarios",
+    "a move belongs to what runs, not to a process that lives",
+    style="test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next",
+)
 def owners_never_retire(patch: Patch) -> None:
     patch.setattr(owners, "retire", lambda owner: None)

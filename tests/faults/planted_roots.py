@@ -30,9 +30,9 @@ def _unchecked(patch: Patch, owner: Any, name: str) -> None:
 
 
 @fault(
-    "roots",
+    "scenarios",
     "a root proves whose it is before a write is staged there",
-    style="a_write_into_an_unmounted_shard_is_refused",
+    style="test_an_unmounted_shard_is_neither_written_to_nor_changed",
 )
 def marker_is_not_looked_at_on_writes(patch: Patch) -> None:
     _unchecked(patch, writer, "write")
@@ -40,24 +40,28 @@ def marker_is_not_looked_at_on_writes(patch: Patch) -> None:
 
 
 @fault(
-    "roots",
+    "scenarios",
     "a root proves whose it is before a tablet is moved",
-    style="an_unmounted_shard_takes_no_tablet_and_gives_none",
+    style="test_an_unmounted_shard_is_neither_written_to_nor_changed",
 )
 def marker_is_not_looked_at_on_moves(patch: Patch) -> None:
     _unchecked(patch, mover.Mover, "carry_out")
 
 
 @fault(
-    "roots",
+    "scenarios",
     "a root proves whose it is once more in the transaction that refers to its files",
-    style="a_disk_that_is_unmounted_before_the_commit_is_noticed",
+    style="test_a_disk_that_is_unmounted_before_the_commit_is_noticed",
 )
 def marker_is_not_looked_at_before_the_commit(patch: Patch) -> None:
     _unchecked(patch, Context, "check_not_collected")
 
 
-@fault("roots", "a marker names the shard, not only the store", style="the_roots_of_two_shards_are_swapped")
+@fault(
+    "scenarios",
+    "a marker names the shard, not only the store",
+    style="test_the_roots_of_two_shards_are_swapped",
+)
 def marker_of_any_shard_will_do(patch: Patch) -> None:
     honest = context.check_marker
 
@@ -69,45 +73,45 @@ def marker_of_any_shard_will_do(patch: Patch) -> None:
 
 
 @fault(
-    "roots",
+    "scenarios",
     "a root that knows more than the catalog stops whoever writes",
-    style="an_older_catalog_is_only_read_until_it_is_adopted",
+    style="test_an_older_catalog_is_only_read_until_it_is_adopted",
 )
 def marks_are_ignored(patch: Patch) -> None:
     patch.setattr(context, "check_mark", lambda *_: None)
 
 
 @fault(
-    "roots",
+    "scenarios",
     "changes of the catalog alone look at the marks, too",
-    style="an_older_catalog_does_not_catch_up_by_itself",
+    style="test_an_older_catalog_does_not_catch_up_by_itself",
 )
 def marks_do_not_stop_the_catalog(patch: Patch) -> None:
     patch.setattr(Context, "look_at_marks", lambda self: lambda _: None)
 
 
 @fault(
-    "roots",
+    "scenarios",
     "changes of the catalog alone leave marks",
-    style="changes_of_the_catalog_alone_leave_marks_as_well",
+    style="test_changes_of_the_catalog_alone_leave_marks_as_well",
 )
 def the_catalog_alone_leaves_no_marks(patch: Patch) -> None:
     patch.setattr(Context, "local_shards", lambda self: ())
 
 
 @fault(
-    "roots",
+    "scenarios",
     "readers do not take an older catalog for the newest",
-    style="an_older_catalog_is_only_read_until_it_is_adopted",
+    style="test_an_older_catalog_is_only_read_until_it_is_adopted",
 )
 def readers_believe_any_catalog(patch: Patch) -> None:
     patch.setattr(Context, "check_newest", lambda self: None)
 
 
 @fault(
-    "roots",
+    "scenarios",
     "a mark that was removed is known to have been missing",
-    style="where_a_mark_was_removed_nothing_skips_the_trash",
+    style="test_where_a_mark_was_removed_nothing_skips_the_trash",
 )
 def marks_that_were_missing_are_forgotten(patch: Patch) -> None:
     honest = context.advance_mark
@@ -115,27 +119,27 @@ def marks_that_were_missing_are_forgotten(patch: Patch) -> None:
 
 
 @fault(
-    "roots",
+    "scenarios",
     "a catalog with two names is not written to",
-    style="a_catalog_with_two_names_is_not_written_to",
+    style="test_a_catalog_with_two_names_is_not_written_to",
 )
 def catalogs_have_any_number_of_names(patch: Patch) -> None:
     patch.setattr("elasticscan.catalog.catalog.check_one_name", lambda _: None)
 
 
 @fault(
-    "roots",
+    "scenarios",
     "a file of a commit that the catalog does not know stops the collection",
-    style="a_file_that_is_newer_than_the_catalog_stops_the_collection",
+    style="test_a_file_that_is_newer_than_the_catalog_stops_the_collection",
 )
 def newer_files_are_ignored(patch: Patch) -> None:
     patch.setattr(garbage, "_newer", lambda *_: 0)
 
 
 @fault(
-    "roots",
+    "scenarios",
     "a file is only garbage if it says itself that this store wrote it here",
-    style="a_file_that_another_store_wrote_is_not_garbage",
+    style="test_a_file_that_another_store_wrote_is_not_garbage",
 )
 def garbage_by_the_catalog_alone(patch: Patch) -> None:
     honest = garbage._of_proven
@@ -143,9 +147,9 @@ def garbage_by_the_catalog_alone(patch: Patch) -> None:
 
 
 @fault(
-    "roots",
+    "scenarios",
     "what the catalog never knew goes to the trash first",
-    style="what_was_never_committed_stays_in_the_trash_for_a_while",
+    style="test_what_was_never_committed_stays_in_the_trash_for_a_while",
 )
 def trash_is_skipped(patch: Patch) -> None:
     honest = collector._act
@@ -158,27 +162,27 @@ def trash_is_skipped(patch: Patch) -> None:
 
 
 @fault(
-    "roots",
+    "scenarios",
     "where files are missing, the catalog is not believed about others",
-    style="a_file_that_somebody_renamed_is_not_garbage",
+    style="test_a_file_that_somebody_renamed_is_not_garbage",
 )
 def missing_files_raise_no_doubt(patch: Patch) -> None:
     patch.setattr(collector, "_doubt", lambda _: None)
 
 
 @fault(
-    "roots",
+    "scenarios",
     "a condemned file cannot be committed",
-    style="a_file_that_is_about_to_be_moved_cannot_be_committed",
+    style="test_a_file_that_is_about_to_be_moved_cannot_be_committed",
 )
 def condemned_files_are_committed(patch: Patch) -> None:
     patch.setattr(Tx, "_which_condemned", lambda self, paths: frozenset())
 
 
 @fault(
-    "roots",
+    "scenarios",
     "files are removed without the catalog's lock",
-    style="files_leave_while_nobody_holds_the_write_lock",
+    style="test_files_leave_while_nobody_holds_the_write_lock",
 )
 def files_are_removed_under_the_lock(patch: Patch) -> None:
     honest = collector._act
@@ -198,36 +202,36 @@ def files_are_removed_under_the_lock(patch: Patch) -> None:
 
 
 @fault(
-    "roots",
+    "scenarios",
     "few files go at once because the catalog does not know them",
-    style="too_much_at_once_is_refused_unless_it_is_asked_for",
+    style="test_too_much_at_once_is_refused_unless_it_is_asked_for",
 )
 def any_share_may_go(patch: Patch) -> None:
     patch.setattr(garbage, "_share_of_unknown", lambda *_: (0, 0))
 
 
 @fault(
-    "roots",
+    "scenarios",
     "a copy of a store has secrets of its own once it is written to",
-    style="a_copied_store_is_a_store_of_its_own_from_its_first_write_on",
+    style="test_a_copied_store_is_a_store_of_its_own_from_its_first_write_on",
 )
 def copies_keep_their_secrets(patch: Patch) -> None:
     patch.setattr(Tx, "take_incarnation", Tx._become)
 
 
 @fault(
-    "roots",
+    "scenarios",
     "a copy does not write to shards that it shares with the original",
-    style="a_copy_whose_shards_are_the_originals_is_only_read",
+    style="test_a_copy_whose_shards_are_the_originals_is_only_read",
 )
 def copies_share_shards(patch: Patch) -> None:
     patch.setattr("elasticscan.store.location.Location.is_inside", lambda self, stored: True)
 
 
 @fault(
-    "roots",
+    "scenarios",
     "a file's age is told by the clock that stamped it",
-    style="a_clock_that_is_ahead_makes_no_staged_file_old",
+    style="test_a_clock_that_is_ahead_makes_no_staged_file_old",
 )
 def ages_by_the_machines_clock(patch: Patch) -> None:
     honest = collector._Collection._look

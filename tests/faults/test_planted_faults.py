@@ -9,7 +9,7 @@ import pytest
 from tests.faults.harnesses import FAULTS, Fault, Harnesses, read_seeds
 
 SEEDS = read_seeds()
-QUICK = frozenset({"simulation", "catalog"})
+QUICK = frozenset({"simulation"})
 
 
 @pytest.fixture(scope="module")

@@ -16,35 +16,26 @@ SECONDS = 240
 pytestmark = pytest.mark.long
 
 
-def run(name: str, directory: Path) -> None:
+# With the library that each needs.
+NEEDS = {
+    "duckdb_aggregates": "duckdb",
+    "duckdb_joins": "duckdb",
+    "duckdb_limits": "duckdb",
+    "duckdb_in_several_threads": "duckdb",
+    "delta_writes": "deltalake",
+    "polars_reads": "polars",
+    **dict.fromkeys(["bare_threads", "handed_on", "abandoned", "written"], "pyarrow"),
+}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_threads_that_python_did_not_start_use_a_store(name: str, tmp_path: Path) -> None:
+    pytest.importorskip(NEEDS[name])
     ended = subprocess.run(
-        [sys.executable, "-W", "error", str(PROGRAM), name, str(directory / "s"), str(ROUNDS)],
+        [sys.executable, "-W", "error", str(PROGRAM), name, str(tmp_path / "s"), str(ROUNDS)],
         capture_output=True,
         text=True,
         timeout=SECONDS,
         check=False,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
-
-
-@pytest.mark.parametrize(
-    "name", ["duckdb_aggregates", "duckdb_joins", "duckdb_limits", "duckdb_in_several_threads"]
-)
-def test_duckdb_reads_scans_with_several_threads(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("duckdb")
-    run(name, tmp_path)
-
-
-def test_delta_rs_writes_a_table_from_a_scan(tmp_path: Path) -> None:
-    pytest.importorskip("deltalake")
-    run("delta_writes", tmp_path)
-
-
-def test_polars_reads_scans(tmp_path: Path) -> None:
-    pytest.importorskip("polars")
-    run("polars_reads", tmp_path)
-
-
-@pytest.mark.parametrize("name", ["bare_threads", "handed_on", "abandoned", "written"])
-def test_threads_of_the_operating_system_use_a_store(name: str, tmp_path: Path) -> None:
-    run(name, tmp_path)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Values = dict[str, Any]
-# (SQL, whether it is true of a row: None for unknown)
-Condition = tuple[str, Callable[[Values], bool | None]]
+Means = Callable[[Values], bool | None]  # whether it is true of a row: None for unknown
+Condition = tuple[str, Means]  # with its SQL
 
 NAN, INFINITY = math.nan, math.inf
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -92,5 +92,5 @@ def _leaf(chance: random.Random, name: str, domain: Sequence[Any]) -> Condition:
     return text, _unless_null(name, lambda value: compare(rank(value), rank(first)))
 
 
-def _unless_null(name: str, test: Callable[[Any], bool]) -> Callable[[Values], bool | None]:
+def _unless_null(name: str, test: Callable[[Any], bool]) -> Means:
     return lambda row: None if row[name] is None else test(row[name])

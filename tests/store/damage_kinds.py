@@ -49,7 +49,7 @@ class Kind:
     Attributes:
         when: before the store is opened, while pages of scans are held, or either.
         lasting: whether what was damaged stays so, so that `verify` has to find it.
-        writes_first: whether something is written before, into the kitchen's faulty disks.
+        writes_first: whether something is written before, into the programs' faulty disks.
         without, often: operations that say nothing after this damage, and those that say most.
         catalog: whether the catalog is damaged, so that no file at all may be removed.
     """

@@ -21,6 +21,7 @@ import xxhash
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
+from tests.store.conditions import Means, Values
 
 Key = tuple[Any, ...]
 Row = tuple[Any, ...]
@@ -42,33 +43,18 @@ INDEXES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A filter as text, and what it must mean for a row."""
-
-    text: str | None
-    means: Callable[[dict[str, Any]], bool]
-
-
-CONDITIONS = {
-    "big": [
-        Condition(None, lambda row: True),
-        Condition("k = 3", lambda row: row["k"] == 3),
-        Condition("k >= 2 AND k < 5", lambda row: row["k"] is not None and 2 <= row["k"] < 5),
-        Condition("k IS NULL", lambda row: row["k"] is None),
-        Condition("id < 100", lambda row: row["id"] < 100),
-        Condition("v > 900", lambda row: row["v"] > 900),
-        Condition("added IS NOT NULL", lambda row: row["added"] is not None),
-        Condition("s = 'text 7'", lambda row: row["s"] == "text 7"),
-    ],
-    "small": [
-        Condition(None, lambda row: True),
-        Condition("v < 500", lambda row: row["v"] < 500),
-        Condition("v < 500 AND k = 1", lambda row: row["v"] < 500 and row["k"] == 1),
-        Condition("b = 'k7'", lambda row: row["b"] == "k7"),
-        Condition("a = 2", lambda row: row["a"] == 2),
-    ],
+# The values that a column has, besides nulls.
+DOMAINS: dict[str, dict[str, list[Any]]] = {
+    "big": {
+        "id": [3, 100, BIG_ROWS - 1],
+        "k": [0, 2, 3, 5],
+        "s": ["", "é", "text 7"],
+        "v": [0, 500, 900],
+        "added": [1, 501, 901],
+    },
+    "small": {"a": [0, 2, 3], "b": ["k1", "k7", "k11"], "k": [0, 1], "v": [0, 500, 900]},
 }
+EQUAL = {"big": ("s", "text 7"), "small": ("b", "k7")}  # decided by the hash index alone
 
 
 @dataclass(slots=True)
@@ -99,15 +85,10 @@ class Model:
         self.states[table] = [state for state in self.states[table] if state[0] < number] + [(number, rows)]
         self.ever[table].update(rows.values())
 
-    def wanted(self, table: str, snapshot: int, columns: Iterable[str], where: Condition) -> list[Row]:
-        """The rows that a scan must return, by primary key."""
-        chosen = list(columns)
-        found = []
-        for _, row in sorted(self.at(table, snapshot).items()):
-            values = dict(zip(NAMES[table], row, strict=True))
-            if where.means(values):
-                found.append(tuple(values[name] for name in chosen))
-        return found
+    def rows_where(self, table: str, snapshot: int, means: Means) -> list[Values]:
+        """The rows of a snapshot of which a condition is true."""
+        rows = [dict(zip(NAMES[table], row, strict=True)) for row in self.at(table, snapshot).values()]
+        return [row for row in rows if means(row) is True]
 
 
 def rows_of(data: pa.Table | pa.RecordBatch) -> list[Row]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from sqlalchemy import Connection, event
 
 from elasticscan.base.errors import CatalogUnavailable, CommitUnknown, TryAgain
 from elasticscan.store import Store, owners
 from tests.base.manual_clock import ManualClock
-from tests.store.catalog_line import Line
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())])
 MOST_STATEMENTS = 400
@@ -21,19 +23,75 @@ MOST_STATEMENTS = 400
 STEP = 1 if os.environ.get("ELASTICSCAN_EVERY_STATEMENT") else 5
 
 
+class Line:
+    """The way to the catalog: it is cut at the n-th statement or commit, and stays so for a while.
+
+    Args:
+        store: whose catalog is meant.
+        cut_at: the statement or commit (counted from 1) that gets no answer.
+        attempts: how many more are refused.
+        carried_out: whether a commit that gets no answer is carried out.
+    """
+
+    def __init__(self, store: Store, cut_at: int, attempts: int = 0, carried_out: bool = False) -> None:
+        self._engine = store.context.catalog._engine
+        self._cut_at, self._attempts, self._carried_out = cut_at, attempts, carried_out
+        self.count = 0
+        self.cut = False
+
+    def _pass(self) -> bool:
+        self.count += 1
+        if self.count < self._cut_at or self.count > self._cut_at + self._attempts:
+            return True
+        self.cut = True
+        return False
+
+    def _statement(self, conn: Connection, *_: Any) -> None:
+        if not self._pass():
+            conn.invalidate()
+            raise sqlite3.OperationalError("server closed the connection unexpectedly")
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        dialect = self._engine.dialect
+        commit = dialect.do_commit
+
+        def do_commit(connection: Any) -> None:
+            if self._pass():
+                commit(connection)
+                return
+            if self._carried_out:
+                commit(connection)
+            else:
+                connection.rollback()
+            raise sqlite3.OperationalError("server closed the connection unexpectedly")
+
+        event.listen(self._engine, "before_cursor_execute", self._statement)
+        dialect.do_commit = do_commit  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            dialect.do_commit = commit  # type: ignore[method-assign]
+            event.remove(self._engine, "before_cursor_execute", self._statement)
+
+
 def rows(first: int, last: int) -> pa.Table:
     return pa.table({"k": list(range(first, last)), "v": list(range(last - first))}, schema=SCHEMA)
 
 
+def made(place: Path) -> Store:
+    store = Store.create(place, ["a", "b"], tablets=2, slots=8, clock=ManualClock(1e9))
+    store.create_table("t", SCHEMA, ["k"])
+    store.table("t").upsert(rows(0, 20))
+    store.table("t").create_index("by_v", ["v"])
+    store.table("t").upsert(rows(10, 30))
+    return store
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    clock = ManualClock(1e9)
-    with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8, clock=clock) as made:
-        made.create_table("t", SCHEMA, ["k"])
-        made.table("t").upsert(rows(0, 20))
-        made.table("t").create_index("by_v", ["v"])
-        made.table("t").upsert(rows(10, 30))
-        yield made
+    with made(tmp_path / "s") as store:
+        yield store
 
 
 def keys(store: Store) -> list[int]:
@@ -107,28 +165,27 @@ def test_the_lost_answer_of_a_commit_is_told_as_such_and_a_write_with_txn_may_be
     assert all("commits()" in text and "txn=" in text for _, text in said)
 
 
-@pytest.mark.parametrize("attempts", [3, 40])
-def test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next(
-    store: Store, attempts: int
-) -> None:
+def test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next(tmp_path: Path) -> None:
     """In the very process whose move it was: ownership is by what runs, not by what lives."""
-    failed, running_before = 0, set(owners._RUNNING)
-    for cut_at in range(1, MOST_STATEMENTS, 2 * STEP):
-        line = Line(store, cut_at, attempts)
-        try:
-            with line.watched():
+    for attempts in (3, 40):
+        failed, running_before = 0, set(owners._RUNNING)
+        with made(tmp_path / str(attempts)) as store:
+            for cut_at in range(1, MOST_STATEMENTS, 2 * STEP):
+                line = Line(store, cut_at, attempts)
+                try:
+                    with line.watched():
+                        move(store)
+                except TryAgain:
+                    failed += 1
+                    if attempts == 3:
+                        assert store.status()["moves"] == [], "undoing was tried again until it could be done"
+                if not line.cut:
+                    break
+                store.resume_moves()
+                assert store.status()["moves"] == []
                 move(store)
-        except TryAgain:
-            failed += 1
-            if attempts == 3:
-                assert store.status()["moves"] == [], "undoing was tried again until it could be done"
-        if not line.cut:
-            break
-        store.resume_moves()
-        assert store.status()["moves"] == []
-        move(store)
-    assert failed > 1
-    assert keys(store) == list(range(30))
-    assert running_before >= owners._RUNNING
-    store.contract("b")
-    assert keys(store) == list(range(30))
+            assert failed > 1
+            assert keys(store) == list(range(30))
+            assert running_before >= owners._RUNNING
+            store.contract("b")
+            assert keys(store) == list(range(30))

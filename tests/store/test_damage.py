@@ -10,20 +10,20 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elasticscan.base.errors import ElasticScanError, FragmentDamaged
+from elasticscan.base.errors import ElasticScanError, FragmentDamaged, StoreDamaged
 from elasticscan.store import Store
 from tests.seeds import ranges_of_seeds
-from tests.store.damage_model import NAMES, Row, Template, files_below, opened, rows_of
-from tests.store.damage_soup import DamageKitchen
+from tests.store.damage_model import NAMES, Row, Template, files_below, opened, rows_of, some_rows
+from tests.store.damage_programs import DamagePrograms
 
 ROOT = Path(__file__).resolve().parents[2]
 FLIPS = os.environ.get("ELASTICSCAN_FLIPS", "100")
@@ -31,32 +31,14 @@ FLIPS = os.environ.get("ELASTICSCAN_FLIPS", "100")
 
 def run_in_child(seeds: range, directory: Path) -> list[str]:
     """What failed; a child that died or did not end says so with the seed that it was at."""
-    failed, left = [], list(seeds)
-    while left:
-        lines, died = _child(left, directory)
-        failed += [line["failed"] for line in lines if "failed" in line]
-        ended = {line["seed"] for line in lines if "seed" in line}
-        begun = [line["begun"] for line in lines if "begun" in line]
-        lost = [seed for seed in begun if seed not in ended]
-        if died is None and not lost:
-            break
-        if not begun:
-            return [*failed, f"no program began: {died}"]
-        failed += [f"seed {seed}: the process ended: {died}" for seed in lost]
-        left = [seed for seed in left if seed not in begun]
-        shutil.rmtree(directory)
-        directory.mkdir()
-    return failed
-
-
-def _child(seeds: list[int], directory: Path) -> tuple[list[dict[str, Any]], str | None]:
-    command = [sys.executable, "-m", "tests.store.damage_soup", str(directory), *map(str, seeds)]
+    command = [sys.executable, "-m", "tests.store.damage_programs", str(directory), *map(str, seeds)]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=290)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.endswith("}")]
-    if done.returncode == 0:
-        return lines, None
-    how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"exit {done.returncode}"
-    return lines, f"{how}\n{done.stderr}"
+    failed = [line["failed"] for line in lines if "failed" in line]
+    if done.returncode:
+        begun = [line["begun"] for line in lines if "begun" in line]
+        failed.append(f"seed {begun[-1:]}: the process ended: {done.returncode}\n{done.stderr}")
+    return failed
 
 
 @pytest.mark.parametrize("seeds", ranges_of_seeds(6, 8, 1, "ELASTICSCAN_DAMAGE_SEEDS"), ids=str)
@@ -64,30 +46,12 @@ def test_a_damaged_store_answers_right_or_with_a_typed_error(seeds: range, tmp_p
     assert run_in_child(seeds, tmp_path) == []
 
 
-def test_a_child_that_dies_is_told_with_its_seed_and_the_others_still_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = [
-        ([{"begun": 3}, {"seed": 3, "kind": "x"}, {"begun": 4}], "SIGSEGV\n…"),
-        ([{"begun": 5}, {"seed": 5, "failed": "wrong rows"}], None),
-    ]
-    asked = []
-
-    def child(seeds: list[int], directory: Path) -> tuple[list[dict[str, Any]], str | None]:
-        asked.append(seeds)
-        return said[len(asked) - 1]
-
-    monkeypatch.setattr(sys.modules[__name__], "_child", child)
-    assert run_in_child(range(3, 6), tmp_path) == ["seed 4: the process ended: SIGSEGV\n…", "wrong rows"]
-    assert asked == [[3, 4, 5], [5]]
-
-
 # ------------------------------------------------------------------------------- single flipped bits
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
-    return DamageKitchen(tmp_path_factory.mktemp("flips")).template(0)
+    return DamagePrograms(tmp_path_factory.mktemp("flips")).template(0)
 
 
 def bits_to_flip(size: int, rng: random.Random) -> list[int]:
@@ -121,16 +85,83 @@ def test_no_flipped_bit_gives_a_wrong_row(
     outcomes: Counter[str] = Counter()
     with opened(place) as store:
         for bit in bits_to_flip(len(content), rng):
-            damaged = bytearray(content)
-            damaged[bit // 8] ^= 1 << bit % 8
-            path.write_bytes(damaged)
+            flip(path, bit)
             forget_files(store)
             outcomes[look(store, template, table, index)] += 1
-        path.write_bytes(content)
+            flip(path, bit)
         forget_files(store)
         assert look(store, template, table, index) == "right"
     # Every bit of a file is proven before a row of it is believed.
     assert set(outcomes) == {"damaged"}, outcomes
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["catalog.db", "catalog.db-wal"])
+def test_no_flipped_bit_of_a_catalog_tells_anything_wrong(
+    template: Template, tmp_path: Path, name: str
+) -> None:
+    """One bit at a time of the database, or of its log while another process has the store open."""
+    place = tmp_path / "store"
+    shutil.copytree(template.place, place)
+    with nullcontext() if name == "catalog.db" else opened(place) as holding:
+        if holding is not None:
+            holding.table("small").upsert(some_rows(random.Random(1), "small", 20, added=False)[0])
+        path, of_log = place / name, holding is not None
+        sound, content = told(place, of_log), path.read_bytes()
+        outcomes: Counter[str] = Counter()
+        for bit in bits_to_flip(len(content), random.Random(7)):
+            flip(path, bit)
+            try:
+                outcomes["same" if told(place, of_log) == sound else f"wrong at bit {bit}"] += 1
+            except ElasticScanError as error:
+                outcomes[error.code] += 1
+            if of_log:
+                flip(path, bit)
+            else:  # nobody has it open, and leases were written to it
+                path.write_bytes(content)
+        assert told(place, of_log) == sound
+    assert outcomes["ES_STORE_DAMAGED"], "some bits matter"
+    assert not [said for said in outcomes if said.startswith("wrong")], outcomes
+
+
+def test_verify_tells_of_a_damaged_catalog(template: Template, tmp_path: Path) -> None:
+    shutil.copytree(template.place, tmp_path / "store")
+    path = tmp_path / "store" / "catalog.db"
+    with opened(tmp_path / "store") as store:
+        assert store.verify() == []
+        fragment = store.context.table_state(1, store.status()["snapshot"]).fragments[0].path
+    flip(path, 8 * path.read_bytes().index(fragment.encode()))
+    with opened(tmp_path / "store") as store:
+        assert any("ES_STORE_DAMAGED" in said and "fragments" in said for said in store.verify())
+        with pytest.raises(StoreDamaged):
+            store.table("big").scan().to_table()
+
+
+def flip(path: Path, bit: int) -> None:
+    """Turn one bit of a file over, in its place."""
+    with path.open("r+b") as file:
+        file.seek(bit // 8)
+        (byte,) = file.read(1)
+        file.seek(bit // 8)
+        file.write(bytes([byte ^ 1 << bit % 8]))
+
+
+def told(place: Path, without_changes: bool = False) -> list[Any]:
+    """Everything that a store tells of itself and of its small table, and how many rows the big one has."""
+    with opened(place) as store:
+        table = store.table("small")
+        scans = [table.scan(index="none"), table.scan(index="by_v", filter="v < 700")]
+        if not without_changes:  # for which a lease is written
+            scans.append(table.changes(after=table.definition.oldest_snapshot))
+        tables = [store.table(name) for name in NAMES]
+        status = {name: value for name, value in store.status().items() if name != "leases"}
+        return [
+            *(Counter(rows_of(scan.to_table())) for scan in scans),
+            store.table("big").scan(["id"]).count(),
+            *((table.schema, table.commits(), table.indexes()) for table in tables),
+            store.topology_history(),
+            status,
+        ]
 
 
 def file_of(place: Path, table: str, index: str | None, large: bool) -> Path:

@@ -27,7 +27,6 @@ from elasticscan.base.errors import (
 from elasticscan.filters import Predicate
 from elasticscan.store import Store, writer
 from elasticscan.store import indexing as indexing_module
-from elasticscan.store.paging import Pages
 
 HUGE = 10**5_000
 INSIDE_ITSELF: list[Any] = []
@@ -186,42 +185,6 @@ def test_threads_that_share_a_scan_get_each_page_once(store: Store) -> None:
     with ThreadPoolExecutor(16) as pool:
         found = [future.result() for future in [pool.submit(read) for _ in range(16)]]
     assert sorted(key for keys in found for key in keys) == list(range(100))
-
-
-def test_a_scan_that_is_over_says_so(store: Store) -> None:
-    scan = store.table("t").scan()
-    assert scan.to_table().num_rows == 100
-    assert scan.key is None
-    for again in (scan.to_table, lambda: next(iter(scan)), lambda: list(scan)):
-        with pytest.raises(ScanFinished, match="begin another one"):
-            again()
-
-
-def test_a_scan_that_was_left_goes_on_where_it_stood(store: Store) -> None:
-    scan = store.table("t").scan(page_rows=10)
-    keys = next(iter(scan)).rows.column("id").to_pylist()
-    for page in scan:
-        keys += page.rows.column("id").to_pylist()
-        break
-    keys += scan.to_table().column("id").to_pylist()
-    assert sorted(keys) == list(range(100))
-
-
-def test_a_scan_goes_on_after_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    scan = store.table("t").scan(page_rows=10)
-    keys = next(scan).rows.column("id").to_pylist()
-    finish, failures = Pages._finish, iter([True])
-
-    def failing_once(self: Pages, *rows: Any) -> pa.RecordBatch:
-        if next(failures, False):
-            raise OSError("the network is away")
-        return finish(self, *rows)
-
-    monkeypatch.setattr(Pages, "_finish", failing_once)
-    with pytest.raises(OSError, match="away"):
-        next(scan)
-    keys += scan.to_table().column("id").to_pylist()
-    assert sorted(keys) == list(range(100))
 
 
 # -------------------------------------------------------------------- what a process runs out of

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,12 +22,11 @@ from elasticscan.base.errors import (
 )
 from elasticscan.metadata import IndexInfo
 from elasticscan.storage import build_runs, open_disk
-from elasticscan.store import Scan, Store, indexing, writer
+from elasticscan.store import Scan, Store, indexing
 from elasticscan.store.readers import Readers
 from tests.base.manual_clock import ManualClock
 from tests.storage.faulty_disk import FaultyDisk
-from tests.store.soup import START
-from tests.store.test_scenarios import while_reading
+from tests.store.random_programs import START
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
 COUNT = 300
@@ -185,35 +180,13 @@ def test_an_index_that_is_dropped_between_two_pages_ends_the_scan(
         assert store.table("t").scan(filter="k = 3").explain()["access"] == "direct"
 
 
-def test_a_merged_scan_gives_rows_in_order_until_it_misses_its_index(store: Store) -> None:
-    """Rows that were read before may leave still; none is out of order, and the end is never reached."""
-    scan = store.table("t").scan(index="by_k", order_by="k", page_rows=10)
-    got, _, pages = first_page(scan)
-    store.table("t").drop_index("by_k")
-    with pytest.raises(IndexChanged):
-        got.extend(row for page in pages for row in rows_of(page.rows))
-    expected = everything(store)
-    assert got == expected[: len(got)]
-    assert len(got) < len(expected)
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before its rows are read", "after"])
-def test_an_index_that_is_dropped_in_a_page_ends_the_scan_or_is_not_missed(store: Store, after: bool) -> None:
-    scan = store.table("t").scan(index="by_k", page_rows=COUNT)
-    while_reading(store, lambda: store.table("t").drop_index("by_k"), after)
-    pages = iter(scan)
-    if after:
-        assert set(rows_of(next(pages).rows)) <= set(everything(store))
-    with pytest.raises(IndexChanged):
-        next(pages)
-
-
 @pytest.mark.parametrize("again", [False, True], ids=["dropped", "dropped and made again"])
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", [*PAGES, "direct"])
 def test_a_table_that_is_dropped_between_two_pages_ends_the_scan(
     store: Store, path: str, again: bool
 ) -> None:
-    _, key, pages = first_page(store.table("t").scan(index="by_k", page_rows=10, **PAGES[path]))
+    index = "none" if path == "direct" else "by_k"
+    _, key, pages = first_page(store.table("t").scan(index=index, page_rows=10, **PAGES.get(path, {})))
     store.table("t").drop()
     if again:
         filled(store)
@@ -289,125 +262,6 @@ def test_a_build_that_was_killed_goes_on_where_it_ended(
         store.table("t").create_index("by_vk", ["k", "v"])
     store.collect_garbage(0)
     assert files_of(store) == known_files(store)
-
-
-def test_a_build_that_was_killed_can_be_dropped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    die_while_building(monkeypatch, 2, store, "by_v", ["v"])
-    with pytest.raises(AlreadyExists):
-        store.table("t").create_index("by_v", ["v"], kind="hash")
-    store.table("t").drop_index("by_v")
-    store.table("t").create_index("by_v", ["v"], kind="hash")
-    wanted = [row for row in everything(store) if row[2] == 1]
-    assert sorted(read(store.table("t").scan(filter="v = 1", index="by_v")), key=in_order) == wanted
-    store.collect_garbage(0)
-    assert files_of(store) == known_files(store)
-
-
-BUILDER = """
-import json, sys, time
-from elasticscan.store import Store, indexing
-
-build, built = indexing.build_runs, []
-
-def slow(*args):
-    if len(built) >= int(sys.argv[2]):
-        print(json.dumps({"built": len(built)}), flush=True)
-        time.sleep(600)
-    built.append(build(*args))
-    return built[-1]
-
-indexing.build_runs, indexing.BUILDERS = slow, 1
-Store.open(sys.argv[1]).table("t").create_index("by_v", ["v"], include=["k"])
-"""
-
-
-@pytest.mark.parametrize("runs", [0, 3])
-def test_a_builder_that_is_killed_for_real_leaves_a_build_that_goes_on(store: Store, runs: int) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", BUILDER, store.uri, str(runs)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert json.loads(process.stdout.readline()) == {"built": runs}
-        finally:
-            process.send_signal(signal.SIGKILL)
-    assert [index.ready for index in store.table("t").indexes()] == [True, False]
-    assert len(runs_of(store, "by_v")) == runs
-    store.table("t").upsert(table_of(range(20), value=3))
-    store.table("t").create_index("by_v", ["v"], include=["k"])
-    rows = read(store.table("t").scan(order_by="v"))
-    assert rows == sorted(everything(store), key=lambda row: (row[2], row[0]))
-
-
-def test_garbage_that_is_collected_between_building_runs_and_entering_them_only_costs_time(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without grace it takes runs that nothing refers to yet: they must not be entered."""
-    collected: list[int] = []
-
-    def collecting(*args: Any) -> Any:
-        runs = build_runs(*args)
-        if len(collected) < 3:
-            collected.append(store.collect_garbage(0).removed)
-        return runs
-
-    monkeypatch.setattr(indexing, "BUILDERS", 1)
-    monkeypatch.setattr(indexing, "build_runs", collecting)
-    store.table("t").create_index("by_v", ["v"])
-    assert sum(collected) >= 3
-    assert store.verify() == []
-    assert read(store.table("t").scan(order_by="v")) == sorted(
-        everything(store), key=lambda row: (row[2], row[0])
-    )
-
-
-@pytest.mark.parametrize("change", ["compact", "contract", "overwrite", "write", "drop"])
-def test_what_happens_between_building_a_run_and_entering_it_is_indexed_too(
-    store: Store, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    changes: dict[str, Callable[[], object]] = {
-        "compact": store.compact,
-        "contract": lambda: store.contract("a"),
-        "overwrite": lambda: store.table("t").overwrite(table_of(range(40), value=2)),
-        "write": lambda: store.table("t").upsert(table_of(range(40), value=2)),
-        "drop": lambda: store.table("t").drop_index("by_v"),
-    }
-    todo = [changes[change]]
-
-    def interrupted(*args: Any) -> Any:
-        runs = build_runs(*args)
-        if todo:
-            todo.pop()()
-        return runs
-
-    monkeypatch.setattr(indexing, "BUILDERS", 1)
-    monkeypatch.setattr(indexing, "build_runs", interrupted)
-    store.table("t").create_index("by_v", ["v"])
-    if change == "drop":
-        assert [index.name for index in store.table("t").indexes()] == ["by_k"]
-    else:
-        rows = read(store.table("t").scan(order_by="v"))
-        assert rows == sorted(everything(store), key=lambda row: (row[2], row[0]))
-    check_index(store)
-    store.collect_garbage(0)
-    assert files_of(store) == known_files(store)
-
-
-def test_an_index_that_is_made_between_staging_a_write_and_committing_it_has_its_rows(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish = writer.publish
-
-    def late(*args: Any, **kwargs: Any) -> int:
-        store.table("t").create_index("by_v", ["v"])
-        return publish(*args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(writer, "publish", late)
-        store.table("t").upsert(table_of(range(50), value=5))
-    rows = read(store.table("t").scan(order_by="v"))
-    assert rows == sorted(everything(store), key=lambda row: (row[2], row[0]))
-    check_index(store)
 
 
 def test_rows_that_are_written_while_an_index_is_built_are_found_through_it(tmp_path: Path) -> None:
@@ -555,14 +409,6 @@ def test_a_damaged_run_is_told_of_and_healed_by_building_it_again(
         check_index(opened)
         opened.collect_garbage(0)
         assert files_of(opened) == known_files(opened)
-
-
-def test_one_wrong_bit_in_a_run_is_found_by_verification(store: Store) -> None:
-    victim = runs_of(store)[-1]
-    content = bytearray(victim.read_bytes())
-    content[len(content) // 2] ^= 0x10
-    victim.write_bytes(bytes(content))
-    assert [victim.name in text for text in store.verify()] == [True]
 
 
 def test_a_damaged_fragment_is_not_indexed(store: Store) -> None:

@@ -24,9 +24,10 @@ from elasticscan.optimizer import binding as access
 from elasticscan.storage import fragment
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.store import Scan, Store
+from tests.base.manual_clock import ManualClock
 from tests.seeds import ranges_of_seeds
 from tests.store.conditions import INFINITY, NAN, order_of
-from tests.store.soup import comparable, fast_store
+from tests.store.random_programs import START, comparable, fast_store
 
 
 def moment(microseconds: int) -> datetime:
@@ -279,7 +280,7 @@ def check_seed(template: Path, place: Path, seed: int) -> None:
     chance = random.Random(seed)
     shutil.copytree(template, place)
     try:
-        with pytest.MonkeyPatch.context() as patch, fast_store(place) as store:
+        with pytest.MonkeyPatch.context() as patch, fast_store(place, ManualClock(START)) as store:
             store.context.catalog.settle()  # the copy has secrets of its own before any key is made
             patch.setattr(fragment, "BATCH_ROWS", chance.choice([3, 65_536]))
             patch.setattr(index_run, "BATCH_ROWS", chance.choice([3, 65_536]))

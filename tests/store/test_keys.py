@@ -9,11 +9,9 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import ContinuationKeyError, ContinuationKeyExpired, KeyTooLong
-from elasticscan.base.limits import CLAIM_SECONDS, KEY_SECONDS, MAX_KEY_BYTES, SECRETS_SECONDS
-from elasticscan.catalog import SecretTx
+from elasticscan.base.limits import CLAIM_SECONDS, KEY_SECONDS, SECRETS_SECONDS
 from elasticscan.protocol import keys
 from elasticscan.store import Store
-from elasticscan.store.sealing import StoreSealer
 from tests.base.manual_clock import ManualClock
 
 START = 1_000_000.0
@@ -178,22 +176,6 @@ def test_the_secret_of_offsets_stays_when_that_of_keys_goes(store: Store) -> Non
     assert not signs.items() & after.items()
 
 
-def test_a_page_of_the_longest_keys_goes_on_from_its_own_key(tmp_path: Path) -> None:
-    """Zeros take two bytes in a position."""
-    texts = [byte * (MAX_KEY_BYTES // 2 - 8) for byte in (b"\0", b"x", b"\xff")]
-    rows = [(text, bytes([n])) for n, text in enumerate(texts * 2)]
-    schema = pa.schema([("one", pa.binary()), ("two", pa.binary())])
-    with Store.create(tmp_path / "s", ["a"], slots=1, tablets=1) as store:
-        store.create_table("t", schema, ["one", "two"])
-        store.table("t").upsert(pa.table({"one": [r[0] for r in rows], "two": [r[1] for r in rows]}, schema))
-        got, key = [], store.table("t").scan(page_rows=1).key
-        while key is not None:
-            page = next(iter(store.resume(key)))
-            got += page.rows.to_pylist()
-            key = page.key
-    assert sorted((row["one"], row["two"]) for row in got) == sorted(rows)
-
-
 def test_a_key_that_would_be_refused_is_not_given_out_and_the_scan_goes_on(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,20 +187,3 @@ def test_a_key_that_would_be_refused_is_not_given_out_and_the_scan_goes_on(
             with pytest.raises(KeyTooLong):
                 _ = page.key
     assert sorted(got) == IDS
-
-
-# What the tests above must notice.
-
-
-@pytest.mark.parametrize("fault", ["an expired key is accepted", "the key of a removed secret is accepted"])
-def test_a_store_without_the_rule_is_noticed(
-    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    if fault.startswith("an expired"):
-        monkeypatch.setattr(StoreSealer, "seal", lambda self, key: self._recent().sealer.seal(key, 1e300))
-        with pytest.raises(pytest.fail.Exception):
-            test_a_key_ends_after_its_time_and_each_page_renews_it(store, clock)
-    else:
-        monkeypatch.setattr(SecretTx, "forget_secrets", lambda *_: 0)
-        with pytest.raises(pytest.fail.Exception):
-            test_a_revoked_secret_opens_nothing_here_at_once_and_elsewhere_within_a_minute(store, clock)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import SnapshotExpired
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
@@ -85,18 +84,6 @@ def test_a_key_is_good_for_as_long_as_the_retention_promises(tmp_path: Path, ret
     rest = store.resume(page.key).to_table()
     assert set(rest["v"].to_pylist()) == {0}
     assert rest.num_rows + page.rows.num_rows == 100
-
-
-def test_a_key_that_outlived_retention_and_lease_is_refused(tmp_path: Path) -> None:
-    clock = ManualClock(1_000.0)
-    store = made(tmp_path / "s", clock, 3 * HOUR)
-    page = next(iter(store.table("t").scan(page_rows=10)))
-    assert page.key is not None
-    overwrite_and_compact(store, 1)
-    clock.advance(4 * HOUR)
-    overwrite_and_compact(store, 2)
-    with pytest.raises(SnapshotExpired):
-        store.resume(page.key)
 
 
 def test_a_lease_on_a_table_that_was_dropped_does_not_hold_up_its_successor(tmp_path: Path) -> None:

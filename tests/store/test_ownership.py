@@ -13,17 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.hashing import slots_of
-from elasticscan.base.value_keys import END
-from elasticscan.protocol import Cursor, IndexOrder, PageRequest
 from elasticscan.store import Scan, Store
-from elasticscan.topology import SlotSet
 from tests.base.manual_clock import ManualClock
-from tests.store.soup import START, fast_store
+from tests.store.random_programs import START, fast_store
 from tests.store.test_scenarios import tablets_at, while_reading
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
@@ -71,7 +66,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def store(template: Path, tmp_path: Path) -> Iterator[Store]:
     shutil.copytree(template, tmp_path / "store")
-    with fast_store(tmp_path / "store") as opened:
+    with fast_store(tmp_path / "store", ManualClock(START)) as opened:
         opened.context.catalog.settle()  # the copy has secrets of its own before any key is made
         yield opened
 
@@ -156,38 +151,3 @@ def test_a_key_from_before_each_change_goes_on_after_it(store: Store, path: str)
     assert sorted(rows, key=in_order) == everything()
     if "order_by" in PATHS[path]:
         assert rows == sorted(rows, key=in_order, reverse=PATHS[path]["order_by"] == "k DESC")
-
-
-@pytest.mark.parametrize("owned", [[1], [1, 2], [1, 2, 3]], ids=str)
-@pytest.mark.parametrize("index", [None, "by_k", "plain"])
-@pytest.mark.parametrize("descending", [False, True])
-def test_a_shard_answers_from_what_it_owns_of_what_it_was_asked_for(
-    store: Store, owned: list[int], index: str | None, descending: bool
-) -> None:
-    """Tablets 1 and 2 were planned: of one that left there is no row, nor of one that came."""
-    own(store, owned)
-    tablets = {t.id: t.slots for t in store.context.placement().tablets}
-    asked = tablets[1] | tablets[2]
-    table = store.table("t").definition
-    indexes = {each.name: each.id for each in store.table("t").indexes()}
-    order = IndexOrder(indexes[index], ((b"", END),), descending) if index else None
-    snapshot = store.context.catalog.versions()[1]
-    names = {name: shard for shard, name in store.context.shard_names().items()}
-    cursors = (Cursor(asked),)
-    request = PageRequest(table.id, names["a"], cursors, snapshot, ("id", "k", "v"), COUNT, 1 << 20, order)
-    page = store.context.cluster.shards.read_page(request)
-    assert page.after == ()
-    served = SlotSet()
-    for tablet in {1, 2} & set(owned):
-        served |= tablets[tablet]
-    slots = page.slots.to_numpy()
-    assert set(np.unique(slots).tolist()) <= {slot for start, end in served for slot in range(start, end)}
-    rows: list[Row] = list(zip(*(page.rows[name].to_pylist() for name in ("id", "k", "v")), strict=True))
-    wanted = [row for row in everything() if slot_of(store, row[0]) in served]
-    assert sorted(rows, key=in_order) == wanted
-    if index:
-        assert rows == sorted(rows, key=in_order, reverse=descending)
-
-
-def slot_of(store: Store, number: int) -> int:
-    return int(slots_of([pa.array([number], pa.int64())], store.context.info.slots)[0])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import StoreReadableByAll
-from elasticscan.store import Store, location
+from elasticscan.store import Store
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077, 0o277], ids=oct)
@@ -111,17 +111,3 @@ def test_a_store_for_a_group_is_not_warned_of(tmp_path: Path) -> None:
     (tmp_path / "s").chmod(0o700)
     (tmp_path / "s" / "catalog.db").chmod(0o644)
     Store.open(tmp_path / "s").close()  # nobody gets as far as the file
-
-
-def test_a_store_without_the_rule_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(path: Path, *_: object) -> list[Path]:
-        path.mkdir(parents=True, exist_ok=True)
-        return []
-
-    monkeypatch.setattr(location, "_make_directory", careless)
-    with pytest.raises((AssertionError, StoreReadableByAll)):
-        test_a_new_store_is_its_owners_alone(tmp_path, 0o022)
-    monkeypatch.undo()
-    monkeypatch.setattr("elasticscan.catalog.catalog.make_file", lambda *_, **__: None)
-    with pytest.raises((AssertionError, StoreReadableByAll)):
-        test_a_new_store_is_its_owners_alone(tmp_path / "t", 0o022)

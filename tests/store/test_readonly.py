@@ -6,15 +6,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import ReadOnlyStore, SnapshotExpired
-from elasticscan.catalog import Catalog
 from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
 from tests.store.other_user import NOBODY, WRITES, OtherUser, Steps
@@ -221,24 +219,3 @@ def test_a_store_is_read_from_a_read_only_mount_while_it_is_written_elsewhere(
             assert reader("ids") == list(range(210))
         assert reader("ids") == list(range(210))
         reader("close")
-
-
-# ------------------------------------------------------------------- what the tests must notice
-
-
-@pytest.mark.parametrize("fault", ["a lease is written", "a copy is read for ever", "what is staged stays"])
-def test_a_store_without_the_rule_is_noticed(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    check: Callable[[], Any]
-    if fault == "a lease is written":
-        monkeypatch.setattr(Catalog, "check_writable", lambda _: None)
-        check = lambda: test_nothing_writes_to_a_store_that_was_opened_for_reading(uri, "rotate_secret")  # noqa: E731
-    elif fault == "a copy is read for ever":
-        monkeypatch.setattr("elasticscan.catalog.readonly._Source.is_current", lambda *_: True)
-        check = lambda: test_a_reader_sees_each_commit_as_soon_as_it_is_there(uri, "stores that come and go")  # noqa: E731
-    else:
-        monkeypatch.setattr("elasticscan.store.store.read_only_disk", lambda disk, _: disk)
-        check = lambda: test_nothing_writes_to_a_store_that_was_opened_for_reading(uri, "write")  # noqa: E731
-    with pytest.raises((AssertionError, pytest.fail.Exception, ReadOnlyStore)):
-        check()

@@ -11,10 +11,8 @@ import pytest
 
 from elasticscan.base.errors import (
     AlreadyExists,
-    FragmentDamaged,
     InvalidTopologyChange,
     ShardUnavailable,
-    StoreDamaged,
 )
 from elasticscan.store import Store, elasticity, publish, stage
 from elasticscan.topology import Move
@@ -47,25 +45,6 @@ def plan_by_a_process_that_dies(store: Store, tablets: list[int], target: str, d
         for tablet in tablets:
             tx.plan_move(Move(tablet, tx.tablet(tablet).shard, tx.shard_named(target).id), "dead")
     dead.add("dead")
-
-
-def test_damage_is_not_copied_to_where_it_could_not_be_found(tmp_path: Path) -> None:
-    with filled(tmp_path / "store"):
-        pass
-    victim = files(tmp_path / "store", "a")[0]
-    content = bytearray(victim.read_bytes())
-    found = (content.find(key.to_bytes(8, "little")) for key in range(1_000, ROWS))
-    content[next(at for at in found if at > 0)] ^= 0x01  # one bit of one key
-    victim.write_bytes(bytes(content))
-    with Store.open(tmp_path / "store") as store:
-        assert len(store.verify()) == 1
-        with pytest.raises(FragmentDamaged, match="checksum"):
-            store.move(1, "b")
-        store.table("t").upsert(pa.table({"id": range(10)}))
-        with pytest.raises(FragmentDamaged, match="checksum"):
-            store.compact()
-        assert len(store.verify()) == 1
-        assert store.status()["moves"] == []
 
 
 def test_garbage_of_removed_shards_is_collected_too(tmp_path: Path) -> None:
@@ -144,18 +123,6 @@ def test_a_failed_contraction_can_be_called_off_or_resumed(tmp_path: Path) -> No
         assert store.resume_moves() == 4
         assert [shard["name"] for shard in store.status()["shards"]] == ["b"]
         assert store.table("t").scan().to_table().num_rows == ROWS
-
-
-def test_an_empty_catalog_file_is_damage_and_no_invitation(tmp_path: Path) -> None:
-    with filled(tmp_path / "store"):
-        pass
-    for rest in ("", "-wal", "-shm"):
-        (tmp_path / "store" / f"catalog.db{rest}").unlink(missing_ok=True)
-    (tmp_path / "store" / "catalog.db").touch()
-    with pytest.raises(StoreDamaged, match="backup"):
-        Store.open(tmp_path / "store")
-    with pytest.raises(StoreDamaged, match="backup"):
-        Store.create(tmp_path / "store", ["a"])
 
 
 def test_a_contraction_that_an_expansion_takes_back_ends_at_once(tmp_path: Path) -> None:

@@ -195,14 +195,6 @@ def test_a_stream_that_was_begun_is_not_robbed(table: Table, use: str) -> None:
     assert first + rest(stream) == ROWS
 
 
-def test_a_query_that_left_its_stream_leaves_no_part_that_looks_whole(table: Table) -> None:
-    duckdb = pytest.importorskip("duckdb")
-    scan = table.scan(page_rows=7)
-    assert len(duckdb.sql("SELECT * FROM scan LIMIT 3").fetchall()) == 3
-    with pytest.raises(UsageError):
-        scan.to_table()
-
-
 def test_a_stream_says_that_pages_were_taken_before_it_was_read(table: Table) -> None:
     scan = table.scan(page_rows=7)
     stream = scan.to_reader()

@@ -15,20 +15,17 @@ import pytest
 from elasticscan.base.errors import (
     CatalogUnavailable,
     ContinuationKeyError,
-    InvalidTopologyChange,
     SnapshotExpired,
-    TableChanged,
-    WriteConflict,
 )
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.storage import copy_slots
-from elasticscan.store import Page, Scan, Store, upkeep, writer
+from elasticscan.store import Scan, Store, upkeep
 from elasticscan.store.mover import Mover
 from elasticscan.store.owners import new_owner
-from elasticscan.topology import Move, SlotSet
+from elasticscan.topology import Move
 from tests.base.manual_clock import ManualClock
-from tests.store.soup import DEAD_OWNER, POINTS, MoverStoppedError
+from tests.store.random_programs import DEAD_OWNER, POINTS, MoverStoppedError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 COUNT = 200
@@ -122,25 +119,6 @@ def while_reading(store: Store, happens: Callable[[], object], after: bool = Tru
 # ------------------------------------------------------------------------------- moves and failures
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before its rows are read", "after"])
-def test_move_during_batch(store: Store, after: bool) -> None:
-    scan = store.table("t").scan(page_rows=7)
-    while_reading(store, lambda: store.move(1, "s2"), after)
-    assert read(scan) == EVERYTHING
-    assert scan.stats.moved_slots > 0
-
-
-def test_out_and_back_within_one_batch(store: Store) -> None:
-    def out_and_back() -> None:
-        store.move(1, "s2")
-        store.move(1, "s1")
-
-    scan = store.table("t").scan(page_rows=7)
-    while_reading(store, out_and_back)
-    assert read(scan) == EVERYTHING
-    assert scan.stats.dropped_rows > 0
-
-
 def test_limit_reached_on_aborted_batch(store: Store) -> None:
     """All rows of a page are dropped: it is empty, but has a key and is not the end."""
 
@@ -184,80 +162,7 @@ def test_migration_aborted_at_each_stage(
     assert store.verify() == []
 
 
-@pytest.mark.parametrize("point", [point for point in POINTS if point != "switching"])
-def test_write_during_handover(store: Store, point: str) -> None:
-    """A row that is written, changed or deleted at any point of a move is at the target after it."""
-
-    def write(at: str) -> None:
-        if at == point:
-            store.table("t").upsert(rows_of(range(0, COUNT, 2), 1))
-            store.table("t").delete(keys_of(range(0, COUNT, 3)))
-
-    before = store.table("t").scan()
-    suspended_move(store, 1, "s2", write)
-    expected = [(i, 1 - i % 2) for i in range(COUNT) if i % 3]
-    assert read(store.table("t").scan()) == expected
-    assert read(before) == EVERYTHING
-
-
-def test_write_staged_before_the_handover_and_committed_after_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its rows are where the tablet was; the commit sends them after it."""
-    publish = writer.publish
-
-    def late(*args: Any, **kwargs: Any) -> int:
-        monkeypatch.setattr(writer, "publish", publish)
-        for tablet in tablets_at(store, "s1"):
-            store.move(tablet, "s2")
-        return publish(*args, **kwargs)
-
-    monkeypatch.setattr(writer, "publish", late)
-    store.table("t").upsert(rows_of(range(COUNT), 5))
-    assert read(store.table("t").scan()) == with_value(range(COUNT), 5)
-
-
-def test_split_brain_two_owners(store: Store) -> None:
-    """A mover that was thought dead comes back after another one moved the tablet elsewhere."""
-    store.expand(["s3"])
-    tablet = tablets_at(store, "s1")[0]
-
-    def taken_over(at: str) -> None:
-        if at == "caught_up":
-            store.move(tablet, "s3")
-            store.table("t").upsert(rows_of(range(COUNT), 1))
-
-    with pytest.raises(InvalidTopologyChange):
-        suspended_move(store, tablet, "s2", taken_over, owner=DEAD_OWNER)
-    assert tablet in tablets_at(store, "s3")
-    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
-
-
-def test_eod_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mover is gone for ever: its tablet is never unavailable, neither to readers nor to writers."""
-    monkeypatch.setattr(Mover, "_undo", lambda self, move: None)
-
-    def die(at: str) -> None:
-        if at == "caught_up":
-            raise MoverStoppedError
-
-    with pytest.raises(MoverStoppedError):
-        suspended_move(store, 1, "s2", die, owner=DEAD_OWNER)
-    assert read(store.table("t").scan()) == EVERYTHING
-    store.table("t").upsert(rows_of(range(COUNT), 1))
-    store.move(1, "s2")
-    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "source_crash_after_handover_before_publish",
-        "coordinator_crash_between_commit_and_history_write",
-        "history_row_never_written",
-    ],
-)
-def test_crash_between_the_switch_and_the_history(store: Store, name: str) -> None:
+def test_crash_between_the_switch_and_the_history(store: Store) -> None:
     """The placement is ahead of the newest topology for ever: scans start from that one all the same."""
     got, key = some_pages(store.table("t").scan(page_rows=7), 2)
     number = store.topology.number
@@ -268,7 +173,7 @@ def test_crash_between_the_switch_and_the_history(store: Store, name: str) -> No
 
     with pytest.raises(MoverStoppedError):
         suspended_move(store, 1, "s2", die)
-    assert store.topology.number == number, name
+    assert store.topology.number == number
     scan = store.table("t").scan()
     assert scan.explain()["base_topology"] == number
     assert read(scan) == EVERYTHING
@@ -276,89 +181,34 @@ def test_crash_between_the_switch_and_the_history(store: Store, name: str) -> No
     assert sorted(got + read(store.resume(key))) == EVERYTHING
 
 
-def test_target_crash_after_publish(store: Store, tmp_path: Path) -> None:
-    """Another process goes on after the one that moved is gone."""
-    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
-    store.move(1, "s2")
-    store.close()
-    with Store.open(tmp_path / "store", clock=ManualClock(START)) as opened:
-        assert sorted(got + read(opened.resume(key))) == EVERYTHING
-
-
 # ------------------------------------------------------------------------------------ shards
 
 
-def test_shard_deleted(store: Store) -> None:
-    """A base shard is gone before the scan came to it: its tablets go on where they are."""
-    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
-    store.contract("s1")
-    assert sorted(store.context.shard_names().values()) == ["s2"]
-    assert sorted(got + read(store.resume(key))) == EVERYTHING
+CHANGES_OF_SHARDS: dict[str, list[tuple[str, Any]]] = {
+    "a base shard leaves": [("contract", "s1")],
+    "others come": [("expand", ["s3", "s4", "s5"])],
+    "its name comes back": [("contract", "s1"), ("expand", ["s1"])],
+    "all base shards leave": [("expand", ["s3"]), ("contract", "s1"), ("contract", "s2")],
+    "each leaves in turn": [
+        ("expand", ["s3"]),
+        ("contract", "s1"),
+        ("expand", ["s1"]),
+        ("contract", "s2"),
+        ("contract", "s3"),
+    ],
+}
 
 
-def test_shard_id_reused(store: Store) -> None:
-    """A name comes back with another id, so nobody takes the new shard for the old one."""
+@pytest.mark.parametrize("what", CHANGES_OF_SHARDS)
+def test_a_scan_goes_on_whatever_becomes_of_its_shards(store: Store, what: str) -> None:
     got, key = some_pages(store.table("t").scan(page_rows=7), 2)
-    old = {name: number for number, name in store.context.shard_names().items()}["s1"]
-    store.contract("s1")
+    for change, shards in CHANGES_OF_SHARDS[what]:
+        getattr(store, change)(shards)
     store.table("t").upsert(rows_of(range(COUNT), 1))
-    store.expand(["s1"])
-    new = {name: number for number, name in store.context.shard_names().items()}["s1"]
-    assert new != old
-    assert tablets_at(store, "s1")
-    assert sorted(got + read(store.resume(key))) == EVERYTHING
-    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
-
-
-def test_count_up(store: Store) -> None:
-    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
-    store.expand(["s3", "s4", "s5"])
-    assert sorted(got + read(store.resume(key))) == EVERYTHING
-
-
-def test_count_down(store: Store) -> None:
-    store.expand(["s3", "s4"])
-    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
-    store.contract("s1")
-    store.contract("s3")
-    assert sorted(got + read(store.resume(key))) == EVERYTHING
-
-
-def test_up_and_down_during_one_scan(store: Store) -> None:
-    scan = store.table("t").scan(page_rows=5)
-    got: list[tuple[int, int]] = []
-    steps: list[Callable[[], Any]] = [
-        lambda: store.expand(["s3"]),
-        lambda: store.contract("s1"),
-        lambda: store.expand(["s1"]),
-        lambda: store.contract("s2"),
-        lambda: store.contract("s3"),
-    ]
-    for number, page in enumerate(scan):
-        got += zip(page.rows["id"].to_pylist(), page.rows["v"].to_pylist(), strict=True)
-        if number < len(steps):
-            steps[number]()
-    assert sorted(got) == EVERYTHING
-
-
-def test_to_one_shard(store: Store) -> None:
-    store.expand(["s3"])
-    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
-    store.contract("s1")
-    store.contract("s2")
-    with pytest.raises(InvalidTopologyChange):
-        store.contract("s3")
-    assert sorted(got + read(store.resume(key))) == EVERYTHING
-
-
-def test_resume_after_all_base_shards_gone(store: Store) -> None:
-    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
-    store.expand(["s3"])
-    store.contract("s1")
-    store.contract("s2")
     store.compact()
     store.collect_garbage(0)
     assert sorted(got + read(store.resume(key))) == EVERYTHING
+    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
 
 
 def test_empty_shard(store: Store) -> None:
@@ -393,37 +243,6 @@ def test_one_row_over_byte_limit(store: Store) -> None:
     assert sorted(page.rows["id"][0].as_py() for page in pages) == list(range(10))
 
 
-def test_key_replayed_twice(store: Store) -> None:
-    """The same page again, as often as it is asked for and wherever its rows are."""
-    _, key = some_pages(store.table("t").scan(page_rows=7), 2)
-
-    def next_page() -> Page:
-        return next(iter(store.resume(key)))
-
-    first = next_page()
-    assert next_page().rows.equals(first.rows)
-    for tablet in tablets_at(store, "s1"):
-        store.move(tablet, "s2")
-    ids = sorted(read(store.resume(key)))
-    assert sorted(read(store.resume(key))) == ids
-    assert set(first.rows["id"].to_pylist()) <= {i for i, _ in ids}
-
-
-def test_old_key_after_newer(store: Store) -> None:
-    scan = store.table("t").scan(page_rows=7)
-    got: list[tuple[int, int]] = []
-    marks: list[tuple[str | None, int]] = []
-    for page in scan:
-        got += zip(page.rows["id"].to_pylist(), page.rows["v"].to_pylist(), strict=True)
-        marks.append((page.key, len(got)))
-        store.table("t").upsert(rows_of(range(len(marks)), len(marks)))
-        if len(marks) == 5:
-            store.contract("s1")
-    for key, returned in reversed(marks[:-1]):
-        assert key is not None
-        assert sorted(got[:returned] + read(store.resume(key))) == EVERYTHING
-
-
 def test_key_of_other_store(store: Store, tmp_path: Path) -> None:
     _, key = some_pages(store.table("t").scan(page_rows=7), 1)
     with Store.create(tmp_path / "other", ["s1"]) as other:
@@ -442,47 +261,7 @@ def test_key_size_after_many_moves(store: Store) -> None:
     assert 0 < largest <= 1_024
 
 
-def test_table_dropped_and_recreated(store: Store) -> None:
-    """The new table has the same name and rows, yet it is not the one that the scan reads."""
-    scan = store.table("t").scan(page_rows=7)
-    pages = iter(scan)
-    key = next(pages).key
-    assert key is not None
-    store.table("t").drop()
-    store.create_table("t", SCHEMA, ["id"])
-    store.table("t").upsert(rows_of(range(COUNT)))
-    with pytest.raises(TableChanged):
-        next(pages)
-    with pytest.raises(TableChanged):
-        store.resume(key)
-
-
-def test_delete_then_insert_same_pk_other_shard(store: Store) -> None:
-    """Deleted at one shard, written again at another: old scans see the old row, new ones the new."""
-    got, key = some_pages(store.table("t").scan(page_rows=7), 1)
-    store.table("t").delete(keys_of(range(COUNT)))
-    deleted = store.table("t").scan()
-    store.contract("s1")
-    store.table("t").upsert(rows_of(range(COUNT), 1))
-    store.compact()
-    assert sorted(got + read(store.resume(key))) == EVERYTHING
-    assert read(deleted) == []
-    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
-
-
 # ----------------------------------------------------------------------------- history and leases
-
-
-def test_history_gc_while_query_holds_base(store: Store) -> None:
-    """Its lease keeps every version that the scan needs, through compaction and collection."""
-    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
-    for value in (1, 2, 3):
-        store.table("t").upsert(rows_of(range(COUNT), value))
-        store.contract("s1")
-        store.compact()
-        store.collect_garbage(0)
-        store.expand(["s1"])
-    assert sorted(got + read(store.resume(key))) == EVERYTHING
 
 
 def test_lease_lost_by_client_crash(store: Store) -> None:
@@ -498,18 +277,6 @@ def test_lease_lost_by_client_crash(store: Store) -> None:
         assert sum(f.rows for f in tx.fragments()) == COUNT
     with pytest.raises(SnapshotExpired):
         store.resume(key)
-
-
-def test_an_expired_snapshot_is_refused_though_newer_ones_were_just_read(store: Store) -> None:
-    """What is cached for the table was looked up for a newer snapshot, which says nothing of this one."""
-    pages = iter(store.table("t").scan(page_rows=7))
-    next(pages)
-    store.table("t").upsert(rows_of(range(COUNT), 1))
-    clock_of(store).advance(LEASE_SECONDS + 1)
-    store.compact()
-    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
-    with pytest.raises(SnapshotExpired):
-        next(pages)
 
 
 def test_a_lease_that_ran_out_is_renewed_only_while_its_snapshot_is_kept(store: Store) -> None:
@@ -573,74 +340,6 @@ def test_the_oldest_snapshot_never_goes_back(store: Store) -> None:
 # ---------------------------------------------------------- moves, compaction, garbage collection
 
 
-@pytest.mark.parametrize("point", ["copying", "copied", "caught_up"])
-def test_a_row_deleted_and_compacted_while_its_tablet_moves_stays_deleted(store: Store, point: str) -> None:
-    """The mover has copied the row; merging its deletion away would keep that from the target."""
-
-    def delete_and_compact(at: str) -> None:
-        if at == point:
-            store.table("t").delete(keys_of(range(0, COUNT, 2)))
-            store.compact()
-
-    suspended_move(store, 1, "s2", delete_and_compact)
-    assert read(store.table("t").scan()) == with_value(range(1, COUNT, 2))
-    store.compact()
-    assert read(store.table("t").scan()) == with_value(range(1, COUNT, 2))
-
-
-@pytest.mark.parametrize("point", ["copying", "copied", "caught_up"])
-def test_garbage_collection_below_a_mover_undoes_the_move_or_harms_it_not(store: Store, point: str) -> None:
-    def collect(at: str) -> None:
-        if at == point:
-            store.collect_garbage(0)
-
-    if point == "copying":
-        suspended_move(store, 1, "s2", collect)
-    else:
-        with pytest.raises(WriteConflict, match="garbage"):
-            suspended_move(store, 1, "s2", collect)
-    assert read(store.table("t").scan()) == EVERYTHING
-    assert (1 in tablets_at(store, "s2")) == (point == "copying")
-    assert store.status()["moves"] == []
-
-
-def test_garbage_collection_below_a_compaction_gives_it_up(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.table("t").upsert(rows_of(range(COUNT), 1))
-
-    def interrupted(*args: Any) -> Any:
-        merged = copy_slots(*args)
-        store.collect_garbage(0)
-        return merged
-
-    with monkeypatch.context() as patch:
-        patch.setattr(upkeep, "copy_slots", interrupted)
-        with pytest.raises(WriteConflict, match="garbage"):
-            store.compact()
-    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
-    assert store.compact() > 0
-
-
-@pytest.mark.parametrize("moved_too", [False, True])
-def test_garbage_collection_below_a_write_refuses_it_whole(
-    store: Store, monkeypatch: pytest.MonkeyPatch, moved_too: bool
-) -> None:
-    publish = writer.publish
-
-    def late(*args: Any, **kwargs: Any) -> int:
-        store.collect_garbage(0)
-        if moved_too:
-            store.move(1, "s2")
-        return publish(*args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(writer, "publish", late)
-        with pytest.raises(WriteConflict, match="garbage"):
-            store.table("t").upsert(rows_of(range(COUNT), 1))
-    assert read(store.table("t").scan()) == EVERYTHING
-
-
 def test_a_page_whose_lease_cannot_be_renewed_is_read_again_not_lost(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -660,20 +359,3 @@ def test_a_page_whose_lease_cannot_be_renewed_is_read_again_not_lost(
     assert scan.key is not None
     got += [i for i, _ in read(store.resume(scan.key))]
     assert sorted(got) == list(range(COUNT))
-
-
-def test_parts_of_a_scan_are_read_each_on_their_own(store: Store) -> None:
-    """Two tasks own half of the slots each, read in turns while tablets move, and are the scan."""
-    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
-    scan = store.resume(key)
-    halves = [
-        store.context.sealer.open(scan.part(slots)) for slots in (SlotSet.span(0, 6), SlotSet.span(6, 16))
-    ]
-    pages = [iter(store.resume_part(half, ends_lease=False)) for half in halves]
-    for turn in range(COUNT):
-        page = next(pages[turn % 2], None)
-        if page is not None:
-            got += zip(page.rows["id"].to_pylist(), page.rows["v"].to_pylist(), strict=True)
-        if turn < 6:
-            store.move(1, "s2" if turn % 2 == 0 else "s1")
-    assert sorted(got) == EVERYTHING

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,7 @@ from elasticscan.base.errors import (
     UnsupportedType,
 )
 from elasticscan.storage import BatchCache, FragmentReader
-from elasticscan.store import Store, upkeep, writer
-from elasticscan.store.mover import Mover
-from elasticscan.store.owners import new_owner
-from elasticscan.topology import Move
-from tests.store.test_scenarios import while_reading
+from elasticscan.store import Store, writer
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 NOTE = pa.struct([pa.field("tags", pa.list_(pa.string()), nullable=False), ("at", pa.timestamp("us"))])
@@ -186,14 +181,6 @@ def test_old_rows_are_null_in_new_columns_whatever_the_pages(store: Store, other
         }
 
 
-def test_older_snapshots_have_the_new_columns_too(store: Store) -> None:
-    gain(store)
-    store.table("t").overwrite(new_rows(range(10)))
-    assert read(store, snapshot=2) == nulls(OLD)
-    assert read(store, snapshot=3) == MIXED
-    assert read(store, snapshot=4) == {i: new_row(i) for i in range(10)}
-
-
 @pytest.mark.parametrize(
     ("text", "means"),
     [
@@ -227,14 +214,6 @@ def test_an_index_of_a_new_column_has_the_old_rows(store: Store) -> None:
         assert order == sorted(order, reverse=descending)
 
 
-def test_rows_fetched_through_an_older_index_have_the_new_columns(store: Store) -> None:
-    store.table("t").create_index("by_v", ["v"])
-    gain(store)
-    store.table("t").delete(pa.table({"id": [1, 2]}))
-    wanted = {i: row for i, row in MIXED.items() if i not in (1, 2)}
-    assert read(store, index="by_v", filter="v >= ''", page_rows=50) == wanted
-
-
 def test_a_scan_that_has_begun_goes_on_with_its_columns(store: Store, other: Store) -> None:
     scan = other.table("t").scan(page_rows=40)
     pages = iter(scan)
@@ -249,55 +228,7 @@ def test_a_scan_that_has_begun_goes_on_with_its_columns(store: Store, other: Sto
         assert by_id(pa.concat_tables([pa.Table.from_batches([first.rows]), resumed.to_table()])) == OLD
 
 
-def test_a_column_that_is_added_in_the_middle_of_a_page_disturbs_nobody(store: Store, other: Store) -> None:
-    scan = other.table("t").scan(page_rows=40)
-    while_reading(other, lambda: gain(store))
-    assert by_id(scan.to_table()) == OLD
-
-
-def test_changes_tell_all_columns_that_there_are_now(store: Store) -> None:
-    gain(store)
-    store.table("t").upsert(new_rows([1]))
-    store.table("t").delete(pa.table({"id": [1, 2]}))
-    store.table("t").overwrite(new_rows([9]))
-    told = [
-        ({name: row[name] for name in ("id", "v", "n", "note", "by")}, row["_change_type"])
-        for row in store.table("t").changes(3).to_table().to_pylist()
-        if row["id"] in (1, 2, 3, 9)
-    ]
-    old = nulls(OLD)
-    assert sorted(told, key=str) == sorted(
-        [
-            (old[1], "update_preimage"),
-            (new_row(1), "update_postimage"),
-            (new_row(1), "delete"),
-            (old[2], "delete"),
-            (old[3], "delete"),
-            (old[9], "update_preimage"),
-            (new_row(9), "update_postimage"),
-        ],
-        key=str,
-    )
-    first = store.table("t").changes(1, 2, feed=False).to_table()
-    assert by_id(first) == nulls(OLD)
-
-
 # ----------------------------------------------------------------------------- beside everything else
-
-
-def test_moves_splits_and_compactions_keep_the_nulls_and_the_values(store: Store, other: Store) -> None:
-    gain(store)
-    store.table("t").create_index("by_n", ["n"])
-    store.expand(["c"])
-    store.contract("a")
-    assert read(other) == MIXED
-    assert other.table("t").compact() > 0
-    assert read(store) == read(other) == MIXED
-    assert read(store, snapshot=2) == nulls(OLD)
-    assert read(store, index="by_n", filter="n IS NULL") == {
-        i: row for i, row in MIXED.items() if row["n"] is None
-    }
-    assert store.verify() == []
 
 
 def test_a_write_that_was_staged_before_the_column_came_is_committed_with_nulls(
@@ -331,53 +262,6 @@ def test_an_index_of_the_new_column_that_comes_while_a_write_is_staged_has_its_r
     other.table("t").upsert(old_rows([1_000]))
     assert read(store, index="by_n", filter="n IS NULL")[1_000]["v"] == "old"
     assert len(read(store, index="by_n", filter="n IS NULL")) == COUNT + 1
-
-
-def test_a_compaction_that_began_before_the_column_came_loses_no_value(store: Store, other: Store) -> None:
-    before = other.table("t").definition
-    gain(store)
-    assert upkeep.compact(other.context, before) > 0
-    assert read(store) == MIXED
-
-
-def test_a_column_that_comes_while_shards_are_compacted_loses_no_value(
-    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.table("t").upsert(old_rows(range(0, COUNT, 2)))
-    honest = upkeep.copy_slots
-
-    def once(*args: Any) -> Any:
-        merged = honest(*args)
-        monkeypatch.setattr(upkeep, "copy_slots", honest)
-        gain(store)
-        return merged
-
-    monkeypatch.setattr(upkeep, "copy_slots", once)
-    assert other.table("t").compact() > 0
-    assert read(store) == read(other) == MIXED
-
-
-@pytest.mark.parametrize("point", ["copying", "copied", "caught_up", "target_serves"])
-def test_a_column_that_comes_while_a_tablet_moves_arrives_with_its_values(
-    store: Store, other: Store, point: str
-) -> None:
-    tablet = next(t for t in other.context.placement().tablets if t.shard == 1)
-    plan = Move(tablet.id, 1, 2)
-    reached: list[str] = []
-
-    def checkpoint(name: str) -> None:
-        if name == point and point not in reached:
-            gain(store)
-            store.table("t").create_index("by_n", ["n"])
-        reached.append(name)
-
-    owner = new_owner()
-    with other.context.catalog.writing() as tx:
-        tx.plan_move(plan, owner)
-    Mover(other.context, owner, checkpoint=checkpoint).carry_out(plan)
-    assert point in reached
-    assert read(store) == read(other) == MIXED
-    assert read(store, index="by_n", filter="n = 3") == {i: row for i, row in MIXED.items() if row["n"] == 3}
 
 
 def test_an_index_that_comes_between_a_copy_and_its_runs_has_the_rows_that_moved(
@@ -440,13 +324,3 @@ def test_columns_that_a_file_has_are_not_copied_for_those_that_it_lacks(store: S
     if store.table("t").definition.compression is None:
         places = [batch.column("id").buffers()[1].address for batch in (with_nulls, plain)]
         assert places[0] == places[1], "both point into the file's bytes"
-
-
-def test_a_definition_from_before_the_column_came_reads_newer_files(store: Store) -> None:
-    before = store.table("t").schema
-    gain(store)
-    old = replace(store.table("t").definition, schema=before)
-    with store.context.catalog.reading() as tx:
-        newest = tx.fragments()[-1]
-    reader = store.context.readers.opener(old)(newest, ("v", "id"))
-    assert reader.batch(0).schema.names == ["v", "id", "_slot"]

@@ -20,7 +20,6 @@ from elasticscan.base.errors import (
     InvalidKey,
     InvalidOption,
     ScanFinished,
-    ScanInUse,
     SchemaMismatch,
     TableChanged,
     TableNotFound,
@@ -481,26 +480,6 @@ def test_a_frame_of_another_library_is_upserted_as_it_is(trips: Table) -> None:
     )
     trips.upsert(duckdb.sql("SELECT 2::INT AS id, 'sun' AS day, 1.5::DOUBLE AS km"))
     assert trips.scan().to_table().sort_by("id")["km"].to_pylist() == [0.5, 1.5]
-
-
-def test_the_second_query_over_a_scan_says_that_it_is_used_up(trips: Table) -> None:
-    duckdb = pytest.importorskip("duckdb")
-    scan = trips.scan()  # noqa: F841 - DuckDB looks for it
-    assert duckdb.sql("SELECT count(*) FROM scan").fetchall() == [(100,)]
-    with pytest.raises(duckdb.Error, match="ES_SCAN_FINISHED"):
-        duckdb.sql("SELECT count(*) FROM scan").fetchall()
-
-
-def test_two_streams_of_one_scan_do_not_share_its_rows(trips: Table) -> None:
-    scan = trips.scan(page_rows=10)
-    first, second = scan.to_reader(), scan.to_reader()
-    assert first.read_next_batch().num_rows > 0
-    with pytest.raises(ScanInUse, match="begin a scan for each place"):
-        second.read_next_batch()
-    rest = sum(batch.num_rows for batch in first)
-    assert 0 < rest < 100
-    with pytest.raises(ScanFinished):
-        scan.to_reader()
 
 
 def test_a_stream_leaves_out_pages_without_rows_and_pages_do_not(trips: Table) -> None:

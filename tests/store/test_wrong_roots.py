@@ -14,12 +14,7 @@ from elasticscan.base.errors import CatalogOutdated, InvalidOption, ShardUnavail
 from elasticscan.store import Store
 from elasticscan.store.aliases import Place, check_apart, place_of, with_home
 from elasticscan.store.roots import MARK, MARKER, read_mark
-from tests.store.root_scenarios import SCENARIOS, Scenario, count, made, older_catalog, root, rows
-
-
-@pytest.mark.parametrize("play", SCENARIOS, ids=lambda play: play.__name__)
-def test_what_may_befall_a_store(play: Scenario, tmp_path: Path) -> None:
-    play(tmp_path)
+from tests.store.test_root_scenarios import count, made, older_catalog, root, rows
 
 
 @pytest.fixture

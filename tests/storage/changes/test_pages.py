@@ -196,7 +196,7 @@ def same(limit: Limits) -> Iterator[Limits]:
         yield limit
 
 
-class Soup:
+class RandomFragments:
     """A table of some commits, perhaps compacted, which serves snapshots from `horizon` on."""
 
     def __init__(self, seed: int) -> None:
@@ -258,51 +258,51 @@ class Soup:
 @settings(max_examples=150, deadline=None)
 @given(SEEDS)
 def test_a_feed_tells_what_a_replay_of_the_commits_does(seed: int) -> None:
-    soup = Soup(seed)
-    after, upto = soup.span()
-    assert soup.read(after, upto, feed=True) == soup.past.feed(after, upto)
+    drawn = RandomFragments(seed)
+    after, upto = drawn.span()
+    assert drawn.read(after, upto, feed=True) == drawn.past.feed(after, upto)
 
 
 @settings(max_examples=80, deadline=None)
 @given(SEEDS)
 def test_without_a_feed_all_new_rows_come_and_nothing_else(seed: int) -> None:
-    soup = Soup(seed)
-    after, upto = soup.span()
-    assert soup.read(after, upto, feed=False) == soup.past.new_rows(after, upto)
+    drawn = RandomFragments(seed)
+    after, upto = drawn.span()
+    assert drawn.read(after, upto, feed=False) == drawn.past.new_rows(after, upto)
 
 
 @settings(max_examples=60, deadline=None)
 @given(SEEDS)
 def test_a_feed_applied_to_the_rows_before_it_gives_the_rows_after_it(seed: int) -> None:
-    soup = Soup(seed)
-    after, upto = soup.span()
-    state = soup.past.state(after)
-    for event in sorted(soup.read(after, upto, feed=True), key=lambda e: e.commit):
+    drawn = RandomFragments(seed)
+    after, upto = drawn.span()
+    state = drawn.past.state(after)
+    for event in sorted(drawn.read(after, upto, feed=True), key=lambda e: e.commit):
         assert event.value is not None
         if event.kind in (DELETE, UPDATE_PREIMAGE):
             assert state.pop(event.key) == event.value
         else:
             assert event.key not in state
             state[event.key] = event.value
-    assert state == soup.past.state(upto)
+    assert state == drawn.past.state(upto)
 
 
 @settings(max_examples=60, deadline=None)
 @given(SEEDS)
 def test_feeds_of_two_ranges_in_a_row_are_the_feed_of_both(seed: int) -> None:
-    soup = Soup(seed)
-    first, second, third = sorted(soup.rng.randint(soup.horizon, soup.commits) for _ in range(3))
-    parts = soup.read(first, second, feed=True) + soup.read(second, third, feed=True)
-    assert in_order(parts) == soup.read(first, third, feed=True)
+    drawn = RandomFragments(seed)
+    first, second, third = sorted(drawn.rng.randint(drawn.horizon, drawn.commits) for _ in range(3))
+    parts = drawn.read(first, second, feed=True) + drawn.read(second, third, feed=True)
+    assert in_order(parts) == drawn.read(first, third, feed=True)
 
 
 @settings(max_examples=100, deadline=None)
 @given(SEEDS, st.booleans())
 def test_any_pieces_give_the_changes_beyond_their_positions(seed: int, feed: bool) -> None:
     """Positions come from other shards: their keys need not be here, nor have changed."""
-    soup = Soup(seed)
-    rng, scenario, slot_count = soup.rng, soup.scenario, soup.shelf.slot_count
-    kinds = [soup.shelf.table.schema.field(name).type for name in soup.shelf.table.primary_key]
+    drawn = RandomFragments(seed)
+    rng, scenario, slot_count = drawn.rng, drawn.scenario, drawn.shelf.slot_count
+    kinds = [drawn.shelf.table.schema.field(name).type for name in drawn.shelf.table.primary_key]
     cursors: list[Cursor] = []
     asked: dict[int, Key | None] = {}
     at = 0
@@ -320,11 +320,11 @@ def test_any_pieces_give_the_changes_beyond_their_positions(seed: int, feed: boo
         else:
             at = end
     rng.shuffle(cursors)
-    after, upto = soup.span()
+    after, upto = drawn.span()
     found: list[Event] = []
-    for changes in soup.past.spans(after, upto, feed):
-        found += [e for page in soup.pages(changes, tuple(cursors)) for e in events_of(page, soup.shelf)]
-    expected = soup.past.feed(after, upto) if feed else soup.past.new_rows(after, upto)
+    for changes in drawn.past.spans(after, upto, feed):
+        found += [e for page in drawn.pages(changes, tuple(cursors)) for e in events_of(page, drawn.shelf)]
+    expected = drawn.past.feed(after, upto) if feed else drawn.past.new_rows(after, upto)
     assert in_order(found) == [
         event
         for event in expected
@@ -336,11 +336,11 @@ def test_any_pieces_give_the_changes_beyond_their_positions(seed: int, feed: boo
 @given(SEEDS, st.booleans(), st.lists(st.sampled_from(("v", "n")), unique=True))
 @example(66, False, [])  # nothing but new rows, and none of their columns
 def test_columns_come_as_asked_for_without_the_key(seed: int, feed: bool, columns: list[str]) -> None:
-    soup = Soup(seed)
-    soup.columns = columns
-    after, upto = soup.span()
-    found = [p.rows for changes in soup.past.spans(after, upto, feed) for p in soup.pages(changes)]
-    expected = soup.past.feed(after, upto) if feed else soup.past.new_rows(after, upto)
+    drawn = RandomFragments(seed)
+    drawn.columns = columns
+    after, upto = drawn.span()
+    found = [p.rows for changes in drawn.past.spans(after, upto, feed) for p in drawn.pages(changes)]
+    expected = drawn.past.feed(after, upto) if feed else drawn.past.new_rows(after, upto)
     commits = [commit for rows in found for commit in rows.column(COMMIT_VERSION).to_pylist()]
     assert sorted(commits) == sorted(event.commit for event in expected)
     if "v" in columns:

@@ -11,7 +11,7 @@ compaction, garbage collection without grace, verification, repair. What may com
 - no file that the intact catalog refers to is removed or changed, unless another one took its place;
 - what vanished and comes back is there again.
 
-    python -m tests.store.damage_soup DIRECTORY SEED...
+    python -m tests.store.damage_programs DIRECTORY SEED...
 
 runs programs in this process and prints a line of JSON before and after each; `tests/store/test_damage.py`
 does so in child processes, which may die.
@@ -43,14 +43,15 @@ from elasticscan.storage import copying, fragment, open_disk
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.store import Page, Scan, Store, repair_store
 from tests.storage.faulty_disk import FaultyDisk
+from tests.store.conditions import always, order_of, some_condition
 from tests.store.damage_kinds import KINDS, Damage, Kind
 from tests.store.damage_model import (
-    CONDITIONS,
+    DOMAINS,
+    EQUAL,
     INDEXES,
     KEYS,
     NAMES,
     SCHEMAS,
-    Condition,
     Model,
     Row,
     Template,
@@ -101,7 +102,7 @@ class Held:
     what: str
 
 
-class DamageKitchen:
+class DamagePrograms:
     """Makes templates when they are first wanted, and runs programs on copies of them."""
 
     def __init__(self, directory: Path) -> None:
@@ -256,23 +257,24 @@ class DamageProgram:
         rng = self.random
         table = rng.choice(["big", "big", "small"])
         columns = rng.sample(NAMES[table], rng.randint(1, len(NAMES[table])))
-        where: Condition = rng.choice(CONDITIONS[table])
+        text, means = some_condition(rng, DOMAINS[table]) if rng.random() < 0.8 else ("", always)
         name, by, kind, _ = rng.choice([("auto", [], "", []), ("none", [], "", []), *INDEXES[table]])
         order, descending = None, False
         if kind == "sorted":
             order, descending = rng.choice([None, by]), rng.random() < 0.5
         if kind == "hash":
-            where = CONDITIONS[table][7 if table == "big" else 3]
+            column, value = EQUAL[table]
+            text, means = f"{column} = '{value}'", lambda row: row[column] == value
         numbers = [number for number, _ in self.model.states[table][1:]]
         snapshot = rng.choice([None, None, rng.choice(numbers)])
         page_rows = rng.choice([100, 1_000, 65_536])
         path = f"{name} {order} {descending} {page_rows}"
-        what = f"scan {table} {columns} at {snapshot} where {where.text}; {path}"
+        what = f"scan {table} {columns} at {snapshot} where {text or 'all'}; {path}"
         scan: Scan | None = self._try(
             what,
             lambda: self._opened.table(table).scan(
                 columns,
-                where.text,
+                text or None,
                 index=name,
                 snapshot=snapshot,
                 page_rows=page_rows,
@@ -281,11 +283,10 @@ class DamageProgram:
         )
         if scan is None:
             return None
-        wanted = self.model.wanted(table, scan.snapshot, columns, where)
+        rows = self.model.rows_where(table, scan.snapshot, means)
         if order:
-            both = self.model.wanted(table, scan.snapshot, [*by, *KEYS[table], *columns], where)
-            both.sort(key=lambda row: [(v is not None, v) for v in row[: len(by) + len(KEYS[table])]])
-            wanted = [row[len(by) + len(KEYS[table]) :] for row in (both[::-1] if descending else both)]
+            rows.sort(key=order_of([*by, *KEYS[table]]), reverse=descending)
+        wanted = [tuple(row[name] for name in columns) for row in rows]
         return Held(wanted, order is not None, iter(scan), [], scan.key, what)
 
     def _hold_a_scan(self) -> None:
@@ -505,12 +506,12 @@ def _same(found: Counter[Row], wanted: Counter[Row], what: str) -> None:
 
 def main(directory: str, seeds: list[int]) -> None:
     faulthandler.enable()
-    kitchen = DamageKitchen(Path(directory))
+    programs = DamagePrograms(Path(directory))
     for seed in seeds:
         faulthandler.dump_traceback_later(HANGS_AFTER_SECONDS, exit=True)
         _say({"begun": seed})
         try:
-            program = kitchen.run(seed)
+            program = programs.run(seed)
         except BaseException as error:
             _say({"seed": seed, "failed": "".join(traceback.format_exception(error))})
             continue

@@ -10,18 +10,18 @@ from collections.abc import Iterator
 import pytest
 
 from tests.seeds import ranges_of_seeds
-from tests.store.soup import Kitchen
+from tests.store.random_programs import Programs
 
 
 @pytest.fixture(scope="module")
-def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kitchen]:
-    with Kitchen(tmp_path_factory.mktemp("model")) as kitchen:
-        yield kitchen
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    with Programs(tmp_path_factory.mktemp("programs")) as programs:
+        yield programs
 
 
-@pytest.mark.parametrize("seeds", ranges_of_seeds(12, 10, short=2), ids=str)
+@pytest.mark.parametrize("seeds", ranges_of_seeds(18, 6, short=3), ids=str)
 def test_every_scan_of_a_random_program_returns_its_snapshot_exactly_once(
-    kitchen: Kitchen, seeds: range
+    programs: Programs, seeds: range
 ) -> None:
     for seed in seeds:
-        kitchen.run(seed)
+        programs.run(seed)

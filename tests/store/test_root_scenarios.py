@@ -23,6 +23,7 @@ from elasticscan.base.errors import (
     OperatorNeeded,
     ShardUnavailable,
     StoreCopied,
+    StoreDamaged,
     WriteConflict,
     WrongRoot,
 )
@@ -35,14 +36,6 @@ from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 ROWS = 400
-
-Scenario = Callable[[Path], None]
-SCENARIOS: list[Scenario] = []
-
-
-def scenario(play: Scenario) -> Scenario:
-    SCENARIOS.append(play)
-    return play
 
 
 def rows(start: int = 0, count: int = ROWS, value: int = 0) -> pa.Table:
@@ -146,12 +139,10 @@ def newest_looks(store: Store) -> dict[str, Callable[[], Any]]:
 # ------------------------------------------------------------------------- roots that are not what they seem
 
 
-def _unmounted(place: Path, names: set[str]) -> None:
-    with made(place / "store") as store:
+def test_an_unmounted_shard_is_neither_written_to_nor_changed(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
         store.table("t").upsert(rows(ROWS))
         for name, change in changes(store).items():
-            if name not in names:
-                continue
             with away(root(store, "a")):
                 with pytest.raises(ShardUnavailable, match="not mounted"):
                     change()
@@ -160,38 +151,21 @@ def _unmounted(place: Path, names: set[str]) -> None:
         assert store.verify() == []
 
 
-@scenario
-def a_write_into_an_unmounted_shard_is_refused(place: Path) -> None:
-    _unmounted(place, {"write", "delete", "overwrite"})
-
-
-@scenario
-def an_unmounted_shard_takes_no_tablet_and_gives_none(place: Path) -> None:
-    _unmounted(place, {"move there", "move away"})
-
-
-@scenario
-def an_unmounted_shard_is_neither_compacted_nor_indexed_nor_removed(place: Path) -> None:
-    _unmounted(place, {"compact", "index", "contract"})
-
-
-@scenario
-def a_disk_that_is_unmounted_before_the_commit_is_noticed(place: Path) -> None:
-    with made(place / "store") as store:
+def test_a_disk_that_is_unmounted_before_the_commit_is_noticed(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
         prepared = staged(store)
         with away(root(store, "a"), instead=root(store, "b")):
             (root(store, "a") / MARKER).unlink()
             # Even if the files themselves were there:
-            shutil.copytree(place / "store/shards/a.away/t1", root(store, "a") / "t1", dirs_exist_ok=True)
+            shutil.copytree(tmp_path / "store/shards/a.away/t1", root(store, "a") / "t1", dirs_exist_ok=True)
             with pytest.raises(ShardUnavailable, match="not mounted"):
                 publish(store.context, store.table("t").definition, prepared)
         publish(store.context, store.table("t").definition, prepared)
         assert count(store) == 2 * ROWS
 
 
-@scenario
-def the_roots_of_two_shards_are_swapped(place: Path) -> None:
-    with made(place / "store") as store:
+def test_the_roots_of_two_shards_are_swapped(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
         store.table("t").upsert(rows(ROWS))
         alive = everything_alive(store)
         swap(root(store, "a"), root(store, "b"))
@@ -204,9 +178,8 @@ def the_roots_of_two_shards_are_swapped(place: Path) -> None:
         assert count(store) == 2 * ROWS
 
 
-@scenario
-def the_roots_of_two_stores_are_swapped(place: Path) -> None:
-    with made(place / "one") as one, made(place / "two") as two:
+def test_the_roots_of_two_stores_are_swapped(tmp_path: Path) -> None:
+    with made(tmp_path / "one") as one, made(tmp_path / "two") as two:
         one.table("t").upsert(rows())
         swap(root(one, "a"), root(two, "a"))
         for change in [*changes(one).values(), lambda: one.collect_garbage(0)]:
@@ -216,18 +189,17 @@ def the_roots_of_two_stores_are_swapped(place: Path) -> None:
         assert (count(one), count(two)) == (ROWS, ROWS)
 
 
-@scenario
-def a_root_has_one_shard_by_whatever_name(place: Path) -> None:
-    disk = place / "disk"
+def test_a_root_has_one_shard_by_whatever_name(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
     disk.mkdir()
-    (place / "link").symlink_to(disk)
-    aliases = [f"{place}/link", f"file://{disk}", f"{place}/x/../disk", f"{disk}/", f"{disk}/below"]
+    (tmp_path / "link").symlink_to(disk)
+    aliases = [f"{tmp_path}/link", f"file://{disk}", f"{tmp_path}/x/../disk", f"{disk}/", f"{disk}/below"]
     for alias in aliases:
         with pytest.raises(InvalidOption, match="overlaps"):
-            Store.create(place / "store", {"a": str(disk), "b": alias})
-        assert not (place / "store").exists()
+            Store.create(tmp_path / "store", {"a": str(disk), "b": alias})
+        assert not (tmp_path / "store").exists()
         assert list(disk.iterdir()) == []
-    with made(place / "store", {"a": str(disk)}) as store:
+    with made(tmp_path / "store", {"a": str(disk)}) as store:
         for alias in aliases:
             with pytest.raises(InvalidOption, match="overlaps"):
                 store.expand({"b": alias})
@@ -235,32 +207,30 @@ def a_root_has_one_shard_by_whatever_name(place: Path) -> None:
         assert count(store) == ROWS
 
 
-@scenario
-def a_root_by_a_second_name_that_no_text_tells_is_found_by_its_marker(place: Path) -> None:
+def test_a_root_by_a_second_name_that_no_text_tells_is_found_by_its_marker(tmp_path: Path) -> None:
     """As of a bind mount: the second directory shows the files of the first."""
-    disk, other = place / "disk", place / "other"
-    with made(place / "store", {"a": str(disk), "b": str(place / "b")}) as store:
+    disk, other = tmp_path / "disk", tmp_path / "other"
+    with made(tmp_path / "store", {"a": str(disk), "b": str(tmp_path / "b")}) as store:
         shutil.copytree(disk, other)
         with pytest.raises(InvalidOption, match="by another name"):
             store.expand({"c": str(other)})
-        shutil.rmtree(place / "b")
-        shutil.copytree(disk, place / "b")
+        shutil.rmtree(tmp_path / "b")
+        shutil.copytree(disk, tmp_path / "b")
         with pytest.raises(WrongRoot):
             store.table("t").upsert(rows(5_000))
         with pytest.raises(WrongRoot):
             store.collect_garbage(0)
 
 
-@scenario
-def a_store_whose_catalog_is_a_database_takes_no_root_of_another(place: Path) -> None:
-    disk = place / "disk"
-    with made(place / "one", {"a": str(disk)}) as one:
-        url = f"sqlite:///{place}/catalog.db"
+def test_a_store_whose_catalog_is_a_database_takes_no_root_of_another(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with made(tmp_path / "one", {"a": str(disk)}) as one:
+        url = f"sqlite:///{tmp_path}/catalog.db"
         with pytest.raises(InvalidOption, match="another store"):
-            Store.create(url, {"b": str(place / "new" / "b"), "a": str(disk)})
-        assert not (place / "catalog.db").exists()
-        assert not (place / "new").exists()
-        with made(url, {"b": str(place / "b")}) as two:
+            Store.create(url, {"b": str(tmp_path / "new" / "b"), "a": str(disk)})
+        assert not (tmp_path / "catalog.db").exists()
+        assert not (tmp_path / "new").exists()
+        with made(url, {"b": str(tmp_path / "b")}) as two:
             with pytest.raises(InvalidOption, match="another store"):
                 two.expand({"a": str(disk)})
             assert count(two) == ROWS
@@ -299,9 +269,8 @@ def _put_catalog(directory: Path, source: Path) -> None:
         file.truncate()
 
 
-@scenario
-def an_older_catalog_is_only_read_until_it_is_adopted(place: Path) -> None:
-    first = made(place / "store")
+def test_an_older_catalog_is_only_read_until_it_is_adopted(tmp_path: Path) -> None:
+    first = made(tmp_path / "store")
     first.table("t").upsert(rows())
     key = next(iter(first.table("t").scan(page_rows=50))).key
     alive: set[Path] = set()
@@ -333,24 +302,22 @@ def an_older_catalog_is_only_read_until_it_is_adopted(place: Path) -> None:
         assert store.verify() == []
 
 
-@scenario
-def an_older_catalog_does_not_catch_up_by_itself(place: Path) -> None:
+def test_an_older_catalog_does_not_catch_up_by_itself(tmp_path: Path) -> None:
     """Not by changes that touch no shard either: its numbers would then hide that it is older."""
-    first = made(place / "store")
+    first = made(tmp_path / "store")
     with older_catalog(first, lambda: [first.table("t").upsert(rows(ROWS)), first.compact()]) as store:
-        before, versions = files(place), store.context.catalog.versions()
+        before, versions = files(tmp_path), store.context.catalog.versions()
         for change in catalog_changes(store).values():
             with pytest.raises(CatalogOutdated, match="adopt"):
                 change()
         assert store.context.catalog.versions() == versions
         with pytest.raises(CatalogOutdated):
             store.collect_garbage(0, share=1.0, trash_seconds=0)
-        assert files(place) == before
+        assert files(tmp_path) == before
 
 
-@scenario
-def changes_of_the_catalog_alone_leave_marks_as_well(place: Path) -> None:
-    first = made(place / "store")
+def test_changes_of_the_catalog_alone_leave_marks_as_well(tmp_path: Path) -> None:
+    first = made(tmp_path / "store")
     tablets = first.status()["tablets"]
     works: list[Callable[[], Any]] = [
         *(
@@ -372,9 +339,8 @@ def changes_of_the_catalog_alone_leave_marks_as_well(place: Path) -> None:
         store.table("t").upsert(rows(ROWS).append_column("more", pa.nulls(ROWS, pa.int64())))
 
 
-@scenario
-def a_shard_that_is_away_does_not_stop_the_catalog(place: Path) -> None:
-    with made(place / "store") as store:
+def test_a_shard_that_is_away_does_not_stop_the_catalog(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
         with away(root(store, "a")):
             store.create_table("other", SCHEMA, ["id"])
             assert list(root(store, "a").iterdir()) == [], "nothing is noted below a mount point"
@@ -382,10 +348,9 @@ def a_shard_that_is_away_does_not_stop_the_catalog(place: Path) -> None:
         assert count(store) == 2 * ROWS
 
 
-@scenario
-def where_a_mark_was_removed_nothing_skips_the_trash(place: Path) -> None:
+def test_where_a_mark_was_removed_nothing_skips_the_trash(tmp_path: Path) -> None:
     clock = ManualClock(1_800_000_000.0)
-    with made(place / "store", clock=clock) as store:
+    with made(tmp_path / "store", clock=clock) as store:
         prepared = staged(store)
         for name in "ab":
             (root(store, name) / MARK).unlink()
@@ -400,36 +365,34 @@ def where_a_mark_was_removed_nothing_skips_the_trash(place: Path) -> None:
         assert found.count(Action.EMPTY) == len(prepared)
 
 
-@scenario
-def a_catalog_with_two_names_is_not_written_to(place: Path) -> None:
-    with made(place / "one") as one:
+def test_a_catalog_with_two_names_is_not_written_to(tmp_path: Path) -> None:
+    with made(tmp_path / "one") as one:
         one.table("t").upsert(rows(ROWS))
-    (place / "linked" / "shards").mkdir(parents=True)
-    (place / "symbolic").mkdir()
+    (tmp_path / "linked" / "shards").mkdir(parents=True)
+    (tmp_path / "symbolic").mkdir()
     for copy in ("linked", "symbolic"):
-        shutil.copytree(place / "one" / "shards", place / copy / "shards", dirs_exist_ok=True)
-    (place / "symbolic" / "catalog.db").symlink_to(place / "one" / "catalog.db")
+        shutil.copytree(tmp_path / "one" / "shards", tmp_path / copy / "shards", dirs_exist_ok=True)
+    (tmp_path / "symbolic" / "catalog.db").symlink_to(tmp_path / "one" / "catalog.db")
     for name in ("symbolic", "linked"):
         if name == "linked":
-            os.link(place / "one" / "catalog.db", place / name / "catalog.db")
-        with Store.open(place / name) as store:
+            os.link(tmp_path / "one" / "catalog.db", tmp_path / name / "catalog.db")
+        with Store.open(tmp_path / name) as store:
             for change in [*changes(store).values(), lambda: store.collect_garbage(0)]:
                 with pytest.raises(StoreCopied, match="real copy"):
                     change()
             with pytest.raises(StoreCopied):
                 store.adopt()
             assert count(store) == 2 * ROWS
-    with Store.open(place / "one") as one, pytest.raises(StoreCopied, match="2 names"):
+    with Store.open(tmp_path / "one") as one, pytest.raises(StoreCopied, match="2 names"):
         one.table("t").upsert(rows())
-    (place / "linked" / "catalog.db").unlink()
-    with Store.open(place / "one") as one:
+    (tmp_path / "linked" / "catalog.db").unlink()
+    with Store.open(tmp_path / "one") as one:
         assert one.table("t").upsert(rows()) == 4
 
 
-@scenario
-def a_file_that_is_newer_than_the_catalog_stops_the_collection(place: Path) -> None:
+def test_a_file_that_is_newer_than_the_catalog_stops_the_collection(tmp_path: Path) -> None:
     """Also where no mark tells it."""
-    first = made(place / "store")
+    first = made(tmp_path / "store")
 
     def work() -> None:
         for start in (1, 2, 3):
@@ -438,35 +401,33 @@ def a_file_that_is_newer_than_the_catalog_stops_the_collection(place: Path) -> N
             (root(first, name) / MARK).unlink()
 
     with older_catalog(first, work) as store:
-        before = files(place)
+        before = files(tmp_path)
         with pytest.raises(CatalogOutdated, match="knows commit"):
             store.collect_garbage(0, share=1.0)
         assert "ES_CATALOG_OUTDATED" in str(store.collect_garbage(0, dry_run=True).refused)
-        assert files(place) == before
+        assert files(tmp_path) == before
 
 
-@scenario
-def what_the_newest_catalog_refers_to_comes_back_from_the_trash(place: Path) -> None:
-    first = made(place / "store")
+def test_what_the_newest_catalog_refers_to_comes_back_from_the_trash(tmp_path: Path) -> None:
+    first = made(tmp_path / "store")
     with older_catalog(first, lambda: first.table("t").upsert(rows(ROWS))) as store:
         store.adopt()
         assert store.collect_garbage(0).count(Action.TRASH) > 0
         store.close()
-        _put_catalog(place / "store", place / "store" / "newest.db")
-    with Store.open(place / "store") as store:
+        _put_catalog(tmp_path / "store", tmp_path / "store" / "newest.db")
+    with Store.open(tmp_path / "store") as store:
         store.adopt()
         assert store.collect_garbage(0, trash_seconds=0).count(Action.RESTORE) > 0
         assert count(store) == 2 * ROWS
         assert store.verify() == []
 
 
-@scenario
-def a_copied_store_is_a_store_of_its_own_from_its_first_write_on(place: Path) -> None:
-    with made(place / "one") as one:
+def test_a_copied_store_is_a_store_of_its_own_from_its_first_write_on(tmp_path: Path) -> None:
+    with made(tmp_path / "one") as one:
         key = next(iter(one.table("t").scan(page_rows=50))).key
         assert key is not None
-        shutil.copytree(place / "one", place / "two")
-        with Store.open(place / "two") as two, Store.open(place / "two") as long_open:
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+        with Store.open(tmp_path / "two") as two, Store.open(tmp_path / "two") as long_open:
             assert sum(page.rows.num_rows for page in two.resume(key)) > 0, "equal until it is written to"
             two.table("t").upsert(rows(ROWS, value=1))
             for copy in (two, long_open):
@@ -486,13 +447,12 @@ def a_copied_store_is_a_store_of_its_own_from_its_first_write_on(place: Path) ->
         assert one.verify() == []
 
 
-@scenario
-def a_copy_whose_shards_are_the_originals_is_only_read(place: Path) -> None:
-    shards = {name: str(place / "disks" / name) for name in "ab"}
-    with made(place / "one", shards) as one:
+def test_a_copy_whose_shards_are_the_originals_is_only_read(tmp_path: Path) -> None:
+    shards = {name: str(tmp_path / "disks" / name) for name in "ab"}
+    with made(tmp_path / "one", shards) as one:
         one.table("t").upsert(rows())
-        shutil.copytree(place / "one", place / "two")
-        with Store.open(place / "two") as two:
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+        with Store.open(tmp_path / "two") as two:
             for change in [*changes(two).values(), lambda: two.collect_garbage(0)]:
                 with pytest.raises(StoreCopied, match="adopt"):
                     change()
@@ -508,13 +468,12 @@ def a_copy_whose_shards_are_the_originals_is_only_read(place: Path) -> None:
             assert count(one) == 2 * ROWS
 
 
-@scenario
-def a_store_that_is_moved_stays_what_it_is(place: Path) -> None:
-    with made(place / "one") as one:
+def test_a_store_that_is_moved_stays_what_it_is(tmp_path: Path) -> None:
+    with made(tmp_path / "one") as one:
         key = next(iter(one.table("t").scan(page_rows=50))).key
         before = one.context.incarnation()
-    (place / "one").rename(place / "elsewhere")
-    with Store.open(place / "elsewhere") as store:
+    (tmp_path / "one").rename(tmp_path / "elsewhere")
+    with Store.open(tmp_path / "elsewhere") as store:
         store.table("t").upsert(rows(ROWS))
         assert store.context.incarnation() == before
         assert key is not None
@@ -524,13 +483,12 @@ def a_store_that_is_moved_stays_what_it_is(place: Path) -> None:
 # ------------------------------------------------------------------------------------ garbage collection
 
 
-@scenario
-def one_bit_of_a_path_in_the_catalog_costs_no_file(place: Path) -> None:
+def test_one_bit_of_a_path_in_the_catalog_costs_no_file(tmp_path: Path) -> None:
     for bit in (0, 1, 2):
-        with made(place / str(bit)) as store:
+        with made(tmp_path / str(bit)) as store:
             store.table("t").upsert(rows(ROWS))
             alive = everything_alive(store)
-        database = place / str(bit) / "catalog.db"
+        database = tmp_path / str(bit) / "catalog.db"
         with closing(sqlite3.connect(database)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         content = bytearray(database.read_bytes())
@@ -538,14 +496,13 @@ def one_bit_of_a_path_in_the_catalog_costs_no_file(place: Path) -> None:
         content[found.start() + 5] ^= 1 << bit
         database.write_bytes(bytes(content))
         # The catalog's own checks may find it first.
-        with suppress(OperatorNeeded), Store.open(place / str(bit)) as store:
+        with suppress(OperatorNeeded), Store.open(tmp_path / str(bit)) as store:
             store.collect_garbage(0, share=1.0, trash_seconds=0)
         assert all(path.exists() for path in alive)
 
 
-@scenario
-def a_file_that_somebody_renamed_is_not_garbage(place: Path) -> None:
-    with made(place) as store:
+def test_a_file_that_somebody_renamed_is_not_garbage(tmp_path: Path) -> None:
+    with made(tmp_path) as store:
         original = sorted(everything_alive(store))[0]
         renamed = original.with_name("f" * 32 + ".arrow")
         original.rename(renamed)
@@ -553,11 +510,10 @@ def a_file_that_somebody_renamed_is_not_garbage(place: Path) -> None:
         assert renamed.exists(), found.decisions
 
 
-@scenario
-def a_file_that_another_store_wrote_is_not_garbage(place: Path) -> None:
-    with made(place / "one") as one, made(place / "two") as two:
+def test_a_file_that_another_store_wrote_is_not_garbage(tmp_path: Path) -> None:
+    with made(tmp_path / "one") as one, made(tmp_path / "two") as two:
         mine = files(root(one, "a"))
-        for other in (root(two, "a"), root(one, "b")):  # as after a restore to the wrong place
+        for other in (root(two, "a"), root(one, "b")):  # as after a restore to the wrong tmp_path
             shutil.copytree(other / "t1", root(one, "a") / "t1", dirs_exist_ok=True)
         before = files(root(one, "a"))
         found = one.collect_garbage(0, share=1.0)
@@ -567,14 +523,13 @@ def a_file_that_another_store_wrote_is_not_garbage(place: Path) -> None:
         assert all("not this shard's to remove" in reason for reason in kept.values())
 
 
-@scenario
-def what_was_never_committed_stays_in_the_trash_for_a_while(place: Path) -> None:
-    with made(place / "store") as store:
+def test_what_was_never_committed_stays_in_the_trash_for_a_while(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
         prepared = staged(store)
         assert store.collect_garbage().removed == 0, "younger than the grace period"
         found = store.collect_garbage(0)
         assert found.count(Action.TRASH) == found.removed == len(prepared)
-        trashed = list((place / "store").glob("shards/*/trash/*/t1/*.arrow"))
+        trashed = list((tmp_path / "store").glob("shards/*/trash/*/t1/*.arrow"))
         assert {path.name for path in trashed} == {Path(f.path).name for f in prepared}
         with pytest.raises(WriteConflict):
             publish(store.context, store.table("t").definition, prepared)
@@ -585,7 +540,7 @@ def what_was_never_committed_stays_in_the_trash_for_a_while(place: Path) -> None
             if stamp.exists():
                 stamp.rename(old)
         assert store.collect_garbage(0).count(Action.EMPTY) == len(prepared)
-        assert list((place / "store").glob("shards/*/trash/*/t1/*.arrow")) == []
+        assert list((tmp_path / "store").glob("shards/*/trash/*/t1/*.arrow")) == []
         assert count(store) == ROWS
 
 
@@ -616,17 +571,16 @@ class Watched:
         self.disk.rename(path, to)
 
 
-@scenario
-def a_file_that_is_about_to_be_moved_cannot_be_committed(place: Path) -> None:
+def test_a_file_that_is_about_to_be_moved_cannot_be_committed(tmp_path: Path) -> None:
     tried: list[str] = []
 
     def commit(path: str) -> None:
         if not tried:
             tried.append(path)
-            with Store.open(place / "store") as other, pytest.raises(WriteConflict, match="try again"):
+            with Store.open(tmp_path / "store") as other, pytest.raises(WriteConflict, match="try again"):
                 publish(other.context, other.table("t").definition, prepared)
 
-    with made(place / "store", disks=lambda where: Watched(open_disk(where), commit)) as store:
+    with made(tmp_path / "store", disks=lambda where: Watched(open_disk(where), commit)) as store:
         prepared = staged(store)
         assert store.collect_garbage(0).count(Action.TRASH) == len(prepared)
         assert tried
@@ -634,20 +588,19 @@ def a_file_that_is_about_to_be_moved_cannot_be_committed(place: Path) -> None:
         assert store.table("t").upsert(rows(ROWS)) == 3
 
 
-@scenario
-def files_leave_while_nobody_holds_the_write_lock(place: Path) -> None:
+def test_files_leave_while_nobody_holds_the_write_lock(tmp_path: Path) -> None:
     left: list[str] = []
 
     def leaving(path: str) -> None:
         left.append(path)
         if len(left) % 100 == 1:
-            where = place / "store" / "catalog.db"
+            where = tmp_path / "store" / "catalog.db"
             with closing(Catalog(where, ManualClock(), "")) as other, other.writing() as tx:
                 tx.versions()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalog_engine, "BUSY_SECONDS", 0.2)
-        with made(place / "store", disks=lambda where: Watched(open_disk(where), leaving)) as store:
+        with made(tmp_path / "store", disks=lambda where: Watched(open_disk(where), leaving)) as store:
             (one, *_) = sorted((root(store, "a") / "t1").glob("*.arrow"))
             for number in range(1_200):
                 (root(store, "a") / "t1" / f"{number:032x}.arrow").write_bytes(b"torn")
@@ -663,9 +616,8 @@ def files_leave_while_nobody_holds_the_write_lock(place: Path) -> None:
             assert len(left) == found.removed
 
 
-@scenario
-def a_shard_that_is_away_does_not_keep_the_others_from_being_collected(place: Path) -> None:
-    with made(place / "store") as store:
+def test_a_shard_that_is_away_does_not_keep_the_others_from_being_collected(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
         store.table("t").upsert(rows())
         store.compact()
         before = files(root(store, "a"))
@@ -684,16 +636,15 @@ def a_shard_that_is_away_does_not_keep_the_others_from_being_collected(place: Pa
         assert count(store) == ROWS
 
 
-@scenario
-def a_dry_run_says_everything_and_does_nothing(place: Path) -> None:
-    with made(place / "store") as store:
+def test_a_dry_run_says_everything_and_does_nothing(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
         store.table("t").upsert(rows())
         store.compact()
         prepared = staged(store)
         (root(store, "a") / "notes.txt").write_text("mine")
-        before = files(place)
+        before = files(tmp_path)
         found = store.collect_garbage(0, dry_run=True)
-        assert files(place) == before
+        assert files(tmp_path) == before
         by_action = {action: {d.path for d in found.decisions if d.action is action} for action in Action}
         assert by_action[Action.TRASH] == {fragment.path for fragment in prepared}
         assert len(by_action[Action.DELETE]) == 4
@@ -705,24 +656,59 @@ def a_dry_run_says_everything_and_does_nothing(place: Path) -> None:
         assert {(d.path, d.action) for d in done.decisions} == {(d.path, d.action) for d in found.decisions}
 
 
-@scenario
-def too_much_at_once_is_refused_unless_it_is_asked_for(place: Path) -> None:
-    with made(place / "store") as store:
+def test_too_much_at_once_is_refused_unless_it_is_asked_for(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
         for number in range(30):
             (root(store, "a") / "t1" / f"{number:032x}.arrow").write_bytes(b"torn")
-        before = files(place)
+        before = files(tmp_path)
         with pytest.raises(GarbageRefused, match="30 of the 31 files"):
             store.collect_garbage(0)
-        assert files(place) == before
+        assert files(tmp_path) == before
         assert store.collect_garbage(0, share=1.0).count(Action.TRASH) == 30
 
 
-@scenario
-def a_clock_that_is_ahead_makes_no_staged_file_old(place: Path) -> None:
-    with made(place / "store") as store:
+def test_a_clock_that_is_ahead_makes_no_staged_file_old(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
         prepared = staged(store)
         ahead = ManualClock(store.context.clock.now() + 30 * 86_400)
-        with Store.open(place / "store", clock=ahead) as other:
+        with Store.open(tmp_path / "store", clock=ahead) as other:
             assert other.collect_garbage().removed == 0
         publish(store.context, store.table("t").definition, prepared)
         assert count(store) == 2 * ROWS
+
+
+# --------------------------------------------------------------------- rows and clocks that are wrong
+
+
+ALTERED = (
+    "DELETE FROM fragments WHERE id = (SELECT max(id) FROM fragments)",
+    "UPDATE fragments SET slots = '0-1' WHERE id = 1",
+    "UPDATE fragments SET dropped_at = 1.0 WHERE id = 2",
+    "UPDATE commits SET kind = 'overwrite' WHERE number = 3",
+    "UPDATE tables SET oldest_snapshot = 0",
+)
+
+
+def test_rows_of_the_catalog_that_somebody_altered_are_damage(tmp_path: Path) -> None:
+    for number, statement in enumerate(ALTERED):
+        with made(tmp_path / str(number)) as store:
+            store.table("t").upsert(rows(ROWS))
+        with closing(sqlite3.connect(tmp_path / str(number) / "catalog.db")) as connection:
+            connection.execute(statement)
+            connection.commit()
+        with pytest.raises(StoreDamaged), Store.open(tmp_path / str(number)) as store:
+            count(store)
+
+
+def test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away(tmp_path: Path) -> None:
+    clock, month = ManualClock(1e9), 30 * 86_400
+    with made(tmp_path / "store", clock=clock) as store:
+        clock.advance(86_400)
+        at = store.status()["snapshot"]
+        with Store.open(tmp_path / "store", clock=ManualClock(clock.now() - month)) as behind:
+            behind.table("t").delete(pa.table({"id": [1]}))
+        with Store.open(tmp_path / "store", clock=ManualClock(clock.now() + month)) as ahead:
+            ahead.compact()
+        store.table("t").upsert(rows(1, 1))
+        store.compact()
+        assert count(store, snapshot=at) == ROWS

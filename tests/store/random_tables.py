@@ -1,0 +1,175 @@
+"""Tables, indexes, columns and mixtures of operations that the random programs draw from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from tests.store.conditions import INFINITY, NAN
+
+ONE = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("k", pa.int32()),
+        ("d", pa.float64()),
+        ("s", pa.string()),
+        ("v", pa.int64()),
+    ]
+)
+TWO = pa.schema([("a", pa.int64()), ("b", pa.string()), ("k", pa.int64()), ("v", pa.int64())])
+# By name: the schema, the primary key, the shard key.
+TABLES: dict[str, tuple[pa.Schema, list[str], list[str]]] = {
+    "one": (ONE, ["id"], ["id"]),
+    "two": (TWO, ["a", "b"], ["a"]),
+}
+
+# The values that a column has, besides nulls.
+DOMAINS: dict[str, dict[str, list[Any]]] = {
+    "one": {
+        "id": [0, 3, 10, 50],
+        "k": [0, 1, 2, 3, 7, -1],
+        "d": [NAN, -0.0, 0.0, INFINITY, -INFINITY, 0.5, -2.25],
+        "s": ["", "a", "ab", "abc", "b", "é", "a%", "Z", "\U0001f600"],
+        "v": [0, 100, 500, 900],
+    },
+    "two": {"a": [0, 1, 3], "b": ["k0", "k1", "k12", "k9"], "k": [0, 1, 2, 1 << 40], "v": [0, 100, 900]},
+}
+# Columns, kind, included columns.
+Definition = tuple[list[str], str, list[str]]
+DEFINITIONS: dict[str, dict[str, Definition]] = {
+    "one": {
+        "by_k": (["k"], "sorted", []),
+        "by_kd": (["k", "d"], "sorted", ["v"]),
+        "by_d": (["d"], "sorted", ["s", "v"]),
+        "by_sk": (["s", "k"], "sorted", []),
+        "all_by_v": (["v"], "sorted", ["k", "d", "s"]),
+        "hash_k": (["k"], "hash", ["v"]),
+        "hash_sk": (["s", "k"], "hash", []),
+        "hash_d": (["d"], "hash", []),
+    },
+    "two": {
+        "by_k": (["k"], "sorted", []),
+        "by_ka": (["k", "a"], "sorted", ["v"]),
+        "by_bk": (["b", "k"], "sorted", []),
+        "hash_k": (["k"], "hash", ["v"]),
+    },
+}
+# The types of columns that come later, and their values besides nulls.
+ADDED_KINDS: dict[pa.DataType, list[Any]] = {
+    pa.int32(): [0, 1, -7],
+    pa.string(): ["", "a", "äö"],
+    pa.bool_(): [True, False],
+    pa.float64(): [0.0, 2.5],
+    pa.large_binary(): [b"", b"\0x"],
+}
+MOST_COLUMNS = 8
+
+# The operations, and how often each is done: on rows and tablets, and on indexes and columns besides.
+WEIGHTS = {
+    "write": 10,
+    "overwrite": 1,
+    "delete": 4,
+    "start_scan": 6,
+    "advance_one": 16,
+    "hand_over": 3,
+    "move": 5,
+    "move_and_return": 2,
+    "suspended_move": 5,
+    "resume_moves": 1,
+    "split": 2,
+    "join": 2,
+    "expand": 1,
+    "contract": 1,
+    "compact": 4,
+    "collect_garbage": 3,
+    "wait": 1,
+}
+ALL_WEIGHTS = WEIGHTS | {"create_index": 5, "drop_index": 1, "build_on": 1, "add_column": 3}
+# Some programs look into a corner where few rules meet; a mixture likes what chance likes.
+STYLES: dict[str, dict[str, int]] = {
+    "mixture": ALL_WEIGHTS,
+    "another mixture": ALL_WEIGHTS,
+    "a third mixture": ALL_WEIGHTS,
+    "mixture of rows": WEIGHTS,
+    "another mixture of rows": WEIGHTS,
+    "compaction below movers": {"delete": 8, "suspended_move": 20, "compact": 8, "start_scan": 1},
+    "leases": {
+        "delete": 3,
+        "start_scan": 10,
+        "advance_one": 5,
+        "hand_over": 2,
+        "compact": 8,
+        "wait": 2,
+    },
+    "indexes come and go": {
+        "delete": 3,
+        "create_index": 10,
+        "drop_index": 5,
+        "start_scan": 6,
+        "advance_one": 20,
+        "move": 3,
+    },
+    "index scans beside movers": {
+        "delete": 4,
+        "create_index": 1,
+        "start_scan": 8,
+        "advance_one": 20,
+        "hand_over": 4,
+        "suspended_move": 8,
+        "move_and_return": 6,
+        "compact": 2,
+        "collect_garbage": 2,
+    },
+    "merged scans beside movers": {
+        "write": 4,
+        "delete": 2,
+        "create_index": 3,
+        "start_scan": 6,
+        "advance_one": 24,
+        "hand_over": 8,
+        "move": 6,
+        "move_and_return": 6,
+        "suspended_move": 4,
+        "compact": 4,
+    },
+    "indexes beside writes": {
+        "write": 14,
+        "delete": 3,
+        "create_index": 14,
+        "build_on": 4,
+        "drop_index": 2,
+        "move": 2,
+        "start_scan": 4,
+        "advance_one": 6,
+    },
+    "builds beside changes": {
+        "delete": 4,
+        "overwrite": 1,
+        "create_index": 8,
+        "build_on": 4,
+        "drop_index": 2,
+        "suspended_move": 6,
+        "compact": 5,
+        "collect_garbage": 4,
+        "start_scan": 4,
+        "advance_one": 20,
+    },
+    "columns below compactions": {
+        "write": 20,
+        "delete": 2,
+        "add_column": 5,
+        "compact": 10,
+        "start_scan": 2,
+        "advance_one": 16,
+    },
+    "columns below movers": {
+        "delete": 2,
+        "add_column": 5,
+        "create_index": 1,
+        "suspended_move": 10,
+        "move_and_return": 2,
+        "start_scan": 3,
+        "advance_one": 8,
+    },
+}
