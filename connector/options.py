@@ -30,11 +30,6 @@ from elasticscan.connector.option_values import (
 from elasticscan.metadata import AUTO
 from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, resolve
 
-# Options that were removed, and what to use instead of each.
-_REMOVED = {
-    "pushdown": "use the options 'filter' and 'columns', or attach(spark, uri).sql(...), which sets both for "
-    "each table of a query",
-}
 # Spark adds these to what the user gave; all keys reach us in lower case from SQL.
 _FROM_SPARK = frozenset(
     "provider owner location external comment is_managed_location serialization.format queryname".split()  # noqa: SIM905
@@ -234,8 +229,6 @@ def _by_name(options: Mapping[str, str]) -> dict[str, str]:
             texts[names[lower]] = text
         elif lower == "paths":
             texts.setdefault("path", _only_path(text))
-        elif lower in _REMOVED:
-            raise InvalidOption(f"there is no option {key!r} any more; {_REMOVED[lower]}", option=key)
         elif lower not in _FROM_SPARK and not lower.startswith(_FROM_SPARK_PREFIXES):
             near = difflib.get_close_matches(lower, names, n=1, cutoff=0.5)
             hint = f"did you mean {names[near[0]]!r}?" if near else f"there are {', '.join(names.values())}"

@@ -187,12 +187,6 @@ def test_an_unknown_option_names_the_nearest_right_one(typed: str, meant: str) -
     assert f"there is no option {typed!r}; did you mean {meant!r}?" in refused(**{typed: "1"})
 
 
-@pytest.mark.parametrize("typed", ["pushdown", "PushDown"])
-def test_a_removed_option_names_what_to_use_instead(typed: str) -> None:
-    text = refused(**{typed: "true"})
-    assert f"there is no option {typed!r} any more; use the options 'filter' and 'columns', or attach" in text
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
