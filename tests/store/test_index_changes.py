@@ -203,25 +203,6 @@ def test_a_table_that_is_dropped_between_two_pages_ends_the_scan(
     assert files_of(store) == known_files(store)
 
 
-# ---------------------------------------------------------------------------------------- keys
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_a_key_of_an_index_scan_goes_on_when_all_has_moved(store: Store, path: str) -> None:
-    expected = everything(store)
-    got, key, _ = first_page(store.table("t").scan(index="by_k", page_rows=40, **PAGES[path]))
-    store.expand(["c", "d"])
-    store.contract("a")
-    store.contract("b")
-    store.compact()
-    store.collect_garbage(0)
-    with Store.open(store.uri, clock=ManualClock(START)) as elsewhere:
-        got += read(elsewhere.resume(key))
-    assert sorted(got, key=in_order) == expected
-    if path == "one order":
-        assert got == expected
-
-
 # ------------------------------------------------------------------------------------ building
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from elasticscan.base.errors import (
     CatalogUnavailable,
-    ContinuationKeyError,
     SnapshotExpired,
 )
 from elasticscan.base.limits import LEASE_SECONDS
@@ -232,23 +231,6 @@ def test_empty_partition_and_empty_table(store: Store) -> None:
 
 
 # --------------------------------------------------------------------------------- pages and keys
-
-
-def test_one_row_over_byte_limit(store: Store) -> None:
-    """A row that is larger than a page comes alone; it neither fails nor stops the scan."""
-    store.create_table("wide", pa.schema([("id", pa.int64()), ("text", pa.string())]), ["id"])
-    store.table("wide").upsert(pa.table({"id": list(range(10)), "text": ["x" * 10_000] * 10}))
-    pages = list(store.table("wide").scan(page_bytes=100))
-    assert [page.rows.num_rows for page in pages] == [1] * 10
-    assert sorted(page.rows["id"][0].as_py() for page in pages) == list(range(10))
-
-
-def test_key_of_other_store(store: Store, tmp_path: Path) -> None:
-    _, key = some_pages(store.table("t").scan(page_rows=7), 1)
-    with Store.create(tmp_path / "other", ["s1"]) as other:
-        other.create_table("t", SCHEMA, ["id"])
-        with pytest.raises(ContinuationKeyError):
-            other.resume(key)
 
 
 def test_key_size_after_many_moves(store: Store) -> None:

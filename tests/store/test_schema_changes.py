@@ -214,20 +214,6 @@ def test_an_index_of_a_new_column_has_the_old_rows(store: Store) -> None:
         assert order == sorted(order, reverse=descending)
 
 
-def test_a_scan_that_has_begun_goes_on_with_its_columns(store: Store, other: Store) -> None:
-    scan = other.table("t").scan(page_rows=40)
-    pages = iter(scan)
-    first = next(pages)
-    assert first.key is not None
-    gain(store)
-    rest = pa.Table.from_batches([first.rows, *(page.rows for page in pages)])
-    assert by_id(rest) == OLD
-    for made in (store, other):
-        resumed = made.resume(first.key)
-        assert resumed.schema == SCHEMA
-        assert by_id(pa.concat_tables([pa.Table.from_batches([first.rows]), resumed.to_table()])) == OLD
-
-
 # ----------------------------------------------------------------------------- beside everything else
 
 

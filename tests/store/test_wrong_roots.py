@@ -191,19 +191,6 @@ def test_an_older_catalog_that_is_another_file_is_noticed_as_well(tmp_path: Path
         assert store.table("t").upsert(rows(5_000)) == 4
 
 
-def test_commits_leave_marks_where_they_wrote(tmp_path: Path) -> None:
-    with made(tmp_path / "store", ("a",)) as store:
-        before = store.table("t").upsert(rows())
-        mark = read_mark(store.context.disk_of(1))
-        assert mark is not None
-        assert (mark.layout, mark.commit) == store.context.catalog.versions()
-        assert mark.commit == before
-        store.compact()
-        mark = read_mark(store.context.disk_of(1))
-        assert mark is not None
-        assert (mark.layout, mark.commit) == store.context.catalog.versions()
-
-
 def test_a_store_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("no directory")
