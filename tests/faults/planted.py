@@ -634,10 +634,10 @@ def merged_key_is_ahead_of_its_rows(patch: Patch) -> None:
 def newer_fragments_are_passed_over(patch: Patch) -> None:
     honest = pages._read_merged
 
-    def hasty(page: Any, runs: Any, *rest: Any) -> Any:
-        skipping = page.skipping
-        kept = [run for run in runs if skipping is None or skipping._may_match(run.fragment, None)]
-        return honest(page, kept or runs, *rest)
+    def hasty(page: Any, inputs: Any, *rest: Any) -> Any:
+        pruner = page.pruner
+        kept = [one for one in inputs if pruner is None or pruner._may_match(one.fragment, None)]
+        return honest(page, kept or inputs, *rest)
 
     patch.setattr(pages, "_read_merged", hasty)
 
