@@ -114,7 +114,7 @@ class Table(Named):
         return add_columns(self._context, self._find, fields).schema
 
     def set_retention(self, seconds: float | None) -> None:
-        """Return how long snapshots and changes stay readable without a lease.
+        """Set how long snapshots and changes stay readable without a lease, in seconds.
 
         None for the store's own retention period. A shorter one also ends the time of scans that
         have begun and took no lease because they relied on the longer one.
