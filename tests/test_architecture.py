@@ -53,7 +53,15 @@ OWNERS: dict[str, str] = {
 QUERY_READERS = "connector/sql/*.py"
 
 # Files that decide and never act: no clock, randomness, threads or I/O, so that a seed replays them.
-PURE = ("topology/*.py", "filters/*.py", "metadata/*.py", "protocol/*.py", "optimizer/*.py", "reader/*.py")
+PURE = (
+    "topology/*.py",
+    "filters/*.py",
+    "metadata/*.py",
+    "protocol/*.py",
+    "optimizer/*.py",
+    "upkeep/*.py",
+    "reader/*.py",
+)
 NOT_PURE = ("protocol/keys.py",)  # every sealed key takes a random nonce
 
 EFFECTS = frozenset(

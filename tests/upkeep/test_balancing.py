@@ -1,0 +1,134 @@
+"""Splits, joins and moves by bytes: they settle, and none undoes another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.topology import (
+    Placement,
+    SlotSet,
+    initial_placement,
+    join_tablets,
+    move_tablet,
+    split_tablet,
+)
+from elasticscan.upkeep import Join, Policy, Split, plan_joins, plan_moves, plan_splits, tablet_bytes
+from tests.upkeep.world import fragment
+
+POLICY = replace(
+    Policy(), split_bytes=1_000, join_bytes=300, fewest_tablets=4, balance_share=0.25, balance_bytes=50
+)
+SLOTS = 64
+
+
+@st.composite
+def loads(draw: st.DrawFn) -> tuple[Placement, list[float], list[int]]:
+    """A placement, the bytes of each slot, and the shards that take tablets."""
+    shards = list(range(1, 1 + draw(st.integers(1, 4))))
+    placement = initial_placement(SLOTS, draw(st.integers(1, 32)), shards)
+    heavy = draw(st.dictionaries(st.integers(0, SLOTS - 1), st.floats(0, 3_000), max_size=8))
+    every = draw(st.floats(0, 60))
+    return placement, [every + heavy.get(slot, 0) for slot in range(SLOTS)], shards
+
+
+def sizes_of(placement: Placement, slots: list[float]) -> dict[int, float]:
+    return {t.id: sum(slots[t.start : t.end]) for t in placement.tablets}
+
+
+def carry_out(placement: Placement, step: Split | Join) -> Placement:
+    fresh = max(t.id for t in placement.tablets) + 1
+    if isinstance(step, Split):
+        return split_tablet(placement, step.tablet, None, (fresh, fresh + 1))
+    return join_tablets(placement, step.left, step.right, fresh)
+
+
+@settings(deadline=None, max_examples=100)
+@given(loads())
+def test_splits_and_joins_settle_and_none_undoes_another(
+    load: tuple[Placement, list[float], list[int]],
+) -> None:
+    placement, slots, _ = load
+    twins, joined = set[frozenset[int]](), set[int]()
+    for _ in range(12):
+        sizes = sizes_of(placement, slots)
+        steps = (*plan_splits(placement, sizes, POLICY), *plan_joins(placement, sizes, POLICY))
+        if not steps:
+            break
+        for step in steps:
+            before = {tablet.id for tablet in placement.tablets}
+            placement = carry_out(placement, step)
+            made = {tablet.id for tablet in placement.tablets} - before
+            if isinstance(step, Split):
+                assert step.tablet not in joined
+                twins.add(frozenset(made))
+            else:
+                assert {step.left, step.right} not in twins
+                joined |= made
+    else:
+        raise AssertionError("plans do not settle")
+    sizes = sizes_of(placement, slots)
+    for tablet in placement.tablets:
+        assert sizes[tablet.id] <= POLICY.split_bytes or tablet.end - tablet.start == 1
+
+
+@settings(deadline=None, max_examples=100)
+@given(loads())
+def test_moves_balance_settle_and_none_goes_back(load: tuple[Placement, list[float], list[int]]) -> None:
+    placement, slots, shards = load
+    moved = set[int]()
+    for _ in range(10):
+        sizes = sizes_of(placement, slots)
+        held = Counter(dict.fromkeys(shards, 0.0))
+        for tablet in placement.tablets:
+            held[tablet.shard] += sizes[tablet.id]
+        moves = plan_moves(placement, sizes, shards, POLICY)
+        if not moves:
+            break
+        for move in moves:
+            assert held[move.target] + sizes[move.tablet] < held[move.source]
+            held[move.target] += sizes[move.tablet]
+            held[move.source] -= sizes[move.tablet]
+            epoch = next(t.epoch for t in placement.tablets if t.id == move.tablet)
+            placement = move_tablet(placement, move.tablet, move.target, epoch)
+            moved.add(move.tablet)
+    else:
+        raise AssertionError("plans do not settle")
+
+
+def test_a_tablet_that_grew_is_split_and_one_slot_is_not() -> None:
+    placement = initial_placement(8, 4, [1])
+    assert plan_splits(placement, {1: 999, 2: 1_001, 3: 0, 4: 0}, POLICY) == (Split(2),)
+    assert plan_splits(initial_placement(4, 4, [1]), dict.fromkeys(range(1, 5), 5_000.0), POLICY) == ()
+
+
+def test_small_neighbours_at_one_shard_are_joined_while_enough_tablets_are_left() -> None:
+    placement = initial_placement(16, 8, [1, 2])
+    small = dict.fromkeys(range(1, 9), 10.0)
+    assert plan_joins(placement, small, POLICY) == (Join(1, 2), Join(3, 4), Join(5, 6), Join(7, 8))
+    assert plan_joins(placement, small, replace(POLICY, fewest_tablets=7)) == (Join(1, 2),)
+    assert plan_joins(placement, dict.fromkeys(range(1, 9), 200.0), POLICY) == ()
+
+
+def test_shards_that_are_about_equal_stay_as_they_are() -> None:
+    placement = initial_placement(16, 8, [1, 2])
+    sizes = {n: 100.0 if n < 5 else 90.0 for n in range(1, 9)}
+    assert plan_moves(placement, sizes, [1, 2], POLICY) == ()
+    assert plan_moves(placement, sizes, [1], POLICY) == ()
+
+
+def test_a_shard_that_is_being_emptied_is_neither_source_nor_target() -> None:
+    placement = initial_placement(16, 8, [1, 2, 3])
+    sizes = {t.id: 500.0 if t.shard == 1 else 10.0 for t in placement.tablets}
+    moves = plan_moves(placement, sizes, [2, 3], POLICY)
+    assert moves == ()
+    assert {move.target for move in plan_moves(placement, sizes, [1, 2], POLICY)} == {2}
+
+
+def test_bytes_of_tablets_follow_the_slots_of_fragments() -> None:
+    placement = initial_placement(8, 4, [1])
+    wide, narrow = fragment(1, SlotSet.span(0, 8), 800), fragment(2, SlotSet.of([(1, 2), (6, 8)]), 300)
+    assert tablet_bytes(placement, [wide, narrow]) == {1: 300, 2: 200, 3: 200, 4: 400}

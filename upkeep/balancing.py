@@ -1,0 +1,109 @@
+"""Splits of large tablets, joins of small ones, moves that balance bytes; each with a margin to its opposite.
+
+A split leaves halves that are far too large to be joined, and a join a tablet that is far too small to be
+split. A move is planned only if the target stays below where the source was, so no move is worth undoing:
+
+    before   source ████████████   target ███           the gap is 9
+    after    source ███████        target ████████      only tablets of less than the gap move
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from elasticscan.metadata import Fragment
+from elasticscan.topology import Move, Placement, Tablet
+from elasticscan.upkeep.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A step: cut a tablet in two."""
+
+    tablet: int
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A step: make two neighbours at one shard one tablet."""
+
+    left: int
+    right: int
+
+
+def tablet_bytes(placement: Placement, fragments: Sequence[Fragment]) -> dict[int, float]:
+    """Return about how many bytes each tablet has: those of each fragment, spread evenly over its slots."""
+    edges = [0, *(tablet.end for tablet in placement.tablets)]
+    upto = dict.fromkeys(edges, 0.0)  # bytes of all slots below each edge
+    changes: dict[int, float] = {}
+    for fragment in fragments:
+        density = fragment.serving_bytes / max(len(fragment.slots), 1)
+        for start, end in fragment.slots:
+            changes[start] = changes.get(start, 0.0) + density
+            changes[end] = changes.get(end, 0.0) - density
+    total = density = 0.0
+    previous = 0
+    for at in sorted({*changes, *edges}):
+        total += density * (at - previous)
+        density += changes.get(at, 0.0)
+        if at in upto:
+            upto[at] = total
+        previous = at
+    return {tablet.id: max(0.0, upto[tablet.end] - upto[tablet.start]) for tablet in placement.tablets}
+
+
+def plan_splits(placement: Placement, sizes: Mapping[int, float], policy: Policy) -> tuple[Split, ...]:
+    """Plan the cuts of tablets that are too large; one of a single slot stays as it is."""
+    return tuple(
+        Split(tablet.id)
+        for tablet in placement.tablets
+        if sizes[tablet.id] > policy.split_bytes and tablet.end - tablet.start > 1
+    )
+
+
+def plan_joins(placement: Placement, sizes: Mapping[int, float], policy: Policy) -> tuple[Join, ...]:
+    """Plan joins of neighbours that are small together, as long as enough tablets are left."""
+    spare = len(placement.tablets) - policy.fewest_tablets
+    joins: list[Join] = []
+    joined: Tablet | None = None
+    for left, right in pairwise(placement.tablets):
+        together = sizes[left.id] + sizes[right.id]
+        if len(joins) >= spare:
+            break
+        if left is not joined and left.shard == right.shard and together < policy.join_bytes:
+            joins.append(Join(left.id, right.id))
+            joined = right
+    return tuple(joins)
+
+
+def plan_moves(
+    placement: Placement, sizes: Mapping[int, float], shards: Sequence[int], policy: Policy
+) -> tuple[Move, ...]:
+    """Plan the moves that balance bytes among shards that take tablets; none while all are about equal.
+
+    Tablets at other shards, which are being emptied, are left to whoever empties them.
+    """
+    held = dict.fromkeys(shards, 0.0)
+    here = [tablet for tablet in placement.tablets if tablet.shard in held]
+    for tablet in here:
+        held[tablet.shard] += sizes[tablet.id]
+    if len(held) < 2:
+        return ()
+    margin = max(policy.balance_share * sum(held.values()) / len(held), policy.balance_bytes)
+    moves: list[Move] = []
+    movable = {tablet.id: tablet for tablet in here}
+    while True:
+        fullest = max(held, key=lambda shard: (held[shard], -shard))
+        emptiest = min(held, key=lambda shard: (held[shard], shard))
+        gap = held[fullest] - held[emptiest]
+        # Half of the gap would close it; more than that, up to all of it, still makes it smaller.
+        fitting = [t for t in movable.values() if t.shard == fullest and 0 < sizes[t.id] < gap]
+        if gap <= margin or not fitting:
+            return tuple(moves)
+        best = min(fitting, key=lambda tablet: (abs(sizes[tablet.id] - gap / 2), tablet.id))
+        del movable[best.id]  # one tablet moves once in a plan
+        moves.append(Move(best.id, fullest, emptiest))
+        held[fullest] -= sizes[best.id]
+        held[emptiest] += sizes[best.id]

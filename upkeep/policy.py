@@ -1,0 +1,69 @@
+"""The bounds that upkeep keeps, as numbers, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from elasticscan.base.errors import InvalidOption
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The bounds of a store's upkeep.
+
+    Attributes:
+        slot_fragments: most fragments that a slot is read from, once upkeep is done.
+        tier_ratio: a merge takes the next larger fragment along while that is at most so many times as
+            large as all smaller ones together. A larger ratio means fewer merges, and more bytes in each.
+        small_tier_ratio, small_tier_bytes: the ratio while these are below so many bytes: there it is the
+            number of merges that costs, not their size.
+        small_bytes: fragments below this count for every slot of their shard, since each is a file to open.
+        step_bytes: most bytes that one step reads; a larger merge is cut by slots.
+        most_pieces: into how many steps a merge is cut at most; beyond that, steps grow.
+        tidy_share: when newer fragments hold this share of what the oldest layer holds, a shard is merged
+            wholly, so that scans meet rows that need not be compared ...
+        write_amplification: ... if bytes written stay below so many times the bytes that were committed.
+        split_bytes: a tablet with more is cut in two, if it has two slots.
+        join_bytes: neighbours at one shard with less together are joined, ...
+        fewest_tablets: ... while there are more tablets than this.
+        balance_share: tablets move when the fullest shard has more than the emptiest by this share of
+            what a shard has on average, ...
+        balance_bytes: ... and by at least so many bytes.
+    """
+
+    slot_fragments: int = 8
+    tier_ratio: float = 2.0
+    small_tier_ratio: float = 4.0
+    small_tier_bytes: int = 8 << 20
+    small_bytes: int = 1 << 20
+    step_bytes: int = 64 << 20
+    most_pieces: int = 256
+    tidy_share: float = 1 / 16
+    write_amplification: float = 5.0
+    split_bytes: int = 8 << 30
+    join_bytes: int = 1 << 30
+    fewest_tablets: int = 64
+    balance_share: float = 0.25
+    balance_bytes: int = 256 << 20
+
+    def __post_init__(self) -> None:
+        """Raises `InvalidOption` for bounds that nothing can keep, or that contradict each other."""
+        for field in fields(self):
+            if not getattr(self, field.name) > 0:
+                raise _refusal(field.name, f"{field.name} must be above 0, not {getattr(self, field.name)}")
+        if self.slot_fragments < 2:
+            raise _refusal("slot_fragments", "a slot needs 2 fragments at least: each commit adds one")
+        if min(self.tier_ratio, self.small_tier_ratio) < 1:
+            raise _refusal("tier_ratio", "with a tier_ratio below 1 no two equal fragments are merged")
+        if self.write_amplification < 2:
+            raise _refusal("write_amplification", "write_amplification must be 2 at least: merges write, too")
+        if 2 * self.join_bytes > self.split_bytes:
+            raise _refusal(
+                "join_bytes",
+                f"join_bytes={self.join_bytes} is more than half of split_bytes={self.split_bytes}: what was "
+                "joined would be split again",
+            )
+
+
+def _refusal(option: str, text: str) -> InvalidOption:
+    return InvalidOption(f"{text}; mend the policy", option=option)
