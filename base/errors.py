@@ -5,6 +5,7 @@
     │   ├── InvalidOption           ES_INVALID_OPTION
     │   ├── InvalidName             ES_INVALID_NAME
     │   ├── InvalidKey              ES_INVALID_KEY           a primary key that is null, repeated or too long
+    │   ├── KeysExist               ES_KEYS_EXIST            of rows that were to be inserted
     │   ├── UnknownName             ES_UNKNOWN_NAME          a method of another name; an AttributeError, too
     │   ├── LimitExceeded           ES_LIMIT_EXCEEDED        a definition or a row that is too large
     │   ├── SchemaMismatch          ES_SCHEMA_MISMATCH
@@ -38,6 +39,7 @@
     │   ├── SnapshotExpired         ES_SNAPSHOT_EXPIRED
     │   ├── ContinuationKeyExpired  ES_CONTINUATION_KEY_EXPIRED
     │   ├── ChangesExpired          ES_CHANGES_EXPIRED       a gap between a stream and what is kept
+    │   ├── RowsChanged             ES_ROWS_CHANGED          since they were read: read them again
     │   ├── TableChanged            ES_TABLE_CHANGED
     │   └── IndexChanged            ES_INDEX_CHANGED         dropped, or dropped and made again
     └── OperatorNeeded              somebody has to look at the store or its disks
@@ -91,11 +93,13 @@ __all__ = [
     "InvalidOption",
     "InvalidTopologyChange",
     "KeyTooLong",
+    "KeysExist",
     "LimitExceeded",
     "MoveInProgress",
     "OperatorNeeded",
     "OutOfResources",
     "ReadOnlyStore",
+    "RowsChanged",
     "ScanFinished",
     "ScanInUse",
     "SchemaMismatch",
@@ -169,6 +173,10 @@ class InvalidKey(UsageError):
 
 class UnknownName(UsageError, AttributeError):
     code = "ES_UNKNOWN_NAME"
+
+
+class KeysExist(UsageError):
+    code = "ES_KEYS_EXIST"
 
 
 class LimitExceeded(UsageError):
@@ -299,6 +307,12 @@ class ContinuationKeyExpired(StartAgain):
 
 class ChangesExpired(StartAgain):
     code = "ES_CHANGES_EXPIRED"
+
+
+class RowsChanged(StartAgain):
+    """Others wrote or deleted rows since they were read; the fields name some, and the newest commit."""
+
+    code = "ES_ROWS_CHANGED"
 
 
 class StoreReplaced(StartAgain):

@@ -48,6 +48,7 @@ view         the fragments that serve some slots; lookup: single rows, and which
 merge        several fragments in one order; pages: pages of it; counting: how many rows there are
 indexes      index files and their pages; changes: what commits did to rows
 copying      rows of some slots as a new fragment: moves and compaction
+shared_keys  keys that a staged write has in common with commits
 conform      rows of users as the table's schema has them; row_limits: how large they may be
 ingest       rows on their way in; definition: what a table may be, and a trial that it works
 
@@ -90,6 +91,7 @@ from elasticscan.storage.pages import (
     read_page,
 )
 from elasticscan.storage.sealed_file import find_seal, read_manifest, verify_file
+from elasticscan.storage.shared_keys import shared_keys
 from elasticscan.storage.view import View
 
 __all__ = [
@@ -138,6 +140,7 @@ __all__ = [
     "read_page",
     "reroute",
     "run_columns",
+    "shared_keys",
     "slot_counts",
     "sort_rows",
     "staged_source",

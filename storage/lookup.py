@@ -129,7 +129,7 @@ def newest(
         open_fragment: opens the candidates' fragment or one of the others.
     """
     fragment, reader = candidates.fragment, open_fragment(candidates.fragment)
-    commits = _commits(fragment, reader, candidates.rows)
+    commits = commits_of(fragment, reader, candidates.rows)
     counts: Mask = (commits >= bounds.floor) & (commits <= bounds.snapshot)
     if not fragment.unique:
         counts &= ~_newer_is_before(reader, candidates, primary_key, bounds.snapshot)
@@ -157,7 +157,7 @@ def slot_mask(fragment: Fragment, slots: NDArray[np.uint16]) -> Mask:
     return inside
 
 
-def _commits(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArray[np.int64]:
+def commits_of(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArray[np.int64]:
     if COMMIT not in reader.columns:
         return np.full(len(rows), fragment.min_commit, dtype=np.int64)
     return integers(reader, rows_at(reader, rows, (COMMIT,)).column(COMMIT))
@@ -214,7 +214,7 @@ def _newer_in(
     """True if another fragment has a version of a later commit than `commits`, up to the snapshot."""
     rows = find(reader, candidates.slots, candidates.keys, primary_key, snapshot)
     newer = rows >= 0
-    newer[newer] = _commits(fragment, reader, rows[newer]) > commits[newer]
+    newer[newer] = commits_of(fragment, reader, rows[newer]) > commits[newer]
     return newer
 
 

@@ -26,6 +26,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     shards.py      the in-process placement look-up and page reads
     definitions.py tables: checked, reserved for a first write, entered with it
     writer.py      stage, then commit; stage again what moved meanwhile
+    preconditions.py what a write may require of its keys, checked until it commits
     mover.py       one move: copy, catch up, switch
     owners.py      signs that whoever carries a move out still lives
     indexing.py    indexes, built beside writers and moves
@@ -59,6 +60,7 @@ from elasticscan.store.leases import hold_for_stream
 from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
 from elasticscan.store.lookups import SlotPlaces
 from elasticscan.store.paging import Page
+from elasticscan.store.preconditions import KeyCheck, absent, unchanged
 from elasticscan.store.repair.rebuild import RepairReport, repair_store
 from elasticscan.store.scan import Scan
 from elasticscan.store.store import Store
@@ -94,6 +96,7 @@ __all__ = [
     "Decision",
     "Elasticity",
     "IdempotencyKey",
+    "KeyCheck",
     "OnProgress",
     "Page",
     "RepairReport",
@@ -102,6 +105,7 @@ __all__ = [
     "Store",
     "StreamState",
     "Table",
+    "absent",
     "begin_scan",
     "check_no_key_twice",
     "define_table",
@@ -124,5 +128,6 @@ __all__ = [
     "streams_of",
     "table_to_write",
     "tombstones_of",
+    "unchanged",
     "write",
 ]

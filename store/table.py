@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
-from elasticscan.catalog import Commit, Tx
+from elasticscan.catalog import Commit, IdempotencyKey, Tx
 from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
-from elasticscan.store import arguments, upkeep, writer
+from elasticscan.store import arguments, preconditions, upkeep, writer
 from elasticscan.store.beginning import begin_changes, begin_scan
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.names import Named
+from elasticscan.store.preconditions import KeyCheck
 from elasticscan.store.scan import Scan
 from elasticscan.store.schema_changes import add_columns
 from elasticscan.store.typed import arrow_keys, arrow_rows
@@ -131,7 +133,9 @@ class Table(Named):
 
     # Writing
 
-    def upsert(self, rows: Any, txn: tuple[str, int] | None = None) -> int:
+    def upsert(
+        self, rows: Any, txn: tuple[str, int] | None = None, *, if_unchanged_since: int | None = None
+    ) -> int:
         """Write rows; those whose primary key is there are replaced. All or nothing over all shards.
 
         Args:
@@ -140,38 +144,71 @@ class Table(Named):
                 memory; or a list of dicts with every column, for a few rows that were typed.
             txn: (application, version): a write that was committed under this pair before is not
                 done again; the number of that commit is returned.
+            if_unchanged_since: a commit, such as the `snapshot` of the scan that the rows were read with:
+                write only if none of these keys was written or deleted by a later one.
 
         Returns:
             The commit's number: a snapshot that `scan` takes.
 
         Raises:
             SchemaMismatch, InvalidKey: the rows do not fit; nothing was written.
+            RowsChanged: somebody wrote or deleted some of the keys since; nothing was written. Its `fields`
+                name some `keys` and the `newest` commit: read again there.
+            ChangesExpired: the changes since then are no longer kept; nothing was written.
             DiskFull, ShardUnavailable: a shard's disk; nothing was written.
         """
         once, table = arguments.transaction(txn), self.definition
-        return writer.write(self._context, table, arrow_rows(rows, table), txn=once)
+        rows = arrow_rows(rows, table)
+        with self._unchanged(table, if_unchanged_since, once) as check:
+            return writer.write(self._context, table, rows, txn=once, check=check)
+
+    def insert(self, rows: Any, txn: tuple[str, int] | None = None) -> int:
+        """Write rows whose primary keys are not there: all of them, or none. Else as `upsert`.
+
+        Raises:
+            KeysExist: some keys are there already; its `fields` name some. Nothing was written.
+        """
+        once, table = arguments.transaction(txn), self.definition
+        check = preconditions.absent(self._context, table, once)
+        return writer.write(self._context, table, arrow_rows(rows, table), txn=once, check=check)
+
+    @contextmanager
+    def _unchanged(
+        self, table: TableInfo, since: int | None, txn: IdempotencyKey | None = None
+    ) -> Iterator[KeyCheck | None]:
+        """The check of a write that may have been given `if_unchanged_since`."""
+        if since is None:
+            yield None
+            return
+        since = arguments.whole_number("if_unchanged_since", since, 0, MAX_NUMBER)
+        with preconditions.unchanged(self._context, table, since, txn) as check:
+            yield check
 
     def overwrite(self, rows: Any, txn: tuple[str, int] | None = None) -> int:
         """Replace all rows by these in one commit. Older snapshots keep the old ones."""
         once, table = arguments.transaction(txn), self.definition
         return writer.write(self._context, table, arrow_rows(rows, table), kind="overwrite", txn=once)
 
-    def delete(self, keys: Any) -> int:
+    def delete(self, keys: Any, *, if_unchanged_since: int | None = None) -> int:
         """Delete rows by primary key; keys that are not there are no error.
 
         Args:
             keys: the key columns as Arrow (a scan of them, too: `delete(trips.scan(["id"], "km > 100"))`),
                 or a list of keys: values (an array or a series of them, too), or tuples or dicts where the
                 key has several columns.
+            if_unchanged_since: as in `upsert`.
 
         Returns:
             The commit's number.
 
         Raises:
             SchemaMismatch, InvalidKey, InvalidOption: the keys do not fit; nothing was deleted.
+            RowsChanged, ChangesExpired: as in `upsert`; nothing was deleted.
         """
         table = self.definition
-        return writer.delete(self._context, table, arrow_keys(keys, table))
+        keys = arrow_keys(keys, table)
+        with self._unchanged(table, if_unchanged_since) as check:
+            return writer.delete(self._context, table, keys, check)
 
     # Reading
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import SchemaMismatch, TableChanged
+from elasticscan.base.errors import ChangesExpired, KeysExist, RowsChanged, SchemaMismatch, TableChanged
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.catalog import IdempotencyKey, Tx
 from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo
@@ -25,6 +25,7 @@ from elasticscan.storage import (
 )
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import missing_runs, with_runs
+from elasticscan.store.preconditions import KeyCheck
 from elasticscan.topology import Placement
 
 # After so many commits that found some tablet elsewhere, the rows that moved are staged again
@@ -85,21 +86,28 @@ def publish(
     staged: Sequence[StagedFragment],
     kind: str = "write",
     txn: IdempotencyKey | None = None,
+    check: KeyCheck | None = None,
 ) -> int:
     """Make staged fragments one commit; returns its number.
 
     The commit requires that each fragment lies where its slots live and has runs of all indexes.
     If some moved meanwhile, their rows are staged again at the new place, and the commit is tried
     again; so it is when an index was made meanwhile. A table that was only reserved is entered with it.
+    `check` says what the commit requires of its keys; what was staged is removed when that does not hold.
 
     Raises:
+        RowsChanged, KeysExist, ChangesExpired: as `check` says.
         InvalidOffset: `txn` was committed before with other content.
         TableChanged: the table was dropped.
         WriteConflict: another table took the name of one that was reserved.
     """
     context.checkpoint("rows staged")
-    with context.noticing_collection():
-        number, committed = _publish(context, table, list(staged), kind, txn)
+    try:
+        with context.noticing_collection():
+            number, committed = _publish(context, table, list(staged), kind, txn, check)
+    except (RowsChanged, KeysExist, ChangesExpired):
+        remove_staged(context, staged)
+        raise
     context.note_newest({fragment.shard for fragment in committed})
     paths = {fragment.path for fragment in committed}
     discard([fragment for fragment in staged if fragment.path not in paths], context.disk_of)
@@ -112,6 +120,7 @@ def _publish(
     fragments: list[StagedFragment],
     kind: str,
     txn: IdempotencyKey | None,
+    check: KeyCheck | None,
 ) -> tuple[int, list[StagedFragment]]:
     """The commit's number, and those of the fragments that it refers to."""
 
@@ -120,6 +129,10 @@ def _publish(
         return with_runs(context, table, indexes, moved)
 
     for attempt in count():
+        at_last = attempt >= ATTEMPTS_WITHOUT_LOCK
+        if check is not None:
+            check.look(fragments)
+            context.checkpoint("keys compared")
         with context.catalog.writing() as tx:
             earlier = None if txn is None else tx.commit_of_txn(table.id, txn)
             if earlier is not None:
@@ -133,9 +146,10 @@ def _publish(
                     f"table {table.name!r} was dropped while rows were written to it; nothing was committed",
                     table=table.name,
                 )
-            if attempt >= ATTEMPTS_WITHOUT_LOCK:  # nothing can change now, so this one is the last
+            if at_last:  # nothing can change now, so this one is the last
                 fragments = settle(tx.placement(), tx.indexes(table.id))
-            if _in_place(tx, fragments) and not missing_runs(tx.indexes(table.id), fragments):
+            in_place = _in_place(tx, fragments) and not missing_runs(tx.indexes(table.id), fragments)
+            if in_place and (check is None or check.holds(tx, fragments, at_last)):
                 context.check_not_collected(fragments)
                 tx.enter_reserved(table.id)
                 return tx.add_commit(table.id, _kind_of(kind, fragments), fragments, txn), fragments
@@ -163,10 +177,11 @@ def write(
     kind: str = "write",
     txn: IdempotencyKey | None = None,
     buffer_bytes: int = WRITE_BUFFER_BYTES,
+    check: KeyCheck | None = None,
 ) -> int:
     """Upsert rows by primary key, all or nothing; returns the commit number."""
     batches = (_conform(batch, table) for batch in batches_of(data))
-    return publish(context, table, stage(context, table, batches, kind, buffer_bytes), kind, txn)
+    return publish(context, table, stage(context, table, batches, kind, buffer_bytes), kind, txn, check)
 
 
 def _conform(batch: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
@@ -174,7 +189,7 @@ def _conform(batch: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
     return conform(batch, table.schema)
 
 
-def delete(context: Context, table: TableInfo, keys: Any) -> int:
+def delete(context: Context, table: TableInfo, keys: Any, check: KeyCheck | None = None) -> int:
     """Delete by primary key, all or nothing; keys that are not there are no error."""
     key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
 
@@ -184,7 +199,7 @@ def delete(context: Context, table: TableInfo, keys: Any) -> int:
             check_keys_filled(batch, table)
             yield tombstones_of(conform(batch, key_schema), table)
 
-    return publish(context, table, stage(context, table, tombstones(), "delete"), "delete")
+    return publish(context, table, stage(context, table, tombstones(), "delete"), "delete", check=check)
 
 
 def _check_key_alone(batch: pa.RecordBatch, table: TableInfo) -> None:

@@ -46,7 +46,7 @@ def changes_of(opened: OpenInterval, histories: Histories, before: Bounds) -> Ev
     versions = np.arange(len(histories))
     first = np.flatnonzero(histories.first)
     keys = histories.keys.take(pa.array(first)).columns
-    places, existed = _newest_of(opened, histories.slots[first], keys, before)
+    places, existed = newest_of(opened, histories.slots[first], keys, before)
     old, was_alive = histories.places.at(np.maximum(versions - 1, 0)), np.roll(~histories.deleted, 1)
     old.owners[first], old.rows[first], was_alive[first] = places.owners, places.rows, existed
     return _emit(_Changes(versions, histories.commits, histories.places, ~histories.deleted, old, was_alive))
@@ -110,7 +110,7 @@ def _emit(changes: _Changes) -> Events:
     return Events(changes.versions[which], places, changes.commits[which], kinds)
 
 
-def _newest_of(
+def newest_of(
     opened: OpenInterval, slots: NDArray[np.uint16], keys: Sequence[pa.Array], bounds: Bounds
 ) -> tuple[RowPlaces, Mask]:
     """The newest version of each key in `bounds`, and whether there is one that is no tombstone."""

@@ -1,0 +1,122 @@
+"""Keys that a staged write has in common with commits, for writes that check before they are committed.
+
+Versions are looked up from the side that has fewer rows, a batch at a time: a large write beside small
+commits costs what these wrote, a small write beside large ones costs a bisection for each of its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from elasticscan.metadata import Bounds, Fragment, SlotInterval
+from elasticscan.storage.changes.events import newest_of
+from elasticscan.storage.changes.histories import OpenInterval
+from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
+from elasticscan.storage.lookup import Mask, commits_of, find, integers, slot_mask
+from elasticscan.storage.pages import PageSource
+from elasticscan.topology import SlotSet
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Primary keys in the order of their slots."""
+
+    slots: NDArray[np.uint16]
+    keys: pa.RecordBatch
+
+    def only(self, chosen: Mask) -> _Keys:
+        return _Keys(self.slots[chosen], self.keys.filter(pa.array(chosen)))
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+
+def shared_keys(
+    staged: PageSource, committed: PageSource, bounds: Bounds, living: bool = False
+) -> pa.RecordBatch | None:
+    """Some keys of a staged write of which fragments have versions in `bounds`; None when there are none.
+
+    Args:
+        staged: what was staged; its tombstones count as its rows do.
+        committed: fragments that serve slots, of any shards.
+        bounds: the commits that count.
+        living: a key counts only if its newest version in `bounds` is no tombstone.
+
+    Memory: a batch of keys, and what bisecting for them touches.
+    """
+    mine = SlotSet.of(piece for fragment in staged.view.fragments for piece in fragment.slots)
+    for fragment in committed.view.fragments:
+        if not bounds.touch(fragment) or not fragment.slots & mine:
+            continue
+        for shared in _shared_with(staged, committed, fragment, bounds):
+            counted = (
+                shared.only(_are_living(committed, shared, bounds)) if living and len(shared) else shared
+            )
+            if len(counted):
+                return counted.keys
+    return None
+
+
+def _shared_with(
+    staged: PageSource, committed: PageSource, fragment: Fragment, bounds: Bounds
+) -> Iterator[_Keys]:
+    """The keys that a fragment shares with what was staged, a batch at a time."""
+    names = committed.table.primary_key
+    reader = committed.open(fragment, names)
+    near = [other for other in staged.view.fragments if other.slots & fragment.slots]
+    if fragment.rows < sum(other.rows for other in near):
+        for keys in _keys_in(reader, fragment, names, bounds):
+            there = np.zeros(len(keys), dtype=bool)
+            for other in near:
+                rows = find(staged.open(other, names), keys.slots, keys.keys.columns, names, bounds.snapshot)
+                there |= rows >= 0
+            yield keys.only(there)
+        return
+    for other in near:
+        for staged_keys in _keys_in(staged.open(other, names), other, names, None):
+            keys = staged_keys.only(slot_mask(fragment, staged_keys.slots))
+            rows = find(reader, keys.slots, keys.keys.columns, names, bounds.snapshot)
+            there = rows >= 0
+            there[there] = commits_of(fragment, reader, rows[there]) >= bounds.floor
+            yield keys.only(there)
+
+
+def _keys_in(
+    reader: FragmentReader, fragment: Fragment, names: tuple[str, ...], bounds: Bounds | None
+) -> Iterator[_Keys]:
+    """The keys of a fragment that it serves: with a version in `bounds`, or all of one that is staged."""
+    for index in range(reader.batch_count):
+        batch = reader.batch(index)
+        keys = _Keys(batch.column(SLOT).to_numpy(), batch.select(list(names)))
+        counts = slot_mask(fragment, keys.slots)
+        if bounds is not None and COMMIT in reader.columns:
+            commits = integers(reader, batch.column(COMMIT))
+            counts &= (commits >= bounds.floor) & (commits <= bounds.snapshot)
+        if counts.any():
+            yield keys if counts.all() else keys.only(counts)
+
+
+def _are_living(committed: PageSource, keys: _Keys, bounds: Bounds) -> Mask:
+    """True for each key whose newest version in `bounds` is no tombstone."""
+    living = np.zeros(len(keys), dtype=bool)
+    first, last = int(keys.slots[0]), int(keys.slots[-1])
+    for interval in committed.view.between(first, last + 1, bounds):
+        begin, end = np.searchsorted(keys.slots, (interval.start, interval.end)).tolist()
+        if begin < end:
+            columns = keys.keys.slice(begin, end - begin).columns
+            living[begin:end] = newest_of(
+                _opened(committed, interval), keys.slots[begin:end], columns, bounds
+            )[1]
+    return living
+
+
+def _opened(committed: PageSource, interval: SlotInterval) -> OpenInterval:
+    def open_fragment(number: int) -> FragmentReader:
+        return committed.open(interval.fragments[number], committed.table.primary_key)
+
+    return OpenInterval(committed.table, interval, open_fragment)
