@@ -102,6 +102,9 @@ MAX_FIXED_BYTES: Final = 16 << 20  # what a row of nulls takes: fixed-size binar
 MAX_KEY_COLUMNS: Final = 32  # of a primary key, and of an index
 MAX_INDEXES: Final = 64  # of a table: each is written with every write
 
+# What a writer may say of its commit: a small dict of texts, as JSON.
+MAX_USER_METADATA_BYTES: Final = 4 << 10
+
 # How large a filter may be: a continuation key repeats it.
 MAX_FILTER_BYTES: Final = 64 << 10
 MAX_FILTER_DEPTH: Final = 100

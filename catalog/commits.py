@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -31,14 +31,20 @@ from elasticscan.metadata import IndexEvent, StagedFragment, TableInfo
 class Commit:
     """One commit, made at a whole microsecond.
 
-    `kind` is create, write, delete, merge (it upserts some rows and deletes others) or overwrite.
+    Attributes:
+        kind: create, write, delete, merge (it upserts some rows and deletes others) or overwrite.
+        rows, bytes: what it wrote, deletions included.
+        created_at: when, in seconds since 1970.
+        user_metadata: what its writer said of it.
     """
 
     number: int
     table: int
     kind: str
     rows: int
+    bytes: int
     created_at: float
+    user_metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 _RESERVED = 0  # the commit that made a table which nobody sees yet
@@ -115,7 +121,7 @@ class CommitTx(FragmentTx):
         commit = self._next_commit()
         seen = {"created_commit": commit, "oldest_snapshot": commit, "dropped_at": None}
         self._change_table(table.id, **seen)
-        self._add_commit_row(commit, table.id, "create", 0)
+        self._add_commit_row(commit, table.id, "create", {"rows": 0, "bytes": 0})
 
     def add_columns(self, table: int, fields: Sequence[pa.Field]) -> TableInfo:
         """Append columns to a table; checked by the caller, in this transaction. Every snapshot has them."""
@@ -165,11 +171,15 @@ class CommitTx(FragmentTx):
         kind: str,
         staged: Sequence[StagedFragment],
         txn: IdempotencyKey | None = None,
+        user_metadata: Mapping[str, str] | None = None,
     ) -> int:
         """Make staged fragments visible under the next commit number, all at once."""
         number = self._next_commit()
-        rows = sum(fragment.rows for fragment in staged)
-        self._add_commit_row(number, table, kind, rows, txn)
+        wrote = {"rows": sum(f.rows for f in staged), "bytes": sum(f.bytes for f in staged)}
+        said = json.dumps(dict(user_metadata), sort_keys=True) if user_metadata else None
+        names = ("app_id", "app_version", "app_content")
+        once = {} if txn is None else dict(zip(names, txn, strict=True))
+        self._add_commit_row(number, table, kind, wrote | once | {"user_metadata": said})
         self.add_fragments(table, staged, number, number)
         return number
 
@@ -203,8 +213,18 @@ class CommitTx(FragmentTx):
         return bool(self._rows.select(commits, *wrote, limit=1))
 
     def commits(self, table: int) -> tuple[Commit, ...]:
+        """All commits of a table, oldest first."""
         rows = self._rows.group(commits, {"table_id": table}, order_by=commits.c.number)
         return tuple(_commit(row) for row in rows)
+
+    def newest_commits(self, table: int, most: int) -> tuple[Commit, ...]:
+        """The newest commits of a table, oldest first, at most so many."""
+        c, count = commits.c, self._rows.count(COMMITS, table)
+        rows = self._rows.select(commits, c.table_id == table, order_by=c.number.desc(), limit=most)
+        # Ordinals have no gaps, so a row that is hidden is missed.
+        if [row.ordinal for row in rows] != list(range(count, max(count - most, 0), -1)):
+            raise damaged(f"the newest commits of table {table} have a gap")
+        return tuple(_commit(row) for row in reversed(rows))
 
     def commits_after(self, table: int, after: int, most: int) -> tuple[Commit, ...]:
         """The next commits of a table beyond one, oldest first, at most so many."""
@@ -303,20 +323,14 @@ class CommitTx(FragmentTx):
         self._set(last_commit=number)
         return number
 
-    def _add_commit_row(
-        self, number: int, table: int, kind: str, rows: int, txn: IdempotencyKey | None = None
-    ) -> None:
+    def _add_commit_row(self, number: int, table: int, kind: str, facts: Mapping[str, Any]) -> None:
         # Change feeds and users know times to the microsecond, and ask for commits by what they know.
         made = next_commit_time(self.now, self._state("newest_commit_at"))
         self._set(newest_commit_at=made)
         before = self._newest(table)
         ordinal, upto = (0, 0) if before is None else (before.ordinal, before.rows_upto)
-        values = {"number": number, "table_id": table, "kind": kind, "rows": rows, "created_at": made}
-        values |= {"ordinal": ordinal + 1, "rows_upto": upto + rows}
-        if txn is not None:
-            names = ("app_id", "app_version", "app_content")
-            values |= dict(zip(names, txn, strict=True))
-        self._rows.insert(commits, values)
+        values = {"number": number, "table_id": table, "kind": kind, "created_at": made, **facts}
+        self._rows.insert(commits, values | {"ordinal": ordinal + 1, "rows_upto": upto + facts["rows"]})
 
     # Leases
 
@@ -407,7 +421,9 @@ class CommitTx(FragmentTx):
 
 
 def _commit(row: Any) -> Commit:
-    return Commit(row.number, row.table_id, row.kind, row.rows, row.created_at)
+    with decoding(f"commit {row.number}"):
+        said = json.loads(row.user_metadata or "{}")
+    return Commit(row.number, row.table_id, row.kind, row.rows, row.bytes, row.created_at, said)
 
 
 def _table_info(row: Any) -> TableInfo:

@@ -171,7 +171,9 @@ commits = _sealed_table(
     # can be proved to have no gap, and measured, without reading all of it.
     Column("ordinal", BigInteger, nullable=False),
     Column("rows_upto", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
     Column("created_at", Double, nullable=False),
+    Column("user_metadata", Text),
     Column("app_id", Text),
     Column("app_version", BigInteger),
     Column("app_content", Text),

@@ -32,8 +32,9 @@ How it is cut:
     loading.py    load;         files.py    CSV, Parquet and Arrow files as batches, and back
     scanning.py   scan
     explaining.py explain
+    snapshots.py  history
     indexes.py    index create, index drop, index list
-    topology.py   expand, contract, move, split, join, history
+    topology.py   expand, contract, move, split, join, topologies
     upkeep.py     compact, gc, adopt, verify, repair, rotate-secret
 
 `typer` and `rich` are optional (`pip install 'elasticscan[cli]'`): whoever only reads from Spark

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.cli import explaining, indexes, loading, scanning, stores, upkeep
+from elasticscan.cli import explaining, indexes, loading, scanning, snapshots, stores, upkeep
 from elasticscan.cli import topology as changes
 from elasticscan.cli.options import wants_json
 from elasticscan.cli.output import report_error
@@ -65,6 +65,7 @@ app.command("drop", rich_help_panel=STORE)(stores.drop)
 app.command("load", rich_help_panel=DATA)(loading.load)
 app.command("scan", rich_help_panel=DATA)(scanning.scan)
 app.command("explain", rich_help_panel=DATA)(explaining.explain)
+app.command("history", rich_help_panel=DATA)(snapshots.history)
 app.add_typer(indexes.commands, name="index", rich_help_panel=DATA)
 app.command("add-column", rich_help_panel=DATA)(stores.add_column)
 app.command("expand", rich_help_panel=CHANGE)(changes.expand)
@@ -72,7 +73,7 @@ app.command("contract", rich_help_panel=CHANGE)(changes.contract)
 app.command("move", rich_help_panel=CHANGE)(changes.move)
 app.command("split", rich_help_panel=CHANGE)(changes.split)
 app.command("join", rich_help_panel=CHANGE)(changes.join)
-app.command("history", rich_help_panel=CHANGE)(changes.history)
+app.command("topologies", rich_help_panel=CHANGE)(changes.topologies)
 app.command("compact", rich_help_panel=CARE)(upkeep.compact)
 app.command("gc", rich_help_panel=CARE)(upkeep.collect_garbage)
 app.command("adopt", rich_help_panel=CARE)(upkeep.adopt)

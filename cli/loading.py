@@ -17,6 +17,7 @@ from elasticscan.cli.output import answer, progress
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import conform
 from elasticscan.store import Store, reserve_table, write
+from elasticscan.store import user_metadata as user_metadata_of
 
 
 def load(
@@ -37,10 +38,15 @@ def load(
     type_: Annotated[
         list[str] | None, typer.Option("--type", metavar="NAME=TYPE", help="CSV: a column's Arrow type.")
     ] = None,
+    user_metadata: Annotated[
+        list[str] | None,
+        typer.Option("--user-metadata", metavar="KEY=TEXT", help="Stands beside the commit in the history."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Load files into a table: one commit, all or nothing."""
     rules = CsvRules(tuple(null or ()), _types(type_ or ()))
+    said = _said(user_metadata or ())
     for path in file:
         kind_of(path)
     with Store.open(uri) as store:
@@ -58,7 +64,7 @@ def load(
         else:
             target = store.table(table).definition
             _check_keys(target, keys, shard_keys)
-        commit, rows = _write(store, target, file, rules, overwrite)
+        commit, rows = _write(store, target, file, rules, overwrite, said)
     answer(
         json,
         {"table": table, "rows": rows, "commit": commit, "created": created},
@@ -67,7 +73,12 @@ def load(
 
 
 def _write(
-    store: Store, table: TableInfo, files: Sequence[Path], rules: CsvRules, overwrite: bool
+    store: Store,
+    table: TableInfo,
+    files: Sequence[Path],
+    rules: CsvRules,
+    overwrite: bool,
+    said: dict[str, str],
 ) -> tuple[int, int]:
     """The commit number, and how many rows were read."""
     rows, schema = 0, table.schema
@@ -83,7 +94,8 @@ def _write(
             bar.update(task, note=f"{rows:,} rows, committing")
 
         kind = "overwrite" if overwrite else "write"
-        commit = write(store.context, table, pa.RecordBatchReader.from_batches(schema, counted()), kind)
+        data = pa.RecordBatchReader.from_batches(schema, counted())
+        commit = write(store.context, table, data, kind, user_metadata=said)
         return commit, rows
 
 
@@ -103,6 +115,14 @@ def _check_keys(table: TableInfo, primary_key: list[str] | None, shard_key: list
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+def _said(items: Sequence[str]) -> dict[str, str]:
+    """`KEY=TEXT` for each, as a commit keeps it."""
+    for item in items:
+        if "=" not in item:
+            raise InvalidOption(f"--user-metadata {item!r} must be KEY=TEXT", option="--user-metadata")
+    return user_metadata_of(dict(item.split("=", 1) for item in items))
 
 
 def _types(items: Sequence[str]) -> dict[str, pa.DataType]:

@@ -94,17 +94,17 @@ def join(
         _report(store, store.join(left, right), json)
 
 
-def history(uri: Uri, json: Json = False) -> None:
+def topologies(uri: Uri, json: Json = False) -> None:
     """List all topologies, oldest first; the last may belong to a plan that still moves tablets."""
     with Store.open(uri) as store:
-        topologies = [_value(topology) for topology in store.topology_history()]
+        history = [_value(topology) for topology in store.topology_history()]
     shown = listing("topology", "published", "tablets", "reason")
-    for topology in topologies:
+    for topology in history:
         colour = colours(list(topology["shards"]))
         tablets = "  ".join(f"[{colour[name]}]{name}[/] {n}" for name, n in topology["shards"].items())
         published = when(topology["created_at"]) if topology["published"] else "under way"
         shown.add_row(str(topology["topology"]), published, tablets, topology["reason"])
-    answer(json, topologies, shown)
+    answer(json, history, shown)
 
 
 @contextmanager

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from elasticscan.base.errors import InvalidOption
+from elasticscan.base.errors import InvalidOption, LimitExceeded
 from elasticscan.base.limits import MAX_NUMBER, NAME_PATTERN
 from elasticscan.base.showing import brief
+from elasticscan.store import user_metadata
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -76,6 +78,14 @@ def byte_count(name: str, text: str) -> int:
     if not 1 <= size <= MAX_NUMBER:
         raise bad_value(name, text, "a number of bytes of at least 1, such as 67108864, 64m or 1g")
     return size
+
+
+def metadata_of_commit(name: str, text: str) -> dict[str, str]:
+    """A JSON object of texts."""
+    try:
+        return user_metadata(json.loads(text))
+    except (ValueError, RecursionError, InvalidOption, LimitExceeded) as error:
+        raise bad_value(name, text, 'a JSON object of texts, such as \'{"job": "nightly"}\'') from error
 
 
 def moment(name: str, text: str) -> float:

@@ -23,6 +23,7 @@ from elasticscan.connector.option_values import (
     first_commit,
     flag,
     index_name,
+    metadata_of_commit,
     moment,
     some_text,
     whole,
@@ -156,6 +157,8 @@ class Options:
         "the column that says which rows delete")
     merge_schema: bool = _option("mergeSchema", flag, False, _WRITES,
         "add the columns that the table lacks; those that the rows lack are null")
+    user_metadata: Mapping[str, str] | None = _option("userMetadata", metadata_of_commit, None, _WRITES,
+        "a JSON object of texts that stands beside the commit in the table's history")
     checkpoint: str | None = _option("checkpointLocation", some_text, None, (STREAM_WRITE,),
         "Spark's own: where it keeps the stream's state")
     changes: ChangeOptions = field(default_factory=ChangeOptions)

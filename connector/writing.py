@@ -69,6 +69,7 @@ class TableWriter:
         table = _with_columns(store, table, rows, options.merge_schema)
         self._uri, self.replaces, self._fill = options.store, overwrite, options.merge_schema
         self.table_id, self._table_name = table.id, table.name
+        self._user_metadata = options.user_metadata
         self._column_count = len(table.schema)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFragment]:
@@ -105,7 +106,7 @@ class TableWriter:
         done = txn is not None and is_committed(store.context, table.id, txn)
         if sum(map(bool, tasks)) > 1 and not done:
             self._check_tasks_differ(store, table, staged)
-        publish(store.context, table, staged, self._kind, txn)
+        publish(store.context, table, staged, self._kind, txn, user_metadata=self._user_metadata)
 
     @property
     def _kind(self) -> str:

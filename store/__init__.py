@@ -49,6 +49,7 @@ How the parts work together, operation by operation, and what each conflicts wit
 
 from elasticscan.catalog import Commit, IdempotencyKey
 from elasticscan.store.adoption import Adopted
+from elasticscan.store.arguments import user_metadata
 from elasticscan.store.beginning import begin_scan, scan_changes
 from elasticscan.store.changes import feed_fields, rows_by_slot
 from elasticscan.store.collector import Collected
@@ -129,5 +130,6 @@ __all__ = [
     "table_to_write",
     "tombstones_of",
     "unchanged",
+    "user_metadata",
     "write",
 ]

@@ -8,6 +8,7 @@ or not at all (a text is a sequence of names too).
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import os
@@ -18,8 +19,14 @@ from itertools import islice
 from numbers import Real
 from typing import Any, TypeVar
 
-from elasticscan.base.errors import InvalidOption
-from elasticscan.base.limits import MAX_COLUMNS, MAX_NUMBER, MAX_PAGE_BYTES, MAX_PAGE_ROWS
+from elasticscan.base.errors import InvalidOption, LimitExceeded
+from elasticscan.base.limits import (
+    MAX_COLUMNS,
+    MAX_NUMBER,
+    MAX_PAGE_BYTES,
+    MAX_PAGE_ROWS,
+    MAX_USER_METADATA_BYTES,
+)
 from elasticscan.base.showing import brief
 from elasticscan.catalog import IdempotencyKey
 
@@ -139,6 +146,26 @@ def transaction(value: Any) -> IdempotencyKey | None:
     if not application:
         raise _refusal("txn[0]", application, "the application's name, not empty")
     return IdempotencyKey(application, whole_number("txn[1]", value[1], 0, MAX_NUMBER))
+
+
+def user_metadata(value: Any) -> dict[str, str]:
+    """A small dict of texts: what a writer says of its commit."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(
+        isinstance(part, str) for pair in value.items() for part in pair
+    ):
+        raise _refusal("user_metadata", value, "a dict of texts, such as {'job': 'nightly'}")
+    said = {text("user_metadata", key): text("user_metadata", word) for key, word in value.items()}
+    size = len(json.dumps(said))
+    if size > MAX_USER_METADATA_BYTES:
+        raise LimitExceeded(
+            f"user_metadata takes {size:,} bytes as JSON, and at most {MAX_USER_METADATA_BYTES:,} are kept "
+            "with a commit; keep the rest elsewhere, and name its place",
+            size=size,
+            most=MAX_USER_METADATA_BYTES,
+        )
+    return said
 
 
 def _finite(option: str, value: Any, allowed: str, most: float = sys.float_info.max) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -125,16 +125,30 @@ class Table(Named):
         with self._context.catalog.writing() as tx:
             tx.set_retention(self._find(tx)[0].id, retention)
 
-    def commits(self) -> tuple[Commit, ...]:
-        """The commits, oldest first. Raises `CatalogOutdated` when the shards know newer ones."""
+    def history(self, limit: int | None = None) -> tuple[Commit, ...]:
+        """The commits, oldest first: number, kind, rows, bytes, time and what their writers said.
+
+        Args:
+            limit: the newest so many; all by default.
+
+        Raises:
+            CatalogOutdated: the shards know newer ones.
+        """
+        most = arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER)
         self._context.check_newest()
         with self._context.catalog.reading() as tx:
-            return tx.commits(self._find(tx)[0].id)
+            table = self._find(tx)[0].id
+            return tx.commits(table) if most is None else tx.newest_commits(table, most)
 
     # Writing
 
     def upsert(
-        self, rows: Any, txn: tuple[str, int] | None = None, *, if_unchanged_since: int | None = None
+        self,
+        rows: Any,
+        txn: tuple[str, int] | None = None,
+        *,
+        if_unchanged_since: int | None = None,
+        user_metadata: Mapping[str, str] | None = None,
     ) -> int:
         """Write rows; those whose primary key is there are replaced. All or nothing over all shards.
 
@@ -146,6 +160,7 @@ class Table(Named):
                 done again; the number of that commit is returned.
             if_unchanged_since: a commit, such as the `snapshot` of the scan that the rows were read with:
                 write only if none of these keys was written or deleted by a later one.
+            user_metadata: a small dict of texts that stands beside the commit in `history`.
 
         Returns:
             The commit's number: a snapshot that `scan` takes.
@@ -157,20 +172,28 @@ class Table(Named):
             ChangesExpired: the changes since then are no longer kept; nothing was written.
             DiskFull, ShardUnavailable: a shard's disk; nothing was written.
         """
-        once, table = arguments.transaction(txn), self.definition
+        once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
+        table = self.definition
         rows = arrow_rows(rows, table)
         with self._unchanged(table, if_unchanged_since, once) as check:
-            return writer.write(self._context, table, rows, txn=once, check=check)
+            return writer.write(self._context, table, rows, txn=once, check=check, user_metadata=said)
 
-    def insert(self, rows: Any, txn: tuple[str, int] | None = None) -> int:
+    def insert(
+        self,
+        rows: Any,
+        txn: tuple[str, int] | None = None,
+        *,
+        user_metadata: Mapping[str, str] | None = None,
+    ) -> int:
         """Write rows whose primary keys are not there: all of them, or none. Else as `upsert`.
 
         Raises:
             KeysExist: some keys are there already; its `fields` name some. Nothing was written.
         """
-        once, table = arguments.transaction(txn), self.definition
-        check = preconditions.absent(self._context, table, once)
-        return writer.write(self._context, table, arrow_rows(rows, table), txn=once, check=check)
+        once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
+        table = self.definition
+        rows, check = arrow_rows(rows, table), preconditions.absent(self._context, table, once)
+        return writer.write(self._context, table, rows, txn=once, check=check, user_metadata=said)
 
     @contextmanager
     def _unchanged(
@@ -184,19 +207,33 @@ class Table(Named):
         with preconditions.unchanged(self._context, table, since, txn) as check:
             yield check
 
-    def overwrite(self, rows: Any, txn: tuple[str, int] | None = None) -> int:
+    def overwrite(
+        self,
+        rows: Any,
+        txn: tuple[str, int] | None = None,
+        *,
+        user_metadata: Mapping[str, str] | None = None,
+    ) -> int:
         """Replace all rows by these in one commit. Older snapshots keep the old ones."""
-        once, table = arguments.transaction(txn), self.definition
-        return writer.write(self._context, table, arrow_rows(rows, table), kind="overwrite", txn=once)
+        once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
+        table = self.definition
+        data = arrow_rows(rows, table)
+        return writer.write(self._context, table, data, "overwrite", once, user_metadata=said)
 
-    def delete(self, keys: Any, *, if_unchanged_since: int | None = None) -> int:
+    def delete(
+        self,
+        keys: Any,
+        *,
+        if_unchanged_since: int | None = None,
+        user_metadata: Mapping[str, str] | None = None,
+    ) -> int:
         """Delete rows by primary key; keys that are not there are no error.
 
         Args:
             keys: the key columns as Arrow (a scan of them, too: `delete(trips.scan(["id"], "km > 100"))`),
                 or a list of keys: values (an array or a series of them, too), or tuples or dicts where the
                 key has several columns.
-            if_unchanged_since: as in `upsert`.
+            if_unchanged_since, user_metadata: as in `upsert`.
 
         Returns:
             The commit's number.
@@ -205,10 +242,10 @@ class Table(Named):
             SchemaMismatch, InvalidKey, InvalidOption: the keys do not fit; nothing was deleted.
             RowsChanged, ChangesExpired: as in `upsert`; nothing was deleted.
         """
-        table = self.definition
+        said, table = arguments.user_metadata(user_metadata), self.definition
         keys = arrow_keys(keys, table)
         with self._unchanged(table, if_unchanged_since) as check:
-            return writer.delete(self._context, table, keys, check)
+            return writer.delete(self._context, table, keys, check, said)
 
     # Reading
 

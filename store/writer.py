@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -87,6 +87,7 @@ def publish(
     kind: str = "write",
     txn: IdempotencyKey | None = None,
     check: KeyCheck | None = None,
+    user_metadata: Mapping[str, str] | None = None,
 ) -> int:
     """Make staged fragments one commit; returns its number.
 
@@ -104,7 +105,7 @@ def publish(
     context.checkpoint("rows staged")
     try:
         with context.noticing_collection():
-            number, committed = _publish(context, table, list(staged), kind, txn, check)
+            number, committed = _publish(context, table, list(staged), kind, txn, check, user_metadata)
     except (RowsChanged, KeysExist, ChangesExpired):
         remove_staged(context, staged)
         raise
@@ -121,6 +122,7 @@ def _publish(
     kind: str,
     txn: IdempotencyKey | None,
     check: KeyCheck | None,
+    user_metadata: Mapping[str, str] | None,
 ) -> tuple[int, list[StagedFragment]]:
     """The commit's number, and those of the fragments that it refers to."""
 
@@ -152,7 +154,8 @@ def _publish(
             if in_place and (check is None or check.holds(tx, fragments, at_last)):
                 context.check_not_collected(fragments)
                 tx.enter_reserved(table.id)
-                return tx.add_commit(table.id, _kind_of(kind, fragments), fragments, txn), fragments
+                kind = _kind_of(kind, fragments)
+                return tx.add_commit(table.id, kind, fragments, txn, user_metadata), fragments
         fragments = settle(context.placement(), context.indexes(table.id))
     raise AssertionError("unreachable")
 
@@ -178,10 +181,12 @@ def write(
     txn: IdempotencyKey | None = None,
     buffer_bytes: int = WRITE_BUFFER_BYTES,
     check: KeyCheck | None = None,
+    user_metadata: Mapping[str, str] | None = None,
 ) -> int:
     """Upsert rows by primary key, all or nothing; returns the commit number."""
     batches = (_conform(batch, table) for batch in batches_of(data))
-    return publish(context, table, stage(context, table, batches, kind, buffer_bytes), kind, txn, check)
+    staged = stage(context, table, batches, kind, buffer_bytes)
+    return publish(context, table, staged, kind, txn, check, user_metadata)
 
 
 def _conform(batch: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
@@ -189,7 +194,13 @@ def _conform(batch: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
     return conform(batch, table.schema)
 
 
-def delete(context: Context, table: TableInfo, keys: Any, check: KeyCheck | None = None) -> int:
+def delete(
+    context: Context,
+    table: TableInfo,
+    keys: Any,
+    check: KeyCheck | None = None,
+    user_metadata: Mapping[str, str] | None = None,
+) -> int:
     """Delete by primary key, all or nothing; keys that are not there are no error."""
     key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
 
@@ -199,7 +210,8 @@ def delete(context: Context, table: TableInfo, keys: Any, check: KeyCheck | None
             check_keys_filled(batch, table)
             yield tombstones_of(conform(batch, key_schema), table)
 
-    return publish(context, table, stage(context, table, tombstones(), "delete"), "delete", check=check)
+    staged = stage(context, table, tombstones(), "delete")
+    return publish(context, table, staged, "delete", check=check, user_metadata=user_metadata)
 
 
 def _check_key_alone(batch: pa.RecordBatch, table: TableInfo) -> None:

@@ -63,7 +63,7 @@ def test_several_files_of_several_kinds_are_one_commit(
     told = shell.json("load", empty, "t", tmp_path / "a.parquet", tmp_path / "b.csv", "--primary-key", "id")
     with Store.open(empty) as store:
         assert store.status()["snapshot"] == told["commit"]
-        assert len([c for c in store.table("t").commits() if c.number == told["commit"]]) == 1
+        assert len([c for c in store.table("t").history() if c.number == told["commit"]]) == 1
     assert read(empty).to_pylist() == rows.to_pylist()
 
 

@@ -1,4 +1,4 @@
-"""expand, contract, move, split, join, history, compact, gc, verify."""
+"""expand, contract, move, split, join, topologies, compact, gc, verify."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ def test_a_tablet_is_split_and_joined_again(shell: Shell, uri: str) -> None:
     assert shell.json("join", uri, left, right)["shards"] == {"s1": 4, "s2": 4}
 
 
-def test_the_history_tells_every_topology(shell: Shell, uri: str) -> None:
+def test_all_topologies_are_listed(shell: Shell, uri: str) -> None:
     shell.ok("expand", uri, "s3")
     shell.ok("contract", uri, "s1")
-    found = shell.json("history", uri)
+    found = shell.json("topologies", uri)
     assert [topology["reason"] for topology in found] == ["created", "expanded by s3", "contracted by s1"]
     assert [list(topology["shards"]) for topology in found] == [
         ["s1", "s2"],
         ["s1", "s2", "s3"],
         ["s2", "s3"],
     ]
-    assert "expanded by s3" in shell.ok("history", uri)
+    assert "expanded by s3" in shell.ok("topologies", uri)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_a_secret_is_replaced_and_revoked(shell: Shell, uri: str) -> None:
     assert told.startswith("[ES_INVALID_CONTINUATION_KEY]")
 
 
-@pytest.mark.parametrize("command", ["status", "tables", "verify", "history"])
+@pytest.mark.parametrize("command", ["status", "tables", "verify", "topologies"])
 def test_no_command_shows_a_password(shell: Shell, command: str) -> None:
     place = f"wat://ann:{SECRET}@db/x?password={SECRET}"
     for words in ((command, place), (command, place, "--json")):

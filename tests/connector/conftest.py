@@ -37,7 +37,7 @@ def files(made: Store) -> int:
 
 def kinds(made: Store, table: str = "t") -> list[str]:
     """What the commits of a table did."""
-    return [commit.kind for commit in made.table(table).commits()]
+    return [commit.kind for commit in made.table(table).history()]
 
 
 @pytest.fixture

@@ -202,7 +202,7 @@ class History:
                 feed.append((*self.state[key], "update_preimage", number))
             feed.append((*row, "update_postimage" if key in self.state else "insert", number))
             self.state[key] = row
-        kind = next(commit.kind for commit in self.store.table("t").commits() if commit.number == number)
+        kind = next(commit.kind for commit in self.store.table("t").history() if commit.number == number)
         self._note(Told(number, kind, list(rows.values()), feed))
         return number
 

@@ -213,9 +213,9 @@ def test_attach_refuses_a_prefix_that_cannot_be_in_a_name(spark: SparkSession, s
 def test_append_upserts_and_overwrite_replaces(spark: SparkSession, store: Store) -> None:
     writer(expected(spark, range(995, 1_100)).repartition(3), store).save()
     assert shown(reader(spark, store).load()) == rows(range(1_100))
-    commits = len(store.table("t").commits())
+    commits = len(store.table("t").history())
     writer(expected(spark, range(5)).repartition(2), store, "overwrite").save()
-    assert len(store.table("t").commits()) == commits + 1
+    assert len(store.table("t").history()) == commits + 1
     assert shown(reader(spark, store).load()) == rows(range(5))
 
 

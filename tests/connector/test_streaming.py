@@ -83,7 +83,7 @@ def forget(history: History) -> None:
 def test_a_change_feed_tells_the_snapshot_as_inserts_and_then_what_each_commit_did(history: History) -> None:
     found, begun = query(history, readChangeFeed="true"), newest(history)
     found.step()
-    time_of = {c.number: c.created_at for c in history.store.table("t").commits()}
+    time_of = {c.number: c.created_at for c in history.store.table("t").history()}
     stamp = datetime.fromtimestamp(round(time_of[begun] * 1e6) / 1e6, UTC)
     assert {row[3:5] for row in found.batches[0]} == {("insert", begun)}
     assert abs((found.batches[0][0][5] - stamp).total_seconds()) < 1e-5
@@ -172,7 +172,7 @@ def test_earliest_begins_with_the_oldest_snapshot_that_is_kept(history: History)
 
 def test_a_time_names_the_first_commit_that_is_wanted(history: History) -> None:
     number = history.write(rows(5, 8, v=2.0))
-    made = next(c.created_at for c in history.store.table("t").commits() if c.number == number)
+    made = next(c.created_at for c in history.store.table("t").history() if c.number == number)
     found = query(history, startingTimestamp=repr(made))
     found.run_to_the_end()
     assert Counter(found.rows) == Counter(history.after(number - 1))

@@ -83,6 +83,20 @@ def test_an_overwrite_with_nothing_empties_the_table(store: Store) -> None:
     assert contents(store) == {}
 
 
+def test_what_is_said_of_a_write_stands_in_the_history(store: Store) -> None:
+    write = writer(store, userMetadata='{"job": "nightly"}')
+    write.commit([staged(write, rows(0, 10))])
+    assert store.table("t").history()[-1].user_metadata == {"job": "nightly"}
+
+
+@pytest.mark.parametrize(
+    "said", ["nightly", "[1]", '{"a": 1}', '{"a": "' + "x" * 5_000 + '"}', "[" * 100_000]
+)
+def test_what_cannot_be_kept_with_a_commit_is_refused(store: Store, said: str) -> None:
+    with pytest.raises(InvalidOption, match="JSON object of texts"):
+        writer(store, userMetadata=said)
+
+
 def test_only_attempts_that_spark_names_are_committed(store: Store) -> None:
     write = writer(store)
     staged(write, rows(2_000, 2_100))  # an attempt whose executor was lost
@@ -231,7 +245,7 @@ def test_nobody_sees_a_table_before_its_first_rows_are_committed(store: Store) -
     write.commit([message])
     assert tables(store) == ["fresh", "t"]
     assert len(contents(store, "fresh")) == 10
-    assert [commit.kind for commit in store.table("fresh").commits()] == ["create", "write"]
+    assert [commit.kind for commit in store.table("fresh").history()] == ["create", "write"]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

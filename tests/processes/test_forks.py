@@ -138,7 +138,7 @@ def test_a_child_forked_amid_the_input_of_a_write_leaves_its_parents_files_alone
     if os.getpid() != parent:
         os._exit(2)
     assert ids(store) == list(range(ROWS + 1_000))
-    assert len(store.table("t").commits()) == 3
+    assert len(store.table("t").history()) == 3
     assert store.verify() == []
 
 

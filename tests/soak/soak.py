@@ -192,7 +192,7 @@ class Check:
         counts["compactions"] = (
             f"{len(tidied[0])}, of {sum(tidied[0])} fragments; {sum(tidied[1])} files removed"
         )
-        told = {commit.number for commit in self.store.table(SOURCE).commits() if commit.kind != "create"}
+        told = {commit.number for commit in self.store.table(SOURCE).history() if commit.kind != "create"}
         if told != {commit.number for commit in self.commits}:
             yield f"commits that no writer knows of: {told ^ {c.number for c in self.commits}}"
         named = {stream["name"] for stream in self.store.status()["streams"]}
@@ -222,7 +222,7 @@ class Check:
         counts["micro-batches of the copy"] = _described(ends)
         counts["rows read for the copy"] = f"{sum(sizes):,}"
         yield from oracle.table_differences("copy", table, self.store.table(COPY).scan().to_table())
-        written = sum(commit.kind != "create" for commit in self.store.table(COPY).commits())
+        written = sum(commit.kind != "create" for commit in self.store.table(COPY).history())
         if written != (full := sum(size > 0 for size in sizes)):
             yield f"copy: {full} micro-batches with rows became {written} commits, where each must be one"
 

@@ -132,7 +132,7 @@ def test_a_program_takes_all_that_it_started_along(tmp_path: Path) -> None:
             ends.kill()
             dies.kill()
         known = {said["commit"] for program in (ends, dies) for said in program.said}
-        assert known <= {commit.number for commit in store.table(SOURCE).commits()}
+        assert known <= {commit.number for commit in store.table(SOURCE).history()}
     assert members(os.getsid(0)), "it finds processes at all"
 
 

@@ -575,7 +575,7 @@ def test_a_write_that_fills_a_disk_leaves_the_store_as_it_was(
     tmp_path: Path, shard: str, share: float
 ) -> None:
     with faulty_store(tmp_path) as (store, disks):
-        before, commits = values_in(store), store.table("t").commits()
+        before, commits = values_in(store), store.table("t").history()
         files = {name: disk.list() for name, disk in disks.items()}
         disk = disks[shard]
         grown = disk.written
@@ -583,7 +583,7 @@ def test_a_write_that_fills_a_disk_leaves_the_store_as_it_was(
         with pytest.raises(DiskFull):
             store.table("t").upsert(rows_of(range(50, 200), "new"))
         assert values_in(store) == before
-        assert store.table("t").commits() == commits
+        assert store.table("t").history() == commits
         assert {name: disk.list() for name, disk in disks.items()} == files
         disk.full_after = None
         store.table("t").upsert(rows_of(range(50, 200), "new"))

@@ -80,7 +80,7 @@ def test_a_transaction_is_a_name_and_a_number(store: Store) -> None:
     table = store.table("t")
     for write in (table.upsert, table.overwrite):
         refused(partial(write, ROWS), "txn", [*names, *numbers])
-    assert len(table.commits()) == 2
+    assert len(table.history()) == 2
 
 
 def test_a_scan_names_the_one_argument_that_is_wrong(store: Store) -> None:

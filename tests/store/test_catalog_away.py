@@ -150,15 +150,15 @@ def test_the_lost_answer_of_a_commit_is_told_as_such_and_a_write_with_txn_may_be
     said = []
     for carried_out in (True, False):
         for cut_at in range(1, MOST_STATEMENTS):  # commits are few, and only they matter here
-            before = len(store.table("t").commits())
+            before = len(store.table("t").history())
             line = Line(store, cut_at, carried_out=carried_out)
             try:
                 with line.watched():
                     store.table("t").upsert(rows(0, 3))
             except CommitUnknown as error:
-                said.append((len(store.table("t").commits()) - before, str(error)))
+                said.append((len(store.table("t").history()) - before, str(error)))
             except CatalogUnavailable:
-                assert len(store.table("t").commits()) == before, "what is told as not done was not done"
+                assert len(store.table("t").history()) == before, "what is told as not done was not done"
             if not line.cut:
                 break
     assert sorted({more for more, _ in said}) == [0, 1]

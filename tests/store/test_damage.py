@@ -158,7 +158,7 @@ def told(place: Path, without_changes: bool = False) -> list[Any]:
         return [
             *(Counter(rows_of(scan.to_table())) for scan in scans),
             store.table("big").scan(["id"]).count(),
-            *((table.schema, table.commits(), table.indexes()) for table in tables),
+            *((table.schema, table.history(), table.indexes()) for table in tables),
             store.topology_history(),
             status,
         ]

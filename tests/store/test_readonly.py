@@ -76,7 +76,7 @@ def test_reading_leaves_no_file_behind_and_tells_everything(uri: str) -> None:
         assert sorted(got) == IDS
         assert store.verify() == []
         assert store.status()["read_only"] == store.read_only
-        assert [each.kind for each in store.table("t").commits()] == ["create", "write"]
+        assert [each.kind for each in store.table("t").history()] == ["create", "write"]
     assert files_of(uri) == before
 
 

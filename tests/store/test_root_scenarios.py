@@ -132,7 +132,7 @@ def newest_looks(store: Store) -> dict[str, Callable[[], Any]]:
     return {
         "scan": lambda: store.table("t").scan(),
         "changes": lambda: store.table("t").changes(1),
-        "commits": lambda: store.table("t").commits(),
+        "commits": lambda: store.table("t").history(),
     }
 
 

@@ -89,7 +89,7 @@ USES: dict[str, Callable[[Table], object]] = {
     "delete": lambda table: table.delete([1]),
     "scan": lambda table: table.scan(),
     "changes": lambda table: table.changes(0),
-    "commits": lambda table: table.commits(),
+    "history": lambda table: table.history(),
     "create_index": lambda table: table.create_index("by_km", ["km"]),
     "drop_index": lambda table: table.drop_index("by_km"),
     "indexes": lambda table: table.indexes(),
@@ -160,7 +160,7 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(trips: Table, g
     for write in (trips.upsert, trips.overwrite):
         with pytest.raises(SchemaMismatch, match=told):
             write(given)
-    assert len(trips.commits()) == 2, "made, and filled"
+    assert len(trips.history()) == 2, "made, and filled"
 
 
 DETAILED = pa.schema(
@@ -341,12 +341,12 @@ def test_columns_are_looked_at_where_there_are_no_rows(trips: Table, columns: li
         lambda: nothing,
         nothing.to_reader,
     ]
-    before = trips.commits()
+    before = trips.history()
     for form in forms:
         for use in (trips.delete, trips.upsert, trips.overwrite):
             with pytest.raises(SchemaMismatch, match=r"km|missing"):
                 use(form())
-    assert trips.commits() == before
+    assert trips.history() == before
     trips.delete(trips.scan(["id"], "km < 0"))
     assert len(ids(trips)) == 100
 
