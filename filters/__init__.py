@@ -2,7 +2,7 @@
 
 `Predicate` is a filter: text that sqlglot reads (`parser`), a small typed tree (`expression`, `typed`,
 `coercion`), evaluated by Arrow kernels (`kernels`, `casts`, `patterns`) in three-valued logic. What cannot
-be evaluated exactly as Spark would is refused.
+be evaluated exactly as Spark would is refused. `Assignment` is a column's new value, read by the same rules.
 
 `value_set` says which values of one column a condition leaves possible, as sets of key intervals (`key_sets`,
 `bounds`). Whoever skips rows by them may be sure: a set may be too wide, which costs time, and never too
@@ -11,6 +11,7 @@ narrow, which would cost rows; tests hold sets against the evaluator.
 Everything here is pure, and knows nothing of files, indexes or scans.
 """
 
+from elasticscan.filters.assignment import Assignment
 from elasticscan.filters.bounds import axis_of, decode_key, normalise
 from elasticscan.filters.casts import may_fail
 from elasticscan.filters.coercion import (
@@ -50,6 +51,7 @@ __all__ = [
     "STUMBLES",
     "TIMESTAMP",
     "And",
+    "Assignment",
     "Cast",
     "Column",
     "ColumnDomain",

@@ -81,6 +81,15 @@ def parse_condition(text: str, schema: pa.Schema) -> Expression:
     Raises `FilterError` for text that is no supported condition, `ColumnNotFound` for a column
     that the schema does not have, or has more than once.
     """
+    return _read(text, _TreeBuilder(schema).condition)
+
+
+def parse_value(text: str, schema: pa.Schema) -> Expression:
+    """As `parse_condition`, of a value of any type."""
+    return _read(text, _TreeBuilder(schema).read)
+
+
+def _read(text: str, build: Callable[[exp.Expr], Expression]) -> Expression:
     if not isinstance(text, str):
         raise FilterError(f"a filter is SQL text, not {type(text).__name__}")
     if any("\ud800" <= character <= "\udfff" for character in text):
@@ -91,7 +100,7 @@ def parse_condition(text: str, schema: pa.Schema) -> Expression:
             f"the filter is {size} bytes long; at most {MAX_FILTER_BYTES} are allowed", bytes=size
         )
     try:
-        return _TreeBuilder(schema).condition(_parse(text))
+        return build(_parse(text))
     except RecursionError:
         raise FilterError(
             "the filter is nested too deeply; split it into AND or OR of simpler parts"

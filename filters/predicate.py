@@ -21,7 +21,7 @@ from elasticscan.filters.expression import Expression, column_names, to_sql
 from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
 from elasticscan.filters.parser import parse_condition
 
-_ARROW_REFUSALS = (
+ARROW_REFUSALS = (
     pa.ArrowInvalid,
     pa.ArrowNotImplementedError,
     pa.ArrowTypeError,
@@ -63,7 +63,7 @@ class Predicate:
             predicate.mask(
                 pa.record_batch([pa.array([], field.type) for field in needed], schema=pa.schema(needed))
             )
-        except _ARROW_REFUSALS as error:
+        except ARROW_REFUSALS as error:
             raise FilterError(f"the filter cannot be evaluated: {error}", filter=text) from error
         except RecursionError:
             raise FilterError("the filter is nested too deeply") from None
@@ -81,7 +81,7 @@ class Predicate:
             return rows.array(self._evaluate(rows))
         except FilterError as error:
             raise FilterError(f"{error.message} (in the filter {self._show()})", filter=str(self)) from None
-        except _ARROW_REFUSALS as error:
+        except ARROW_REFUSALS as error:
             raise FilterError(f"the filter {self._show()} fails: {error}", filter=str(self)) from error
 
     def __str__(self) -> str:

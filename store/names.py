@@ -26,6 +26,7 @@ _OF_TABLE = {
     "read": "scan().to_table()",
     "scan": "scan()",
     "set_retention": "set_retention(seconds)",
+    "update": "update(set, where)",
     "upsert": "upsert(rows)",
     "write": "upsert(rows)",
 }
@@ -98,7 +99,6 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "read": "table.scan().to_table()",
             "to_reader": "table.scan().to_reader()",
             "to_table": "table.scan().to_table()",
-            "update": "table.upsert(rows)",
             "vacuum": "store.collect_garbage()",
             "write": "table.upsert(rows)",
         },

@@ -8,12 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import TableChanged
+from elasticscan.base.errors import InvalidOption, TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
 from elasticscan.catalog import Commit, IdempotencyKey, Tx
 from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
 from elasticscan.store import arguments, preconditions, upkeep, writer
 from elasticscan.store.beginning import begin_changes, begin_scan
+from elasticscan.store.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.names import Named
@@ -222,30 +223,87 @@ class Table(Named):
 
     def delete(
         self,
-        keys: Any,
+        keys: Any = None,
         *,
+        where: str | None = None,
         if_unchanged_since: int | None = None,
+        txn: tuple[str, int] | None = None,
         user_metadata: Mapping[str, str] | None = None,
     ) -> int:
-        """Delete rows by primary key; keys that are not there are no error.
+        """Delete rows by primary key, or those that meet a condition; one commit.
 
         Args:
-            keys: the key columns as Arrow (a scan of them, too: `delete(trips.scan(["id"], "km > 100"))`),
-                or a list of keys: values (an array or a series of them, too), or tuples or dicts where the
-                key has several columns.
-            if_unchanged_since, user_metadata: as in `upsert`.
+            keys: the key columns as Arrow, or a list of keys: values (an array or a series of them, too), or
+                tuples or dicts where the key has several columns. Keys that are not there are no error.
+            where: in place of keys a SQL condition, evaluated at the newest snapshot; "true" for all rows.
+            if_unchanged_since, txn, user_metadata: as in `upsert`.
 
         Returns:
             The commit's number.
 
         Raises:
-            SchemaMismatch, InvalidKey, InvalidOption: the keys do not fit; nothing was deleted.
+            SchemaMismatch, InvalidKey, InvalidOption, FilterError: mend the call; nothing was deleted.
             RowsChanged, ChangesExpired: as in `upsert`; nothing was deleted.
+            WriteConflict: others changed rows that meet the condition, whenever they were read again.
         """
-        said, table = arguments.user_metadata(user_metadata), self.definition
+        once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
+        if (keys is None) == (where is None):
+            raise InvalidOption(
+                "delete takes either keys or where=condition; give one of them", option="where"
+            )
+        if where is not None:
+            return delete_rows(self._selection(where, if_unchanged_since, once, said)).commit
+        table = self.definition
         keys = arrow_keys(keys, table)
-        with self._unchanged(table, if_unchanged_since) as check:
-            return writer.delete(self._context, table, keys, check, said)
+        with self._unchanged(table, if_unchanged_since, once) as check:
+            return writer.delete(self._context, table, keys, once, check, said)
+
+    def update(
+        self,
+        set: Mapping[str, Any],  # noqa: A002 - the word users know
+        where: str | None = None,
+        *,
+        if_unchanged_since: int | None = None,
+        txn: tuple[str, int] | None = None,
+        user_metadata: Mapping[str, str] | None = None,
+    ) -> int:
+        """Give columns new values in the rows that meet a condition; one commit.
+
+        The rows are read at one snapshot; when others change some of them before the commit, all is done
+        again at a newer one. So `update({"n": "n + 1"}, "id = 7")` counts each call, whoever else counts.
+
+        Args:
+            set: for each column SQL text over the row as it was, in the language of filters ("km * 2",
+                "'Oslo'", "NULL"), or a Python value that is no text. Columns of the primary key stay.
+            where: a SQL condition; all rows by default.
+            if_unchanged_since: change nothing, and do not try again, if one of the rows was written or
+                deleted by a later commit than this.
+            txn: as in `upsert`: without it a call whose answer was lost must not be repeated blindly.
+            user_metadata: as in `upsert`.
+
+        Returns:
+            The commit's number.
+
+        Raises:
+            InvalidOption, ColumnNotFound, FilterError, SchemaMismatch: mend the call. An overflow, a division
+                by zero or a value that its column cannot hold as it is are such errors, too.
+            RowsChanged, ChangesExpired: as in `upsert`.
+            WriteConflict: others changed some of the rows whenever they were read again.
+        """
+        once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
+        return update_rows(self._selection(where, if_unchanged_since, once, said), set).commit
+
+    def _selection(
+        self,
+        where: str | None,
+        since: int | None,
+        txn: IdempotencyKey | None,
+        user_metadata: Mapping[str, str],
+    ) -> Selection:
+        condition = None if where is None else arguments.text("where", where)
+        if since is not None:
+            since = arguments.whole_number("if_unchanged_since", since, 0, MAX_NUMBER)
+        return Selection(self._context, self._find, condition, since, txn, user_metadata)
 
     # Reading
 

@@ -103,6 +103,18 @@ def _columns(keys: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
     )
 
 
+def arrow_constant(value: Any, field: pa.Field) -> pa.Scalar:
+    """A Python value as one of a column. Raises `SchemaMismatch` unless it is one as it is."""
+    array = _exactly([value], field.type)
+    if array is None:
+        raise SchemaMismatch(
+            f"column {field.name!r} is of type {field.type}, which does not hold {brief(value)} as it is; "
+            "convert it first",
+            column=field.name,
+        )
+    return array[0]
+
+
 def _batch(columns: Mapping[str, Sequence[Any]], table: TableInfo) -> pa.RecordBatch:
     """Columns of the table, in its types.
 

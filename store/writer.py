@@ -198,6 +198,7 @@ def delete(
     context: Context,
     table: TableInfo,
     keys: Any,
+    txn: IdempotencyKey | None = None,
     check: KeyCheck | None = None,
     user_metadata: Mapping[str, str] | None = None,
 ) -> int:
@@ -211,7 +212,7 @@ def delete(
             yield tombstones_of(conform(batch, key_schema), table)
 
     staged = stage(context, table, tombstones(), "delete")
-    return publish(context, table, staged, "delete", check=check, user_metadata=user_metadata)
+    return publish(context, table, staged, "delete", txn, check, user_metadata)
 
 
 def _check_key_alone(batch: pa.RecordBatch, table: TableInfo) -> None:

@@ -1,0 +1,117 @@
+"""New values of a column: SQL over the columns of the same row, evaluated as a filter's parts are.
+
+    assignment = Assignment.parse("km * 2 + 1", schema.field("km"), schema)
+    values = assignment.values(batch)
+
+Nothing is rounded or cut in silence: a number goes into a column of whole or decimal numbers only as it is,
+text that the statement spells out becomes a date or a time, and every other change of a type needs a CAST.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from elasticscan.base.errors import FilterError
+from elasticscan.filters.casts import cast_array
+from elasticscan.filters.coercion import computed_type, is_float, is_integer, is_number, type_name
+from elasticscan.filters.expression import Column, Expression, Literal, column_names, to_sql
+from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
+from elasticscan.filters.parser import parse_value
+from elasticscan.filters.predicate import ARROW_REFUSALS
+from elasticscan.filters.typed import convert
+
+_DATES = (pt.is_date32, pt.is_timestamp)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The new value of a column; `columns` are the top-level ones that are read for it."""
+
+    field: pa.Field
+    value: Expression
+    columns: frozenset[str] = field(init=False, compare=False)
+    _evaluate: Evaluator = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", column_names(self.value))
+        object.__setattr__(self, "_evaluate", compile_expression(self.value))
+
+    @classmethod
+    def parse(cls, text: str, field: pa.Field, schema: pa.Schema) -> Assignment:
+        """Read the new value of a column of a table.
+
+        Raises:
+            FilterError: it cannot be read, or its type does not go into the column.
+            ColumnNotFound: it names a column that there is not.
+        """
+        assignment = cls(field, _fitting(parse_value(text, schema), field))
+        # On no rows it shows already whether Arrow can do this.
+        nothing = [pa.array([], one.type) for one in schema]
+        assignment.values(pa.RecordBatch.from_arrays(nothing, schema=schema))
+        return assignment
+
+    def values(self, batch: pa.RecordBatch) -> pa.Array:
+        """The new value for each row, of the column's type.
+
+        Raises `FilterError` where Spark would fail too, as in an overflow, and where a value would change.
+        """
+        copied = self.value.path[0] if isinstance(self.value, Column) and len(self.value.path) == 1 else None
+        if copied is not None and batch.column(copied).type == self.field.type:
+            return batch.column(copied)  # also what Spark has no match for, as nanoseconds
+        needed = [name for name in batch.schema.names if name in self.columns]
+        rows = Rows(batch.select(needed)) if needed else Rows(batch)
+        try:
+            return self._stored(rows.array(self._evaluate(rows)))
+        except FilterError as error:
+            raise FilterError(f"{error.message} (in {self})", column=self.field.name) from None
+        except ARROW_REFUSALS as error:
+            raise FilterError(f"{self} fails: {error}", column=self.field.name) from error
+
+    def _stored(self, values: pa.Array) -> pa.Array:
+        target = self.field.type
+        computed = computed_type(target)
+        if values.type != computed and not pt.is_null(values.type):
+            converted = cast_array(values, computed) if is_number(computed) else pc.cast(values, computed)
+            if not is_float(computed):
+                _check_same(values, converted, self.field)
+            values = converted
+        return pc.cast(values, target)
+
+    def __str__(self) -> str:
+        return f"{self.field.name} = {to_sql(self.value)}"
+
+
+def _fitting(value: Expression, field: pa.Field) -> Expression:
+    """The expression, if what it gives may go into a column."""
+    computed = computed_type(field.type)
+    if value.type == computed or pt.is_null(value.type):
+        return value
+    if isinstance(value, Literal) and pt.is_string(value.type) and any(kind(computed) for kind in _DATES):
+        return convert(value, computed)
+    if pt.is_date32(value.type) and pt.is_timestamp(computed):
+        return convert(value, computed)
+    if is_number(value.type) and (is_number(computed) or pt.is_unsigned_integer(computed)):
+        return value
+    raise FilterError(
+        f"{to_sql(value)} is {type_name(value.type)}, and column {field.name!r} is {type_name(computed)}; "
+        "CAST it",
+        column=field.name,
+    )
+
+
+def _check_same(before: pa.Array, after: pa.Array, field: pa.Field) -> None:
+    """Raises where a number became another one."""
+    back = (
+        cast_array(after, before.type) if is_integer(after.type) else pc.cast(after, before.type, safe=False)
+    )
+    if pc.all(pc.equal(before, back)).as_py() is False:
+        first = pc.index(pc.equal(before, back), False).as_py()
+        raise FilterError(
+            f"{before[first].as_py()} does not go into column {field.name!r} ({field.type}) as it is; round "
+            "it with a CAST",
+            column=field.name,
+        )
