@@ -24,6 +24,7 @@
     │   ├── ShardNotFound           ES_SHARD_NOT_FOUND
     │   ├── TabletNotFound          ES_TABLET_NOT_FOUND
     │   ├── SnapshotNotFound        ES_SNAPSHOT_NOT_FOUND
+    │   ├── TagNotFound             ES_TAG_NOT_FOUND
     │   ├── AlreadyExists           ES_ALREADY_EXISTS
     │   ├── ReadOnlyStore           ES_READ_ONLY             opened so, or its catalog cannot be written
     │   ├── InvalidTopologyChange   ES_INVALID_TOPOLOGY_CHANGE
@@ -245,6 +246,10 @@ class TabletNotFound(UsageError):
 
 class SnapshotNotFound(UsageError):
     code = "ES_SNAPSHOT_NOT_FOUND"
+
+
+class TagNotFound(UsageError):
+    code = "ES_TAG_NOT_FOUND"
 
 
 class AlreadyExists(UsageError):

@@ -105,6 +105,8 @@ MAX_INDEXES: Final = 64  # of a table: each is written with every write
 # What a writer may say of its commit: a small dict of texts, as JSON.
 MAX_USER_METADATA_BYTES: Final = 4 << 10
 
+MAX_TAGS: Final = 1_024  # of a table: each merge looks at all of them
+
 # How large a filter may be: a continuation key repeats it.
 MAX_FILTER_BYTES: Final = 64 << 10
 MAX_FILTER_DEPTH: Final = 100

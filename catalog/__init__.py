@@ -39,7 +39,8 @@ connections    few, of no thread in particular, none across a fork; readonly: ca
 engine         opening a database, and its transactions; home: where its file lies
 state          the store's own row; believed_time: what time it is taken to be
 placement      shards, tablets, topologies; moves: those under way; seal_keys: secrets
-indexes        indexes and their runs; fragments: files of rows; commits: tables, commits, leases
+indexes        indexes and their runs; fragments: files of rows
+tags           names that keep a snapshot; commits: tables, commits, leases
 checks         the look at all of it
 catalog        `Catalog`, which opens transactions, and `Tx`, which is one
 
@@ -54,6 +55,7 @@ from elasticscan.catalog.fragments import DroppedFile
 from elasticscan.catalog.moves import OwnedMove
 from elasticscan.catalog.seal_keys import KEYS, SecretTx
 from elasticscan.catalog.state import StoreInfo
+from elasticscan.catalog.tags import Tag
 
 __all__ = [
     "KEYS",
@@ -65,6 +67,7 @@ __all__ = [
     "OwnedMove",
     "SecretTx",
     "StoreInfo",
+    "Tag",
     "Tx",
     "holds_store",
 ]

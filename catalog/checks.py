@@ -21,6 +21,7 @@ from elasticscan.catalog.tables import (
     statistics,
     store_state,
     tables,
+    tags,
     topologies,
 )
 from elasticscan.topology import SlotSet
@@ -43,6 +44,7 @@ _REFERENCES: tuple[tuple[Table, str, Table], ...] = (
     (index_runs, "fragment_id", fragments),
     (histograms, "run_id", index_runs),
     (leases, "table_id", tables),
+    (tags, "table_id", tables),
 )
 
 
@@ -143,3 +145,8 @@ class CheckTx(CommitTx):
             raise damaged("a tablet lies at a shard that is not there")
         for table in self.tables():
             self.indexes(table.id)
+            for tag in self.tags(table.id):
+                if not table.oldest_snapshot <= tag.snapshot <= self.versions()[1]:
+                    raise damaged(
+                        f"snapshot {tag.snapshot} of table {table.name!r} is not kept, as its tag says"
+                    )

@@ -22,8 +22,8 @@ from elasticscan.base.errors import (
 from elasticscan.base.limits import TRUSTED_JUMP_SECONDS
 from elasticscan.catalog.believed_time import next_commit_time
 from elasticscan.catalog.failures import damaged, decoding
-from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.catalog.tables import COMMITS, OVERWRITES, commits, leases, tables
+from elasticscan.catalog.tags import TagTx
 from elasticscan.metadata import IndexEvent, StagedFragment, TableInfo
 
 
@@ -63,7 +63,7 @@ class IdempotencyKey(NamedTuple):
     content: str | None = None
 
 
-class CommitTx(FragmentTx):
+class CommitTx(TagTx):
     """Tables, commits, leases."""
 
     # Tables
@@ -136,6 +136,7 @@ class CommitTx(FragmentTx):
         table = self.table(name)
         self._change_table(table.id, dropped_at=self.times.stamp)
         self._drop_table_files(table.id)
+        self.drop_tags(table.id)
         for index in self.indexes(table.id):
             self.transition_index(index, IndexEvent.DROPPED)
         self.bump_layout()
@@ -395,10 +396,12 @@ class CommitTx(FragmentTx):
             if row.expires_at >= self.times.expiry
         ]
 
-    def oldest_leased(self, table: int) -> int | None:
-        """The oldest snapshot of a table that some lease holds."""
+    def oldest_held(self, table: int) -> int | None:
+        """The oldest snapshot of a table that some lease or tag holds."""
         rows = self._rows.group(leases, {"table_id": table})
-        return min((row.snapshot for row in rows if row.expires_at >= self.times.expiry), default=None)
+        held = [row.snapshot for row in rows if row.expires_at >= self.times.expiry]
+        tagged = self._oldest_tagged(table)
+        return min(held if tagged is None else [*held, tagged], default=None)
 
     def kept_seconds(self, snapshot: int, retention_seconds: float) -> float:
         """For how much longer the retention period alone keeps a snapshot readable."""
@@ -411,13 +414,13 @@ class CommitTx(FragmentTx):
         self.bump_layout()
 
     def oldest_needed(self, table: int, retention_seconds: float) -> int:
-        """The oldest snapshot that a lease or the retention period may still ask for."""
+        """The oldest snapshot that a lease, a tag or the retention period may still ask for."""
         newest = self.versions()[1]
         oldest = (
             newest if retention_seconds <= 0 else self.commit_before(self.times.expiry - retention_seconds)
         )
-        leased = self.oldest_leased(table)
-        return oldest if leased is None else min(oldest, leased)
+        held = self.oldest_held(table)
+        return oldest if held is None else min(oldest, held)
 
 
 def _commit(row: Any) -> Commit:

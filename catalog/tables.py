@@ -291,3 +291,14 @@ leases = _sealed_table(
     Column("expires_at", Double, nullable=False),
     groups=(Grouping("leases", by=("table_id",)),),
 )
+
+# A lease without an end, by a name.
+tags = _sealed_table(
+    "tags",
+    Column("id", String(90), primary_key=True),  # table/name
+    Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
+    Column("name", String(64), nullable=False),
+    Column("snapshot", BigInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
+    groups=(Grouping("tags", by=("table_id",)),),
+)

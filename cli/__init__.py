@@ -32,7 +32,7 @@ How it is cut:
     loading.py    load;         files.py    CSV, Parquet and Arrow files as batches, and back
     scanning.py   scan
     explaining.py explain
-    snapshots.py  history
+    snapshots.py  history, tag create, tag drop, tag list
     indexes.py    index create, index drop, index list
     topology.py   expand, contract, move, split, join, topologies
     upkeep.py     compact, gc, adopt, verify, repair, rotate-secret

@@ -21,6 +21,7 @@ from elasticscan.cli.options import (
     Table,
     Uri,
     names_of,
+    snapshot_of,
 )
 from elasticscan.cli.output import answer, listing
 from elasticscan.metadata import AUTO
@@ -47,7 +48,7 @@ def explain(
     with (
         Store.open(uri) as store,
         store.table(table).scan(
-            names_of(columns), filter, index=index or AUTO, order_by=order_by, snapshot=snapshot
+            names_of(columns), filter, index=index or AUTO, order_by=order_by, snapshot=snapshot_of(snapshot)
         ) as begun,
     ):
         explained = _explain(begun, analyze)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import typer
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.base.showing import brief
 
 _JSON = "elasticscan.json"
@@ -38,7 +39,9 @@ Json = Annotated[
 ]
 Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Which, in this order.")]
 Filter = Annotated[str | None, typer.Option("--filter", metavar="SQL", help="A condition on the rows.")]
-Snapshot = Annotated[int | None, typer.Option("--snapshot", help="A commit number; the newest by default.")]
+Snapshot = Annotated[
+    str | None, typer.Option("--snapshot", help="A commit number or a tag; the newest by default.")
+]
 IndexChoice = Annotated[
     str | None,
     typer.Option(
@@ -60,6 +63,13 @@ Speed = Annotated[
 def names_of(text: str | None) -> list[str] | None:
     """`a, b` as a list; None stays None."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def snapshot_of(text: str | None) -> int | str | None:
+    """`17` as 17, anything else as the name of a tag; None stays None."""
+    if text is None or not (text.isascii() and text.isdecimal()):
+        return text
+    return int(text) if len(text) < len(str(MAX_NUMBER)) else MAX_NUMBER
 
 
 def shards_of(items: Sequence[str]) -> tuple[list[str], dict[str, str]]:

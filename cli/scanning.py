@@ -16,7 +16,17 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_PAGE_ROWS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.files import kind_of, open_writer
-from elasticscan.cli.options import Columns, Filter, IndexChoice, Json, OrderBy, Snapshot, Uri, names_of
+from elasticscan.cli.options import (
+    Columns,
+    Filter,
+    IndexChoice,
+    Json,
+    OrderBy,
+    Snapshot,
+    Uri,
+    names_of,
+    snapshot_of,
+)
 from elasticscan.cli.output import answer, console, plain, print_json_line, print_json_lines, progress
 from elasticscan.store import Page, Scan, Store
 
@@ -54,7 +64,7 @@ def scan(
     settings = {
         "columns": names_of(columns),
         "filter": filter,
-        "snapshot": snapshot,
+        "snapshot": snapshot_of(snapshot),
         "index": index,
         "order_by": order_by,
         "limit": SHOWN_ROWS + 1 if glance and key is None else limit,

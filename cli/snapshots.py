@@ -1,4 +1,4 @@
-"""history: the commits of a table."""
+"""history, tag create, tag drop, tag list."""
 
 from __future__ import annotations
 
@@ -8,9 +8,44 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from elasticscan.cli.options import Json, Table, Uri
+from elasticscan.cli.options import Json, Snapshot, Table, Uri, snapshot_of
 from elasticscan.cli.output import answer, listing, size, when
 from elasticscan.store import Store
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The tag's name.")]
+
+tags = typer.Typer(no_args_is_help=True, help="Names that keep a snapshot: create, drop, list.")
+
+
+@tags.command("create")
+def create_tag(uri: Uri, table: Table, name: Name, snapshot: Snapshot = None, json: Json = False) -> None:
+    """Name a snapshot, and keep it readable until the tag is dropped."""
+    with Store.open(uri) as store:
+        tag = store.table(table).tag(name, snapshot_of(snapshot))
+    answer(
+        json, asdict(tag), f"Tag [bold]{tag.name}[/bold] keeps snapshot {tag.snapshot} of {escape(table)}."
+    )
+
+
+@tags.command("drop")
+def drop_tag(uri: Uri, table: Table, name: Name, json: Json = False) -> None:
+    """Let go of a tag; its snapshot stays for as long as retention and leases keep it."""
+    with Store.open(uri) as store:
+        store.table(table).drop_tag(name)
+    text = f"Tag [bold]{escape(name)}[/bold] of {escape(table)} dropped."
+    answer(json, {"table": table, "dropped": name}, text)
+
+
+@tags.command("list")
+def list_tags(uri: Uri, table: Table, json: Json = False) -> None:
+    """List a table's tags, the oldest snapshot first."""
+    with Store.open(uri) as store:
+        made = store.table(table).tags()
+    shown = listing("tag", "snapshot", "since", right=("snapshot",))
+    for tag in made:
+        shown.add_row(tag.name, str(tag.snapshot), when(tag.created_at))
+    none = "[dim]no tags yet; `elasticscan tag create` makes one[/dim]"
+    answer(json, [asdict(tag) for tag in made], shown if made else none)
 
 
 def history(

@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from elasticscan.base.errors import InvalidOption, LimitExceeded
+from elasticscan.base.errors import InvalidName, InvalidOption, LimitExceeded
 from elasticscan.base.limits import MAX_NUMBER, NAME_PATTERN
 from elasticscan.base.showing import brief
-from elasticscan.store import user_metadata
+from elasticscan.store import check_tag_name, user_metadata
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -78,6 +78,17 @@ def byte_count(name: str, text: str) -> int:
     if not 1 <= size <= MAX_NUMBER:
         raise bad_value(name, text, "a number of bytes of at least 1, such as 67108864, 64m or 1g")
     return size
+
+
+def snapshot(name: str, text: str) -> int | str:
+    """A commit number or a tag, which is looked up when a read is planned."""
+    word = text.strip()
+    if word.isascii() and word.isdigit():
+        return whole(0)(name, word)
+    try:
+        return check_tag_name(word)
+    except InvalidName as error:
+        raise bad_value(name, text, "a whole number of at least 0, or the name of a tag") from error
 
 
 def metadata_of_commit(name: str, text: str) -> dict[str, str]:

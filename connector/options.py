@@ -25,6 +25,7 @@ from elasticscan.connector.option_values import (
     index_name,
     metadata_of_commit,
     moment,
+    snapshot,
     some_text,
     whole,
 )
@@ -132,8 +133,8 @@ class Options:
         "error that tells the nearest")
     explain: bool = _option("explain", flag, False, (READ,),
         "`load()` gives one row for each access path, with its cost and why not, in place of the rows")
-    version: int | None = _option("versionAsOf", whole(0), None, (READ,),
-        "a snapshot (commit number); else the newest")
+    version: int | str | None = _option("versionAsOf", snapshot, None, (READ,),
+        "a snapshot: a commit number, or a tag; else the newest")
     timestamp: float | None = _option("timestampAsOf", moment, None, (READ,),
         "the newest snapshot at or before a time (UTC); not together with `versionAsOf`")
     batch_rows: int = _option("batchSize", whole(1, MAX_PAGE_ROWS), BATCH_ROWS, _READS,

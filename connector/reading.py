@@ -121,7 +121,7 @@ class ElasticScanReader(DataSourceReader):
         )
 
 
-def _snapshot(store: Store, options: Options) -> int | None:
+def _snapshot(store: Store, options: Options) -> int | str | None:
     if options.timestamp is None:
         return options.version
     store.context.check_newest()

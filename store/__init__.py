@@ -40,7 +40,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     garbage.py     what becomes of each file, as a pure function; collector.py carries it out
     adoption.py    copies of a store, and older catalogs that were put back
     sealing.py     continuation keys: their secrets and their end
-    leases.py      promises that what is read stays readable
+    leases.py      promises that what is read stays readable; tags.py: those without an end, by name
     location.py    where a store is, and who may read what it makes
     disks.py       a shard's disk; that of a store which can only be read
     arguments.py   checks of what callers hand over; status.py: what `Store.status` returns
@@ -48,7 +48,7 @@ How the parts work together, operation by operation, and what each conflicts wit
                    the catalog; readers.py: open files
 """
 
-from elasticscan.catalog import Commit, IdempotencyKey
+from elasticscan.catalog import Commit, IdempotencyKey, Tag
 from elasticscan.store.adoption import Adopted
 from elasticscan.store.arguments import user_metadata
 from elasticscan.store.beginning import begin_scan, scan_changes
@@ -75,6 +75,7 @@ from elasticscan.store.streams import (
     streams_of,
 )
 from elasticscan.store.table import Table
+from elasticscan.store.tags import check_tag_name
 from elasticscan.store.writer import (
     check_no_key_twice,
     has_forerunner,
@@ -107,9 +108,11 @@ __all__ = [
     "Store",
     "StreamState",
     "Table",
+    "Tag",
     "absent",
     "begin_scan",
     "check_no_key_twice",
+    "check_tag_name",
     "define_table",
     "feed_fields",
     "has_forerunner",

@@ -168,6 +168,13 @@ def user_metadata(value: Any) -> dict[str, str]:
     return said
 
 
+def snapshot(value: Any) -> int | str | None:
+    """A commit number or the name of a tag; None for the newest."""
+    if value is None or isinstance(value, str):
+        return None if value is None else text("snapshot", value)
+    return whole_number("snapshot", value, 0, MAX_NUMBER)
+
+
 def _finite(option: str, value: Any, allowed: str, most: float = sys.float_info.max) -> float:
     try:
         number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)

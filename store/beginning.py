@@ -16,6 +16,7 @@ from elasticscan.store.leases import hold_snapshot, keep_lease, lease_snapshot
 from elasticscan.store.lookups import ScanLayout, check_kept
 from elasticscan.store.ordering import order_of
 from elasticscan.store.scan import Scan
+from elasticscan.store.tags import snapshot_of
 from elasticscan.topology import SlotSet, Topology
 
 
@@ -24,7 +25,7 @@ def begin_scan(
     find: Find,
     columns: list[str] | None,
     filter: str | None,  # noqa: A002 - the word users know
-    snapshot: int | None,
+    snapshot: int | str | None,
     page_limits: tuple[int, int],
     *,
     index: str,
@@ -43,12 +44,13 @@ def begin_scan(
         context.check_newest()
     with context.catalog.reading() as tx:
         table, indexes = find(tx)
-        held = hold_snapshot(context, tx, table, snapshot, look)
+        asked = snapshot_of(tx, table, snapshot)
+        held = hold_snapshot(context, tx, table, asked, look)
     column_names = columns_of(table, columns)
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
     order = order_of(order_by, table.schema)
     choice = choose_access(context, table, indexes, column_names, predicate, index, order)
-    at, (base, layout) = held or lease_snapshot(context, lease, table, snapshot, look)
+    at, (base, layout) = held or lease_snapshot(context, lease, table, asked, look)
     everything = SlotSet.span(0, context.info.slots)
     key = ContinuationKey(
         table=table.id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from elasticscan.base.errors import CatalogOutdated, OperatorNeeded
@@ -48,6 +49,7 @@ def status_of(context: Context) -> dict[str, Any]:
     with context.catalog.reading() as tx:
         placement, shards, tables = tx.placement(), tx.shards(), tx.tables()
         fragments, moves, leases = tx.fragments(), tx.moves(), tx.leases()
+        tags = {table.id: tx.tags(table.id) for table in tables}
         indexes, streams = tx.indexes(), streams_in(tx)
         runs = {table.id: tx.runs(table.id) for table in tables}
         topology, snapshot = tx.newest_topology().number, tx.versions()[1]
@@ -76,6 +78,7 @@ def status_of(context: Context) -> dict[str, Any]:
                     for index in indexes
                     if index.table == table.id
                 ],
+                "tags": [asdict(tag) for tag in tags[table.id]],
                 "primary_key": list(table.primary_key),
             }
         )

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import InvalidOption, TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
-from elasticscan.catalog import Commit, IdempotencyKey, Tx
+from elasticscan.catalog import Commit, IdempotencyKey, Tag, Tx
 from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
 from elasticscan.store import arguments, preconditions, upkeep, writer
 from elasticscan.store.beginning import begin_changes, begin_scan
@@ -21,6 +21,7 @@ from elasticscan.store.names import Named
 from elasticscan.store.preconditions import KeyCheck
 from elasticscan.store.scan import Scan
 from elasticscan.store.schema_changes import add_columns
+from elasticscan.store.tags import add_tag
 from elasticscan.store.typed import arrow_keys, arrow_rows
 
 
@@ -140,6 +141,38 @@ class Table(Named):
         with self._context.catalog.reading() as tx:
             table = self._find(tx)[0].id
             return tx.commits(table) if most is None else tx.newest_commits(table, most)
+
+    def tag(self, name: str, snapshot: int | str | None = None) -> Tag:
+        """Name a snapshot, and keep it readable until the tag is dropped, whatever is merged or moved.
+
+        Keeping it keeps what was written since, too: every later snapshot can be read for as long. A name
+        that stands for this very snapshot already is left as it is.
+
+        Args:
+            name: 1 to 64 of a-z, 0-9 and _, not digits alone.
+            snapshot: a commit number or another tag; the newest by default.
+
+        Raises:
+            InvalidName, LimitExceeded: mend the call.
+            AlreadyExists: the name stands for another snapshot.
+            SnapshotNotFound, SnapshotExpired, TagNotFound: there is no such snapshot, or not any more.
+        """
+        return add_tag(self._context, self._find, name, arguments.snapshot(snapshot))
+
+    def tags(self) -> tuple[Tag, ...]:
+        """The tags, the oldest snapshot first."""
+        with self._context.catalog.reading() as tx:
+            return tx.tags(self._find(tx)[0].id)
+
+    def drop_tag(self, name: str) -> None:
+        """Let go of a tag; its snapshot stays for as long as retention and leases keep it.
+
+        Raises:
+            TagNotFound: there is none of this name; the nearest is told.
+        """
+        name = arguments.text("name", name)
+        with self._context.catalog.writing() as tx:
+            tx.drop_tag(self._find(tx)[0], name)
 
     # Writing
 
@@ -315,7 +348,7 @@ class Table(Named):
         index: str = AUTO,
         order_by: str | Sequence[str] | None = None,
         limit: int | None = None,
-        snapshot: int | None = None,
+        snapshot: int | str | None = None,
         page_rows: int = DEFAULT_PAGE_ROWS,
         page_bytes: int = DEFAULT_PAGE_BYTES,
     ) -> Scan:
@@ -330,7 +363,7 @@ class Table(Named):
                 equal values come in the rest of that order, then in that of the primary key. Nulls come
                 first, NaN above all numbers, as in Spark. Without it rows come in no particular order.
             limit: give so many rows and no more; the keys of pages know how many are left.
-            snapshot: a commit number; the newest by default.
+            snapshot: a commit number or a tag; the newest by default.
             page_rows: most rows of a page, 1 to 16,777,216 (before the filter).
             page_bytes: most bytes of a page, up to 1 TiB, unless a single row is larger.
 
@@ -338,7 +371,7 @@ class Table(Named):
             TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
             IndexNotFound: there is no index of that name, or none that gives the order.
             IndexNotReady: the index that this needs is still being built.
-            SnapshotNotFound, SnapshotExpired: there is no such snapshot, or not any more.
+            SnapshotNotFound, SnapshotExpired, TagNotFound: there is no such snapshot, or not any more.
             CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
         """
         return begin_scan(
@@ -346,7 +379,7 @@ class Table(Named):
             self._find,
             arguments.or_none(arguments.names, "columns", columns),
             arguments.or_none(arguments.text, "filter", filter),
-            arguments.or_none(arguments.whole_number, "snapshot", snapshot, 0, MAX_NUMBER),
+            arguments.snapshot(snapshot),
             arguments.page_limits(page_rows, page_bytes),
             index=arguments.text("index", index),
             order_by=order_by,

@@ -87,7 +87,7 @@ def _worth_it(fragments: tuple[Fragment, ...]) -> bool:
 
 
 def _still_allowed(tx: Tx, table: TableInfo, horizon: int) -> bool:
-    leased = tx.oldest_leased(table.id)
+    leased = tx.oldest_held(table.id)
     return leased is None or leased >= horizon
 
 

@@ -246,8 +246,8 @@ class TableRead:
         """Choose how rows are found: as the option `index`."""
         return self.option("index", name)
 
-    def as_of(self, snapshot: int) -> TableRead:
-        """Read a snapshot, by its commit number."""
+    def as_of(self, snapshot: int | str) -> TableRead:
+        """Read a snapshot, by its commit number or by a tag."""
         return self.option("versionAsOf", str(snapshot))
 
     def option(self, name: str, value: Any) -> TableRead:

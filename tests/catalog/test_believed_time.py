@@ -162,7 +162,7 @@ def test_a_compactor_thirty_days_ahead_expires_nothing(
         assert oldest_needed(ahead, table) < first
         with ahead.writing() as tx:
             assert tx.end_expired_leases() == 0
-            assert tx.oldest_leased(table.id) == first
+            assert tx.oldest_held(table.id) == first
         with catalog.writing() as tx:
             assert tx.renew_lease("l", HOUR)
     ahead.close()
@@ -205,7 +205,7 @@ def test_a_lease_of_a_process_behind_lasts_its_time(
         tx.take_lease("l", table, 1, "scan", HOUR)
     with catalog.writing() as tx:
         assert tx.end_expired_leases() == 0
-        assert tx.oldest_leased(table.id) == 1
+        assert tx.oldest_held(table.id) == 1
     behind.close()
 
 

@@ -1,4 +1,4 @@
-"""history, for people and for scripts."""
+"""history and tags, for people and for scripts."""
 
 from __future__ import annotations
 
@@ -39,3 +39,29 @@ def test_what_cannot_be_kept_with_a_commit_is_refused(
     code, _ = shell.fails("load", uri, "t", tmp_path / "r.parquet", "--user-metadata", word)
     assert code == 2
     assert len(shell.json("history", uri, "t")) == 2
+
+
+def test_a_tag_is_made_read_listed_and_dropped(shell: Shell, uri: str) -> None:
+    assert "no tags yet" in shell.ok("tag", "list", uri, "t")
+    newest = shell.json("history", uri, "t")[-1]["number"]
+    assert shell.ok("tag", "create", uri, "t", "loaded") == f"Tag loaded keeps snapshot {newest} of t.\n"
+    first = shell.json("tag", "create", uri, "t", "made", "--snapshot", newest - 1)
+    assert (first["name"], first["snapshot"]) == ("made", newest - 1)
+    assert [tag["name"] for tag in shell.json("tag", "list", uri, "t")] == ["made", "loaded"]
+    assert [line.split()[:2] for line in shell.ok("tag", "list", uri, "t").splitlines()[1:]] == [
+        ["made", str(newest - 1)],
+        ["loaded", str(newest)],
+    ]
+    assert shell.ok("scan", uri, "t", "--snapshot", "made").endswith(f"0 rows of snapshot {newest - 1}.\n")
+    assert shell.json("explain", uri, "t", "--snapshot", "made")["snapshot"] == newest - 1
+    shell.ok("tag", "drop", uri, "t", "made")
+    code, told = shell.fails("scan", uri, "t", "--snapshot", "made")
+    assert code == 2
+    assert "[ES_TAG_NOT_FOUND]" in told
+
+
+@pytest.mark.parametrize("snapshot", ["9" * 19, "9" * 5_000, "1e3", "²"])
+def test_what_is_no_snapshot_is_refused(shell: Shell, uri: str, snapshot: str) -> None:
+    code, told = shell.fails("tag", "create", uri, "t", "x", "--snapshot", snapshot)
+    assert code == 2
+    assert "[ES_SNAPSHOT_NOT_FOUND]" in told or "[ES_TAG_NOT_FOUND]" in told

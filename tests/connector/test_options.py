@@ -144,7 +144,7 @@ def test_timestamps_are_utc_unless_they_say_otherwise(text: str, seconds: float)
         ("index", "by delay"),
         ("explain", "1"),
         ("versionAsOf", "-1"),
-        ("versionAsOf", "latest"),
+        ("versionAsOf", "la test"),
         ("versionAsOf", "9" * 20),
         ("timestampAsOf", "yesterday"),
         ("timestampAsOf", "nan"),

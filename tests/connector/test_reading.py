@@ -26,6 +26,7 @@ from elasticscan.base.errors import (
     StoreNotFound,
     TableChanged,
     TableNotFound,
+    TagNotFound,
     UnsupportedType,
 )
 from elasticscan.base.limits import LEASE_SECONDS
@@ -148,12 +149,16 @@ def test_versions_and_timestamps_choose_the_snapshot(tmp_path: Path) -> None:
     second = made.table("t").upsert(rows(10, 20))
     assert len(ids(*planned(made, versionAsOf=str(first)))) == 10
     assert len(ids(*planned(made, versionAsOf=str(second)))) == 20
+    made.table("t").tag("early", first)
+    assert len(ids(*planned(made, versionAsOf="early"))) == 10
     assert len(ids(*planned(made, timestampAsOf="1019.9"))) == 10
     assert len(ids(*planned(made, timestampAsOf="1970-01-01T00:17:00Z"))) == 20
     with pytest.raises(SnapshotNotFound, match="timestampAsOf"):
         planned(made, timestampAsOf="1009")
     with pytest.raises(SnapshotNotFound, match="not 99"):
         planned(made, versionAsOf="99")
+    with pytest.raises(TagNotFound, match="did you mean 'early'"):
+        planned(made, versionAsOf="earlier")
 
 
 # Tablets that move

@@ -1,0 +1,192 @@
+"""Tags: what they keep, whatever is merged, moved or replaced, and how they are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import elasticscan
+from elasticscan.base import limits
+from elasticscan.base.errors import (
+    AlreadyExists,
+    InvalidName,
+    InvalidOption,
+    LimitExceeded,
+    SnapshotExpired,
+    SnapshotNotFound,
+    StoreDamaged,
+    TableNotFound,
+    TagNotFound,
+)
+from elasticscan.catalog import tags as catalog_tags
+from elasticscan.catalog.tables import tags
+from elasticscan.store import Store, Table
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+def rows(ids: range, v: str) -> pa.Table:
+    return pa.table([list(ids), [v] * len(ids)], schema=SCHEMA)
+
+
+def values(table: Table, snapshot: int | str | None = None) -> dict[int, str]:
+    read = table.scan(snapshot=snapshot).to_table()
+    return dict(zip(read["id"].to_pylist(), read["v"].to_pylist(), strict=True))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store that keeps nothing but what is held."""
+    with elasticscan.create(
+        tmp_path / "a.store", ["s1", "s2"], tablets=4, slots=16, retention_seconds=0
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def table(store: Store) -> Table:
+    made = store.create_table("t", SCHEMA, ["id"])
+    made.upsert(rows(range(100), "a"))
+    return made
+
+
+def test_a_tag_keeps_its_snapshot_whatever_happens(store: Store, table: Table) -> None:
+    table.tag("first")
+    table.upsert(rows(range(50), "b"))
+    table.delete(list(range(90, 100)))
+    second = table.tag("second", table.history()[-1].number)
+    first, then = dict.fromkeys(range(100), "a"), {i: "b" if i < 50 else "a" for i in range(90)}
+    table.overwrite(rows(range(3), "c"))
+    table.compact()
+    store.split(1)
+    store.expand(["s3"])
+    table.upsert(rows(range(2, 4), "d"))
+    table.compact()
+    store.contract("s1")
+    store.collect_garbage(grace_seconds=0, trash_seconds=0)
+    assert values(table, "first") == first
+    assert values(table, "second") == values(table, second.snapshot) == then
+    assert values(table) == {0: "c", 1: "c", 2: "d", 3: "d"}
+    assert table.scan(filter="v = 'b'", snapshot="second").count() == 50
+    assert store.verify() == []
+    with elasticscan.open(store.uri, read_only=True) as other:
+        assert values(other.table("t"), "first") == first
+
+
+def test_a_tag_that_was_dropped_keeps_nothing(table: Table) -> None:
+    table.tag("first")
+    table.tag("again", "first")
+    table.upsert(rows(range(50), "b"))
+    table.drop_tag("first")
+    table.compact()
+    assert values(table, "again") == dict.fromkeys(range(100), "a")
+    kept = table.tags()[0].snapshot
+    table.drop_tag("again")
+    table.compact()
+    with pytest.raises(SnapshotExpired):
+        values(table, kept)
+    with pytest.raises(SnapshotExpired):
+        table.tag("late", kept)
+    assert table.tags() == ()
+
+
+def test_a_tag_that_is_made_while_fragments_are_merged_is_heeded(store: Store, table: Table) -> None:
+    def during(step: str) -> None:
+        if step == "fragments merged" and not table.tags():
+            table.tag("old", old)
+
+    old = table.history()[-1].number
+    table.upsert(rows(range(50), "b"))
+    with Store.open(store.uri, checkpoint=during) as other:
+        other.table("t").compact()
+    assert values(table, "old") == dict.fromkeys(range(100), "a")
+    table.compact()
+    assert values(table, "old") == dict.fromkeys(range(100), "a")
+
+
+def test_a_name_stands_for_one_snapshot_of_its_table(store: Store, table: Table) -> None:
+    made = table.tag("v1")
+    assert table.tag("v1", made.snapshot) == table.tags()[0] == made
+    other = store.create_table("other", SCHEMA, ["id"])
+    newest = other.upsert(rows(range(5), "x"))
+    assert other.tag("v1").snapshot == newest
+    with pytest.raises(AlreadyExists, match=rf"'v1', of snapshot {made.snapshot}"):
+        table.tag("v1")
+    assert [tag.name for tag in table.tags()] == ["v1"]
+    assert [entry["tags"] for entry in store.status()["tables"]] == [
+        [{"name": "v1", "snapshot": tag.snapshot, "created_at": tag.created_at}]
+        for tag in (other.tags()[0], made)
+    ]
+
+
+def test_an_unknown_name_tells_the_nearest(table: Table) -> None:
+    with pytest.raises(TagNotFound, match="it has none"):
+        table.scan(snapshot="release_1")
+    table.tag("release_1")
+    for use in (lambda: table.scan(snapshot="relase_1"), lambda: table.drop_tag("relase_1")):
+        with pytest.raises(TagNotFound, match="did you mean 'release_1'") as caught:
+            use()
+        assert caught.value.fields["nearest"] == "release_1"
+
+
+@pytest.mark.parametrize("name", ["17", "", "A", "a-b", "a" * 65])
+def test_a_name_that_could_be_none_is_refused(table: Table, name: str) -> None:
+    with pytest.raises(InvalidName):
+        table.tag(name)
+
+
+def test_only_a_snapshot_that_is_there_gets_a_tag(store: Store, table: Table) -> None:
+    made = table.history()[0].number
+    for snapshot in (made - 1, 99):
+        with pytest.raises(SnapshotNotFound):
+            table.tag("x", snapshot)
+    with pytest.raises(InvalidOption, match="snapshot"):
+        table.tag("x", 1.5)  # type: ignore[arg-type]
+    table.tag("made", made)
+    table.overwrite(rows(range(3), "c"))
+    table.compact()
+    assert values(table, "made") == {}
+    store.table("t").drop()
+    with pytest.raises(TableNotFound):
+        table.tag("x")
+    with store.context.catalog.reading() as tx:
+        assert tx.tags() == ()
+    store.create_table("t", SCHEMA, ["id"]).tag("made")
+
+
+def test_tags_are_bounded(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_tags, "MAX_TAGS", 2)
+    assert limits.MAX_TAGS > 2
+    for name in ("a", "b"):
+        table.tag(name)
+    with pytest.raises(LimitExceeded, match="2 tags"):
+        table.tag("c")
+
+
+def test_a_tag_that_a_damaged_catalog_hides_is_missed(store: Store, table: Table) -> None:
+    table.tag("v1")
+    table.tag("v2")
+    with store.context.catalog.writing() as tx:
+        tx._sql.execute(tags.delete().where(tags.c.name == "v1"))
+    for use in (table.tags, table.compact, lambda: table.scan(snapshot="v1")):
+        with pytest.raises(StoreDamaged):
+            use()
+
+
+def test_a_tag_whose_snapshot_is_gone_is_damage(store: Store, table: Table) -> None:
+    table.tag("v1")
+    newest = table.upsert(rows(range(5), "b"))
+    with store.context.catalog.writing() as tx:
+        tx.set_oldest_snapshot(table.definition.id, newest)
+    assert ["its tag says" in text for text in store.verify()] == [True]
+
+
+def test_tags_outlive_an_adoption(store: Store, table: Table) -> None:
+    table.tag("v1")
+    table.upsert(rows(range(5), "b"))
+    store.adopt()
+    table.compact()
+    assert values(table, "v1") == dict.fromkeys(range(100), "a")
