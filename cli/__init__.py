@@ -30,6 +30,7 @@ How it is cut:
     picture.py    a store's status, drawn
     stores.py     create, status, tables, drop, add-column
     loading.py    load;         files.py    CSV, Parquet and Arrow files as batches, and back
+    changing.py   update, delete
     scanning.py   scan
     explaining.py explain
     snapshots.py  history, tag create, tag drop, tag list

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.cli import explaining, indexes, loading, scanning, snapshots, stores, upkeep
+from elasticscan.cli import changing, explaining, indexes, loading, scanning, snapshots, stores, upkeep
 from elasticscan.cli import topology as changes
 from elasticscan.cli.options import wants_json
 from elasticscan.cli.output import report_error
@@ -63,6 +63,8 @@ app.command("status", rich_help_panel=STORE)(stores.status)
 app.command("tables", rich_help_panel=STORE)(stores.tables)
 app.command("drop", rich_help_panel=STORE)(stores.drop)
 app.command("load", rich_help_panel=DATA)(loading.load)
+app.command("update", rich_help_panel=DATA)(changing.update)
+app.command("delete", rich_help_panel=DATA)(changing.delete)
 app.command("scan", rich_help_panel=DATA)(scanning.scan)
 app.command("explain", rich_help_panel=DATA)(explaining.explain)
 app.command("history", rich_help_panel=DATA)(snapshots.history)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +13,11 @@ from rich.markup import escape
 
 from elasticscan.base.errors import InvalidOption, TableNotFound
 from elasticscan.cli.files import CsvRules, kind_of, read_batches, schema_of
-from elasticscan.cli.options import Json, Table, Uri, names_of, type_of
+from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, names_of, said_of, type_of
 from elasticscan.cli.output import answer, progress
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import conform
-from elasticscan.store import Store, reserve_table, write
-from elasticscan.store import user_metadata as user_metadata_of
+from elasticscan.store import KeyCheck, Store, absent, reserve_table, unchanged, write
 
 
 def load(
@@ -38,15 +38,24 @@ def load(
     type_: Annotated[
         list[str] | None, typer.Option("--type", metavar="NAME=TYPE", help="CSV: a column's Arrow type.")
     ] = None,
-    user_metadata: Annotated[
-        list[str] | None,
-        typer.Option("--user-metadata", metavar="KEY=TEXT", help="Stands beside the commit in the history."),
-    ] = None,
+    insert: Annotated[
+        bool, typer.Option("--insert", help="Refuse rows whose primary keys are there already.")
+    ] = False,
+    if_unchanged_since: Since = None,
+    user_metadata: UserMetadata = None,
     json: Json = False,
 ) -> None:
     """Load files into a table: one commit, all or nothing."""
     rules = CsvRules(tuple(null or ()), _types(type_ or ()))
-    said = _said(user_metadata or ())
+    modes = (
+        ("--overwrite", overwrite),
+        ("--insert", insert),
+        ("--if-unchanged-since", if_unchanged_since is not None),
+    )
+    chosen = [name for name, given in modes if given]
+    if len(chosen) > 1:
+        raise InvalidOption(f"{' and '.join(chosen)} do not go together; give one of them", option=chosen[1])
+    said = said_of(user_metadata)
     for path in file:
         kind_of(path)
     with Store.open(uri) as store:
@@ -64,12 +73,23 @@ def load(
         else:
             target = store.table(table).definition
             _check_keys(target, keys, shard_keys)
-        commit, rows = _write(store, target, file, rules, overwrite, said)
+        with _check_of(store, target, insert, if_unchanged_since) as check:
+            commit, rows = _write(store, target, file, rules, overwrite, said, check)
     answer(
         json,
         {"table": table, "rows": rows, "commit": commit, "created": created},
         f"{rows:,} rows loaded into [bold]{escape(table)}[/bold] as commit {commit}.",
     )
+
+
+@contextmanager
+def _check_of(store: Store, table: TableInfo, insert: bool, since: int | None) -> Iterator[KeyCheck | None]:
+    """The requirements of the write on its keys, if there are any."""
+    if since is not None:
+        with unchanged(store.context, table, since) as check:
+            yield check
+    else:
+        yield absent(store.context, table) if insert else None
 
 
 def _write(
@@ -79,6 +99,7 @@ def _write(
     rules: CsvRules,
     overwrite: bool,
     said: dict[str, str],
+    check: KeyCheck | None,
 ) -> tuple[int, int]:
     """The commit number, and how many rows were read."""
     rows, schema = 0, table.schema
@@ -95,7 +116,7 @@ def _write(
 
         kind = "overwrite" if overwrite else "write"
         data = pa.RecordBatchReader.from_batches(schema, counted())
-        commit = write(store.context, table, data, kind, user_metadata=said)
+        commit = write(store.context, table, data, kind, check=check, user_metadata=said)
         return commit, rows
 
 
@@ -115,14 +136,6 @@ def _check_keys(table: TableInfo, primary_key: list[str] | None, shard_key: list
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _said(items: Sequence[str]) -> dict[str, str]:
-    """`KEY=TEXT` for each, as a commit keeps it."""
-    for item in items:
-        if "=" not in item:
-            raise InvalidOption(f"--user-metadata {item!r} must be KEY=TEXT", option="--user-metadata")
-    return user_metadata_of(dict(item.split("=", 1) for item in items))
 
 
 def _types(items: Sequence[str]) -> dict[str, pa.DataType]:

@@ -12,6 +12,7 @@ import typer
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.base.showing import brief
+from elasticscan.store import user_metadata
 
 _JSON = "elasticscan.json"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -54,10 +55,30 @@ OrderBy = Annotated[
         "--order-by", metavar="A,B", help='In the order of a sorted index: "delay", or "delay DESC".'
     ),
 ]
+Since = Annotated[
+    int | None,
+    typer.Option(
+        "--if-unchanged-since",
+        metavar="COMMIT",
+        help="Write nothing if somebody changed one of the rows after this commit.",
+    ),
+]
+UserMetadata = Annotated[
+    list[str] | None,
+    typer.Option("--user-metadata", metavar="KEY=TEXT", help="Stands beside the commit in the history."),
+]
 Speed = Annotated[
     str | None,
     typer.Option("--bytes-per-second", metavar="SIZE", help="Upper bound of a move's copying, as in 50M."),
 ]
+
+
+def said_of(items: Sequence[str] | None) -> dict[str, str]:
+    """`KEY=TEXT` for each, as a commit keeps it."""
+    for item in items or ():
+        if "=" not in item:
+            raise InvalidOption(f"--user-metadata {item!r} must be KEY=TEXT", option="--user-metadata")
+    return user_metadata(dict(item.split("=", 1) for item in items or ()))
 
 
 def names_of(text: str | None) -> list[str] | None:

@@ -52,6 +52,7 @@ from elasticscan.catalog import Commit, IdempotencyKey, Tag
 from elasticscan.store.adoption import Adopted
 from elasticscan.store.arguments import user_metadata
 from elasticscan.store.beginning import begin_scan, scan_changes
+from elasticscan.store.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.changes import feed_fields, rows_by_slot
 from elasticscan.store.collector import Collected
 from elasticscan.store.context import Context
@@ -104,6 +105,7 @@ __all__ = [
     "Page",
     "RepairReport",
     "Scan",
+    "Selection",
     "SlotPlaces",
     "Store",
     "StreamState",
@@ -114,6 +116,7 @@ __all__ = [
     "check_no_key_twice",
     "check_tag_name",
     "define_table",
+    "delete_rows",
     "feed_fields",
     "has_forerunner",
     "hold_for_stream",
@@ -134,6 +137,7 @@ __all__ = [
     "table_to_write",
     "tombstones_of",
     "unchanged",
+    "update_rows",
     "user_metadata",
     "write",
 ]

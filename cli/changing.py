@@ -1,0 +1,111 @@
+"""update, delete: rows that meet a condition, or whose keys are in files; each one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+from rich.markup import escape
+
+from elasticscan.base.errors import InvalidOption
+from elasticscan.cli.files import CsvRules, kind_of, read_batches
+from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, said_of
+from elasticscan.cli.output import answer
+from elasticscan.storage import conform
+from elasticscan.store import Selection, Store, delete_rows, update_rows
+
+
+def update(
+    uri: Uri,
+    table: Table,
+    new: Annotated[
+        list[str],
+        typer.Option("--set", metavar="COLUMN=SQL", help='A new value: "km=km * 2", "city=\'Oslo\'".'),
+    ],
+    where: Annotated[str, typer.Option(metavar="SQL", help='A condition on the rows; "true" for all.')],
+    if_unchanged_since: Since = None,
+    user_metadata: UserMetadata = None,
+    json: Json = False,
+) -> None:
+    """Give columns new values in the rows that meet a condition: one commit, all or nothing."""
+    values = dict(map(_assignment, new))
+    said = said_of(user_metadata)
+    with Store.open(uri) as store:
+        selection = _selection(store, table, where, if_unchanged_since, said)
+        changed = update_rows(selection, values)
+    answer(
+        json,
+        {"table": table, "rows": changed.rows, "commit": changed.commit},
+        f"{changed.rows:,} rows of [bold]{escape(table)}[/bold] updated as commit {changed.commit}.",
+    )
+
+
+def delete(
+    uri: Uri,
+    table: Table,
+    file: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE...", help="Files that have the key columns.")
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help='In place of files a condition; "true" for all rows.')
+    ] = None,
+    if_unchanged_since: Since = None,
+    user_metadata: UserMetadata = None,
+    json: Json = False,
+) -> None:
+    """Delete rows that meet a condition, or whose keys are in files: one commit, all or nothing."""
+    said, files = said_of(user_metadata), file or []
+    if bool(files) == (where is not None):
+        raise InvalidOption("give either files of keys or --where, and not both", option="--where")
+    for path in files:
+        kind_of(path)
+    with Store.open(uri) as store:
+        if where is not None:
+            changed = delete_rows(_selection(store, table, where, if_unchanged_since, said))
+            rows, commit = changed.rows, changed.commit
+        else:
+            rows, commit = _delete_keys(store, table, files, if_unchanged_since, said)
+    what = "rows" if where is not None else "keys"
+    answer(
+        json,
+        {"table": table, what: rows, "commit": commit},
+        f"{rows:,} {what} of [bold]{escape(table)}[/bold] deleted as commit {commit}.",
+    )
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise InvalidOption(f"--set {text!r} must be COLUMN=SQL, as in --set 'km=km * 2'", option="--set")
+    return name.strip(), value.strip()
+
+
+def _selection(store: Store, table: str, where: str, since: int | None, said: dict[str, str]) -> Selection:
+    return Selection(
+        store.context, lambda tx: store.context.table(tx, table), where, since, user_metadata=said
+    )
+
+
+def _delete_keys(
+    store: Store, table: str, files: Sequence[Path], since: int | None, said: dict[str, str]
+) -> tuple[int, int]:
+    """(keys in the files, the commit)."""
+    target, count = store.table(table), 0
+    names, schema = list(target.primary_key), target.schema
+    key_schema = pa.schema([schema.field(name) for name in names])
+
+    def keys() -> Iterator[pa.RecordBatch]:
+        nonlocal count
+        for batch in read_batches(files, schema, CsvRules(), lambda _: None):
+            missing = [name for name in names if name not in batch.schema.names]
+            if missing:
+                raise InvalidOption(f"the files lack {missing[0]!r}, a column of the key", option="FILE")
+            count += batch.num_rows
+            yield conform(batch.select(names), key_schema)
+
+    reader = pa.RecordBatchReader.from_batches(key_schema, keys())
+    commit = target.delete(reader, if_unchanged_since=since, user_metadata=said)
+    return count, commit

@@ -1,0 +1,92 @@
+"""update and delete, and loads that check: one commit each, told in both voices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from elasticscan.store import Store
+
+Shell = Any
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,name,value\n4,new,1\n7000,new,2\n")
+    return str(path)
+
+
+def count(uri: str, condition: str) -> int:
+    with Store.open(uri) as store:
+        return store.table("t").scan(filter=condition).count()
+
+
+def test_update_gives_columns_new_values(shell: Shell, uri: str) -> None:
+    done = shell.json(
+        "update", uri, "t", "--set", "value=value * 2", "--set", "name='it''s'", "--where", "id < 10"
+    )
+    assert done == {"table": "t", "rows": 10, "commit": 3}
+    assert count(uri, "name = 'it''s' AND (value = id / 2 OR value IS NULL)") == 10
+    text = shell.ok(
+        "update", uri, "t", "--set", "name=NULL", "--where", "true", "--user-metadata", "why=test"
+    )
+    assert "5,000 rows of t updated as commit 4." in text
+    with Store.open(uri) as store:
+        assert store.table("t").history()[-1].user_metadata == {"why": "test"}
+
+
+def test_delete_takes_a_condition_or_files_of_keys(shell: Shell, uri: str, file: str, tmp_path: Path) -> None:
+    assert shell.json("delete", uri, "t", "--where", "id >= 10") == {"table": "t", "rows": 4990, "commit": 3}
+    assert "2 keys of t deleted as commit 4." in shell.ok("delete", uri, "t", file)
+    keys = tmp_path / "keys.parquet"
+    pyarrow.parquet.write_table(pa.table({"id": pa.array([5, 6], pa.int64())}), keys)
+    assert shell.json("delete", uri, "t", keys, file)["keys"] == 4
+    assert count(uri, "true") == 7
+
+
+def test_wrong_calls_say_what_to_mend(shell: Shell, uri: str, file: str, tmp_path: Path) -> None:
+    nothing = tmp_path / "nothing.csv"
+    nothing.write_text("name\nx\n")
+    for words, why in (
+        (("delete", uri, "t"), "either files of keys or --where"),
+        (("delete", uri, "t", file, "--where", "true"), "either files of keys or --where"),
+        (("delete", uri, "t", nothing), "lack 'id'"),
+        (("update", uri, "t", "--set", "name", "--where", "true"), "COLUMN=SQL"),
+        (("update", uri, "t", "--set", "id=1", "--where", "true"), "primary key"),
+        (("update", uri, "t", "--set", "name='x'"), "--where"),
+        (("load", uri, "t", file, "--insert", "--overwrite"), "--overwrite and --insert"),
+        (("load", uri, "t", file, "--insert", "--if-unchanged-since", "2"), "do not go together"),
+        (("update", uri, "t", "--set", "name='x'", "--where", "true", "--user-metadata", "x"), "KEY=TEXT"),
+    ):
+        code, message = shell.fails(*words)
+        assert code == 2
+        assert why in message
+
+
+def test_what_changed_since_refuses_with_exit_code_4(shell: Shell, uri: str, file: str) -> None:
+    shell.ok("update", uri, "t", "--set", "name='x'", "--where", "id = 4")
+    for words in (
+        ("load", uri, "t", file),
+        ("delete", uri, "t", file),
+        ("delete", uri, "t", "--where", "id < 10"),
+        ("update", uri, "t", "--set", "name='y'", "--where", "id < 10"),
+    ):
+        code, message = shell.fails(*words, "--if-unchanged-since", "2")
+        assert code == 4
+        assert "[ES_ROWS_CHANGED]" in message
+    shell.ok("delete", uri, "t", "--where", "id = 5", "--if-unchanged-since", "2")
+    shell.ok("load", uri, "t", file, "--if-unchanged-since", "4")
+
+
+def test_insert_refuses_keys_that_are_there(shell: Shell, uri: str, file: str) -> None:
+    code, message = shell.fails("load", uri, "t", file, "--insert")
+    assert code == 2
+    assert "[ES_KEYS_EXIST]" in message
+    shell.ok("delete", uri, "t", file)
+    shell.ok("load", uri, "t", file, "--insert")
+    assert count(uri, "name = 'new'") == 2
