@@ -158,6 +158,10 @@ class Options:
         "the column that says which rows delete")
     merge_schema: bool = _option("mergeSchema", flag, False, _WRITES,
         "add the columns that the table lacks; those that the rows lack are null")
+    insert_only: bool = _option("insertOnly", flag, False, _WRITES,
+        "refuse the write (`ES_KEYS_EXIST`) if a primary key of it is there already")
+    unchanged_since: int | None = _option("ifUnchangedSince", whole(0, MAX_NUMBER), None, (WRITE,),
+        "refuse the write (`ES_ROWS_CHANGED`) if one of its keys was written or deleted after this commit")
     user_metadata: Mapping[str, str] | None = _option("userMetadata", metadata_of_commit, None, _WRITES,
         "a JSON object of texts that stands beside the commit in the table's history")
     checkpoint: str | None = _option("checkpointLocation", some_text, None, (STREAM_WRITE,),
@@ -218,6 +222,7 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
             f"is {least}, more than 'numPartitions'={most}, the most there may be; leave one of them out",
         )
     _check_transaction(texts, stream_write)
+    _check_requirements(options)
     if options.shard_key and not options.primary_key:
         raise _refusal("shardKey", "only goes with 'primaryKey', for a table that a write creates")
     return options
@@ -265,6 +270,17 @@ def _check_transaction(texts: Mapping[str, str], stream_write: bool) -> None:
         raise _refusal(
             pair[0], "needs the other of 'txnAppId' and 'txnVersion' beside it; give both or neither"
         )
+
+
+def _check_requirements(options: Options) -> None:
+    """Requirements of a write on its keys that contradict each other, or rows that delete."""
+    if options.insert_only:
+        for name, given in (
+            ("ifUnchangedSince", options.unchanged_since),
+            ("deleteColumn", options.delete_column),
+        ):
+            if given is not None:
+                raise _refusal(name, "is for rows that are there, which 'insertOnly' refuses; leave one out")
 
 
 def check_for_batch(options: Options) -> Options:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -27,7 +28,9 @@ from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.store import (
     IdempotencyKey,
+    KeyCheck,
     Store,
+    absent,
     check_no_key_twice,
     has_forerunner,
     is_committed,
@@ -36,6 +39,7 @@ from elasticscan.store import (
     reserve_table,
     stage,
     table_to_write,
+    unchanged,
 )
 
 
@@ -70,6 +74,15 @@ class TableWriter:
         self._uri, self.replaces, self._fill = options.store, overwrite, options.merge_schema
         self.table_id, self._table_name = table.id, table.name
         self._user_metadata = options.user_metadata
+        self._insert_only, self._since = options.insert_only, options.unchanged_since
+        if overwrite and (self._insert_only or self._since is not None):
+            raise InvalidOption(
+                "options 'insertOnly' and 'ifUnchangedSince' are about the keys of an append; mode overwrite "
+                "replaces all rows, whatever they are: leave them out, or write with mode append",
+                option="insertOnly" if self._insert_only else "ifUnchangedSince",
+            )
+        with self._check(store, table, options.txn):
+            pass  # a commit that is not known, or no longer, shows before any task runs
         self._column_count = len(table.schema)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFragment]:
@@ -96,6 +109,7 @@ class TableWriter:
 
         Raises:
             TableChanged: the table is not the one that was planned for, or that was written before.
+            RowsChanged, KeysExist: the keys are not as the options require.
         """
         staged = [fragment for task in tasks for fragment in task]
         store = open_store(self._uri, self.store_id)
@@ -106,7 +120,17 @@ class TableWriter:
         done = txn is not None and is_committed(store.context, table.id, txn)
         if sum(map(bool, tasks)) > 1 and not done:
             self._check_tasks_differ(store, table, staged)
-        publish(store.context, table, staged, self._kind, txn, user_metadata=self._user_metadata)
+        with self._check(store, table, txn) as check:
+            publish(store.context, table, staged, self._kind, txn, check, self._user_metadata)
+
+    @contextmanager
+    def _check(self, store: Store, table: TableInfo, txn: IdempotencyKey | None) -> Iterator[KeyCheck | None]:
+        """The requirements of the write on its keys, if there are any."""
+        if self._since is None:
+            yield absent(store.context, table, txn) if self._insert_only else None
+            return
+        with unchanged(store.context, table, self._since, txn) as check:
+            yield check
 
     @property
     def _kind(self) -> str:

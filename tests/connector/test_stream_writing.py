@@ -19,6 +19,7 @@ from elasticscan.base.errors import (
     InvalidKey,
     InvalidOffset,
     InvalidOption,
+    KeysExist,
     SchemaMismatch,
     TableChanged,
     TableNotFound,
@@ -169,6 +170,14 @@ def test_where_the_offsets_cannot_be_read_the_number_alone_counts(
     offsets(tmp_path / "c", 0, '{"commit": 5}')
     run(store, 0, rows(0, 5, v=4.0), **where)
     assert contents(store) == BEFORE | dict.fromkeys(range(5), 3.0)
+
+
+def test_a_repeated_micro_batch_of_inserts_is_not_refused_because_of_itself(store: Store) -> None:
+    for _ in range(2):
+        run(store, 0, rows(5_000, 5_010), insertOnly="true")
+    with pytest.raises(KeysExist):
+        run(store, 1, rows(5_009, 5_020), insertOnly="true")
+    assert kinds(store) == ["create", "write", "write"]
 
 
 def test_a_table_that_was_made_again_since_the_stream_began_is_refused(store: Store, task: Task) -> None:

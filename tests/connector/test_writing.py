@@ -24,8 +24,11 @@ from pyspark.sql.types import (
 from elasticscan.base.errors import (
     InvalidKey,
     InvalidOption,
+    KeysExist,
     LimitExceeded,
+    RowsChanged,
     SchemaMismatch,
+    SnapshotNotFound,
     TableChanged,
     TableNotFound,
     UnsupportedType,
@@ -95,6 +98,42 @@ def test_what_is_said_of_a_write_stands_in_the_history(store: Store) -> None:
 def test_what_cannot_be_kept_with_a_commit_is_refused(store: Store, said: str) -> None:
     with pytest.raises(InvalidOption, match="JSON object of texts"):
         writer(store, userMetadata=said)
+
+
+def test_an_insert_refuses_keys_that_are_there(store: Store) -> None:
+    write = writer(store, insertOnly="true")
+    message = staged(write, rows(999, 1_001))
+    with pytest.raises(KeysExist, match="id = 999"):
+        write.commit([staged(write, rows(1_001, 1_010)), message])
+    write.abort([message])
+    assert files(store) == 2
+    assert len(contents(store)) == 1_000
+    write = writer(store, insertOnly="true", txnAppId="a", txnVersion="1")
+    for _ in range(2):
+        write.commit([staged(write, rows(1_000, 1_010))])
+    assert len(contents(store)) == 1_010
+
+
+def test_rows_that_were_changed_since_refuse_a_write(store: Store) -> None:
+    since = store.status()["snapshot"]
+    write = writer(store, ifUnchangedSince=str(since))
+    message = staged(write, rows(0, 10))
+    store.table("t").delete([9])
+    with pytest.raises(RowsChanged, match="id = 9"):
+        write.commit([message])
+    write.commit([staged(write, rows(0, 9))])
+    assert contents(store)[0] == 2.0
+    with pytest.raises(SnapshotNotFound):
+        writer(store, ifUnchangedSince="1000")
+
+
+def test_requirements_on_keys_go_with_appends_alone(store: Store) -> None:
+    for options in ({"insertOnly": "true"}, {"ifUnchangedSince": "2"}):
+        with pytest.raises(InvalidOption, match="mode append"):
+            writer(store, overwrite=True, **options)
+    for more in ({"ifUnchangedSince": "2"}, {"deleteColumn": "v"}):
+        with pytest.raises(InvalidOption, match="'insertOnly' refuses"):
+            writer(store, insertOnly="true", **more)
 
 
 def test_only_attempts_that_spark_names_are_committed(store: Store) -> None:
