@@ -25,7 +25,7 @@ from elasticscan.topology import SlotSet
 _AT_ONCE = 500
 
 # What the row of a fragment says of its file under the names that the fragment has for it.
-_FILE_COLUMNS = ("path", "rows", "bytes", "tombstones", "versioned", "tail", "digest")
+_FILE_COLUMNS = ("path", "rows", "bytes", "tombstones", "versioned", "tail", "digest", "superseded_at")
 
 File = tuple[int, str]  # shard, path
 

@@ -200,6 +200,7 @@ fragments = _sealed_table(
     Column("digest", BigInteger, nullable=False),
     Column("min_commit", BigInteger, nullable=False),
     Column("max_commit", BigInteger, nullable=False),
+    Column("superseded_at", BigInteger),
     Column("dropped_at", Double),
     Index("fragments_by_table", "table_id", "dropped_at"),
     groups=(Grouping("fragments", by=("table_id", "shard_id"), live=True),),

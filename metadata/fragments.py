@@ -27,6 +27,7 @@ class FragmentFile:
         tombstones: how many of its rows say that a key was deleted.
         versioned: it has a `_commit` column; otherwise all its rows are of one commit.
         tail, digest: see `Seal`.
+        superseded_at: of history: from this snapshot on none needs a row of it; None for current rows.
     """
 
     shard: int
@@ -39,10 +40,15 @@ class FragmentFile:
     versioned: bool
     tail: int
     digest: int
+    superseded_at: int | None = None
 
     @property
     def seal(self) -> Seal:
         return Seal(self.bytes, self.tail, self.digest)
+
+    def is_needed_at(self, snapshot: int) -> bool:
+        """False for history that no snapshot from this one on reads."""
+        return self.superseded_at is None or snapshot < self.superseded_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,21 @@ from elasticscan.metadata.fragments import Fragment
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The commits that count: from `floor` (everything before was overwritten) to `snapshot`."""
+    """The commits that count: from `floor` (everything before was overwritten) to `snapshot`.
+
+    `since` is the oldest snapshot that is looked at: history that only older ones need does not count.
+    """
 
     floor: int
     snapshot: int
+    since: int = 0
 
     def wholly_hold(self, fragment: Fragment) -> bool:
         return self.floor <= fragment.min_commit and fragment.max_commit <= self.snapshot
 
     def touch(self, fragment: Fragment) -> bool:
-        return self.floor <= fragment.max_commit and fragment.min_commit <= self.snapshot
+        within = self.floor <= fragment.max_commit and fragment.min_commit <= self.snapshot
+        return within and fragment.is_needed_at(self.since)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Origin:
     Attributes:
         store: the store's id.
         slots, hash: how the store maps rows to slots.
-        operation: write, overwrite, delete, copy (of a move), compact or index.
+        operation: write, overwrite, delete, move, compact (a merge of fragments) or index.
         write: 32 hexadecimal digits, the same in all files of one operation.
         after_commit: the newest commit when it began.
         began_at: when it began, in seconds since the epoch.
@@ -82,6 +82,9 @@ class Manifest:
             was not made yet.
         epochs: of its slots, when it was staged.
         not_null: the table's columns that allow no nulls.
+        complete: it has all rows of its slots up to the newest commit of its rows, but for history and for
+            what nobody needs.
+        superseded_at: of history: the snapshot from which on none needs a row of it.
         index: of an index run its definition (name, kind, columns, include) and its fragment's path.
     """
 
@@ -109,4 +112,6 @@ class Manifest:
     rows: int
     unique: bool
     tombstones: int
+    complete: bool = False
+    superseded_at: int | None = None
     index: tuple[str, str, Sequence[str], Sequence[str], str] | None = None

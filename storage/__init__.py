@@ -19,6 +19,10 @@ fragments serve. Where it is one fragment with nothing newer than the snapshot a
 deleted, slices of its record batches go out uncopied. Elsewhere a window of rows is gathered from
 all fragments, sorted once, and the newest version of each key kept.
 
+What merges and moves write (`copying`) keeps the newest rows apart from history, in fragments of their own:
+a scan of the newest snapshot, or of one since which nothing has changed, meets slices again. A row of history
+counts for snapshots before its `_until`; changes and further copies find it there, too.
+
 What the key sets of a request rule out is skipped unread, as far as that is safe. Every fragment is
 written with the bounds of its columns, record batch by record batch (`statistics`). Single batches are
 skipped where one fragment alone answers; among several, only an interval as a whole, because a
@@ -61,7 +65,7 @@ from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.changes.events import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
 from elasticscan.storage.changes.pages import read_changes
 from elasticscan.storage.conform import batches_of, conform
-from elasticscan.storage.copying import Copied, Destination, Keep, check_keys_differ, copy_slots
+from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import count_rows, slot_counts
 from elasticscan.storage.definition import check_definition, check_works, stored_schema
 from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk, MemoryDisk, open_disk
@@ -103,6 +107,7 @@ __all__ = [
     "SLOT",
     "UPDATE_POSTIMAGE",
     "UPDATE_PREIMAGE",
+    "Apart",
     "ArrowDisk",
     "BatchCache",
     "Copied",

@@ -1,24 +1,36 @@
-"""Rows of some slots copied into one new fragment: moves, compaction and the end of large writes."""
+"""Rows of some slots copied into new fragments: moves, merges and the end of large writes.
+
+History can be kept apart. A version is history from the commit on that has the next newer version of its key,
+that overwrote it, or, if it is a tombstone that hides nothing but history, its own. From that snapshot on
+(`_until`) it counts for nobody; changes of commits, older snapshots and further copies still need it. It may
+lie in one file with rows whose end comes later, so readers of older snapshots look at each row's own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.base.errors import InvalidKey
+from elasticscan.base.errors import ElasticScanError, InvalidKey
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import Bounds, Fragment, Origin, SlotInterval, StagedFragment
+from elasticscan.metadata import Bounds, Fragment, Origin, SlotInterval, StagedFragment, TableInfo
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import (
     COMMIT,
     DELETED,
+    FOREVER,
     SLOT,
+    UNTIL,
+    Contents,
     FragmentTarget,
+    FragmentWriter,
     fragment_schema,
-    write_fragment,
+    writing_fragment,
 )
 from elasticscan.storage.merge import Array, MergeInput, Versions, windows
 from elasticscan.storage.pages import PageSource
@@ -26,16 +38,34 @@ from elasticscan.topology import SlotSet
 
 
 @dataclass(frozen=True, slots=True)
+class Apart:
+    """The way in which a copy keeps history apart, in a fragment of its own.
+
+    Attributes:
+        floor: the newest overwrite; all before it is history.
+        complete: nobody else holds current rows that are older than those of the copy. Then a tombstone
+            hides nothing but history, and is history itself.
+        until: the snapshot from which on nobody reads the history that others hold of the same slots.
+    """
+
+    floor: int = 0
+    complete: bool = False
+    until: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Keep:
     """The versions that a copy keeps.
 
-    All of commits after `horizon`, and of each key the newest up to it. `drop_tombstones`: a key
-    whose newest version up to the horizon says that it was deleted needs none; only right when
-    every fragment that may hold older versions takes part.
+    All of commits after `horizon`, and of each key the newest up to it; what was history by then is left
+    out. `drop_tombstones`: a key whose newest version up to the horizon says that it was deleted needs none;
+    only right when every fragment that may hold older versions takes part. `apart`: what is history goes
+    into another fragment; None keeps all together.
     """
 
     horizon: int = 0
     drop_tombstones: bool = False
+    apart: Apart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,129 +76,192 @@ class Copied:
     min_commit: int
     max_commit: int
 
+    def as_fragment(self, number: int, table: TableInfo) -> Fragment:
+        """The fragment as if it were entered under a number."""
+        return self.staged.entered(number, table.id, self.min_commit, self.max_commit)
+
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The shard that a copy is for, and who copies."""
+    """The shard that a copy is for, and who copies.
+
+    `pace` is called with the number of bytes just copied; it may sleep, or raise to give the copy up.
+    """
 
     disk: Disk
     shard: int
     origin: Origin
+    pace: Callable[[int], None] | None = None
+
+
+class _Output:
+    """One of the fragments that a copy writes. Its file is begun with its first row."""
+
+    def __init__(self, stack: ExitStack, to: Destination, table: TableInfo, slots: SlotSet, form: pa.Schema):
+        self._stack, self._to, self._slots, self.schema = stack, to, slots, form
+        self._target = FragmentTarget(to.disk, to.shard, table, form, to.origin)
+        self._writer: FragmentWriter | None = None
+        self.unique = True
+        self.min_commit, self.until = FOREVER, 0
+
+    def write(self, columns: Mapping[str, pa.Array], min_commit: int) -> None:
+        if self._writer is None:
+            self._writer = self._stack.enter_context(writing_fragment(self._target, self._slots))
+        self.min_commit = min(self.min_commit, min_commit)
+        ordered = [columns[name] for name in self.schema.names]
+        batch = pa.RecordBatch.from_arrays(ordered, schema=self.schema)
+        self._writer.write(batch)
+        if self._to.pace is not None:
+            self._to.pace(batch.nbytes)
+
+    def finish(self, max_commit: int, committed: bool, complete: bool) -> Copied | None:
+        if self._writer is None:
+            return None
+        commits = (self.min_commit, max_commit) if committed else (0, 0)
+        history = UNTIL in self.schema.names
+        contents = Contents(*commits, self.unique, complete, self.until if history else None)
+        return Copied(self._writer.finish(contents), self.min_commit, max_commit)
 
 
 class _Copy:
-    """One copy under way; notes whether a key was kept twice."""
+    """One copy under way: rows that are current, and history."""
 
-    def __init__(self, source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep) -> None:
+    def __init__(
+        self, source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, output: Callable[..., _Output]
+    ) -> None:
         self.source, self.slots, self.bounds, self.keep = source, slots, bounds, keep
         taking_part = [f for f in source.view.fragments if bounds.touch(f) and f.slots & slots]
         commits = {c for f in taking_part for c in (f.min_commit, f.max_commit)}
-        self.schema = fragment_schema(
-            source.table.schema,
-            versioned=len(commits) > 1,
-            tombstones=any(f.tombstones for f in taking_part),
-        )
-        self.min_commit = max(bounds.floor, min(commits, default=0))
+        versioned, deleted = len(commits) > 1, any(f.tombstones for f in taking_part)
+        apart = keep.apart
+        deleted_now = deleted and (apart is None or not apart.complete)
+        self.current = output(fragment_schema(source.table.schema, versioned, deleted_now))
+        self.history = output(fragment_schema(source.table.schema, versioned, deleted, history=True))
         self.max_commit = min(bounds.snapshot, max(commits, default=0))
-        self.unique = True
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def run(self) -> None:
         columns = tuple(self.source.table.schema.names)
         for start, end in self.slots:
             for interval in self.source.view.between(start, end, self.bounds):
                 inputs = [MergeInput(f, self.source.open(f, columns)) for f in interval.fragments]
                 if len(inputs) == 1 and self._whole(inputs[0].fragment):
-                    yield from self._slices(inputs[0], interval)
+                    self._slices(inputs[0], interval)
                 else:
-                    yield from self._merge(inputs, interval)
+                    self._merge(inputs, interval)
 
     def _whole(self, fragment: Fragment) -> bool:
-        """True if every row of a fragment is kept, so that no rows have to be compared."""
-        tombstones = fragment.tombstones and self.keep.drop_tombstones
-        return fragment.unique and not tombstones and self.bounds.wholly_hold(fragment)
+        """True if every row of a fragment is kept and current, so that no rows have to be compared."""
+        apart = self.keep.apart
+        needs_none = self.keep.drop_tombstones or (apart is not None and apart.complete)
+        overwritten = apart is not None and fragment.min_commit < apart.floor
+        plain = fragment.unique and fragment.superseded_at is None and not overwritten
+        return plain and not (fragment.tombstones and needs_none) and self.bounds.wholly_hold(fragment)
 
-    def _slices(self, only: MergeInput, interval: SlotInterval) -> Iterator[pa.RecordBatch]:
-        index, row = only.reader.seek(interval.start, None, ())
-        while index < only.reader.batch_count:
-            slots = only.reader.slots(index)
+    def _slices(self, source: MergeInput, interval: SlotInterval) -> None:
+        index, row = source.reader.seek(interval.start, None, ())
+        commit = source.fragment.min_commit
+        while index < source.reader.batch_count:
+            slots = source.reader.slots(index)
             end = int(np.searchsorted(slots, interval.end))
             if end > row:
-                yield self._with_system_columns(only.rows(index, row, end - row), only.fragment)
+                rows = source.rows(index, row, end - row)
+                columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+                columns.setdefault(COMMIT, pa.array(np.full(end - row, commit, dtype=np.int64)))
+                columns.setdefault(DELETED, pa.array(np.zeros(end - row, dtype=bool)))
+                self.current.write(columns, commit)
             if end < len(slots):
                 return
             index, row = index + 1, 0
 
-    def _with_system_columns(self, rows: pa.RecordBatch, fragment: Fragment) -> pa.RecordBatch:
-        count = rows.num_rows
-        names = rows.schema.names
-        columns = []
-        for name in self.schema.names:
-            if name in names:
-                columns.append(rows.column(name))
-            elif name == COMMIT:
-                columns.append(pa.array(np.full(count, fragment.min_commit, dtype=np.int64)))
-            else:
-                assert name == DELETED
-                columns.append(pa.array(np.zeros(count, dtype=bool)))
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-    def _merge(self, inputs: Sequence[MergeInput], interval: SlotInterval) -> Iterator[pa.RecordBatch]:
+    def _merge(self, inputs: Sequence[MergeInput], interval: SlotInterval) -> None:
         span = (interval.start, interval.end)
         key_columns = self.source.table.primary_key
         for window in windows(inputs, span, None, key_columns, self.bounds, lambda: BATCH_ROWS):
-            chosen = self._choose(window.versions)
-            if len(chosen):
-                yield self._gather(window.versions, chosen)
+            self._divide(window.versions)
 
-    def _choose(self, versions: Versions) -> Array:
+    def _divide(self, versions: Versions) -> None:
+        """Write the versions that are kept, each where it belongs."""
         order, first = versions.order[: versions.usable], versions.first[: versions.usable]
-        commits = versions.commits[order]
-        old = commits <= self.keep.horizon
+        retained = self._retained(versions, order, first)
+        until = None if self.keep.apart is None else self._until(versions, order, first, self.keep.apart)
+        if until is None:
+            # A kept row that is not its key's first has a kept or a dropped tombstone before it; only
+            # a kept one makes the fragment hold the key twice. Saying "not unique" needlessly is safe.
+            if bool((retained & ~first).any()):
+                self.current.unique = False
+            self._write(self.current, versions, order[retained])
+            return
+        current = until == FOREVER
+        self._write(self.current, versions, order[retained & current])
+        old = retained & ~current
+        if old.any():
+            self.history.unique = False
+            self.history.until = max(self.history.until, int(until[old].max()))
+            self._write(self.history, versions, order[old], until[old])
+
+    def _retained(self, versions: Versions, order: Array, first: Array) -> Array:
+        old = versions.commits[order] <= self.keep.horizon
         newer_before = np.concatenate(([False], ~old[:-1])) if len(old) else old
         newest_old = old & (first | newer_before)
         if self.keep.drop_tombstones:
             newest_old &= ~versions.deleted[order]
-        retained = ~old | newest_old
-        # A kept row that is not its key's first has a kept or a dropped tombstone before it; only
-        # a kept one makes the fragment hold the key twice. Saying "not unique" needlessly is safe.
-        if bool((retained & ~first).any()):
-            self.unique = False
-        chosen: Array = order[retained]
-        return chosen
+        retained: Array = ~old | newest_old
+        if versions.until is not None:
+            retained &= versions.until[order] > self.bounds.since
+        return retained
 
-    def _gather(self, versions: Versions, chosen: Array) -> pa.RecordBatch:
-        rows = versions.rows.take(pa.array(chosen))
+    def _until(self, versions: Versions, order: Array, first: Array, apart: Apart) -> Array:
+        """For each version the snapshot from which on it is history; `FOREVER` for current ones."""
+        commits, until = versions.commits[order], np.full(len(order), FOREVER, dtype=np.int64)
+        until[1:] = np.where(first[1:], FOREVER, commits[:-1])  # the next newer version comes just before
+        if apart.complete:
+            gone = first & versions.deleted[order]
+            until[gone] = np.maximum(commits[gone], apart.until)
+        before = commits < apart.floor
+        until[before] = np.minimum(until[before], apart.floor)
+        if versions.until is not None:  # what once was history stays so
+            np.minimum(until, versions.until[order], out=until)
+        return until
+
+    def _write(self, output: _Output, versions: Versions, chosen: Array, until: Array | None = None) -> None:
+        if not len(chosen):
+            return
+        rows, commits = versions.rows.take(pa.array(chosen)), versions.commits[chosen]
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         columns[SLOT] = pa.array(versions.slots[chosen])
-        if COMMIT in self.schema.names:
-            columns[COMMIT] = pa.array(versions.commits[chosen])
-        if DELETED in self.schema.names:
-            columns[DELETED] = pa.array(versions.deleted[chosen])
-        return pa.RecordBatch.from_arrays([columns[n] for n in self.schema.names], schema=self.schema)
+        columns[COMMIT] = pa.array(commits)
+        columns[DELETED] = pa.array(versions.deleted[chosen])
+        if until is not None:
+            columns[UNTIL] = pa.array(until)
+        output.write(columns, int(commits.min()))
 
 
 def copy_slots(
     source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, to: Destination, committed: bool = True
-) -> Copied | None:
-    """Copy the rows of `slots` that are of commits within `bounds` into one fragment.
+) -> list[Copied]:
+    """Copy the rows of `slots` that are of commits within `bounds`.
 
     Memory: a batch of each fragment and a few more, whatever the number of rows. `committed` is false for
-    what is staged for one commit that was not made yet. Returns None when there was nothing.
+    what is staged for one commit that was not made yet.
+
+    Returns:
+        A fragment with the rows that are current, if there are any, and one with history, if that is kept
+        apart and there is some.
     """
-    copy = _Copy(source, slots, bounds, keep)
-    target = FragmentTarget(to.disk, to.shard, source.table, copy.schema, to.origin)
-    batches = copy.batches()
-    first = next(batches, None)
-    if first is None:
-        return None
-
-    def all_batches() -> Iterator[pa.RecordBatch]:
-        yield first
-        yield from batches
-
-    commits = (copy.min_commit, copy.max_commit) if committed else (0, 0)
-    staged = write_fragment(target, slots, all_batches(), commits, lambda: copy.unique)
-    return Copied(staged, copy.min_commit, copy.max_commit)
+    copies: list[Copied | None] = []
+    try:
+        with ExitStack() as stack:
+            copy = _Copy(source, slots, bounds, keep, partial(_Output, stack, to, source.table, slots))
+            copy.run()
+            complete = keep.apart is not None and keep.apart.complete
+            copies += [o.finish(copy.max_commit, committed, complete) for o in (copy.current, copy.history)]
+    except BaseException:
+        for copied in copies:  # one of them may be there already
+            if copied is not None:
+                with suppress(OSError, ElasticScanError):
+                    to.disk.delete(copied.staged.path)
+        raise
+    return [copied for copied in copies if copied is not None]
 
 
 def check_keys_differ(source: PageSource) -> None:

@@ -34,8 +34,7 @@ def _between(reader: FragmentReader, start: int, end: int) -> int:
     """Rows of the slots `[start, end)`."""
     first, first_row = reader.seek(start, None, ())
     last, last_row = reader.seek(end, None, ())
-    rows: int = sum(reader.batch(index).num_rows for index in range(first, last))
-    return rows + last_row - first_row
+    return int(reader.starts[last] - reader.starts[first]) + last_row - first_row
 
 
 def slot_counts(reader: FragmentReader, fragment: Fragment, bounds: Bounds, slots: int) -> Array:

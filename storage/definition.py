@@ -287,8 +287,8 @@ class _Trial:
         """Copy the staged rows, as a move does; returns their number."""
         source = staged_source(self._table, staged, lambda _: self._disk)
         slots = SlotSet.span(0, self._hashing.slots)
-        copied = copy_slots(source, slots, Bounds(0, 1), Keep(), Destination(self._disk, 1, self._origin))
-        return 0 if copied is None else copied.staged.rows
+        copies = copy_slots(source, slots, Bounds(0, 1), Keep(), Destination(self._disk, 1, self._origin))
+        return sum(copied.staged.rows for copied in copies)
 
 
 def sample_row(schema: pa.Schema) -> pa.RecordBatch:

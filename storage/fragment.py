@@ -2,9 +2,11 @@
 
 Rows are sorted by (slot, primary key, newest first). After the user's columns come system
 columns: `_slot` (uint16) always, `_commit` (int64) when rows of several commits are together,
-`_deleted` (bool) when some rows are tombstones. A record batch holds up to `BATCH_ROWS` rows and
-ends between two slots where it can, so that a page of whole slots is one slice of one batch. The file is
-sealed (see `sealed_file`), and its seal also says where each record batch begins and which slots it has.
+`_deleted` (bool) when some rows are tombstones, `_until` (int64) in history: versions that only older
+snapshots, changes and copies need, each with the snapshot from which on it does not count. A record batch
+holds up to `BATCH_ROWS` rows and ends between two slots where it can, so that a page of whole slots is one
+slice of one batch. The file is sealed (see `sealed_file`), and its seal also says where each record batch
+begins and which slots it has.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from __future__ import annotations
 import re
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -33,14 +36,15 @@ from elasticscan.storage.sealed_file import SealedFile, SealingSink
 from elasticscan.storage.statistics import StatisticsCollector
 from elasticscan.topology import SlotSet
 
-SLOT, COMMIT, DELETED = "_slot", "_commit", "_deleted"
-SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED)
-_SYSTEM_TYPES = {SLOT: pa.uint16(), COMMIT: pa.int64(), DELETED: pa.bool_()}
+SLOT, COMMIT, DELETED, UNTIL = "_slot", "_commit", "_deleted", "_until"
+SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED, UNTIL)
+FOREVER = (1 << 63) - 1  # `_until` of a row that is not history
+_SYSTEM_TYPES = {SLOT: pa.uint16(), COMMIT: pa.int64(), DELETED: pa.bool_(), UNTIL: pa.int64()}
 _FORMAT = {b"elasticscan.fragment": b"1"}
 _PATH = re.compile(r"t[0-9]+/[0-9a-f]{32}\.arrow(\.unfinished)?")
 
 
-def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool) -> pa.Schema:
+def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool, history: bool = False) -> pa.Schema:
     """The schema of a fragment of a table. Value columns of a tombstone are null."""
     fields = [field.with_nullable(True) if tombstones else field for field in table]
     fields.append(pa.field(SLOT, pa.uint16(), nullable=False))
@@ -48,6 +52,8 @@ def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool) -> pa.S
         fields.append(pa.field(COMMIT, pa.int64(), nullable=False))
     if tombstones:
         fields.append(pa.field(DELETED, pa.bool_(), nullable=False))
+    if history:
+        fields.append(pa.field(UNTIL, pa.int64(), nullable=False))
     return pa.schema(fields, metadata=_FORMAT)
 
 
@@ -134,64 +140,83 @@ class FragmentTarget:
     origin: Origin
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The contents of a new fragment, as they are known when all of it was written; see `Manifest`.
+
+    The bounds of commits are 0 for rows whose commit was not made yet.
+    """
+
+    min_commit: int = 0
+    max_commit: int = 0
+    unique: bool = True
+    complete: bool = False
+    superseded_at: int | None = None
+
+
 def write_fragment(
     target: FragmentTarget,
     slots: SlotSet,
     batches: Iterable[pa.RecordBatch],
-    commits: tuple[int, int] = (0, 0),
-    unique: Callable[[], bool] = lambda: True,
+    contents: Contents = Contents(),
 ) -> StagedFragment:
-    """Write sorted batches of the target's schema as one fragment, flushed to the disk.
-
-    Args:
-        target: where to.
-        slots: those it serves.
-        batches: its rows.
-        commits: bounds of their commits, if these were made already.
-        unique: asked when all batches were written: no key occurs twice.
-    """
-    path = new_path(target.table.id)
-    with target.disk.create(path) as file:
-        sink = SealingSink(file)
-        writer = _Writer(sink, target.schema, target.table.compression)
+    """Write sorted batches of the target's schema as one fragment, flushed to the disk."""
+    with writing_fragment(target, slots) as writer:
         for batch in batches:
             writer.write(batch)
+        return writer.finish(contents)
+
+
+@contextmanager
+def writing_fragment(target: FragmentTarget, slots: SlotSet) -> Iterator[FragmentWriter]:
+    """A writer of one fragment. The file is there when the block ends; call `finish` before."""
+    path = new_path(target.table.id)
+    with target.disk.create(path) as file:
+        yield FragmentWriter(target, path, slots, SealingSink(file))
+
+
+class FragmentWriter:
+    """Writes sorted batches of the target's schema."""
+
+    def __init__(self, target: FragmentTarget, path: str, slots: SlotSet, sink: SealingSink) -> None:
+        self._target, self._path, self._slots, self._sink = target, path, slots, sink
+        self._writer = _Writer(sink, target.schema, target.table.compression)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write(batch)
+
+    def finish(self, contents: Contents) -> StagedFragment:
+        """Write the rest of the file; it is whole, and staged, when the block ends."""
+        target, writer = self._target, self._writer
         writer.close()
-        sink.hold()
+        self._sink.hold()
         writer.write_footer()
-        manifest = _manifest(target, path, slots, commits, writer, unique())
-        seal = sink.seal(manifest, batches=writer.batches)
-    return StagedFragment(
-        shard=target.shard,
-        path=path,
-        slots=slots,
-        rows=writer.rows,
-        bytes=seal.bytes,
-        unique=manifest.unique,
-        tombstones=writer.tombstones,
-        versioned=COMMIT in target.schema.names,
-        tail=seal.tail,
-        digest=seal.digest,
-        statistics=pack_statistics(writer.statistics.finish()),
-    )
-
-
-def _manifest(
-    target: FragmentTarget, path: str, slots: SlotSet, commits: tuple[int, int], writer: _Writer, unique: bool
-) -> Manifest:
-    return manifest_of(
-        target.table,
-        target.origin,
-        kind=FRAGMENT,
-        shard=target.shard,
-        path=path,
-        slots=slots,
-        min_commit=commits[0],
-        max_commit=commits[1],
-        rows=writer.rows,
-        unique=unique,
-        tombstones=writer.tombstones,
-    )
+        manifest = manifest_of(
+            target.table,
+            target.origin,
+            kind=FRAGMENT,
+            shard=target.shard,
+            path=self._path,
+            slots=self._slots,
+            rows=writer.rows,
+            tombstones=writer.tombstones,
+            **asdict(contents),
+        )
+        seal = self._sink.seal(manifest, batches=writer.batches)
+        return StagedFragment(
+            shard=target.shard,
+            path=self._path,
+            slots=self._slots,
+            rows=writer.rows,
+            bytes=seal.bytes,
+            unique=contents.unique,
+            tombstones=writer.tombstones,
+            versioned=COMMIT in target.schema.names,
+            tail=seal.tail,
+            digest=seal.digest,
+            superseded_at=contents.superseded_at,
+            statistics=pack_statistics(writer.statistics.finish()),
+        )
 
 
 def manifest_of(table: TableInfo, origin: Origin, **own: Any) -> Manifest:
@@ -229,6 +254,9 @@ class FragmentReader(BatchReader):
         without: record batches that are skipped as if they were not there.
     """
 
+    _with_versions = True
+    _plain: FragmentReader | None = None
+
     def __init__(
         self,
         disk: Disk,
@@ -245,6 +273,7 @@ class FragmentReader(BatchReader):
         self._lacking: dict[str, pa.Field] = {}
         self._nulls: dict[str, pa.Array] = {}
         self._without = frozenset(without)
+        self._made_of = (disk, path, columns, seal, table, cache, label, without)
         super().__init__(disk, path, seal, cache, label)
         self._numbers = [n for n in range(self.batch_count) if n not in self._without]
         self.batch_count = len(self._numbers)
@@ -263,7 +292,17 @@ class FragmentReader(BatchReader):
         lacking = [name for name in self._wanted if name not in names]
         if lacking:
             self._lacking = _added_fields(schema, lacking, self._table)
-        return [*self._wanted, *_system_columns(schema)]
+        system = _system_columns(schema)
+        return [*self._wanted, *(system if self._with_versions else system[:1])]
+
+    @property
+    def plain(self) -> FragmentReader:
+        """A reader of the same rows without their commits, for who knows that all of them count."""
+        if len(self.columns) == len(self._wanted) + 1:
+            return self
+        if self._plain is None:
+            self._plain = _PlainReader(*self._made_of)
+        return self._plain
 
     def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
         there = [name for name in columns if name not in self._lacking]
@@ -353,6 +392,10 @@ class FragmentReader(BatchReader):
             return encode_row([batch.column(name) for name in primary_key], row)
         except UsageError as error:  # a null, or a type that no key has: no writer lets them in
             raise self.damaged(error) from error
+
+
+class _PlainReader(FragmentReader):
+    _with_versions = False
 
 
 def described_schema(disk: Disk, path: str, seal: Seal) -> pa.Schema:

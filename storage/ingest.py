@@ -150,8 +150,7 @@ class Ingest:
         check_keys_differ(source)
         slots = SlotSet.of(r for fragment in staged for r in fragment.slots)
         to = Destination(disk, shard, self._origin)
-        merged = copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False)
-        assert merged is not None
+        (merged,) = copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False)
         assert merged.staged.unique
         discard(staged, self._disk_of)
         self._staged[shard] = [merged.staged]
@@ -204,9 +203,8 @@ def reroute(
         for shard, part in placement.split_by_shard(away).items():
             source = staged_source(table, [fragment], disk_of)
             to = Destination(disk_of(shard), shard, origin)
-            copied = copy_slots(source, part, Bounds(0, 1), Keep(), to, committed=False)
-            if copied is not None:
-                routed.append(copied.staged)
+            copies = copy_slots(source, part, Bounds(0, 1), Keep(), to, committed=False)
+            routed += [copied.staged for copied in copies]
     return [fragment for fragment in routed if fragment.slots]
 
 

@@ -20,7 +20,7 @@ from elasticscan.base.errors import UsageError
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.batches.reader import UNREADABLE
-from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
+from elasticscan.storage.fragment import COMMIT, SLOT, UNTIL, FragmentReader
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -131,6 +131,9 @@ def newest(
     fragment, reader = candidates.fragment, open_fragment(candidates.fragment)
     commits = commits_of(fragment, reader, candidates.rows)
     counts: Mask = (commits >= bounds.floor) & (commits <= bounds.snapshot)
+    if UNTIL in reader.columns:
+        until = rows_at(reader, candidates.rows, (UNTIL,)).column(UNTIL)
+        counts &= integers(reader, until) > bounds.since
     if not fragment.unique:
         counts &= ~_newer_is_before(reader, candidates, primary_key, bounds.snapshot)
     for sibling in sorted(siblings, key=lambda f: f.max_commit, reverse=True):

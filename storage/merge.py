@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from elasticscan.base.order_keys import encode_row, sort_codes
 from elasticscan.metadata import Bounds, Fragment
-from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
+from elasticscan.storage.fragment import COMMIT, DELETED, FOREVER, SLOT, SYSTEM_COLUMNS, UNTIL, FragmentReader
 
 Array = np.ndarray[Any, Any]
 
@@ -44,19 +44,22 @@ class InputRows:
 class Versions:
     """Rows of several parts sorted by (slot, primary key, newest first).
 
-    Only rows of commits within `bounds` take part. `order` indexes `rows`; `first` marks, in that
+    Only rows of commits within `bounds` take part. `until` says from which snapshot on each one is history,
+    None if none is. `order` indexes `rows`; `first` marks, in that
     order, the first (newest) row of each key; `usable` is how many of the sorted rows are known
     to be complete: beyond it a part that was cut may still have rows.
     """
 
     def __init__(self, parts: Sequence[InputRows], primary_key: Sequence[str], bounds: Bounds) -> None:
         self.primary_key = tuple(primary_key)
-        names = [name for name in parts[0].rows.schema.names if name not in (SLOT, COMMIT, DELETED)]
+        names = [name for name in parts[0].rows.schema.names if name not in SYSTEM_COLUMNS]
         schema = pa.schema([parts[0].rows.schema.field(name).with_nullable(True) for name in names])
         self.rows = _concat([part.rows.select(names) for part in parts], schema)
         self.slots = np.concatenate([_numpy(part.rows, SLOT) for part in parts])
         self.commits = np.concatenate([_commits(part) for part in parts])
         self.deleted = np.concatenate([_deleted(part) for part in parts])
+        self.until = _until(parts)
+        self.since = bounds.since
         within = (self.commits >= bounds.floor) & (self.commits <= bounds.snapshot)
         codes = [sort_codes(self.rows.column(name)) for name in primary_key]
         order = np.lexsort((-self.commits, *reversed(codes), self.slots))
@@ -93,8 +96,11 @@ class Versions:
     def newest(self) -> Array:
         """Indices into `rows`: the newest version of each usable key, without tombstones."""
         chosen: Array = self.order[: self.usable][self.first[: self.usable]]
-        living: Array = chosen[~self.deleted[chosen]]
-        return living
+        living = ~self.deleted[chosen]
+        if self.until is not None:
+            living &= self.until[chosen] > self.since
+        newest: Array = chosen[living]
+        return newest
 
     def key_before(self, position: int) -> bytes:
         """The encoded key of the sorted row just before `position`."""
@@ -132,6 +138,19 @@ def _deleted(part: InputRows) -> Array:
     if DELETED in part.rows.schema.names:
         return _numpy(part.rows, DELETED)
     return np.zeros(part.rows.num_rows, dtype=bool)
+
+
+def _until(parts: Sequence[InputRows]) -> Array | None:
+    if not any(UNTIL in part.rows.schema.names for part in parts):
+        return None
+    return np.concatenate(
+        [
+            _numpy(part.rows, UNTIL)
+            if UNTIL in part.rows.schema.names
+            else np.full(part.rows.num_rows, FOREVER, dtype=np.int64)
+            for part in parts
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class PageSource:
 
     def bounds(self, snapshot: int) -> Bounds:
         """The commits whose rows count at a snapshot."""
-        return Bounds(self.floor, snapshot)
+        return Bounds(self.floor, snapshot, since=snapshot)
 
 
 class PagePruner:
@@ -223,7 +223,8 @@ def _read_interval(
         return Piece(interval.start, interval.end, key)
     inputs = [MergeInput(fragment, source.open(fragment, needed)) for fragment in interval.fragments]
     if interval.is_plain and bounds.wholly_hold(inputs[0].fragment):
-        return _read_slices(page, inputs[0], interval, key, source.table.primary_key)
+        plain = MergeInput(inputs[0].fragment, inputs[0].reader.plain)
+        return _read_slices(page, plain, interval, key, source.table.primary_key)
     return _read_merged(page, inputs, interval, key, source.table.primary_key, bounds)
 
 

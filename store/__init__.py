@@ -34,7 +34,8 @@ How the parts work together, operation by operation, and what each conflicts wit
     schema_changes.py columns that a table gains
     elasticity.py  plans carried out: expand, contract, move, split, join, resume
     repair/        a store made again from its files, by the rules of repair/plan.py
-    upkeep.py      compaction, verification
+    compaction.py  merging fragments: some of a shard's, or all
+    upkeep.py      verification, counting
     roots.py       whose a shard's root is, asked whenever somebody writes or deletes there
     aliases.py     roots that are one place under two names; making.py: a new store, wholly or not at all
     garbage.py     what becomes of each file, as a pure function; collector.py carries it out

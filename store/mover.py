@@ -19,7 +19,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import Tx
 from elasticscan.metadata import Bounds
-from elasticscan.storage import Copied, Destination, Keep, PageSource, View, copy_slots, discard
+from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.indexing import with_runs
 from elasticscan.topology import Event, Move, SlotSet, Tablet, move_tablet
@@ -28,6 +28,9 @@ SMALL_REST_ROWS = 20_000  # what the switch may copy while writers wait
 MOST_ROUNDS = 6
 # How long to wait before each further attempt to undo a move, if the catalog is away.
 UNDO_WAITS_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0)
+
+
+_Sources = list[tuple[PageSource, int]]  # a table's rows, and its oldest snapshot
 
 
 @dataclass(slots=True)
@@ -127,14 +130,15 @@ class Mover:
             due = started + copied / self._bytes_per_second
             self._context.clock.sleep(max(0.0, due - self._context.clock.now()))
 
-    def _copy(self, progress: _Progress, sources: list[PageSource], upto: int) -> int:
+    def _copy(self, progress: _Progress, sources: _Sources, upto: int) -> int:
         target = progress.move.target
         to = Destination(self._context.writable_disk(target), target, self._context.origin("move"))
         size = 0
-        for source in sources:
-            bounds = Bounds(progress.copied_to + 1, upto)
-            copied = copy_slots(source, progress.tablet.slots, bounds, Keep(), to)
-            if copied is not None:
+        for source, oldest in sources:
+            bounds = Bounds(progress.copied_to + 1, upto, since=oldest)
+            # What the first round copies is all there is; a later one brings what is newer.
+            keep = Keep(apart=Apart(source.floor, complete=not progress.copied_to))
+            for copied in copy_slots(source, progress.tablet.slots, bounds, keep, to):
                 progress.copies.append(
                     (source.table.id, copied)
                 )  # so it is removed if its runs cannot be built
@@ -238,14 +242,16 @@ def _has_switched(tx: Tx, progress: _Progress) -> bool:
     return (now.shard, now.epoch) == (progress.move.target, progress.tablet.epoch + 1)
 
 
-def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> list[PageSource]:
+def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> _Sources:
     """The source's rows of the tablet, table by table, of commits not copied yet."""
-    bounds = Bounds(progress.copied_to + 1, upto)
     slots: SlotSet = progress.tablet.slots
     sources = []
     for table in tx.tables():
+        bounds = Bounds(progress.copied_to + 1, upto, since=table.oldest_snapshot)
         here = tx.fragments(table=table.id, shard=progress.move.source)
         fragments = [f for f in here if bounds.touch(f) and f.slots & slots]
         if fragments:
-            sources.append(PageSource(table, View(fragments), context.readers.opener(table)))
+            floor = max((number for number in tx.overwrites(table.id) if number <= upto), default=0)
+            source = PageSource(table, View(fragments), context.readers.opener(table), floor)
+            sources.append((source, table.oldest_snapshot))
     return sources

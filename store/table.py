@@ -12,7 +12,7 @@ from elasticscan.base.errors import InvalidOption, TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
 from elasticscan.catalog import Commit, IdempotencyKey, Tag, Tx
 from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
-from elasticscan.store import arguments, preconditions, upkeep, writer
+from elasticscan.store import arguments, compaction, preconditions, writer
 from elasticscan.store.beginning import begin_changes, begin_scan
 from elasticscan.store.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.context import Context
@@ -476,4 +476,4 @@ class Table(Named):
     def compact(self) -> int:
         """Merge fragments; returns how many went away."""
         self._context.catalog.check_writable()
-        return upkeep.compact(self._context, self.definition)
+        return compaction.compact(self._context, self.definition)

@@ -203,7 +203,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         end = slots
         if budget is not None:
             floor = store.context.table_state(table.id, at).floor(at)
-            counts = _count_rows(store, table, Bounds(floor, at))
+            counts = _count_rows(store, table, Bounds(floor, at, since=at))
             end = cut_slots(counts, start.slot, budget)
         return InChanges(at) if end >= slots else InSnapshot(at, end)
 
@@ -246,7 +246,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         floor = number
         if feed and commit.kind == "overwrite":  # its changes include the rows that it deletes
             floor = store.context.table_state(table.id, number).floor(number - 1)
-        counts = _count_rows(store, table, Bounds(floor, number))
+        counts = _count_rows(store, table, Bounds(floor, number, since=number - 1))
         return counts * 2 if feed and commit.kind in ("write", "merge") else counts
 
     def _cut(self, store: Store, table: TableInfo, commit: Commit, slot: int, most: int) -> InChanges:

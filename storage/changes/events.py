@@ -129,7 +129,7 @@ def newest_of(
         asked, rows = asked[rows >= 0], rows[rows >= 0]
         if not len(asked):
             continue
-        _, theirs, deleted = versions_at(source, rows, ())
+        _, theirs, deleted = versions_at(source, rows, (), bounds.since)
         newer = (theirs >= bounds.floor) & (theirs > commits[asked])
         at = asked[newer]
         commits[at], alive[at] = theirs[newer], ~deleted[newer]

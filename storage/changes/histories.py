@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from elasticscan.base.order_keys import encode_row, sort_codes
 from elasticscan.metadata import Bounds, SlotInterval, TableInfo
-from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
+from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, UNTIL, FragmentReader
 from elasticscan.storage.lookup import Mask, Places, Rows, fetch_by_group, integers, rows_at
 from elasticscan.storage.merge import MergeInput, first_of_keys
 
@@ -211,20 +211,24 @@ class _Strand:
         return rows
 
     def _versions(self, rows: Rows) -> pa.RecordBatch:
-        batch, commits, deleted = versions_at(self._input, rows, (*self._names, SLOT))
+        names = (*self._names, SLOT)
+        batch, commits, deleted = versions_at(self._input, rows, names, self._bounds.since)
         *keys, slots = batch.columns
         columns = [*keys, pa.array(rows), slots, pa.array(commits), pa.array(deleted)]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
 def versions_at(
-    source: MergeInput, rows: Rows, columns: Sequence[str]
+    source: MergeInput, rows: Rows, columns: Sequence[str], since: int
 ) -> tuple[pa.RecordBatch, NDArray[np.int64], Mask]:
-    """Some columns of rows, their commits, and which are tombstones; no column may hold a null."""
+    """Some columns of rows, their commits, and which are gone; no column may hold a null.
+
+    Tombstones are, and what was history by `since`: there its key has another version, or none.
+    """
     reader = source.reader
     commits = np.full(len(rows), source.fragment.min_commit, dtype=np.int64)
     deleted = np.zeros(len(rows), dtype=bool)
-    system = [name for name in (COMMIT, DELETED) if name in reader.columns]
+    system = [name for name in (COMMIT, DELETED, UNTIL) if name in reader.columns]
     if not columns and not system:
         return pa.RecordBatch.from_arrays([], names=[]), commits, deleted
     batch = rows_at(reader, rows, (*columns, *system))
@@ -234,4 +238,6 @@ def versions_at(
         commits = batch.column(COMMIT).to_numpy()
     if DELETED in system:
         deleted = batch.column(DELETED).to_numpy(zero_copy_only=False)
+    if UNTIL in system:
+        deleted = deleted | (batch.column(UNTIL).to_numpy() <= since)
     return batch.select(list(columns)), commits, deleted

@@ -49,11 +49,12 @@ class _ChangePage:
             fields.append(pa.field(CHANGE_TYPE, pa.string(), nullable=False))
         schema = pa.schema([*fields, pa.field(COMMIT_VERSION, pa.int64(), nullable=False)])
         self.filling = PageBuilder(schema, request.page_rows, request.page_bytes)
-        self.within = Bounds(span.after + 1, span.upto)
-        self.before = Bounds(span.floor, span.after)
+        self.within = Bounds(span.after + 1, span.upto, since=span.after)
+        self.both = Bounds(span.floor, span.upto, since=span.after)
+        self.before = Bounds(span.floor, span.after, since=span.after)
 
     def page(self, pieces: Sequence[Piece]) -> PageRows:
-        bounds = Bounds(self.span.floor, self.span.upto) if self.span.feed else self.within
+        bounds = self.both if self.span.feed else self.within
         for number, piece in enumerate(pieces):
             for interval in self.source.view.between(piece.start, piece.end, bounds):
                 rest = self._read(interval, piece.key if interval.start == piece.start else None)
@@ -72,7 +73,7 @@ class _ChangePage:
             return Piece(interval.start, interval.end, key)
         if not self.span.feed and len(changed) == 1 and self._all_new(interval):
             return self._slices(interval, key)
-        bounds = Bounds(self.span.floor, self.span.upto) if replaced else self.within
+        bounds = self.both if replaced else self.within
         opened = OpenInterval(
             self.source.table, interval, lambda n: self.source.open(fragments[n], self.needed)
         )

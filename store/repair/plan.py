@@ -3,9 +3,11 @@
 A file's manifest says whose it is and what was known when it was staged, and that is less than the
 catalog knew. The rules by which files of one table become one state again:
 
-- A file that a compaction replaced (it lists them) counts no more, if what replaced it is whole.
-- Where a tablet left a shard, its rows stay in files there. They count no more for slots of which a
-  compaction at another shard, of a later epoch, has all rows: it may have dropped what was deleted since.
+- A file that a merge replaced (it lists them) counts no more, if what replaced it is whole; nor does a
+  merge all of whose sources another one replaced, too: it was never entered.
+- Where a tablet left a shard, its rows stay in files there. They count no more for slots of which a file
+  at another shard, of a later epoch, has all rows up to theirs: what was deleted since may be gone there.
+- History, which a merge or a move put into files of its own, is no part of the newest state.
 - A write does not know its own commit. It is taken for the one after the newest commit that it knew, which is
   exact when writes came one after another. Copies know the commits of their rows.
 - What an overwrite hid stays hidden.
@@ -25,7 +27,7 @@ from itertools import pairwise
 from elasticscan.metadata import FRAGMENT, INDEX_RUN, IndexInfo, Manifest, Seal
 from elasticscan.topology import SlotSet
 
-COMPACT, OVERWRITE = "compact", "overwrite"
+OVERWRITE = "overwrite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +134,9 @@ def _names(by_table: Mapping[int, Sequence[FoundFile]]) -> dict[int, str]:
 
 def _plan_table(name: str, files: Sequence[FoundFile], indexes: tuple[IndexInfo, ...]) -> TablePlan:
     fragments = [file for file in files if file.manifest.kind == FRAGMENT]
-    replaced = {(f.root, path) for f in fragments for path in f.manifest.replaces}
-    left = [file for file in fragments if (file.root, file.manifest.path) not in replaced]
-    compacted = [file for file in left if file.manifest.operation == COMPACT]
+    left = _not_replaced(fragments)
+    compacted = [file for file in left if file.manifest.complete]
+    left = [file for file in left if file.manifest.superseded_at is None]
     pieces = [_piece(file, _living_slots(file, compacted)) for file in left]
     pieces = sorted((p for p in pieces if p.slots), key=lambda p: (p.min_commit, p.file.manifest.began_at))
     floor = max((p.min_commit for p in pieces if p.file.manifest.operation == OVERWRITE), default=0)
@@ -142,19 +144,39 @@ def _plan_table(name: str, files: Sequence[FoundFile], indexes: tuple[IndexInfo,
     return TablePlan(name, tuple(pieces), floor, indexes, tuple(doubts))
 
 
+def _not_replaced(fragments: Sequence[FoundFile]) -> list[FoundFile]:
+    """The files without those that others took the place of."""
+    merges = [file for file in fragments if file.manifest.replaces]
+    sources = {id(m): {(m.root, path) for path in m.manifest.replaces} for m in merges}
+    replaced = set[tuple[int, str]]().union(*sources.values())
+
+    def was_late(merge: FoundFile) -> bool:
+        own, age = sources[id(merge)], (merge.manifest.began_at, merge.manifest.path)
+        rest = ((sources[id(m)], (m.manifest.began_at, m.manifest.path)) for m in merges)
+        return any(own < theirs or (own == theirs and age < other) for theirs, other in rest)
+
+    late = {(file.root, file.manifest.path) for file in merges if was_late(file)}
+    return [f for f in fragments if (f.root, f.manifest.path) not in replaced | late]
+
+
 def _piece(file: FoundFile, slots: SlotSet) -> PlannedPiece:
     manifest = file.manifest
     if manifest.max_commit:
         return PlannedPiece(file, slots, manifest.min_commit, manifest.max_commit)
-    commit = manifest.after_commit + 1
+    commit = _newest(manifest)
     return PlannedPiece(file, slots, commit, commit)
 
 
+def _newest(manifest: Manifest) -> int:
+    """The newest commit of a file's rows, as far as it knows."""
+    return manifest.max_commit or manifest.after_commit + 1
+
+
 def _living_slots(file: FoundFile, compacted: Iterable[FoundFile]) -> SlotSet:
-    """The slots of a file, without those that moved on to a shard where a compaction took all rows."""
+    """The slots of a file, without those that moved on to a shard where a file has all rows."""
     slots = file.manifest.slots
     for compaction in compacted:
-        if compaction.root != file.root:
+        if compaction.root != file.root and _newest(file.manifest) <= compaction.manifest.max_commit:
             slots -= _later(compaction.manifest, file.manifest) & compaction.manifest.slots
     return slots
 

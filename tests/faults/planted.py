@@ -23,12 +23,13 @@ from elasticscan.catalog.tables import moves
 from elasticscan.filters import value_sets
 from elasticscan.filters.expression import Not
 from elasticscan.filters.key_sets import NOTHING, NULLS
-from elasticscan.metadata import Bounds, IndexEvent, IndexInfo, TableInfo
+from elasticscan.metadata import Bounds, Fragment, IndexEvent, IndexInfo, TableInfo
 from elasticscan.optimizer import binding as access
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, keys
 from elasticscan.reader import Accepted, ShardRead, cursor, sorted_scan
 from elasticscan.reader import scan as driver
 from elasticscan.storage import (
+    Apart,
     Copied,
     Destination,
     Keep,
@@ -42,7 +43,7 @@ from elasticscan.storage import (
 from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.pages import Piece, pieces_of
-from elasticscan.store import indexing, lookups, mover, owners, upkeep, writer
+from elasticscan.store import compaction, indexing, lookups, mover, owners, writer
 from elasticscan.store.context import Context
 from elasticscan.store.mover import Mover
 from elasticscan.topology import Event, Move, Phase, Placement, SlotSet, move_tablet
@@ -320,18 +321,22 @@ def source_is_not_struck(patch: Patch) -> None:
 def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:
 
     def careless(
-        source: PageSource, slots: SlotSet, bounds: Bounds, _: Keep, to: Destination
-    ) -> Copied | None:
-        return copy_slots(source, slots, bounds, keep(bounds), to)
+        source: PageSource, slots: SlotSet, bounds: Bounds, given: Keep, to: Destination
+    ) -> list[Copied]:
+        return copy_slots(source, slots, bounds, replace(keep(bounds), apart=given.apart), to)
 
     patch.setattr(mover, "copy_slots", careless)
 
 
 @fault("programs", "a mover carries tombstones", style="compaction below movers")
 def mover_forgets_tombstones(patch: Patch) -> None:
-    whole, chosen = copying._Copy._whole, copying._Copy._choose
+    whole, retained = copying._Copy._whole, copying._Copy._retained
     patch.setattr(copying._Copy, "_whole", lambda self, f: not f.tombstones and whole(self, f))
-    patch.setattr(copying._Copy, "_choose", lambda self, v: (rows := chosen(self, v))[~v.deleted[rows]])
+    patch.setattr(
+        copying._Copy,
+        "_retained",
+        lambda self, v, order, first: retained(self, v, order, first) & ~v.deleted[order],
+    )
 
 
 @fault("programs", "a mover carries old versions")
@@ -342,12 +347,12 @@ def mover_forgets_old_versions(patch: Patch) -> None:
 @fault("programs", "compaction keeps what a leased snapshot needs", style="leases")
 def compaction_ignores_leases(patch: Patch) -> None:
     patch.setattr(Tx, "oldest_needed", lambda self, table, retention_seconds: self.versions()[1])
-    patch.setattr(upkeep, "_still_allowed", lambda tx, table, horizon: True)
+    patch.setattr(compaction, "_still_allowed", lambda tx, table, horizon: True)
 
 
 @fault("programs", "compaction looks at the leases again in the transaction that swaps", style="leases")
 def lease_taken_during_compaction_is_ignored(patch: Patch) -> None:
-    patch.setattr(upkeep, "_still_allowed", lambda tx, table, horizon: True)
+    patch.setattr(compaction, "_still_allowed", lambda tx, table, horizon: True)
 
 
 @fault(
@@ -359,31 +364,66 @@ def compaction_drops_needed_tombstones(patch: Patch) -> None:
 
     def greedy(
         source: PageSource, slots: SlotSet, bounds: Bounds, keep: Keep, to: Destination
-    ) -> Copied | None:
+    ) -> list[Copied]:
         with pytest.MonkeyPatch.context() as inner:
             mover_forgets_tombstones(inner)
             return copy_slots(source, slots, bounds, keep, to)
 
-    patch.setattr(upkeep, "copy_slots", greedy)
+    patch.setattr(compaction, "copy_slots", greedy)
 
 
 @fault("programs", "compaction leaves alone what a mover is copying", style="compaction below movers")
 def compaction_below_a_mover(patch: Patch) -> None:
-    patch.setattr(upkeep, "_being_copied", lambda tx: SlotSet())
+    patch.setattr(compaction, "_being_copied", lambda tx: SlotSet())
 
 
 @fault("programs", "a compacted fragment serves no slot that left meanwhile", style="compaction below movers")
 def swap_of_slots_that_left(patch: Patch) -> None:
-    def blindly(tx: Tx, table: TableInfo, before: Any, merged: Copied | None, slots: SlotSet) -> int:
-        for old in before:
+    def blindly(self: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> compaction.Merged:
+        for old in self.fragments:
             tx.set_fragment_slots({old.id: SlotSet()})
-        if merged is not None:
-            staged = replace(merged.staged, slots=slots)
-            tx.add_fragments(table.id, [staged], merged.min_commit, merged.max_commit)
+        for copied in copies:
+            staged = replace(copied.staged, slots=slots)
+            tx.add_fragments(self.table.id, [staged], copied.min_commit, copied.max_commit)
         tx.bump_layout()
-        return 0
+        return compaction.Merged(added=len(copies))
 
-    patch.setattr(upkeep, "_swap", blindly)
+    patch.setattr(compaction._Merging, "_swap", blindly)
+
+
+def _keeping(patch: Patch, change: Callable[[Keep], Keep]) -> None:
+    honest = compaction.keep_for
+    patch.setattr(compaction, "keep_for", lambda *args: change(honest(*args)))
+
+
+@fault(
+    "programs",
+    "a merge drops a tombstone only if all that may hold what it deleted take part",
+    style="merges of some",
+)
+def partial_merge_drops_tombstones(patch: Patch) -> None:
+    _keeping(patch, lambda keep: replace(keep, drop_tombstones=True))
+
+
+@fault("programs", "a tombstone that hides rows of other fragments is no history", style="merges of some")
+def partial_merge_hides_tombstones(patch: Patch) -> None:
+    _keeping(patch, lambda keep: replace(keep, apart=replace(keep.apart or Apart(), complete=True)))
+
+
+@fault("programs", "a merge keeps the versions of all snapshots that are kept", style="merges of some")
+def partial_merge_forgets_snapshots(patch: Patch) -> None:
+    _keeping(patch, lambda keep: replace(keep, horizon=keep.horizon + 1))
+
+
+@fault("programs", "history is read by all snapshots before the first without it", style="merges of some")
+def history_is_skipped_too_early(patch: Patch) -> None:
+    honest = Fragment.is_needed_at
+    patch.setattr(Fragment, "is_needed_at", lambda self, snapshot: honest(self, snapshot + 1))
+
+
+@fault("programs", "what a move copies later does not make its tombstones history", style="merges of some")
+def later_rounds_hide_tombstones(patch: Patch) -> None:
+    patch.setattr(mover, "Apart", lambda floor, complete: Apart(floor, complete=True))
 
 
 @fault("programs", "an expired snapshot is refused even when its table is known already", style="leases")
@@ -394,7 +434,7 @@ def expired_snapshot_is_read(patch: Patch) -> None:
 
 @fault("programs", "a scan reads at its snapshot")
 def scan_reads_the_newest_rows(patch: Patch) -> None:
-    patch.setattr(PageSource, "bounds", lambda self, snapshot: Bounds(self.floor, 1 << 40))
+    patch.setattr(PageSource, "bounds", lambda self, snapshot: Bounds(self.floor, 1 << 40, since=1 << 40))
 
 
 @fault("programs", "an overwrite hides all rows before it")
@@ -711,20 +751,20 @@ def new_columns_are_not_told(patch: Patch) -> None:
     style="columns below compactions",
 )
 def compaction_with_an_old_definition(patch: Patch) -> None:
-    compact, begun = upkeep._compact_shard, [pa.schema([])]
+    merge, begun = compaction.merge_fragments, [pa.schema([])]
 
-    def remembering(known: Context, table: TableInfo, shard: int) -> int:
+    def remembering(known: Context, table: TableInfo, *rest: Any) -> compaction.Merged:
         begun.append(table.schema)
         try:
-            return compact(known, table, shard)
+            return merge(known, table, *rest)
         finally:
             begun.pop()
 
     def of_then(table: TableInfo, *rest: Any) -> PageSource:
         return PageSource(replace(table, schema=begun[-1] if begun[-1].names else table.schema), *rest)
 
-    patch.setattr(upkeep, "_compact_shard", remembering)
-    patch.setattr(upkeep, "PageSource", of_then)
+    patch.setattr(compaction, "merge_fragments", remembering)
+    patch.setattr(compaction, "PageSource", of_then)
 
 
 # ---------------------------------------------------------------------- the catalog proves itself

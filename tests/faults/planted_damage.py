@@ -12,7 +12,7 @@ from elasticscan.base.errors import FragmentDamaged
 from elasticscan.storage import FragmentReader, PageSource, sealed_file
 from elasticscan.storage.batches.reader import BatchReader
 from elasticscan.storage.sealed_file import SEGMENT_BYTES, SMALL_FILE_BYTES, SealedFile
-from elasticscan.store import mover, readers, upkeep
+from elasticscan.store import compaction, mover, readers, upkeep
 from tests.faults.planted import Patch, Whatever, fault
 
 
@@ -108,7 +108,7 @@ def copies_are_not_proven(patch: Patch) -> None:
 
         return PageSource(table, view, unproven, *rest)
 
-    patch.setattr(upkeep, "PageSource", of_anything)
+    patch.setattr(compaction, "PageSource", of_anything)
     patch.setattr(mover, "PageSource", of_anything)
 
 

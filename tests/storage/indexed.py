@@ -20,12 +20,13 @@ from elasticscan.base.hashing import slots_of
 from elasticscan.base.value_keys import END, encode_value, encode_values, index_hash, inverted, successor
 from elasticscan.metadata import HASH, SORTED, Bounds, Fragment, IndexInfo, StagedFragment, TableInfo
 from elasticscan.protocol import Cursor, Cursors
-from elasticscan.storage.copying import Destination, Keep, copy_slots
+from elasticscan.storage.copying import Destination, Keep
 from elasticscan.storage.disk import Disk, MemoryDisk
 from elasticscan.storage.fragment import (
     COMMIT,
     DELETED,
     SLOT,
+    Contents,
     FragmentReader,
     FragmentTarget,
     fragment_schema,
@@ -36,7 +37,7 @@ from elasticscan.storage.indexes.run import RunReader, build_runs
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
-from tests.storage.versions import ORIGIN
+from tests.storage.versions import ORIGIN, copy_all
 
 Key = tuple[Any, ...]
 Values = tuple[Any, ...]
@@ -182,7 +183,7 @@ class Indexed:
         )
         target = FragmentTarget(self.disk, 1, self.table, schema, ORIGIN)
         unique = len({version.key for version in rows}) == len(rows)
-        staged = write_fragment(target, slots, [self._batch(rows, schema)], unique=lambda: unique)
+        staged = write_fragment(target, slots, [self._batch(rows, schema)], Contents(unique=unique))
         self._register(staged, min(commits), max(commits))
 
     def _batch(self, rows: Sequence[Version], schema: pa.Schema) -> pa.RecordBatch:
@@ -212,7 +213,7 @@ class Indexed:
         chosen = [f for f in self.fragments if not some or rng.random() < 0.5]
         keep = Keep(horizon, drop_tombstones=not some and rng.random() < 0.5)
         source = replace(self.rows(), view=View(chosen))
-        copied = copy_slots(source, slots, Bounds(0, commit), keep, Destination(self.disk, 1, ORIGIN))
+        copied = copy_all(source, slots, Bounds(0, commit), keep, Destination(self.disk, 1, ORIGIN))
         left = [replace(f, slots=f.slots - slots) if f in chosen else f for f in self.fragments]
         self.fragments = [fragment for fragment in left if fragment.slots]
         self.oldest = horizon

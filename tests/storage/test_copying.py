@@ -28,6 +28,7 @@ from tests.storage.versions import (
     Scenario,
     Shelf,
     Version,
+    copy_all,
     keys_of,
     request_of,
     table_of,
@@ -125,7 +126,7 @@ def test_a_copy_for_a_move_keeps_every_version_within_its_bounds(seed: int) -> N
     bounds = Bounds(floor, rng.randint(floor, scenario.commits + 1))
     slots = some_slots(rng, shelf.slot_count)
     expected = within(scenario, bounds, slots)
-    copied = copy_slots(shelf.source(), slots, bounds, Keep(), Destination(shelf.disk, 2, ORIGIN))
+    copied = copy_all(shelf.source(), slots, bounds, Keep(), Destination(shelf.disk, 2, ORIGIN))
     if copied is None:
         assert not expected
         return
@@ -146,7 +147,7 @@ def test_copies_of_consecutive_commits_make_up_the_whole(seed: int) -> None:
     while done < scenario.commits:
         upto = rng.randint(done + 1, scenario.commits)
         bounds = Bounds(done + 1, upto)
-        copied = copy_slots(shelf.source(), everything, bounds, Keep(), Destination(shelf.disk, 1, ORIGIN))
+        copied = copy_all(shelf.source(), everything, bounds, Keep(), Destination(shelf.disk, 1, ORIGIN))
         if copied is not None:
             check_honest(copied, versions_in(copied, shelf), shelf, everything)
             copies.append(as_fragment(copied, len(copies) + 1))
@@ -165,7 +166,7 @@ def test_compaction_keeps_what_snapshots_from_the_horizon_on_see(seed: int) -> N
     horizon = rng.randint(0, scenario.commits)
     bounds = Bounds(scenario.floor(horizon), scenario.commits)
     keep = Keep(horizon, drop_tombstones=rng.random() < 0.7)
-    copied = copy_slots(shelf.source(), everything, bounds, keep, Destination(shelf.disk, 1, ORIGIN))
+    copied = copy_all(shelf.source(), everything, bounds, keep, Destination(shelf.disk, 1, ORIGIN))
     rows = [] if copied is None else versions_in(copied, shelf)
     assert Counter(rows) == Counter(needed(within(scenario, bounds, everything), keep))
     if copied is not None:
@@ -197,9 +198,7 @@ def test_a_compaction_of_a_compaction_loses_nothing(seed: int) -> None:
     for horizon in range(scenario.commits + 1):
         source = PageSource(shelf.table, View(fragments), shelf.source().open)
         bounds = Bounds(scenario.floor(horizon), scenario.commits)
-        copied = copy_slots(
-            source, everything, bounds, Keep(horizon, True), Destination(shelf.disk, 1, ORIGIN)
-        )
+        copied = copy_all(source, everything, bounds, Keep(horizon, True), Destination(shelf.disk, 1, ORIGIN))
         fragments = [] if copied is None else [as_fragment(copied, horizon + 100)]
         for snapshot in range(horizon, scenario.commits + 1):
             seen = visible_through(shelf, fragments, scenario.floor(snapshot), snapshot)
@@ -242,7 +241,7 @@ def test_nothing_to_copy_makes_no_file() -> None:
     disk = MemoryDisk()
     assert (
         copy_slots(shelf.source(), SlotSet.span(0, 4), Bounds(2, 9), Keep(), Destination(disk, 1, ORIGIN))
-        is None
+        == []
     )
     assert disk.list() == []
 
@@ -251,14 +250,14 @@ def test_a_table_whose_rows_were_all_deleted_before_the_horizon_compacts_to_noth
     shelf = shelf_of([(k, 1, "a") for k in range(20)], [(k, 2, None) for k in range(20)])
     disk = MemoryDisk()
     keep, to = Keep(2, True), Destination(disk, 1, ORIGIN)
-    assert copy_slots(shelf.source(), SlotSet.span(0, 4), Bounds(0, 2), keep, to) is None
+    assert copy_slots(shelf.source(), SlotSet.span(0, 4), Bounds(0, 2), keep, to) == []
     assert disk.list() == []
 
 
 def test_a_tombstone_after_the_horizon_stays_with_what_it_hides() -> None:
     shelf = shelf_of([(1, 1, "a")], [(1, 2, None)])
     slots, to = SlotSet.span(0, 4), Destination(shelf.disk, 1, ORIGIN)
-    copied = copy_slots(shelf.source(), slots, Bounds(0, 2), Keep(1, True), to)
+    copied = copy_all(shelf.source(), slots, Bounds(0, 2), Keep(1, True), to)
     assert copied is not None
     assert [(v.commit, v.value) for v in versions_in(copied, shelf)] == [(2, None), (1, "a")]
     assert not copied.staged.unique
@@ -267,7 +266,7 @@ def test_a_tombstone_after_the_horizon_stays_with_what_it_hides() -> None:
 def test_one_version_of_each_key_is_called_unique() -> None:
     shelf = shelf_of([(k, 1, "a") for k in range(20)], [(k, 2, "b") for k in range(10)])
     slots, to = SlotSet.span(0, 4), Destination(shelf.disk, 1, ORIGIN)
-    copied = copy_slots(shelf.source(), slots, Bounds(0, 2), Keep(2, True), to)
+    copied = copy_all(shelf.source(), slots, Bounds(0, 2), Keep(2, True), to)
     assert copied is not None
     assert copied.staged.unique
     assert (copied.min_commit, copied.max_commit) == (1, 2)

@@ -25,7 +25,7 @@ from elasticscan.metadata import (
     unpack_statistics,
 )
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage.copying import Destination, Keep, copy_slots
+from elasticscan.storage.copying import Destination, Keep
 from elasticscan.storage.disk import MemoryDisk
 from elasticscan.storage.fragment import (
     COMMIT,
@@ -37,7 +37,7 @@ from elasticscan.storage.fragment import (
     write_fragment,
 )
 from elasticscan.topology import SlotSet
-from tests.storage.versions import KEY_KINDS, ORIGIN, Shelf, Version, table_of
+from tests.storage.versions import KEY_KINDS, ORIGIN, Shelf, Version, copy_all, table_of
 
 
 def _whole(bits: int, signed: bool = True) -> st.SearchStrategy[int]:
@@ -186,7 +186,7 @@ def test_a_copy_has_statistics_of_the_rows_that_it_keeps() -> None:
     shelf.add([Version((n,), 1, f"old {n}", 0) for n in range(6)])
     shelf.add([Version((n,), 2, None if n == 5 else f"new {n}", 0) for n in range(3, 6)])
     keep = Keep(horizon=2, drop_tombstones=True)
-    copied = copy_slots(
+    copied = copy_all(
         shelf.source(), SlotSet.span(0, 1), Bounds(0, 2), keep, Destination(shelf.disk, 1, ORIGIN)
     )
     assert copied is not None

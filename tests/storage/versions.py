@@ -20,11 +20,13 @@ from elasticscan.base.hashing import slots_of
 from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest
+from elasticscan.storage.copying import Copied, copy_slots
 from elasticscan.storage.disk import Disk, MemoryDisk
 from elasticscan.storage.fragment import (
     COMMIT,
     DELETED,
     SLOT,
+    Contents,
     FragmentReader,
     FragmentTarget,
     fragment_schema,
@@ -132,7 +134,7 @@ class Shelf:
         target = FragmentTarget(self.disk, 1, self.table, schema, ORIGIN)
         unique = len({version.key for version in rows}) == len(rows)
         spoken_for = SlotSet.span(0, self.slot_count) if slots is None else slots
-        staged = write_fragment(target, spoken_for, [batch], unique=lambda: unique)
+        staged = write_fragment(target, spoken_for, [batch], Contents(unique=unique))
         number = len(self.fragments) + 1
         return self.register(staged, number, min(commits), max(commits), rows)
 
@@ -288,3 +290,9 @@ def addresses(reader: FragmentReader) -> set[int]:
     """Where the values of a fragment's batches are in memory."""
     columns = [column for batch in reader for column in batch.columns]
     return {buffer.address for column in columns for buffer in column.buffers() if buffer is not None}
+
+
+def copy_all(*args: Any) -> Copied | None:
+    """A copy that keeps all together, so that it is one fragment at most."""
+    copies = copy_slots(*args)
+    return copies[0] if copies else None

@@ -50,6 +50,7 @@ from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.store import Page, Scan, Store, Table, indexing, mover
+from elasticscan.store.compaction import merge_fragments
 from elasticscan.store.mover import Mover
 from elasticscan.store.owners import machine, new_owner
 from elasticscan.topology import Move, Tablet
@@ -62,6 +63,7 @@ from tests.store.random_tables import (
     DOMAINS,
     MOST_COLUMNS,
     STYLES,
+    STYLES_BY_NAME,
     TABLES,
 )
 
@@ -193,7 +195,7 @@ class Programs:
         self._patch.undo()
 
     def run(self, seed: int, style: str | None = None) -> None:
-        """Run the program of a seed; `style` is one of `STYLES`, by default the seed's own."""
+        """Run the program of a seed; `style` is one of all styles, by default the seed's own."""
         rng = random.Random(seed)
         style = style or rng.choice(list(STYLES))
         template = self.directory / f"template{rng.choice([0, 60])}"
@@ -279,7 +281,7 @@ class Program:
         self.dropped: set[int] = set()  # ids of indexes
         self.versions = 0  # rows written in all
         self.keys = rng.choice([5, 40, 150])
-        self.weights = {"write": 10} | STYLES[style]
+        self.weights = {"write": 10} | (STYLES | STYLES_BY_NAME)[style]
         if "mixture" in style:
             # Every program likes some operations, never does others, and is more or less disturbed.
             self.weights = {name: n * rng.choice([0, 1, 1, 5]) for name, n in self.weights.items()}
@@ -721,6 +723,17 @@ class Program:
     def _compact(self) -> None:
         name = self.random.choice([None, *TABLES])
         self._try(self.store.compact if name is None else lambda: self.store.table(name).compact())
+
+    def _merge(self) -> None:
+        """Merge some fragments of a shard; in between, others may change these."""
+        table = self.store.table(self.random.choice(list(TABLES))).definition
+        with self.store.context.catalog.reading() as tx:
+            fragments = tx.fragments(table=table.id)
+        if fragments:
+            shard = self.random.choice(fragments).shard
+            here = [fragment.id for fragment in fragments if fragment.shard == shard]
+            some = self.random.sample(here, self.random.randint(1, len(here)))
+            self._try(lambda: len(merge_fragments(self.some_store.context, table, shard, some).gone))
 
     def _collect_garbage(self) -> None:
         self.collections += 1

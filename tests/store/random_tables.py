@@ -173,3 +173,21 @@ STYLES: dict[str, dict[str, int]] = {
         "advance_one": 8,
     },
 }
+# Those that only who names them gets, so that the programs of seeds stay what they are.
+STYLES_BY_NAME: dict[str, dict[str, int]] = {
+    "merges of some": {
+        "write": 14,
+        "delete": 8,
+        "overwrite": 1,
+        "create_index": 2,
+        "start_scan": 5,
+        "advance_one": 8,
+        "move": 4,
+        "move_and_return": 3,
+        "suspended_move": 4,
+        "split": 1,
+        "collect_garbage": 2,
+        "add_column": 1,
+        "merge": 16,
+    },
+}

@@ -338,6 +338,35 @@ def test_what_a_compaction_replaced_does_not_count() -> None:
     assert [piece.file.manifest.path for piece in plan.tables[0].pieces] == ["c", "d"]
 
 
+def test_a_merge_that_was_never_entered_does_not_count() -> None:
+    stage = found("s", 3, 12.0, operation="compact", replaces=("a", "b"), min_commit=2, max_commit=3)
+    merged = found("m", 3, 12.0, operation="compact", replaces=("a", "b", "c"), min_commit=2, max_commit=4)
+    twin = found("n", 3, 12.5, operation="compact", replaces=("a", "b", "c"), min_commit=2, max_commit=4)
+    plan = plan_repair([found("c", 3, 11.5), stage, merged, twin])
+    assert plan is not None
+    assert [piece.file.manifest.path for piece in plan.tables[0].pieces] == ["n"]
+
+
+def test_rows_that_are_newer_than_a_merge_elsewhere_count_where_they_were() -> None:
+    left, merged = (
+        found("a", 9, 10.0),
+        found(
+            "c",
+            4,
+            12.0,
+            root=1,
+            operation="compact",
+            complete=True,
+            epochs=((0, 16, 2),),
+            min_commit=2,
+            max_commit=4,
+        ),
+    )
+    plan = plan_repair([left, merged])
+    assert plan is not None
+    assert {piece.file.manifest.path for piece in plan.tables[0].pieces} == {"a", "c"}
+
+
 def test_slots_that_moved_to_a_compaction_elsewhere_do_not_count_where_they_were() -> None:
     left = found("a", 1, 10.0)
     merged = found(
@@ -346,6 +375,7 @@ def test_slots_that_moved_to_a_compaction_elsewhere_do_not_count_where_they_were
         12.0,
         root=1,
         operation="compact",
+        complete=True,
         slots=SlotSet.span(0, 8),
         epochs=((0, 8, 2),),
         min_commit=2,

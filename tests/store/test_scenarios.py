@@ -19,7 +19,7 @@ from elasticscan.base.errors import (
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.storage import copy_slots
-from elasticscan.store import Scan, Store, upkeep
+from elasticscan.store import Scan, Store, compaction
 from elasticscan.store.mover import Mover
 from elasticscan.store.owners import new_owner
 from elasticscan.topology import Move
@@ -283,7 +283,7 @@ def test_a_lease_taken_while_a_compaction_runs_is_kept(store: Store, monkeypatch
         scans.append(store.table("t").scan(snapshot=first))
         return merged
 
-    monkeypatch.setattr(upkeep, "copy_slots", interrupted)
+    monkeypatch.setattr(compaction, "copy_slots", interrupted)
     store.compact()
     assert read(scans[0]) == EVERYTHING
     assert store.table("t").definition.oldest_snapshot <= first
@@ -296,7 +296,7 @@ def test_a_compaction_that_fails_leaves_no_file(store: Store, monkeypatch: pytes
     def failing(*_: Any) -> int:
         raise OSError("the network is away")
 
-    monkeypatch.setattr(upkeep, "_swap", failing)
+    monkeypatch.setattr(compaction._Merging, "_swap", failing)
     with pytest.raises(OSError, match="away"):
         store.compact()
     assert sorted(Path(store.uri).rglob("*.arrow")) == before
@@ -314,7 +314,7 @@ def test_the_oldest_snapshot_never_goes_back(store: Store) -> None:
     store.table("t").upsert(rows_of(range(0, COUNT, 2), 3))
     held = store.table("t").scan(snapshot=old_lease)
     store.table("t").upsert(rows_of(range(0, COUNT, 2), 4))
-    upkeep.compact(store.context, stale)
+    compaction.compact(store.context, stale)
     assert store.table("t").definition.oldest_snapshot == oldest
     assert read(held) == with_value(range(COUNT), 2)
 

@@ -23,7 +23,7 @@ from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.changes import histories as histories_module
 from elasticscan.storage.changes.events import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
 from elasticscan.storage.changes.pages import read_changes
-from elasticscan.storage.copying import Destination, Keep, copy_slots
+from elasticscan.storage.copying import Destination, Keep
 from elasticscan.storage.disk import LocalDisk, MemoryDisk
 from elasticscan.storage.fragment import FragmentReader, FragmentTarget, write_fragment
 from elasticscan.storage.pages import PageSource, cursors_of, pieces_of
@@ -38,6 +38,7 @@ from tests.storage.versions import (
     Shelf,
     Version,
     addresses,
+    copy_all,
     keys_of,
     request_of,
     table_of,
@@ -219,7 +220,7 @@ class RandomFragments:
         if not all(f.max_commit <= upto or f.min_commit > upto for f in self.fragments):
             old, upto = self.fragments, self.commits
         self.horizon = self.rng.randint(0, upto)
-        copied = copy_slots(
+        copied = copy_all(
             PageSource(self.shelf.table, View(old), self.shelf.source().open),
             SlotSet.span(0, self.shelf.slot_count),
             Bounds(self.past.floor(self.horizon), upto),

@@ -1,0 +1,80 @@
+"""A program for a process of its own: all kinds of reads, a move and merges over very many small fragments.
+
+    python -m tests.store.many_files DIRECTORY COMMITS OPEN_FILES
+
+ends with an error if something needs more than so many open files, or returns wrong rows.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from elasticscan.store import Scan, Store, Table
+from tests.base.manual_clock import ManualClock
+from tests.store.random_programs import START, fast_store
+
+SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
+STEP, ROWS = 3, 8  # each commit writes so many rows, all but a few of which the next one writes again
+KINDS = 50
+
+
+def rows_of(commit: int) -> pa.Table:
+    ids = range(commit * STEP, commit * STEP + ROWS)
+    return pa.table({"id": ids, "k": [i % KINDS for i in ids], "v": [commit] * ROWS}, schema=SCHEMA)
+
+
+def rows_after(commits: int) -> dict[int, int]:
+    rows: dict[int, int] = {}
+    for commit in range(commits):
+        rows |= dict.fromkeys(range(commit * STEP, commit * STEP + ROWS), commit)
+    return rows
+
+
+def values_in(scan: Scan) -> dict[int, int]:
+    table = scan.to_table()
+    rows = dict(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True))
+    assert len(rows) == table.num_rows
+    return rows
+
+
+def check(table: Table, first: int, commits: int) -> None:
+    """Look at a table that many commits were made to after one with the number `first`."""
+    expected = rows_after(commits)
+    assert values_in(table.scan()) == expected
+    assert values_in(table.scan(snapshot=first + commits // 2)) == rows_after(commits // 2)
+    seven = {i: v for i, v in expected.items() if i % KINDS == 7}
+    assert values_in(table.scan(filter="k = 7", index="by_k")) == seven
+    assert table.changes(first, feed=False).count() == commits * ROWS
+    later = commits - commits // 2
+    assert table.changes(first + commits // 2).count() == later * (2 * ROWS - STEP)
+
+
+def main(place: Path, commits: int, open_files: int) -> None:
+    Store.create(place, ["s1", "s2"], tablets=4, slots=16).close()
+    clock = ManualClock(START)
+    with fast_store(place, clock) as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+        table.create_index("by_k", ["k"])
+        first = table.definition.created_commit
+        for commit in range(commits):
+            table.upsert(rows_of(commit))
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, most))
+        check(table, first, commits)
+        tablet = store.context.placement().tablets[0]
+        store.move(tablet.id, "s2" if tablet.shard == 1 else "s1")
+        check(table, first, commits)
+        assert table.compact() > commits
+        check(table, first, commits)
+        assert store.verify() == []
+        clock.advance(START)
+        table.compact()
+        assert values_in(table.scan()) == rows_after(commits)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
