@@ -78,6 +78,8 @@ def merge_fragments(
     shard: int,
     fragments: Collection[int],
     pace: Callable[[int], None] | None = None,
+    slots: SlotSet | None = None,
+    note: Callable[[Tx, Merged], None] | None = None,
 ) -> Merged:
     """Merge some of the fragments that a shard serves.
 
@@ -89,6 +91,8 @@ def merge_fragments(
             where what is left is a single fragment that would stay as it is.
         pace: called with the number of bytes just merged, again and again. It may sleep, and it may raise to
             give the merge up; then nothing has changed, and no file remains.
+        slots: what is merged of them, all by default; fragments go on to serve their others.
+        note: called in the transaction that makes the merge visible, if there is something to make visible.
 
     Returns:
         What was done; nothing, when another process merged some of them first.
@@ -98,11 +102,11 @@ def merge_fragments(
         WriteConflict: garbage was collected with a grace shorter than the merge took. Nothing has changed.
     """
     with context.catalog.reading() as tx:
-        work = _plan(context, tx, table, shard, frozenset(fragments), pace)
+        work = _plan(context, tx, table, shard, frozenset(fragments), slots)
     if work is None:
         return Merged()
     with context.noticing_collection():
-        merged = work.carry_out()
+        merged = work.carry_out(pace, note)
     context.note_newest([shard])
     return merged
 
@@ -113,17 +117,18 @@ def _plan(
     table: TableInfo,
     shard: int,
     chosen: frozenset[int],
-    pace: Callable[[int], None] | None,
+    slots: SlotSet | None,
 ) -> _Merging | None:
     # The table as of the list of fragments, which may have values in a column that was just added.
     table = tx.table_by_id(table.id) or table
     horizon = tx.oldest_needed(table.id, context.retention_of(table))
     floor = max((n for n in tx.overwrites(table.id) if n <= horizon), default=0)
-    there = tx.fragments(table=table.id, shard=shard)
-    taking_part = worth_merging([f for f in there if f.id in chosen], horizon)
+    there = [(f, f.slots if slots is None else f.slots & slots) for f in tx.fragments(table.id, shard)]
+    parts = [replace(fragment, slots=own) for fragment, own in there if own]
+    taking_part = worth_merging([part for part in parts if part.id in chosen], horizon)
     if not taking_part:
         return None
-    others = [f for f in there if f not in taking_part]
+    others = [part for part in parts if part not in taking_part]
     upto = tx.versions()[1]
     overwritten = max((n for n in tx.overwrites(table.id) if n <= upto), default=0)
     return _Merging(
@@ -133,7 +138,6 @@ def _plan(
         taking_part,
         Bounds(floor, upto, since=horizon),
         keep_for(taking_part, others, horizon, overwritten),
-        pace,
     )
 
 
@@ -177,15 +181,16 @@ class _Merging:
     fragments: tuple[Fragment, ...]
     bounds: Bounds
     keep: Keep
-    pace: Callable[[int], None] | None
     bytes_read: int = 0
     bytes_written: int = 0
 
-    def carry_out(self) -> Merged:
+    def carry_out(
+        self, pace: Callable[[int], None] | None, note: Callable[[Tx, Merged], None] | None
+    ) -> Merged:
         context, horizon = self.context, self.keep.horizon
         copies: list[Copied] = []
         try:
-            copies = self._merge()
+            copies = self._merge(pace)
             context.checkpoint("fragments merged")
             copies = self._index(context.indexes(self.table.id), copies)
             result = Merged()
@@ -198,6 +203,8 @@ class _Merging:
                     result = self._swap(tx, copies, _slots_of(self.fragments) - _being_copied(tx))
                     if horizon > now.oldest_snapshot:
                         tx.set_oldest_snapshot(self.table.id, horizon)
+                    if note is not None and result != Merged():
+                        note(tx, result)
                     if result.added:
                         copies = []  # the commit refers to them, or nobody knows
         finally:
@@ -206,17 +213,17 @@ class _Merging:
 
     # ------------------------------------------------------------------ files
 
-    def _merge(self) -> list[Copied]:
+    def _merge(self, pace: Callable[[int], None] | None) -> list[Copied]:
         left, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
         in_part = replace(self.keep, drop_tombstones=False, apart=replace(self._apart, complete=False))
         try:
             while len(some := _smallest(left)) < len(left):
                 left = [fragment for fragment in left if fragment not in some]
-                for copied in self._copy(some, some, in_part):
+                for copied in self._copy(some, some, in_part, pace):
                     staged.append(copied.staged)
                     stages.append(copied.as_fragment(-len(staged), self.table))
                     left.append(stages[-1])
-            return self._copy(left, (*self.fragments, *stages), self.keep)
+            return self._copy(left, (*self.fragments, *stages), self.keep, pace)
         finally:
             discard(staged, self.context.disk_of)
 
@@ -225,15 +232,20 @@ class _Merging:
         assert self.keep.apart is not None
         return self.keep.apart
 
-    def _copy(self, sources: Sequence[Fragment], replaced: Sequence[Fragment], keep: Keep) -> list[Copied]:
+    def _copy(
+        self,
+        sources: Sequence[Fragment],
+        replaced: Sequence[Fragment],
+        keep: Keep,
+        pace: Callable[[int], None] | None,
+    ) -> list[Copied]:
         """Merge a few fragments into files which say whose place they take."""
         context = self.context
-        to = Destination(
-            context.writable_disk(self.shard), self.shard, context.origin("compact", replaced), self.pace
-        )
+        disk, origin = context.writable_disk(self.shard), context.origin("compact", replaced)
+        to = Destination(disk, self.shard, origin, pace)
         source = PageSource(self.table, View(sources), context.readers.opener(self.table))
         copies = copy_slots(source, _slots_of(sources), self.bounds, keep, to)
-        self.bytes_read += sum(fragment.bytes for fragment in sources)
+        self.bytes_read += sum(fragment.serving_bytes for fragment in sources)
         self.bytes_written += sum(copied.staged.bytes for copied in copies)
         return copies
 

@@ -124,11 +124,11 @@ class KeyCheck:
             asked = [(Bounds(begin + 1, newest), False)]
             if any(begin < number <= newest for number in seen.overwrites):
                 # The rows that were there are gone, or others by now.
-                asked.append((Bounds(seen.floor(begin), begin), True))
+                asked.append((Bounds(seen.floor(begin), begin, since=begin), True))
         elif begin is None or begin < seen.table.oldest_snapshot:
-            asked = [(Bounds(seen.floor(newest), newest), True)]
+            asked = [(Bounds(seen.floor(newest), newest, since=newest), True)]
         else:
-            asked = [(Bounds(max(begin + 1, seen.floor(newest)), newest), True)]
+            asked = [(Bounds(max(begin + 1, seen.floor(newest)), newest, since=newest), True)]
         mine = staged_source(self._table, staged, self._context.disk_of)
         theirs = PageSource(seen.table, View(seen.fragments), self._context.readers.opener(seen.table))
         for bounds, living in asked:

@@ -3,8 +3,8 @@
 A file's manifest says whose it is and what was known when it was staged, and that is less than the
 catalog knew. The rules by which files of one table become one state again:
 
-- A file that a merge replaced (it lists them) counts no more, if what replaced it is whole; nor does a
-  merge all of whose sources another one replaced, too: it was never entered.
+- A file that a merge replaced (it lists them) counts no more for the merge's slots, if that is whole; nor
+  does a merge all of whose sources another one replaced, too: it was never entered.
 - Where a tablet left a shard, its rows stay in files there. They count no more for slots of which a file
   at another shard, of a later epoch, has all rows up to theirs: what was deleted since may be gone there.
 - History, which a merge or a move put into files of its own, is no part of the newest state.
@@ -134,29 +134,31 @@ def _names(by_table: Mapping[int, Sequence[FoundFile]]) -> dict[int, str]:
 
 def _plan_table(name: str, files: Sequence[FoundFile], indexes: tuple[IndexInfo, ...]) -> TablePlan:
     fragments = [file for file in files if file.manifest.kind == FRAGMENT]
-    left = _not_replaced(fragments)
-    compacted = [file for file in left if file.manifest.complete]
+    merges = [file for file in fragments if file.manifest.replaces]
+    late = _never_entered(merges)
+    merges = [file for file in merges if (file.root, file.manifest.path) not in late]
+    left = [file for file in fragments if (file.root, file.manifest.path) not in late]
+    complete = [file for file in left if file.manifest.complete]
     left = [file for file in left if file.manifest.superseded_at is None]
-    pieces = [_piece(file, _living_slots(file, compacted)) for file in left]
+    pieces = [_piece(file, _living_slots(file, complete, merges)) for file in left]
     pieces = sorted((p for p in pieces if p.slots), key=lambda p: (p.min_commit, p.file.manifest.began_at))
     floor = max((p.min_commit for p in pieces if p.file.manifest.operation == OVERWRITE), default=0)
     doubts = [*_same_name(name, files), *_order_doubts(name, pieces), *_last_writes(name, pieces)]
     return TablePlan(name, tuple(pieces), floor, indexes, tuple(doubts))
 
 
-def _not_replaced(fragments: Sequence[FoundFile]) -> list[FoundFile]:
-    """The files without those that others took the place of."""
-    merges = [file for file in fragments if file.manifest.replaces]
+def _never_entered(merges: Sequence[FoundFile]) -> set[tuple[int, str]]:
+    """The merges all of whose sources another one replaced, too: that one came first, or this was a stage."""
     sources = {id(m): {(m.root, path) for path in m.manifest.replaces} for m in merges}
-    replaced = set[tuple[int, str]]().union(*sources.values())
 
-    def was_late(merge: FoundFile) -> bool:
-        own, age = sources[id(merge)], (merge.manifest.began_at, merge.manifest.path)
-        rest = ((sources[id(m)], (m.manifest.began_at, m.manifest.path)) for m in merges)
-        return any(own < theirs or (own == theirs and age < other) for theirs, other in rest)
+    def is_later(other: FoundFile, merge: FoundFile) -> bool:
+        own, theirs = sources[id(merge)], sources[id(other)]
+        if merge.manifest.write == other.manifest.write or not merge.manifest.slots <= other.manifest.slots:
+            return False  # what one merge wrote has the same sources
+        ages = [(file.manifest.began_at, file.manifest.path) for file in (merge, other)]
+        return own < theirs or (own == theirs and ages[0] < ages[1])
 
-    late = {(file.root, file.manifest.path) for file in merges if was_late(file)}
-    return [f for f in fragments if (f.root, f.manifest.path) not in replaced | late]
+    return {(merge.root, merge.manifest.path) for merge in merges if any(is_later(m, merge) for m in merges)}
 
 
 def _piece(file: FoundFile, slots: SlotSet) -> PlannedPiece:
@@ -172,12 +174,15 @@ def _newest(manifest: Manifest) -> int:
     return manifest.max_commit or manifest.after_commit + 1
 
 
-def _living_slots(file: FoundFile, compacted: Iterable[FoundFile]) -> SlotSet:
-    """The slots of a file, without those that moved on to a shard where a file has all rows."""
+def _living_slots(file: FoundFile, complete: Iterable[FoundFile], merges: Iterable[FoundFile]) -> SlotSet:
+    """The slots of a file, without those that were merged, or moved on to where a file has all rows."""
     slots = file.manifest.slots
-    for compaction in compacted:
-        if compaction.root != file.root and _newest(file.manifest) <= compaction.manifest.max_commit:
-            slots -= _later(compaction.manifest, file.manifest) & compaction.manifest.slots
+    for merge in merges:
+        if merge.root == file.root and file.manifest.path in merge.manifest.replaces:
+            slots -= merge.manifest.slots
+    for other in complete:
+        if other.root != file.root and _newest(file.manifest) <= other.manifest.max_commit:
+            slots -= _later(other.manifest, file.manifest) & other.manifest.slots
     return slots
 
 

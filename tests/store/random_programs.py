@@ -53,7 +53,7 @@ from elasticscan.store import Page, Scan, Store, Table, indexing, mover
 from elasticscan.store.compaction import merge_fragments
 from elasticscan.store.mover import Mover
 from elasticscan.store.owners import machine, new_owner
-from elasticscan.topology import Move, Tablet
+from elasticscan.topology import Move, SlotSet, Tablet
 from tests.base.manual_clock import ManualClock
 from tests.store.conditions import Condition, always, literal, order_of, some_condition
 from tests.store.random_tables import (
@@ -733,7 +733,11 @@ class Program:
             shard = self.random.choice(fragments).shard
             here = [fragment.id for fragment in fragments if fragment.shard == shard]
             some = self.random.sample(here, self.random.randint(1, len(here)))
-            self._try(lambda: len(merge_fragments(self.some_store.context, table, shard, some).gone))
+            start = self.random.choice([0, 0, 16])
+            slots = None if self.random.random() < 0.7 else SlotSet.span(start, 40)
+            self._try(
+                lambda: len(merge_fragments(self.some_store.context, table, shard, some, slots=slots).gone)
+            )
 
     def _collect_garbage(self) -> None:
         self.collections += 1

@@ -13,6 +13,7 @@ import pytest
 from elasticscan.metadata import Fragment
 from elasticscan.store import Store, compaction
 from elasticscan.store.compaction import Merged, merge_fragments
+from elasticscan.topology import SlotSet
 from tests.base.manual_clock import ManualClock
 from tests.seeds import ranges_of_seeds
 from tests.store.random_programs import Programs
@@ -202,3 +203,20 @@ def test_history_that_lies_beside_rows_of_longer_lives_does_not_come_back(tmp_pa
         feed = table.changes(again - 1).to_table()
         assert feed["_change_type"].to_pylist() == ["insert"]
         assert table.scan(snapshot=deleted).count() == 1
+
+
+def test_a_merge_of_some_slots_leaves_the_others_alone(store: Store) -> None:
+    for value in range(3):
+        store.table("t").upsert(rows_of(range(100), value))
+    before, notes = fragments_of(store), list[Merged]()
+    merged = merge_fragments(
+        store.context,
+        store.table("t").definition,
+        before[0].shard,
+        [fragment.id for fragment in before],
+        slots=SlotSet.span(0, 5),
+        note=lambda tx, merged: notes.append(merged),
+    )
+    assert (merged.gone, merged.added, notes) == (frozenset(), 1, [merged])
+    assert sorted(str(fragment.slots) for fragment in fragments_of(store)) == ["0-5", *["5-16"] * 3]
+    assert read(store) == dict.fromkeys(range(100), 2)

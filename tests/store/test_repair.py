@@ -338,6 +338,16 @@ def test_what_a_compaction_replaced_does_not_count() -> None:
     assert [piece.file.manifest.path for piece in plan.tables[0].pieces] == ["c", "d"]
 
 
+def test_a_merge_of_some_slots_leaves_the_others_where_they_were() -> None:
+    merged = found(
+        "m", 3, 12.0, operation="compact", replaces=("a", "b"), slots=SlotSet.span(0, 4), max_commit=3
+    )
+    plan = plan_repair([found("a", 1, 10.0), found("b", 2, 11.0), merged])
+    assert plan is not None
+    serving = {piece.file.manifest.path: str(piece.slots) for piece in plan.tables[0].pieces}
+    assert serving == {"a": "4-16", "b": "4-16", "m": "0-4"}
+
+
 def test_a_merge_that_was_never_entered_does_not_count() -> None:
     stage = found("s", 3, 12.0, operation="compact", replaces=("a", "b"), min_commit=2, max_commit=3)
     merged = found("m", 3, 12.0, operation="compact", replaces=("a", "b", "c"), min_commit=2, max_commit=4)
