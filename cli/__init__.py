@@ -33,7 +33,7 @@ How it is cut:
     changing.py   update, delete
     scanning.py   scan
     explaining.py explain
-    snapshots.py  history, tag create, tag drop, tag list
+    snapshots.py  history, tag create, tag drop, tag list, restore-table
     indexes.py    index create, index drop, index list
     topology.py   expand, contract, move, split, join, topologies
     upkeep.py     compact, gc, adopt, verify, repair, rotate-secret

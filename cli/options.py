@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated
 
 import pyarrow as pa
 import typer
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.limits import MAX_NUMBER
+from elasticscan.base.limits import MAX_NUMBER, NAME_PATTERN
 from elasticscan.base.showing import brief
 from elasticscan.store import user_metadata
 
@@ -91,6 +93,16 @@ def snapshot_of(text: str | None) -> int | str | None:
     if text is None or not (text.isascii() and text.isdecimal()):
         return text
     return int(text) if len(text) < len(str(MAX_NUMBER)) else MAX_NUMBER
+
+
+def past_of(text: str) -> int | str | datetime:
+    """As `snapshot_of`, or a time in ISO's form."""
+    if re.fullmatch(NAME_PATTERN, text) or not text:
+        return snapshot_of(text) or ""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text
 
 
 def shards_of(items: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -1,4 +1,4 @@
-"""history, tag create, tag drop, tag list."""
+"""history, tag create, tag drop, tag list, restore-table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from elasticscan.cli.options import Json, Snapshot, Table, Uri, snapshot_of
+from elasticscan.cli.options import Json, Snapshot, Table, Uri, past_of, snapshot_of
 from elasticscan.cli.output import answer, listing, size, when
 from elasticscan.store import Store
 
@@ -46,6 +46,24 @@ def list_tags(uri: Uri, table: Table, json: Json = False) -> None:
         shown.add_row(tag.name, str(tag.snapshot), when(tag.created_at))
     none = "[dim]no tags yet; `elasticscan tag create` makes one[/dim]"
     answer(json, [asdict(tag) for tag in made], shown if made else none)
+
+
+def restore_table(
+    uri: Uri,
+    table: Table,
+    to: Annotated[
+        str,
+        typer.Option("--to", help="A commit number, a tag, or a time as 2026-03-01T12:00 (UTC)."),
+    ],
+    json: Json = False,
+) -> None:
+    """Make a table again what it was at a snapshot, by a new commit."""
+    with Store.open(uri) as store:
+        handle = store.table(table)
+        number = handle.restore(past_of(to))
+        snapshot = next(int(c.user_metadata["restored_to"]) for c in handle.history() if c.number == number)
+    value = {"table": table, "restored_to": snapshot, "commit": number}
+    answer(json, value, f"{escape(table)} is what it was at snapshot {snapshot}, since commit {number}.")
 
 
 def history(

@@ -30,6 +30,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     preconditions.py what a write may require of its keys, checked until it commits
     mover.py       one move: copy, catch up, switch
     owners.py      signs that whoever carries a move out still lives
+    restoring.py   a table made again what it was at an older snapshot
     indexing.py    indexes, built beside writers and moves
     schema_changes.py columns that a table gains
     elasticity.py  plans carried out: expand, contract, move, split, join, resume

@@ -15,6 +15,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from itertools import islice
 from numbers import Real
 from typing import Any, TypeVar
@@ -146,6 +147,13 @@ def transaction(value: Any) -> IdempotencyKey | None:
     if not application:
         raise _refusal("txn[0]", application, "the application's name, not empty")
     return IdempotencyKey(application, whole_number("txn[1]", value[1], 0, MAX_NUMBER))
+
+
+def past(option: str, value: Any) -> int | str | datetime:
+    """A commit number, the name of a tag, or a time."""
+    if isinstance(value, datetime):
+        return value
+    return text(option, value) if isinstance(value, str) else whole_number(option, value, 0, MAX_NUMBER)
 
 
 def user_metadata(value: Any) -> dict[str, str]:

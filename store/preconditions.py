@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -46,6 +46,39 @@ class _Seen:
 
     def floor(self, snapshot: int) -> int:
         return max((number for number in self.overwrites if number <= snapshot), default=0)
+
+
+class Precondition(Protocol):
+    """A requirement that has to hold when a write is committed."""
+
+    def look(self, staged: Sequence[StagedFragment]) -> None:
+        """Compare with the commits until now, without a lock. Raises where it does not hold."""
+
+    def holds(self, tx: Tx, staged: Sequence[StagedFragment], at_last: bool) -> bool:
+        """Compare in the transaction that commits; False to look again before, never `at_last`."""
+
+
+class Untouched:
+    """The requirement that nobody has committed to a table after a commit of it."""
+
+    def __init__(self, context: Context, table: TableInfo, newest: int) -> None:
+        self._context, self._table, self._newest = context, table, newest
+
+    def look(self, staged: Sequence[StagedFragment]) -> None:
+        with self._context.catalog.reading() as tx:
+            if tx.table_by_id(self._table.id) is not None:
+                self.holds(tx, staged, at_last=False)
+
+    def holds(self, tx: Tx, staged: Sequence[StagedFragment], at_last: bool) -> bool:
+        newest = tx.last_commit_of(self._table.id)
+        if newest != self._newest:
+            raise RowsChanged(
+                f"somebody wrote to table {self._table.name!r} after commit {self._newest}; nothing was "
+                "written",
+                table=self._table.name,
+                newest=newest,
+            )
+        return True
 
 
 class KeyCheck:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.names import Named
 from elasticscan.store.preconditions import KeyCheck
+from elasticscan.store.restoring import restore
 from elasticscan.store.scan import Scan
 from elasticscan.store.schema_changes import add_columns
 from elasticscan.store.tags import add_tag
@@ -325,6 +327,27 @@ class Table(Named):
         """
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         return update_rows(self._selection(where, if_unchanged_since, once, said), set).commit
+
+    def restore(self, to: int | str | datetime, *, user_metadata: Mapping[str, str] | None = None) -> int:
+        """Make the newest snapshot equal to an older one, by a new commit.
+
+        Only rows that changed since are written, unless the table was overwritten meanwhile. Columns that
+        were added since stay, null in what comes back. The history, indexes and tags stay as they are;
+        the commit's `user_metadata` has `restored_to`.
+
+        Args:
+            to: a commit number, a tag, or a time (UTC where it has no zone): the newest snapshot then.
+            user_metadata: as in `upsert`.
+
+        Returns:
+            The commit's number.
+
+        Raises:
+            SnapshotNotFound, SnapshotExpired, TagNotFound: there is no such snapshot, or not any more.
+            WriteConflict: others wrote to the table each time that its changes were read.
+        """
+        said = arguments.user_metadata(user_metadata)
+        return restore(self._context, self._find, arguments.past("to", to), said)
 
     def _selection(
         self,

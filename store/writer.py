@@ -25,7 +25,7 @@ from elasticscan.storage import (
 )
 from elasticscan.store.context import Context
 from elasticscan.store.indexing import missing_runs, with_runs
-from elasticscan.store.preconditions import KeyCheck
+from elasticscan.store.preconditions import Precondition
 from elasticscan.topology import Placement
 
 # After so many commits that found some tablet elsewhere, the rows that moved are staged again
@@ -86,7 +86,7 @@ def publish(
     staged: Sequence[StagedFragment],
     kind: str = "write",
     txn: IdempotencyKey | None = None,
-    check: KeyCheck | None = None,
+    check: Precondition | None = None,
     user_metadata: Mapping[str, str] | None = None,
 ) -> int:
     """Make staged fragments one commit; returns its number.
@@ -121,7 +121,7 @@ def _publish(
     fragments: list[StagedFragment],
     kind: str,
     txn: IdempotencyKey | None,
-    check: KeyCheck | None,
+    check: Precondition | None,
     user_metadata: Mapping[str, str] | None,
 ) -> tuple[int, list[StagedFragment]]:
     """The commit's number, and those of the fragments that it refers to."""
@@ -180,7 +180,7 @@ def write(
     kind: str = "write",
     txn: IdempotencyKey | None = None,
     buffer_bytes: int = WRITE_BUFFER_BYTES,
-    check: KeyCheck | None = None,
+    check: Precondition | None = None,
     user_metadata: Mapping[str, str] | None = None,
 ) -> int:
     """Upsert rows by primary key, all or nothing; returns the commit number."""
@@ -199,7 +199,7 @@ def delete(
     table: TableInfo,
     keys: Any,
     txn: IdempotencyKey | None = None,
-    check: KeyCheck | None = None,
+    check: Precondition | None = None,
     user_metadata: Mapping[str, str] | None = None,
 ) -> int:
     """Delete by primary key, all or nothing; keys that are not there are no error."""

@@ -65,3 +65,32 @@ def test_what_is_no_snapshot_is_refused(shell: Shell, uri: str, snapshot: str) -
     code, told = shell.fails("tag", "create", uri, "t", "x", "--snapshot", snapshot)
     assert code == 2
     assert "[ES_SNAPSHOT_NOT_FOUND]" in told or "[ES_TAG_NOT_FOUND]" in told
+
+
+def test_a_table_is_restored_to_a_commit_a_tag_or_a_time(
+    shell: Shell, uri: str, tmp_path: Path, rows: pa.Table
+) -> None:
+    before = shell.json("history", uri, "t")[-1]["number"]
+    shell.ok("tag", "create", uri, "t", "loaded")
+    pa.parquet.write_table(
+        rows.slice(0, 10).set_column(1, "name", pa.array(["x"] * 10)), tmp_path / "r.parquet"
+    )
+    for to in (before, "loaded"):
+        shell.ok("load", uri, "t", tmp_path / "r.parquet")
+        told = shell.json("restore-table", uri, "t", "--to", to)
+        assert (told["restored_to"], told["commit"]) == (
+            before,
+            shell.json("history", uri, "t")[-1]["number"],
+        )
+    newest = told["commit"]
+    assert (
+        shell.ok("restore-table", uri, "t", "--to", "2999-01-01T00:00")
+        == f"t is what it was at snapshot {newest}, since commit {newest + 1}.\n"
+    )
+    for to, code in (
+        ("1999-01-01", "[ES_SNAPSHOT_NOT_FOUND]"),
+        ("never", "[ES_TAG_NOT_FOUND]"),
+        ("2026-13-01", "[ES_TAG_NOT_FOUND]"),
+        ("", "[ES_TAG_NOT_FOUND]"),
+    ):
+        assert code in shell.fails("restore-table", uri, "t", "--to", to)[1]
