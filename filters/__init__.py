@@ -12,7 +12,7 @@ Everything here is pure, and knows nothing of files, indexes or scans.
 """
 
 from elasticscan.filters.assignment import Assignment
-from elasticscan.filters.bounds import axis_of, decode_key, normalise
+from elasticscan.filters.bounds import axis_of, decode_key, normalise, single_values
 from elasticscan.filters.casts import may_fail
 from elasticscan.filters.coercion import (
     TIMESTAMP,
@@ -40,13 +40,14 @@ from elasticscan.filters.expression import (
     to_sql,
 )
 from elasticscan.filters.kernels import constant_of
-from elasticscan.filters.key_sets import EVERYTHING, NULLS, KeySet, KeySets
+from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NULLS, KeySet, KeySets
 from elasticscan.filters.parser import STUMBLES, FilterSql
 from elasticscan.filters.predicate import Predicate
 from elasticscan.filters.value_sets import ColumnDomain, column_sets, value_set
 
 __all__ = [
     "EVERYTHING",
+    "NOT_NULL",
     "NULLS",
     "STUMBLES",
     "TIMESTAMP",
@@ -80,6 +81,7 @@ __all__ = [
     "may_fail",
     "normalise",
     "quote_name",
+    "single_values",
     "to_sql",
     "type_name",
     "value_set",

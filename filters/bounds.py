@@ -66,7 +66,7 @@ def axis_of(stored: pa.DataType) -> Axis | None:
         return None
     kind = _VIEWS.get(stored, stored)
     if kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
-        return TextAxis()
+        return TextAxis(utf8=kind in (pa.string(), pa.large_string()))
     if stored in _FLOAT_FORMS:
         return FloatAxis(stored)
     if pt.is_fixed_size_binary(stored):
@@ -91,6 +91,24 @@ def normalise(keys: KeySet, axis: Axis) -> KeySet:
         if high > VALUES:
             piece = axis.normal(Interval(max(low, VALUES), high, single))
             pieces += [piece] if piece else []
+    return KeySet.of(pieces)
+
+
+def single_values(keys: KeySet, stored: pa.DataType, most: int) -> KeySet | None:
+    """The set value by value: `BETWEEN 10 AND 12` as 10, 11, 12. None for nulls, or more than `most` values.
+
+    >>> ten_to_twelve = KeySet.of([Interval(encode_value(pa.scalar(10)), encode_value(pa.scalar(13)))])
+    >>> values = single_values(ten_to_twelve, pa.int64(), 3)
+    >>> [decode_key(interval.key, pa.int64()).as_py() for interval in values.intervals]
+    [10, 11, 12]
+    """
+    axis = axis_of(stored)
+    pieces: list[Interval] = []
+    for interval in keys.intervals:
+        values = axis.values(interval, most - len(pieces)) if axis and interval.low else None
+        if values is None:
+            return None
+        pieces += values
     return KeySet.of(pieces)
 
 
@@ -201,6 +219,13 @@ class FixedAxis:
             return Interval(self.key(low), self.cut(high), True)
         return Interval(self.cut(low), self.cut(high))
 
+    def values(self, interval: Interval, most: int) -> list[Interval] | None:
+        """Every value of an interval without nulls as one of its own; None if there are more than `most`."""
+        first, end = self.step_at(interval.low), self.step_at(interval.high)
+        if end - first > most:
+            return None
+        return [Interval(self.key(step), self.cut(step + 1), True) for step in range(first, end)]
+
 
 class FloatAxis(FixedAxis):
     """Floats in their order. All NaNs are one value above infinity, and -0.0 is 0.0, so it has no step:
@@ -245,6 +270,9 @@ class BytesAxis(FixedAxis):
 class TextAxis:
     """Strings and binaries of any length; conversions between them leave the bytes as they are."""
 
+    def __init__(self, utf8: bool) -> None:
+        self.utf8 = utf8
+
     def cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes]:
         low = encode_value(constant)
         return low, successor(low)
@@ -264,7 +292,19 @@ class TextAxis:
                 return None
             single = high == successor(VALUES + _TEXT_END)
             return Interval(VALUES + _TEXT_END, high, True) if single else interval
-        return Interval(low, high, single or (low.endswith(_TEXT_END) and high == successor(low)))
+        single = single or (low.endswith(_TEXT_END) and high == successor(low))
+        return None if single and self.utf8 and not _is_utf8(low) else Interval(low, high, single)
+
+    def values(self, interval: Interval, most: int) -> list[Interval] | None:
+        return [interval] if interval.single and most else None
+
+
+def _is_utf8(key: bytes) -> bool:
+    try:
+        key.replace(b"\0\xff", b"\0").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 Axis = FixedAxis | TextAxis

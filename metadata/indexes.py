@@ -36,9 +36,9 @@ from elasticscan.metadata.statistics import Packed
 SORTED, HASH = "sorted", "hash"
 INDEX_KINDS = (SORTED, HASH)
 
-# The words that a scan takes in place of an index's name, and the name of the path without an index: no
+# The words that a scan takes in place of an index's name, and the names of the paths without an index: no
 # index may have one of these names.
-AUTO, NONE, DIRECT = "auto", "none", "direct"
+AUTO, NONE, DIRECT, KEY = "auto", "none", "direct", "key"
 
 
 class IndexPhase(StrEnum):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgpack
 
 from elasticscan.base.value_keys import successor
-from elasticscan.filters import NULLS, KeySets
+from elasticscan.filters import NULLS, KeySet, KeySets
 
 KEY_BYTES = 32  # bounds longer than this are cut
 _SHARE_BYTES = 12  # more of them would not make an estimate better
@@ -99,6 +99,18 @@ class FragmentStatistics:
     def rows(self) -> int:
         return sum(self.block_rows)
 
+    def share_of(self, column: str, keys: KeySet) -> float:
+        """About the share of a column's values that is in a set, as if they were spread evenly."""
+        blocks = self.columns.get(column, ())
+        low, high = min((b.low for b in blocks), default=b""), max((b.high for b in blocks), default=b"")
+        if low >= high:
+            return 1.0
+        ends = [(max(low, least), min(high, most)) for least, most, _ in keys.intervals]
+        shares = [
+            (_share_upto(low, begin, high), _share_upto(low, end, high)) for begin, end in ends if begin < end
+        ]
+        return sum(end - begin for begin, end in shares)
+
     def may_match(self, block: int, key_sets: KeySets) -> bool:
         """True if a block can have a row all of whose values are in the sets; False is certain."""
         for name, keys in key_sets.items():
@@ -111,6 +123,11 @@ class FragmentStatistics:
                 if not nulls and not keys.overlaps(bounds.low, bounds.high):
                     return False
         return True
+
+
+def _share_upto(low: bytes, key: bytes, high: bytes) -> float:
+    """As `_share`, for a key that may be the lowest."""
+    return _share(low, key, high) if low < key else 0.0
 
 
 def _cut(low: bytes, high: bytes) -> tuple[bytes, bytes]:

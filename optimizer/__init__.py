@@ -1,6 +1,7 @@
-"""The choice of an access path: all rows, or the entries of one index.
+"""The choice of an access path: all rows, those with some primary keys, or the entries of one index.
 
-`bind` turns a condition into key ranges of an index and the residual that is left to check; `estimates` says
+`bind` turns a condition into key ranges of an index and the residual that is left to check; `bind_key` turns
+it into slots and ranges of primary keys, so a scan reads no other slots whatever its path. `estimates` says
 about how many entries and rows that are, from statistics; `choose` takes the cheapest. A wrong estimate costs
 time, never rows.
 
@@ -10,11 +11,14 @@ sets take the place of the normal form, and estimates come from histograms.
 
 from elasticscan.optimizer.binding import IndexCondition, bind
 from elasticscan.optimizer.choice import Candidate, Choice, choose
+from elasticscan.optimizer.keys import KeyCondition, bind_key
 
 __all__ = [
     "Candidate",
     "Choice",
     "IndexCondition",
+    "KeyCondition",
     "bind",
+    "bind_key",
     "choose",
 ]

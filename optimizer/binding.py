@@ -11,6 +11,7 @@ the residual. Two values may have one hash, so with a hash index everything rema
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -73,7 +74,7 @@ def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> I
 
     None if the index is of no use for it: a hash index without a value for each of its columns.
     """
-    conjuncts = _Conjuncts(condition, schema)
+    conjuncts = Conjuncts(condition, schema)
     if conjuncts.impossible():
         return IndexCondition(index, (), len(index.columns), len(index.columns), "FALSE", None)
     columns = [conjuncts.keys(name) for name in index.columns]
@@ -84,7 +85,7 @@ def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> I
         bound = fixed = len(columns)
         used, remaining = columns, conjuncts.parts
     else:
-        used = _take_columns(columns)
+        used = take_columns(columns)
         ranges = _ranges(used)
         bound, fixed = len(used), sum(keys.singles for keys in used)
         implied = [name for name, *two in zip(index.columns, used, columns, strict=False) if two[0] == two[1]]
@@ -96,7 +97,7 @@ def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> I
     return IndexCondition(index, ranges, bound, fixed, text, residual)
 
 
-class _Conjuncts:
+class Conjuncts:
     """The parts of a condition that all have to be true."""
 
     def __init__(self, condition: Expression | None, schema: pa.Schema) -> None:
@@ -168,10 +169,9 @@ def _describe(keys: KeySet, stored: pa.DataType) -> str:
     return f"IN ({', '.join(to_sql(Literal(value, kind, implicit=True)) for value in values)})"
 
 
-def _take_columns(columns: list[KeySet]) -> list[KeySet]:
-    """The sets of the first columns, coarser where they would make too many ranges."""
+def take_columns(columns: Sequence[KeySet], room: int = MAX_RANGES) -> list[KeySet]:
+    """The sets of the first columns, coarser where they would make more ranges than `room`."""
     used: list[KeySet] = []
-    room = MAX_RANGES
     for keys in columns:
         if keys == EVERYTHING:
             break
@@ -199,12 +199,16 @@ def _hash_ranges(columns: list[KeySet], types: list[pa.DataType]) -> Ranges | No
         count *= len(keys.intervals)
         if not keys.singles or count > MAX_RANGES or not can_be_encoded(kind):
             return None
+    hashes = sorted({int(value) for value in index_hash(combinations(columns, types))})
+    keys_of_hashes = [encode_value(pa.scalar(value, pa.int32())) for value in hashes]
+    return tuple((key, successor(key)) for key in keys_of_hashes)
+
+
+def combinations(columns: Sequence[KeySet], types: Sequence[pa.DataType]) -> list[pa.Array]:
+    """Every combination of the single values of some columns, as rows, ascending."""
     values = [
         pa.concat_arrays([pa.repeat(decode_key(interval.key, kind), 1) for interval in keys.intervals])
         for keys, kind in zip(columns, types, strict=True)
     ]
     rows = list(product(*(range(len(column)) for column in values)))
-    picked = [column.take(pa.array(at)) for column, at in zip(values, zip(*rows, strict=True), strict=True)]
-    hashes = sorted({int(value) for value in index_hash(picked)})
-    keys_of_hashes = [encode_value(pa.scalar(value, pa.int32())) for value in hashes]
-    return tuple((key, successor(key)) for key in keys_of_hashes)
+    return [column.take(pa.array(at)) for column, at in zip(values, zip(*rows, strict=True), strict=True)]

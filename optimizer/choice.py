@@ -25,6 +25,8 @@ from elasticscan.metadata import (
     AUTO,
     DIRECT,
     HASH,
+    INDEX_KINDS,
+    KEY,
     NONE,
     SORTED,
     FragmentStatistics,
@@ -33,7 +35,8 @@ from elasticscan.metadata import (
     SlotInterval,
 )
 from elasticscan.optimizer.binding import IndexCondition, Ranges, bind
-from elasticscan.optimizer.estimates import index_rows, rows_to_read
+from elasticscan.optimizer.estimates import index_rows, rows_by_key, rows_to_read, within
+from elasticscan.optimizer.keys import KeyCondition
 
 # Weights, in units of reading one row of a direct scan, about 6 ns where they were calibrated: processor
 # time of forced scans (index="none", index=<name>) of two million rows at two shards, with one run or two
@@ -49,6 +52,7 @@ HASH_ENTRY = 6.0  # comparing numbers costs less; with ENTRY_FILTER, which it al
 MERGED_ENTRY = 30.0  # besides, where the entries of several runs are sorted together
 ENTRY_FILTER = 1.0  # evaluating the remainder, for each entry
 SEEK = 8_000.0  # finding the ends of a range in a run
+KEY_SEEK = 8_000.0  # finding the ends of a range of primary keys in a slot of a fragment
 FETCH_ROW = 7.0  # taking a value that the entries lack, for each row and each such column
 FETCH_SEGMENT = 2_000.0  # reading the segment where it lies
 FETCH_PASS = 0.27  # reading all of such a column, for each row of the table
@@ -61,8 +65,8 @@ class Candidate:
     """One way to read.
 
     Attributes:
-        access: "direct" or the index's name.
-        kind: "direct", "sorted" or "hash".
+        access: "direct", "key" or the index's name.
+        kind: "direct", "key", "sorted" or "hash".
         rows_scanned: about how many rows or entries are looked at.
         condition: what decides which rows or entries are looked at; None means all.
         remainder: what is checked of each of them.
@@ -83,9 +87,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The access path that was chosen, and all candidates, the direct one first.
+    """The access path that was chosen, and all candidates: the direct one, that by key, and the indexes.
 
-    `bound` says how the index is read; None for a direct scan.
+    `bound` says how the index is read; None without one.
     """
 
     candidate: Candidate
@@ -95,6 +99,10 @@ class Choice:
     @property
     def index(self) -> IndexInfo | None:
         return None if self.bound is None else self.bound.index
+
+    @property
+    def by_key(self) -> bool:
+        return self.candidate.kind == KEY
 
 
 def choose(
@@ -108,6 +116,7 @@ def choose(
     index: str = AUTO,
     count: CountEntries | None = None,
     shards: int = 1,
+    key: KeyCondition | None = None,
 ) -> Choice:
     """The cheapest way to read the rows that meet a condition.
 
@@ -116,27 +125,35 @@ def choose(
         intervals: the slots of the fragments that the scan will read.
         statistics: of these fragments, by their ids.
         indexes: each with the histograms of its runs.
-        index: "auto", "none" for a direct scan, or the name of the index to take whatever it costs.
+        index: "auto", "none" for a direct scan, "key" for one by primary key, or the name of the index to
+            take whatever it costs.
         count: counts the entries in some ranges of an index; asked where that costs little. Without
             it, or where it gives None, histograms have to do, which know little of what is rare.
         shards: over how many shards the rows lie.
+        key: the condition bound to the primary key.
 
     Raises `IndexNotFound` for another name, `IndexNotReady` for an index that is still being built, and
     `InvalidOption` for one that is of no use for the condition.
     """
-    key, needed = frozenset(primary_key), frozenset(needed_columns)
-    estimate = _Estimate(condition, schema, key, needed, intervals, statistics, shards)
+    needed = frozenset(needed_columns)
+    if key is not None:
+        intervals = within(intervals, key.slots)
+    estimate = _Estimate(condition, schema, frozenset(primary_key), needed, intervals, statistics, shards)
     ways: list[_Way] = [(estimate.direct(), None)]
+    if key is not None and key.keys is not None:
+        ways.append((estimate.by_key(key, intervals, statistics), None))
     for info, histograms in indexes:
         bound = bind(info, condition, schema)
         entries = _count_entries(info, bound, len(histograms), count)
         ways.append((estimate.of_index(info, bound, histograms, entries), bound))
     if index == NONE:
         taken = ways[0]
+    elif index == KEY:
+        taken = _take_key(ways, primary_key)
     elif index == AUTO:
         taken = min((way for way in ways if way[0].usable), key=lambda way: way[0].cost)
     else:
-        taken = _take(index, ways[1:])
+        taken = _take(index, [way for way in ways if way[0].kind in INDEX_KINDS])
     return Choice(*taken, tuple(candidate for candidate, _ in ways))
 
 
@@ -152,6 +169,17 @@ def _count_entries(
 _Way = tuple[Candidate, IndexCondition | None]
 CountEntries = Callable[[IndexInfo, Ranges], float | None]
 _WEIGHTS = MappingProxyType({SORTED: SORTED_ENTRY, HASH: HASH_ENTRY})
+
+
+def _take_key(ways: Sequence[_Way], primary_key: Sequence[str]) -> _Way:
+    by_key = [way for way in ways if way[0].kind == KEY]
+    if not by_key:
+        raise InvalidOption(
+            f"index={KEY!r} reads ranges of primary keys, and the filter limits no {primary_key[0]}; "
+            "index='auto' chooses by cost",
+            index=KEY,
+        )
+    return by_key[0]
 
 
 def _take(name: str, ways: Sequence[_Way]) -> _Way:
@@ -202,6 +230,28 @@ class _Estimate:
             cost=self.scanned * weight,
             remainder=self.filter,
             covered=True,
+        )
+
+    def by_key(
+        self,
+        key: KeyCondition,
+        intervals: Sequence[SlotInterval],
+        statistics: Mapping[int, FragmentStatistics],
+    ) -> Candidate:
+        limited = EVERYTHING if key.limited is None else self.keys.get(key.limited, EVERYTHING)
+        rows, seeks = rows_by_key(key, len(self.primary_key), limited, intervals, statistics)
+        residual = None if key.residual is None else to_sql(key.residual)
+        weight = DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if residual else 0.0)
+        return Candidate(
+            access=KEY,
+            kind=KEY,
+            rows_scanned=rows,
+            cost=rows * weight + seeks * KEY_SEEK,
+            condition=key.text,
+            remainder=residual,
+            covered=True,
+            usable=True,
+            reason=None,
         )
 
     def fetching(self, rows: float) -> float:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, takewhile
 
 from elasticscan.filters import KeySet, KeySets
 from elasticscan.metadata import HASH, FragmentStatistics, KeyHistogram, SlotInterval
 from elasticscan.optimizer.binding import IndexCondition
+from elasticscan.optimizer.keys import KeyCondition
+from elasticscan.protocol import KeyRanges
+from elasticscan.topology import Range, SlotSet
 
 # Of the entries with the same first columns, so many are taken to be in a range of the next one.
 UNKNOWN_SELECTIVITY = 1 / 3
@@ -33,6 +38,52 @@ def rows_to_read(
                 rows = matching[fragment.id] if interval.is_plain else everything
                 total += rows * interval.share_of(fragment)
     return total
+
+
+def within(intervals: Sequence[SlotInterval], slots: SlotSet) -> tuple[SlotInterval, ...]:
+    """The parts of intervals that are in these slots."""
+    ends = [end for _, end in slots.ranges]
+    return tuple(
+        SlotInterval(max(start, interval.start), min(end, interval.end), interval.fragments)
+        for interval in intervals
+        for start, end in _from(slots.ranges, bisect_right(ends, interval.start), interval.end)
+    )
+
+
+def _from(ranges: Sequence[Range], first: int, beyond: int) -> Iterator[Range]:
+    return takewhile(lambda ends: ends[0] < beyond, islice(ranges, first, None))
+
+
+def rows_by_key(
+    condition: KeyCondition,
+    columns: int,
+    keys_of_limited: KeySet,
+    intervals: Sequence[SlotInterval],
+    statistics: Mapping[int, FragmentStatistics],
+) -> tuple[float, float]:
+    """About how many rows are in the ranges of a condition, and how many seeks find them.
+
+    `columns` are those of the primary key; `keys_of_limited` the values of the last bound one, and
+    `intervals` those within the slots of the condition.
+    """
+    keys = condition.keys
+    assert keys is not None, "a condition that limits no keys reads none by key"
+    in_all_slots = isinstance(keys, KeyRanges) and keys.by_slot is None
+    each = keys.count / (1 if in_all_slots else len(condition.slots) or 1)
+    seeks = rows = 0.0
+    for interval in intervals:
+        here = each * (interval.end - interval.start) * len(interval.fragments)
+        seeks += here
+        if condition.fixed == columns:
+            rows += here
+            continue
+        for fragment in interval.fragments:
+            known = statistics.get(fragment.id)
+            share = UNKNOWN_SELECTIVITY if condition.fixed else 1.0
+            if condition.limited is not None and known is not None:
+                share *= known.share_of(condition.limited, keys_of_limited)
+            rows += share * interval.share_of(fragment) * fragment.rows
+    return rows, seeks
 
 
 def _rows_in_blocks(fragment: FragmentStatistics, key_sets: KeySets) -> int:

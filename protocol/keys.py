@@ -54,6 +54,7 @@ class ContinuationKey:
             first one. None for a scan of a snapshot.
         feed: rows say what changed, in which commit, and when.
         limit: how many rows are still to be given; None for all.
+        by_key: it reads only ranges of primary keys, which follow from its filter.
     """
 
     table: int
@@ -72,6 +73,7 @@ class ContinuationKey:
     segments: Segments | None = None
     feed: bool = False
     limit: int | None = None
+    by_key: bool = False
 
     def restrict_to(self, slots: SlotSet) -> ContinuationKey:
         """Return the scan over `slots` alone, as one of the tasks that a scan is divided among reads it."""
@@ -118,6 +120,7 @@ def pack(key: ContinuationKey, expires_at: int) -> bytes:
         None if key.segments is None else [[s.after, s.upto, s.start, s.end] for s in key.segments],
         key.feed,
         key.limit,
+        key.by_key,
     ]
     packed = msgpack.packb(fields)
     assert isinstance(packed, bytes)
@@ -129,7 +132,7 @@ def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
     try:
         fields = msgpack.unpackb(packed, strict_map_key=True, max_ext_len=0, max_map_len=0)
         expires_at, table, snapshot, base, slots, cursors, columns, *rest = fields
-        text, rows, size, lease, index, descending, merged, segments, feed, limit = rest
+        text, rows, size, lease, index, descending, merged, segments, feed, limit, by_key = rest
         key = ContinuationKey(
             table=_whole(table),
             snapshot=_whole(snapshot),
@@ -147,6 +150,7 @@ def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
             segments=None if segments is None else tuple(Segment(*map(_whole, s)) for s in segments),
             feed=_flag(feed),
             limit=None if limit is None else _whole(limit),
+            by_key=_flag(by_key),
         )
         return key, _whole(expires_at)
     except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:

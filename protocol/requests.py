@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from elasticscan.filters import KeySets
 from elasticscan.protocol.cursors import Cursors
@@ -25,6 +28,59 @@ class IndexOrder:
     index: int
     ranges: tuple[tuple[bytes, bytes], ...]
     descending: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyList:
+    """Read the rows with these primary keys alone, in the order of a direct scan.
+
+    Attributes:
+        slots: of the keys, ascending.
+        keys: the columns of the primary key; in each slot ascending, each key once.
+    """
+
+    slots: NDArray[np.uint16]
+    keys: pa.RecordBatch
+
+    @classmethod
+    def of(cls, slots: NDArray[np.uint16], keys: pa.RecordBatch) -> KeyList:
+        """Keys in ascending order, each once, by their slots."""
+        order = np.argsort(slots, kind="stable")
+        return cls(slots[order], keys.take(pa.array(order)))
+
+    @property
+    def count(self) -> int:
+        return len(self.slots)
+
+
+KeyRange = tuple[bytes, bytes | None]  # [low, high) of encoded primary keys; None for no end
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRanges:
+    """Read the rows with some primary keys alone, in the order of a direct scan.
+
+    Ranges are disjoint and ascending, of keys as `order_keys` encodes them.
+
+    Attributes:
+        anywhere: the ranges to read in every slot.
+        by_slot: the ranges to read in each slot, and nothing in other slots; None where `anywhere` says it.
+    """
+
+    anywhere: tuple[KeyRange, ...] = ()
+    by_slot: Mapping[int, tuple[KeyRange, ...]] | None = None
+
+    @property
+    def count(self) -> int:
+        """Count the ranges: of all slots together, or of each."""
+        return len(self.anywhere) if self.by_slot is None else sum(map(len, self.by_slot.values()))
+
+    def within(self, start: int, end: int) -> Iterator[tuple[int, tuple[KeyRange, ...]]]:
+        """The slots of `[start, end)` that hold ranges, ascending, each with its ranges."""
+        if self.by_slot is None:
+            return ((slot, self.anywhere) for slot in range(start, end))
+        slots = (slot for slot in sorted(self.by_slot) if start <= slot < end)
+        return ((slot, self.by_slot[slot]) for slot in slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +117,7 @@ class PageRequest:
             least one row if there is one. It never ends between two changes of one row.
         order: read through an index; None for a direct scan, ordered by (slot, primary key).
         changes: read changes, in the order of a direct scan; None for rows.
+        keys: read only these primary keys, in the order of a direct scan; None for all.
         key_sets: a shard may leave out rows with a value outside of these sets, by column; a direct scan
             prunes with them what statistics rule out.
     """
@@ -75,6 +132,7 @@ class PageRequest:
     order: IndexOrder | None = None
     changes: ChangeSpan | None = None
     key_sets: KeySets = field(default_factory=dict)
+    keys: KeyList | KeyRanges | None = None
 
 
 @dataclass(frozen=True, slots=True)

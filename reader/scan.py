@@ -13,6 +13,8 @@ from elasticscan.protocol import (
     ChangeSpan,
     Cursors,
     IndexOrder,
+    KeyList,
+    KeyRanges,
     PageRequest,
     PageRows,
     Placements,
@@ -38,6 +40,7 @@ class ScanPlan:
     order: IndexOrder | None = None
     changes: ChangeSpan | None = None
     key_sets: KeySets = field(default_factory=dict)
+    keys: KeyList | KeyRanges | None = None
 
     def request(self, read: ShardRead) -> PageRequest:
         return PageRequest(
@@ -51,6 +54,7 @@ class ScanPlan:
             self.order,
             self.changes,
             self.key_sets,
+            self.keys,
         )
 
 

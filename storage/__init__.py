@@ -89,11 +89,13 @@ from elasticscan.storage.ingest import (
     sort_rows,
     staged_source,
 )
+from elasticscan.storage.listed import read_listed
 from elasticscan.storage.pages import (
     OpenFragment,
     PageSource,
     read_page,
 )
+from elasticscan.storage.ranges import read_ranges
 from elasticscan.storage.sealed_file import find_seal, read_manifest, verify_file
 from elasticscan.storage.shared_keys import shared_keys
 from elasticscan.storage.view import View
@@ -141,8 +143,10 @@ __all__ = [
     "open_disk",
     "read_changes",
     "read_index_page",
+    "read_listed",
     "read_manifest",
     "read_page",
+    "read_ranges",
     "reroute",
     "run_columns",
     "shared_keys",

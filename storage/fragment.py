@@ -366,26 +366,36 @@ class FragmentReader(BatchReader):
 
     def seek(self, slot: int, key: bytes | None, primary_key: Sequence[str]) -> tuple[int, int]:
         """(batch, row) of the first row of `slot` or later; with `key`, beyond that key in the slot."""
+        # The key and a zero byte are the lowest bytes above the key.
+        return self.seek_from(slot, None if key is None else key + b"\0", primary_key)
 
-        def is_beyond(index: int) -> bool:
+    def seek_from(self, slot: int, low: bytes | None, primary_key: Sequence[str]) -> tuple[int, int]:
+        """(batch, row) of the first row of `slot` or later; with `low`, of that key or beyond in the slot."""
+
+        def reaches(index: int) -> bool:
             last = self.slot_range(index)[1]
-            if last != slot or key is None:
+            if last != slot or low is None:
                 return last >= slot
             batch = self.batch(index)
-            return self.row_key(batch, batch.num_rows - 1, primary_key) > key
+            return self.row_key(batch, batch.num_rows - 1, primary_key) >= low
 
-        index = bisect_left(range(self.batch_count), True, key=is_beyond)
+        index = bisect_left(range(self.batch_count), True, key=reaches)
         if index == self.batch_count:
             return index, 0
         slots = self.slots(index)
-        start = int(np.searchsorted(slots, slot, "left"))
-        if key is None:
+        start = int(np.searchsorted(slots, np.uint16(slot), "left"))
+        if low is None or self.slot_range(index)[0] > slot:
             return index, start
         batch = self.batch(index)
-        end = int(np.searchsorted(slots, slot, "right"))
+        end = int(np.searchsorted(slots, np.uint16(slot), "right"))
         rows = range(start, end)
-        beyond = bisect_left(rows, True, key=lambda row: self.row_key(batch, row, primary_key) > key)
+        beyond = bisect_left(rows, True, key=lambda row: self.row_key(batch, row, primary_key) >= low)
         return index, start + beyond
+
+    def first_row(self, slot: int, low: bytes | None, primary_key: Sequence[str]) -> int:
+        """The number of the row that `seek_from` finds; beyond the last one if there is none."""
+        index, row = self.seek_from(slot, low, primary_key)
+        return int(self.starts[index]) + row
 
     def row_key(self, batch: pa.RecordBatch, row: int, primary_key: Sequence[str]) -> bytes:
         try:

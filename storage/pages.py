@@ -261,7 +261,7 @@ def _read_slices(
         count = page.fitting(part)
         page.scanned += count
         if count < limit - row:
-            return _cut(page, part, slots[row:limit], count, rest, primary_key)
+            return cut_page(page, part, slots[row:limit], count, rest, primary_key)
         page.add(part, part.column(SLOT))
         if limit < len(slots):
             return None
@@ -276,7 +276,7 @@ def _rest_from(rest: Piece, slot: int) -> Piece:
     return rest if slot == rest.start else Piece(slot, rest.end)
 
 
-def _cut(
+def cut_page(
     page: PageBuilder,
     part: pa.RecordBatch,
     slots: np.ndarray[Any, Any],
@@ -320,8 +320,8 @@ def _read_merged(
             slots = versions.slots[chosen]
             count = page.fitting(rows)
             if count < len(chosen):
-                part = _with_slots(rows, slots)
-                return _cut(page, part, slots, count, rest, primary_key)
+                part = with_slots(rows, slots)
+                return cut_page(page, part, slots, count, rest, primary_key)
             page.add(rows, pa.array(slots))
         if window.slot >= interval.end:
             return None
@@ -331,7 +331,7 @@ def _read_merged(
     return None
 
 
-def _with_slots(rows: pa.RecordBatch, slots: np.ndarray[Any, Any]) -> pa.RecordBatch:
+def with_slots(rows: pa.RecordBatch, slots: np.ndarray[Any, Any]) -> pa.RecordBatch:
     return rows.append_column(SLOT, pa.array(slots))
 
 

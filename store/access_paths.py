@@ -1,7 +1,7 @@
 """The access path of a scan: chosen when it begins, found again from its key when it goes on.
 
-Nothing of the choice but the index's id and the direction is in the continuation key. The ranges
-to read follow from the scan's filter and the index's definition, which never changes.
+Nothing of the choice but the index's id and the direction, or that it reads by key, is in the continuation
+key. The ranges to read follow from the scan's filter and the definition of the index, or of the table's key.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 from elasticscan.base.errors import ElasticScanError, IndexChanged, IndexNotReady, InvalidOption
 from elasticscan.filters import KeySets, Predicate, column_sets
-from elasticscan.metadata import AUTO, DIRECT, NONE, IndexInfo, TableInfo
-from elasticscan.optimizer import Choice, IndexCondition, bind, choose
-from elasticscan.protocol import ContinuationKey, IndexOrder
+from elasticscan.metadata import AUTO, DIRECT, KEY, NONE, IndexInfo, TableInfo
+from elasticscan.optimizer import Choice, IndexCondition, KeyCondition, bind, bind_key, choose
+from elasticscan.protocol import ContinuationKey, IndexOrder, KeyList, KeyRanges
 from elasticscan.reader import SortKey
 from elasticscan.store.context import Context
 from elasticscan.store.ordering import Order, indexes_in_order, whole_order
@@ -30,6 +30,7 @@ class Access:
         sort: for a scan whose rows leave in one order over all shards.
         index: the index's definition.
         key_sets: for a direct scan, the values with which rows can meet the filter, by column.
+        keys: for a scan by key, the primary keys to read.
     """
 
     order: IndexOrder | None
@@ -37,21 +38,24 @@ class Access:
     sort: SortKey | None = None
     index: IndexInfo | None = None
     key_sets: KeySets = field(default_factory=dict)
+    keys: KeyList | KeyRanges | None = None
 
     @classmethod
     def along(
         cls,
         table: TableInfo,
         predicate: Predicate | None,
-        bound: IndexCondition | None,
-        descending: bool,
-        merged: bool,
+        bound: IndexCondition | KeyCondition | None,
+        descending: bool = False,
+        merged: bool = False,
     ) -> Access:
-        """A direct scan of the rows that meet `predicate`, or the scan of an index that is bound to it."""
+        """A direct scan of the rows that meet `predicate`, or one by the index or the key bound to it."""
         if bound is None:
             condition = None if predicate is None else predicate.condition
             return cls(None, predicate, key_sets=column_sets(condition, table.schema))
         residual = None if bound.residual is None else Predicate(bound.residual)
+        if isinstance(bound, KeyCondition):
+            return cls(None, residual, keys=bound.keys)
         order = IndexOrder(bound.index.id, bound.ranges, descending)
         sort = SortKey((*bound.index.columns, *table.primary_key), descending) if merged else None
         return cls(order, residual, sort, bound.index)
@@ -65,8 +69,10 @@ def choose_access(
     predicate: Predicate | None,
     name: str,
     order: Order | None,
-) -> Choice:
+) -> tuple[Choice, KeyCondition]:
     """Choose the cheapest path, or the one asked for by name or order; `Access.along` follows it.
+
+    Whatever the path, no row that meets the filter is outside the slots of the key's condition.
 
     Raises:
         IndexNotFound, IndexNotReady, InvalidOption: what was asked for cannot be done.
@@ -78,7 +84,7 @@ def choose_access(
             "create_index again if its build was killed",
             index=named.name,
         )
-    statistics = context.statistics(table.id)
+    statistics, key = context.statistics(table.id), bind_to_key(context, table, predicate)
 
     def chosen(access: str) -> Choice:
         return choose(
@@ -92,20 +98,27 @@ def choose_access(
             access,
             lambda index, ranges: _count_entries(context, table, index, ranges),
             max(statistics.shards, 1),
+            key,
         )
 
     if order is not None:
         name = _of_order(order, table, indexes, name, lambda: chosen(AUTO))
-    return chosen(name)
+    return chosen(name), key
+
+
+def bind_to_key(context: Context, table: TableInfo, predicate: Predicate | None) -> KeyCondition:
+    """A filter as slots of this store, and ranges of primary keys."""
+    condition = None if predicate is None else predicate.condition
+    return bind_key(condition, table, context.info.slots, context.info.hash)
 
 
 def _of_order(
     order: Order, table: TableInfo, indexes: Sequence[IndexInfo], name: str, compare: Callable[[], Choice]
 ) -> str:
     """The name of the cheapest index that gives an order."""
-    if name == NONE:
+    if name in (NONE, KEY):
         raise InvalidOption(
-            f"order_by={str(order)!r} needs an index, and index='none' allows none; leave one of them out",
+            f"order_by={str(order)!r} needs an index, and index={name!r} allows none; leave one of them out",
             option="index",
         )
     fitting = [i.name for i in indexes_in_order(order, table, indexes, None if name == AUTO else name)]
@@ -142,6 +155,8 @@ def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Acces
     def derive() -> Access:
         predicate = None if key.filter is None else Predicate.parse(key.filter, table.schema)
         condition = None if predicate is None else predicate.condition
+        if key.by_key:
+            return Access.along(table, predicate, bind_to_key(context, table, predicate))
         bound = None if index is None else bind(index, condition, table.schema)
         if index is not None and bound is None:  # only another release can have chosen it
             raise IndexChanged(
@@ -150,7 +165,7 @@ def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Acces
         return Access.along(table, predicate, bound, key.descending, key.merged)
 
     # A client may ask for page after page, each by its own key.
-    at = (table, key.filter, index, key.descending, key.merged)
+    at = (table, key.filter, index, key.descending, key.merged, key.by_key)
     access: Access = context.derived.get(at, derive)
     return access
 
@@ -161,9 +176,9 @@ def explain_access(access: Access, choice: Choice | None, table: TableInfo) -> d
     if access.order and access.index and access.sort:
         order = whole_order(access.index, table, access.order.descending).terms()
     return {
-        "access": access.index.name if access.index else DIRECT,
+        "access": access.index.name if access.index else KEY if access.keys else DIRECT,
         "index_condition": choice.candidate.condition if choice else None,
-        "ranges": len(access.order.ranges) if access.order else None,
+        "ranges": len(access.order.ranges) if access.order else access.keys and access.keys.count,
         "remainder": str(access.predicate) if access.predicate else None,
         "order_by": order,
         "candidates": [asdict(candidate) for candidate in choice.candidates] if choice else [],

@@ -49,15 +49,14 @@ def begin_scan(
     column_names = columns_of(table, columns)
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
     order = order_of(order_by, table.schema)
-    choice = choose_access(context, table, indexes, column_names, predicate, index, order)
+    choice, by_key = choose_access(context, table, indexes, column_names, predicate, index, order)
     at, (base, layout) = held or lease_snapshot(context, lease, table, asked, look)
-    everything = SlotSet.span(0, context.info.slots)
     key = ContinuationKey(
         table=table.id,
         snapshot=at,
         base_topology=base.number,
-        slots=everything,
-        cursors=() if limit == 0 else (Cursor(everything),),
+        slots=by_key.slots,
+        cursors=(Cursor(by_key.slots),) if by_key.slots and limit != 0 else (),
         columns=column_names,
         filter=filter,
         page_rows=page_limits[0],
@@ -67,9 +66,11 @@ def begin_scan(
         descending=order is not None and order.descending,
         merged=order is not None,
         limit=limit,
+        by_key=choice.by_key,
     )
     leased = held is None and context.catalog.read_only is None
-    access = Access.along(table, predicate, choice.bound, key.descending, key.merged)
+    bound = by_key if choice.by_key else choice.bound
+    access = Access.along(table, predicate, bound, key.descending, key.merged)
     return Scan(context, table, base, key, choice=choice, access=access, leased=leased, layout=layout)
 
 

@@ -29,6 +29,7 @@ from elasticscan.metadata import (
     AUTO,
     DIRECT,
     INDEX_KINDS,
+    KEY,
     NONE,
     Fragment,
     IndexEvent,
@@ -119,7 +120,7 @@ def define_index(
             )
     if not columns:
         raise InvalidOption("columns must name at least one column to index", option="columns")
-    if name in (AUTO, NONE, DIRECT):
+    if name in (AUTO, NONE, DIRECT, KEY):
         raise InvalidOption(
             f"an index cannot be named {name!r}, because index={name!r} means something else in a scan; "
             "choose another name",

@@ -83,6 +83,7 @@ class Pages:
             slots=state.slots,
             order=self.access.order,
             key_sets=self.access.key_sets,
+            keys=self.access.keys,
         )
         placements, shards = self._context.cluster.placements, self._context.cluster.shards
         if state.segments is not None:

@@ -6,8 +6,17 @@ from collections.abc import Sequence
 
 from elasticscan.base.errors import FragmentDamaged
 from elasticscan.metadata import Fragment
-from elasticscan.protocol import Cluster, PageRequest, PageRows
-from elasticscan.storage import IndexSource, PageSource, RunReader, read_changes, read_index_page, read_page
+from elasticscan.protocol import Cluster, KeyList, PageRequest, PageRows
+from elasticscan.storage import (
+    IndexSource,
+    PageSource,
+    RunReader,
+    read_changes,
+    read_index_page,
+    read_listed,
+    read_page,
+    read_ranges,
+)
 from elasticscan.store.context import Context
 from elasticscan.store.lookups import TableState
 from elasticscan.topology import Placement
@@ -74,5 +83,8 @@ class LocalShards:
             return read_index_page(source, request)
 
         statistics = self._context.statistics(table.id).fragments if request.key_sets else {}
+        if request.keys is not None:
+            read_by_key = read_listed if isinstance(request.keys, KeyList) else read_ranges
+            return read_by_key(PageSource(table, view, open_fragment, floor), request)
         rows = PageSource(table, view, open_fragment, floor, lambda fragment: statistics.get(fragment.id))
         return read_page(rows, request) if request.changes is None else read_changes(rows, request)

@@ -120,7 +120,7 @@ class Table(Named):
         return add_columns(self._context, self._find, fields).schema
 
     def set_retention(self, seconds: float | None) -> None:
-        """Set how long snapshots and changes stay readable without a lease, in seconds.
+        """Return how long snapshots and changes stay readable without a lease.
 
         None for the store's own retention period. A shorter one also ends the time of scans that
         have begun and took no lease because they relied on the longer one.

@@ -483,11 +483,9 @@ def test_a_frame_of_another_library_is_upserted_as_it_is(trips: Table) -> None:
 
 
 def test_a_stream_leaves_out_pages_without_rows_and_pages_do_not(trips: Table) -> None:
-    pages = list(trips.scan(filter="id = 3", index="none", page_rows=10))
+    pages = list(trips.scan(filter="id % 1000 = 3", page_rows=10))
     assert sum(page.rows.num_rows == 0 for page in pages) > 5
-    assert [
-        batch.num_rows for batch in trips.scan(filter="id = 3", index="none", page_rows=10).to_reader()
-    ] == [1]
+    assert [batch.num_rows for batch in trips.scan(filter="id % 1000 = 3", page_rows=10).to_reader()] == [1]
 
 
 USED_UP: dict[str, Callable[[Scan], object]] = {

@@ -1,0 +1,146 @@
+"""Reading a list of primary keys at a shard: all of them at once, by bisection in each fragment.
+
+The fragment with the newest commits is asked first, and an older one only for keys of which no version was
+found that is newer than everything in it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from elasticscan.base.order_keys import encode_row
+from elasticscan.metadata import Bounds
+from elasticscan.protocol import KeyList, PageRequest, PageRows
+from elasticscan.storage.fragment import DELETED
+from elasticscan.storage.lookup import Rows, commits_of, fetch_by_group, find, rows_at, slot_mask
+from elasticscan.storage.pages import PageBuilder, PageSource, Piece, pieces_of
+
+_ALIVE = "_alive"
+LEAST_KEYS = 256  # so many are looked up together, however few rows a page may hold
+
+
+def read_listed(source: PageSource, request: PageRequest) -> PageRows:
+    """The rows of a request's cursors with its keys, until the page is full or there are no more.
+
+    Positions are those of a direct scan. `scanned` counts the rows found, tombstones among them.
+    """
+    assert isinstance(request.keys, KeyList), "a request for keys lists them"
+    schema = pa.schema([source.table.schema.field(name) for name in request.columns])
+    page = PageBuilder(schema, request.page_rows, request.page_bytes)
+    pieces = pieces_of(request.cursors)
+    todo = _Todo.of(request.keys, pieces)
+    bounds, at = source.bounds(request.snapshot), 0
+    is_full = False
+    while at < len(todo.numbers) and page.room > 0 and not is_full:
+        end = at + max(page.room, LEAST_KEYS)
+        done, is_full = _add(source, page, todo.slots[at:end], todo.keys_at(at, end), bounds)
+        at += done
+    return page.finish(todo.left(at))
+
+
+@dataclass(frozen=True, slots=True)
+class _Todo:
+    """The keys of the pieces, in their order: the number of each in the list, and its piece's."""
+
+    listed: KeyList
+    pieces: Sequence[Piece]
+    numbers: NDArray[np.int64]
+    piece_of: NDArray[np.int64]
+    slots: NDArray[np.uint16]
+
+    @classmethod
+    def of(cls, listed: KeyList, pieces: Sequence[Piece]) -> _Todo:
+        starts = np.array([piece.start for piece in pieces], dtype=np.int64)
+        ends = np.array([piece.end for piece in pieces], dtype=np.int64)
+        slots = listed.slots.astype(np.int64)
+        firsts, lasts = np.searchsorted(slots, starts), np.searchsorted(slots, ends)
+        for number, piece in enumerate(pieces):
+            if piece.key is None:  # half-read slots come first
+                break
+            places = range(int(firsts[number]), int(lasts[number]))
+            beyond = bisect_right(places, piece.key, key=partial(encode_row, listed.keys.columns))
+            firsts[number] += beyond
+        counts = np.maximum(lasts - firsts, 0)
+        piece_of = np.repeat(np.arange(len(pieces)), counts)
+        numbers = np.arange(len(piece_of)) - np.repeat(np.cumsum(counts) - counts - firsts, counts)
+        return cls(listed, pieces, numbers, piece_of, listed.slots[numbers])
+
+    def keys_at(self, begin: int, end: int) -> list[pa.Array]:
+        keys: list[pa.Array] = self.listed.keys.take(pa.array(self.numbers[begin:end])).columns
+        return keys
+
+    def left(self, at: int) -> list[Piece]:
+        """The pieces without the keys before a place."""
+        if at >= len(self.numbers):
+            return []
+        number, slot = int(self.piece_of[at]), int(self.slots[at])
+        piece, key = self.pieces[number], None
+        if at and self.piece_of[at - 1] == number and self.slots[at - 1] == slot:
+            key = encode_row(self.listed.keys.columns, int(self.numbers[at - 1]))
+        elif slot == piece.start:
+            key = piece.key
+        return [Piece(slot, piece.end, key), *self.pieces[number + 1 :]]
+
+
+def _add(
+    source: PageSource, page: PageBuilder, slots: NDArray[np.uint16], keys: Sequence[pa.Array], bounds: Bounds
+) -> tuple[int, bool]:
+    """Add the rows of some keys; returns how many keys are done, and if the next row does not fit."""
+    owners, rows = _find_newest(source, slots, keys, bounds)
+    there = np.flatnonzero(owners >= 0)
+    if not len(there):
+        return len(slots), False
+    columns = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
+    fragments = source.view.fragments
+
+    def fetch(owner: int, places: Rows | slice) -> pa.RecordBatch:
+        reader = source.open(fragments[owner], columns)
+        picked = rows_at(reader, rows[there[places]], reader.columns)
+        alive = pa.repeat(True, picked.num_rows)
+        if DELETED in reader.columns:
+            alive = pc.invert(picked.column(DELETED))
+        return pa.RecordBatch.from_arrays([*map(picked.column, columns), alive], names=[*columns, _ALIVE])
+
+    page.scanned += len(there)
+    picked = fetch_by_group(owners[there], fetch)
+    alive = picked.column(_ALIVE).to_numpy(zero_copy_only=False)
+    if not alive.all():
+        picked, there = picked.filter(picked.column(_ALIVE)), there[alive]
+        if not len(there):
+            return len(slots), False
+    picked = picked.select(page.schema.names)
+    count = page.fitting(picked)
+    page.add(picked.slice(0, count), pa.array(slots[there[:count]]))
+    return (len(slots), False) if count == len(there) else (int(there[count]), True)
+
+
+def _find_newest(
+    source: PageSource, slots: NDArray[np.uint16], keys: Sequence[pa.Array], bounds: Bounds
+) -> tuple[NDArray[np.int64], Rows]:
+    """For each key the fragment with its newest version that counts, by number, and the row; -1 for none."""
+    owners, rows, newest = (np.full(len(slots), -1, dtype=np.int64) for _ in range(3))
+    fragments, names = source.view.fragments, source.table.primary_key
+    for owner in sorted(range(len(fragments)), key=lambda number: -fragments[number].max_commit):
+        fragment = fragments[owner]
+        if not bounds.touch(fragment):
+            continue
+        asked = np.flatnonzero((newest < fragment.max_commit) & slot_mask(fragment, slots))
+        if not len(asked):
+            continue
+        reader, places = source.open(fragment, names), pa.array(asked)
+        found = find(reader, slots[asked], [key.take(places) for key in keys], names, bounds.snapshot)
+        there = found >= 0
+        asked, found = asked[there], found[there]
+        commits = commits_of(fragment, reader, found)
+        newer = (commits > newest[asked]) & (commits >= bounds.floor)
+        asked, found = asked[newer], found[newer]
+        owners[asked], rows[asked], newest[asked] = owner, found, commits[newer]
+    return owners, rows

@@ -1,0 +1,117 @@
+"""Lists of primary keys against plain Python: rows that have them, once, in order, in pages of any size."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.protocol import Cursors, KeyList, PageRows
+from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import listed
+from elasticscan.storage.listed import read_listed
+from elasticscan.storage.pages import PageSource
+from tests.storage.versions import (
+    KEY_KINDS,
+    Key,
+    Limits,
+    Scenario,
+    Shelf,
+    Version,
+    keys_of,
+    request_of,
+    table_of,
+)
+
+SEEDS = st.integers(0, 1 << 32)
+PLENTY = (1 << 20, 1 << 30)
+
+
+@pytest.fixture(autouse=True)
+def _small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots are larger than batches, and lists than what is looked up together."""
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
+    monkeypatch.setattr(listed, "LEAST_KEYS", 3)
+
+
+def list_of(shelf: Shelf, keys: Sequence[Key]) -> KeyList:
+    """Keys in the order of a direct scan."""
+    keys = sorted(set(keys))
+    fields = [shelf.table.schema.field(name) for name in shelf.table.primary_key]
+    arrays = [pa.array([key[at] for key in keys], field.type) for at, field in enumerate(fields)]
+    slots = np.array([shelf.slot_of(key) for key in keys], dtype=np.uint16)
+    return KeyList.of(slots, pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
+
+
+def read_all(
+    source: PageSource, cursors: Cursors, scenario: Scenario, limits: Iterator[Limits], keys: KeyList
+) -> list[PageRows]:
+    """Page after page, each from the cursors of the one before it, as if by another process."""
+    pages: list[PageRows] = []
+    columns = [*scenario.shelf.table.primary_key, "v"]
+    while cursors:
+        limit = next(limits)
+        page = read_listed(source, request_of(cursors, scenario.commits, columns, limit, keys=keys))
+        assert page.rows.num_rows == len(page.slots) <= limit[0]
+        assert page.rows.num_rows <= 1 or page.rows.nbytes <= limit[1]
+        assert page.rows.num_rows or not page.after
+        pages.append(page)
+        cursors = page.after
+    return pages
+
+
+def varying(rng: random.Random) -> Iterator[Limits]:
+    while True:
+        yield rng.choice((1, 2, 3, 5, 9, 100)), rng.choice((1, 30, 100, 300, 1 << 20))
+
+
+def check(scenario: Scenario) -> None:
+    rng, shelf = scenario.rng, scenario.shelf
+    asked = rng.sample(sorted(scenario.slots), rng.randint(0, len(scenario.slots)))
+    asked += [scenario.kind.make(rng, rng.randint(0, 30)) for _ in range(3)]
+    source = shelf.source(floor=scenario.floor(scenario.commits))
+    pages = read_all(source, shelf.everything(), scenario, varying(rng), list_of(shelf, asked))
+    rows = [
+        (slot, key, value)
+        for page in pages
+        for slot, key, value in zip(
+            page.slots.to_pylist(),
+            keys_of(page.rows, shelf.table),
+            page.rows.column("v").to_pylist(),
+            strict=True,
+        )
+    ]
+    assert rows == sorted(
+        (scenario.slots[key], key, value)
+        for key, value in scenario.visible(scenario.commits).items()
+        if key in asked
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(SEEDS)
+def test_a_list_of_keys_gives_each_visible_row_that_has_one_once_and_in_order(seed: int) -> None:
+    check(Scenario(seed))
+
+
+@pytest.mark.parametrize("kind", sorted(KEY_KINDS))
+@settings(max_examples=15, deadline=None)
+@given(seed=SEEDS)
+def test_keys_of_any_kind_are_found(kind: str, seed: int) -> None:
+    check(Scenario(seed, kind))
+
+
+def test_older_fragments_are_not_asked_for_what_newer_ones_have() -> None:
+    shelf = Shelf(table_of(KEY_KINDS["int"]), 4)
+    for commit in (1, 2, 3):
+        shelf.add([Version((n,), commit, f"{commit}", shelf.slot_of((n,))) for n in range(8 - commit)])
+    asked = list_of(shelf, [(n,) for n in range(9)])
+    page = read_listed(shelf.source(), request_of(shelf.everything(), 9, ["k", "v"], PLENTY, keys=asked))
+    rows = dict(zip(page.rows.column("k").to_pylist(), page.rows.column("v").to_pylist(), strict=True))
+    assert rows == {0: "3", 1: "3", 2: "3", 3: "3", 4: "3", 5: "2", 6: "1"}
+    assert (page.scanned, page.after) == (7, ())
