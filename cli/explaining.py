@@ -24,7 +24,7 @@ from elasticscan.cli.options import (
     snapshot_of,
 )
 from elasticscan.cli.output import answer, listing
-from elasticscan.metadata import AUTO
+from elasticscan.metadata import AUTO, KEY
 from elasticscan.store import Scan, Store
 
 CHOSEN = "▶"
@@ -117,7 +117,8 @@ def _choice(explained: dict[str, Any], index: str) -> Listing:
     """Return what was chosen, and where it reads."""
     direct = explained["ranges"] is None
     ranges = f"{explained['ranges']:,} range{'' if explained['ranges'] == 1 else 's'}" if not direct else ""
-    how = "a direct scan" if direct else f"index {explained['access']}, {ranges}"
+    path = "the primary key" if explained["access"] == KEY else f"index {explained['access']}"
+    how = "a direct scan" if direct else f"{path}, {ranges}"
     why = "the cheapest" if index == AUTO else f"asked for with --index {index}"
     shown = Listing(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
     places = (f"{part['scan']} of {part['slots']:,} slots at {part['shard']}" for part in explained["scans"])

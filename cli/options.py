@@ -48,7 +48,7 @@ Snapshot = Annotated[
 IndexChoice = Annotated[
     str | None,
     typer.Option(
-        "--index", metavar="NAME", help="auto (the cheapest, by default), none, or an index's name."
+        "--index", metavar="NAME", help="auto (the cheapest, by default), none, key, or an index's name."
     ),
 ]
 OrderBy = Annotated[

@@ -19,7 +19,7 @@ from elasticscan.connector.explaining import EXPLANATION, Explained
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
 from elasticscan.connector.partitions import partitions_of, read_partition, resume
-from elasticscan.connector.splits import cut, most_index_parts, slot_bytes
+from elasticscan.connector.splits import NOTHING, cut, most_index_parts, slot_bytes
 from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.store import Scan, Store, begin_scan, feed_fields
 
@@ -75,12 +75,14 @@ class ElasticScanReader(DataSourceReader):
         most = self._options.partitions
         assert scan.choice is not None and scan.layout is not None, "a scan that begins has both"
         places, fragments = scan.layout.places, scan.layout.fragments
-        if scan.choice.index is not None:
+        if scan.choice.index is not None or scan.choice.by_key:
             entries = scan.choice.candidate.rows_scanned
             most = most_index_parts(len(places.placement.shards), entries, most)
         weights = slot_bytes(fragments, places.placement.slot_count)
-        parts = cut(places.placement, places.base.placement, weights, self._options.split_bytes, most)
-        return list(partitions_of(store, scan, parts, places))
+        size = self._options.split_bytes
+        parts = cut(places.placement, places.base.placement, weights, size, most, scan.slots)
+        # Spark makes a partition of its own where it gets none.
+        return list(partitions_of(store, scan, parts or [NOTHING], places))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The partition's rows, every time the same."""

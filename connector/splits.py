@@ -42,6 +42,9 @@ class ScanPart:
         )
 
 
+NOTHING = ScanPart(BASE, (), SlotSet(), 0.0)  # of a scan whose filter leaves no slot
+
+
 def slot_bytes(fragments: Iterable[Fragment], slot_count: int) -> Weights:
     """About how many bytes each slot holds: a fragment's are spread over the slots it serves."""
     weights: Weights = np.zeros(slot_count)

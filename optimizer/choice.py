@@ -37,6 +37,7 @@ from elasticscan.metadata import (
 from elasticscan.optimizer.binding import IndexCondition, Ranges, bind
 from elasticscan.optimizer.estimates import index_rows, rows_by_key, rows_to_read, within
 from elasticscan.optimizer.keys import KeyCondition
+from elasticscan.protocol import KeyList
 
 # Weights, in units of reading one row of a direct scan, about 6 ns where they were calibrated: processor
 # time of forced scans (index="none", index=<name>) of two million rows at two shards, with one run or two
@@ -53,6 +54,7 @@ MERGED_ENTRY = 30.0  # besides, where the entries of several runs are sorted tog
 ENTRY_FILTER = 1.0  # evaluating the remainder, for each entry
 SEEK = 8_000.0  # finding the ends of a range in a run
 KEY_SEEK = 8_000.0  # finding the ends of a range of primary keys in a slot of a fragment
+KEY_LISTED = 500.0  # finding one of a list of primary keys in a fragment, together with the others
 FETCH_ROW = 7.0  # taking a value that the entries lack, for each row and each such column
 FETCH_SEGMENT = 2_000.0  # reading the segment where it lies
 FETCH_PASS = 0.27  # reading all of such a column, for each row of the table
@@ -246,7 +248,7 @@ class _Estimate:
             access=KEY,
             kind=KEY,
             rows_scanned=rows,
-            cost=rows * weight + seeks * KEY_SEEK,
+            cost=rows * weight + seeks * (KEY_LISTED if isinstance(key.keys, KeyList) else KEY_SEEK),
             condition=key.text,
             remainder=residual,
             covered=True,

@@ -105,7 +105,7 @@ def drive(
     covered.
     """
     coverage = Coverage(plan.slots, slots_of(cursors))
-    while (read := plan_read(cursors, placements.current())) is not None:
+    while cursors and (read := plan_read(cursors, placements.current())) is not None:
         page = shards.read_page(plan.request(read))
         accepted = accept_page(cursors, read, page.after, placements.current())
         coverage.finish(accepted.finished)

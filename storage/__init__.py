@@ -13,7 +13,8 @@ What this layer promises:
 - **No per-row Python.** NumPy and Arrow kernels work on whole windows; a single row is looked
   at only to find a position by bisection.
 
-A shard answers requests here, cursors in and cursors out (`read_page`, `read_index_page`, `read_changes`).
+A shard answers requests here, cursors in and cursors out (`read_page`, `read_index_page`, `read_changes`;
+`read_ranges` and `read_listed` where only some primary keys are asked for).
 How a page is read: the slots asked for are cut into intervals that the same
 fragments serve. Where it is one fragment with nothing newer than the snapshot and nothing
 deleted, slices of its record batches go out uncopied. Elsewhere a window of rows is gathered from
@@ -50,6 +51,7 @@ sealed_file  Arrow files that prove themselves; batches: record batches of them,
 fragment     the sorted file of rows; statistics: bounds of its columns, collected while it is written
 view         the fragments that serve some slots; lookup: single rows, and which version is the newest
 merge        several fragments in one order; pages: pages of it; counting: how many rows there are
+ranges       rows with keys in some ranges; listed: rows with some keys, many at once
 indexes      index files and their pages; changes: what commits did to rows
 copying      rows of some slots as a new fragment: moves and compaction
 shared_keys  keys that a staged write has in common with commits
@@ -90,6 +92,7 @@ from elasticscan.storage.ingest import (
     staged_source,
 )
 from elasticscan.storage.listed import read_listed
+from elasticscan.storage.merge import first_of_keys
 from elasticscan.storage.pages import (
     OpenFragment,
     PageSource,
@@ -138,6 +141,7 @@ __all__ = [
     "described_schema",
     "discard",
     "find_seal",
+    "first_of_keys",
     "fragment_schema",
     "is_fragment_path",
     "open_disk",

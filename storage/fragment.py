@@ -288,6 +288,7 @@ class FragmentReader(BatchReader):
         rows = [count for count, *_ in batches]
         self.starts: NDArray[np.int64] = np.cumsum([0, *rows])  # of each batch, then of all rows
         self._slot_ranges = [(first, last) for _, first, last, _ in batches]
+        self._last_slots = np.array([last for _, last in self._slot_ranges], dtype=np.int64)
         names = frozenset(schema.names)
         lacking = [name for name in self._wanted if name not in names]
         if lacking:
@@ -354,6 +355,20 @@ class FragmentReader(BatchReader):
             raise self.damaged(error) from error
         slot_starts.append(self.starts[-1:])
         return np.concatenate(slot_starts)
+
+    def rows_of_slots(self, slots: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[low, high) of the rows of each slot; batches with none of the slots are not read."""
+        return self._first_rows(slots.astype(np.int64)), self._first_rows(slots.astype(np.int64) + 1)
+
+    def _first_rows(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """For each slot the first row that has it or a later one."""
+        batches = np.searchsorted(self._last_slots, slots)
+        rows = self.starts[batches]
+        for index in np.unique(batches).tolist():
+            if index < self.batch_count and self.slot_range(index)[0] < slots.max():
+                here = np.flatnonzero(batches == index)
+                rows[here] += np.searchsorted(self.slots(index), slots[here].astype(np.uint16))
+        return rows
 
     def slots(self, index: int) -> np.ndarray[Any, Any]:
         """The slots of a batch's rows, ascending, without a copy."""

@@ -229,9 +229,7 @@ def find(
     snapshot: int,
 ) -> Rows:
     """The row of the newest version of each key up to the snapshot, tombstones too; -1 for none."""
-    within = reader.slot_starts
-    low = within[np.minimum(slots.astype(np.int64), len(within) - 1)]
-    high = within[np.minimum(slots.astype(np.int64) + 1, len(within) - 1)]
+    low, high = reader.rows_of_slots(slots)
     rows = np.full(len(slots), -1, dtype=np.int64)
     asked = np.flatnonzero(low < high)
     if not len(asked):

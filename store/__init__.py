@@ -18,6 +18,7 @@ How the parts work together, operation by operation, and what each conflicts wit
 
     store.py, table.py  what users hold; names.py: names that they type and that are not there
     beginning.py   scans that begin; scan.py: who reads one, Arrow streams, counts
+    getting.py     rows by their primary keys, many at once
     paging.py      pages and keys over `reader.drive`
     access_paths.py the path that a scan takes, chosen by cost; ordering.py: `order_by`, and its indexes
     typed.py       rows and keys that come as Python lists

@@ -17,6 +17,7 @@ from elasticscan.store import arguments, compaction, preconditions, writer
 from elasticscan.store.beginning import begin_changes, begin_scan
 from elasticscan.store.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.context import Context
+from elasticscan.store.getting import get_rows
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.names import Named
 from elasticscan.store.preconditions import KeyCheck
@@ -380,7 +381,8 @@ class Table(Named):
         Args:
             columns: which, in which order; all by default.
             filter: a SQL condition; rows for which it is true are returned.
-            index: "auto" for the cheapest access path, "none" for a direct scan, or an index's name.
+            index: "auto" for the cheapest access path, "none" for a direct scan, "key" for one by primary
+                key, or an index's name.
             order_by: a column, or several, each with DESC after it if need be: "km DESC". Rows come in
                 that order over all shards. It has to be the order of a sorted index, or its beginning;
                 equal values come in the rest of that order, then in that of the primary key. Nulls come
@@ -408,6 +410,49 @@ class Table(Named):
             order_by=order_by,
             limit=arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER),
         )
+
+    def get(
+        self,
+        keys: Any,
+        columns: Sequence[str] | None = None,
+        snapshot: int | None = None,
+        *,
+        keep_missing: bool = False,
+    ) -> pa.Table:
+        """Read the rows that have some primary keys: exact while tablets move, and quick for one as for many.
+
+        Rows come in the order of the keys. A key that is given twice gives its row twice.
+
+        Args:
+            keys: as for `delete`: Arrow, or a list of values, tuples or dicts.
+            columns: which, in which order; all by default.
+            snapshot: a commit number; the newest by default.
+            keep_missing: False gives no row for a key that is not there. True gives one of nulls, so that row
+                i is that of key i; the columns of the key are null in no other.
+
+        Raises:
+            SchemaMismatch, InvalidKey, InvalidOption: the keys do not fit, or one is null.
+            TableNotFound, ColumnNotFound: mend the call.
+            SnapshotNotFound, SnapshotExpired: there is no such snapshot, or not any more.
+            CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
+
+        Example:
+            >>> trips.get([2, 7, 1], ["id", "km"]).to_pydict()
+            {'id': [2, 1], 'km': [0.25, 0.5]}
+            >>> trips.get([2, 7, 1], ["km"], keep_missing=True).to_pydict()
+            {'km': [0.25, None, 0.5]}
+        """
+        snapshot = arguments.or_none(arguments.whole_number, "snapshot", snapshot, 0, MAX_NUMBER)
+        names = arguments.or_none(arguments.names, "columns", columns)
+        keep_missing = arguments.flag("keep_missing", keep_missing)
+        return get_rows(self._context, self._current(), keys, names, snapshot, keep_missing)
+
+    def _current(self) -> TableInfo:
+        """The definition as it is now, without a transaction if that is known."""
+        try:
+            return self._context.table_state(self._id, self._context.versions()[1]).table
+        except TableChanged:
+            return self.definition  # says what became of it
 
     def changes(
         self,

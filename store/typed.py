@@ -69,7 +69,7 @@ def arrow_keys(keys: Any, table: TableInfo) -> Any:
         key = "7" if len(names) == 1 else f"({', '.join('7' for _ in names)})"
         raise InvalidOption(
             f"keys={brief(keys)} must be rows of {', '.join(names)}, as a pyarrow Table or a list: "
-            f"delete([{key}]). To delete by a condition, hand in a scan of the keys: "
+            f"[{key}]. To delete by a condition, hand in a scan of the keys: "
             f"delete(table.scan({list(names)!r}, 'a > 1'))",
             option="keys",
         )
@@ -140,10 +140,18 @@ def _exactly(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
     """The values in a type; None where one is not of it, or would be another, as 3 for 3.5."""
     try:
         array = pa.array(values, kind)
-        same = all(map(_is_same, values, array.to_pylist(), [kind] * len(values)))
+        same = _is_plain(values, kind) or all(map(_is_same, values, array.to_pylist(), [kind] * len(values)))
     except (pa.ArrowException, OverflowError, ValueError, TypeError):
         return None
     return array if same else None
+
+
+def _is_plain(values: Sequence[Any], kind: pa.DataType) -> bool:
+    """True if Arrow takes values as they are or not at all: whole numbers, and texts."""
+    given = {*map(type, values)}
+    if pa.types.is_integer(kind):
+        return given == {int}
+    return given == {str} and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_same(value: Any, held: Any, kind: pa.DataType) -> bool:

@@ -203,23 +203,29 @@ def delete(
     user_metadata: Mapping[str, str] | None = None,
 ) -> int:
     """Delete by primary key, all or nothing; keys that are not there are no error."""
-    key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
-
-    def tombstones() -> Iterator[pa.RecordBatch]:
-        for batch in batches_of(keys):
-            _check_key_alone(batch, table)
-            check_keys_filled(batch, table)
-            yield tombstones_of(conform(batch, key_schema), table)
-
-    staged = stage(context, table, tombstones(), "delete")
+    tombstones = (tombstones_of(batch, table) for batch in conform_keys(keys, table))
+    staged = stage(context, table, tombstones, "delete")
     return publish(context, table, staged, "delete", txn, check, user_metadata)
+
+
+def conform_keys(keys: Any, table: TableInfo) -> Iterator[pa.RecordBatch]:
+    """Batches of primary keys in the table's types, at least one.
+
+    Raises:
+        SchemaMismatch, InvalidKey: they have other columns or types, or a null.
+    """
+    key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
+    for batch in batches_of(keys):
+        _check_key_alone(batch, table)
+        check_keys_filled(batch, table)
+        yield conform(batch, key_schema)
 
 
 def _check_key_alone(batch: pa.RecordBatch, table: TableInfo) -> None:
     names = list(table.primary_key)
     if sorted(batch.schema.names) != sorted(names):
         raise SchemaMismatch(
-            f"keys to delete have the columns of the primary key, {', '.join(names)}, and no others, but "
+            f"keys have the columns of the primary key, {', '.join(names)}, and no others, but "
             f"these have {', '.join(batch.schema.names)}; select them, as in "
             f"scan({names!r})",
             missing=[name for name in names if name not in batch.schema.names],

@@ -37,7 +37,7 @@ from elasticscan.connector.splits import BASE, VIRTUAL
 from elasticscan.optimizer import Choice
 from elasticscan.store import Store, mover, owners
 from elasticscan.store.access_paths import choose_access
-from elasticscan.topology import Move
+from elasticscan.topology import Move, SlotSet
 from tests.base.manual_clock import ManualClock
 from tests.connector.conftest import SCHEMA, rows
 
@@ -251,12 +251,12 @@ def test_every_index_gives_the_rows_of_a_direct_scan(indexed: Store, index: str)
 
 
 def test_an_index_scan_is_one_small_task(indexed: Store) -> None:
-    options = {"filter": "id = 5", "splitSize": "1k"}
+    options = {"filter": "id < 1", "splitSize": "1k"}
     _, many = planned(indexed, index="none", **options)
     reader, (one,) = planned(indexed, **options)
     assert len(many) > 8
     assert indexed.context.sealer.open(one.key).index is not None  # type: ignore[attr-defined]
-    assert ids(reader, [one]) == [5]
+    assert ids(reader, [one]) == [0]
 
 
 def test_a_large_index_scan_has_a_task_for_each_shard(
@@ -313,10 +313,11 @@ def explained(store: Store, schema: StructType | None = None, **options: str) ->
 
 
 def test_an_explanation_has_one_row_for_each_way_to_read(indexed: Store) -> None:
-    direct, by_id, by_name = explained(indexed, filter="id < 10", columns="name")
+    direct, by_key, by_id, by_name = explained(indexed, filter="id < 10", columns="name")
     assert source(indexed, explain="true").schema().names == list(direct)
-    assert [row["access"] for row in (direct, by_id, by_name)] == ["direct", "by_id", "by_name"]
-    assert [row["chosen"] for row in (direct, by_id, by_name)] == [False, True, False]
+    ways = direct, by_key, by_id, by_name
+    assert [row["access"] for row in ways] == ["direct", "key", "by_id", "by_name"]
+    assert [row["chosen"] for row in ways] == [False, False, True, False]
     assert (by_id["kind"], by_id["condition"], by_id["remainder"]) == ("sorted", "id < 10", None)
     assert 0 < by_id["rows_scanned"] < 100 <= direct["rows_scanned"] == 1_000
     assert by_id["cost"] < direct["cost"]
@@ -329,8 +330,8 @@ def test_an_explanation_is_of_the_read_that_the_other_options_describe(indexed: 
     assert chosen == ["by_id"]
     wanted = StructType([StructField("access", StringType()), StructField("cost", DoubleType())])
     assert [list(row) for row in explained(indexed, wanted)] == [["access", "cost"]] * 3
-    covered = explained(indexed, columns="name", filter="id < 300")[1]["cost"]
-    fetching = explained(indexed, columns="v", filter="id < 300")[1]["cost"]
+    covered = explained(indexed, columns="name", filter="id < 300")[2]["cost"]
+    fetching = explained(indexed, columns="v", filter="id < 300")[2]["cost"]
     assert covered < fetching
     with pytest.raises(ColumnNotFound):
         source(indexed, explain="true", columns="nope").schema()
@@ -455,3 +456,25 @@ def test_a_column_that_spark_cannot_take_can_be_left_out(store: Store) -> None:
     reader, partitions = planned(store, table="odd", columns="id")
     assert isinstance(reader, ElasticScanReader)
     assert ids(reader, partitions) == []
+
+
+def test_conditions_on_the_key_leave_partitions_that_can_hold_the_rows(store: Store) -> None:
+    reader, (part,) = planned(store, filter="id = 4711 - 4700")
+    assert isinstance(part, ScanPartition) and part.kind == BASE and len(SlotSet.parse(part.slots)) == 1
+    assert ids(reader, [part]) == [11]
+    reader, some = planned(store, filter="id IN (1, 2, 3)", index="none")
+    slots = [SlotSet.parse(part.slots) for part in some if isinstance(part, ScanPartition)]
+    assert len(some) <= 2 and sum(map(len, slots)) <= 3
+    assert sorted(ids(reader, some)) == [1, 2, 3]
+
+
+def test_a_condition_that_no_key_meets_leaves_one_empty_partition(store: Store) -> None:
+    reader, partitions = planned(store, filter="id = 1 AND id = 2")
+    assert len(partitions) == 1 and ids(reader, partitions) == []
+
+
+def test_a_partition_by_key_follows_its_slot_to_another_shard(store: Store) -> None:
+    reader, partitions = planned(store, filter="id IN (1, 2, 3)", index="key")
+    for tablet in store.context.placement().tablets:
+        store.move(tablet.id, "s1" if tablet.shard == 2 else "s2")
+    assert sorted(ids(reader, partitions)) == [1, 2, 3]

@@ -31,11 +31,13 @@ from elasticscan.metadata import (
     KeyHistogram,
     SlotInterval,
     StagedFragment,
+    TableInfo,
 )
 from elasticscan.optimizer import choice
 from elasticscan.optimizer.binding import MAX_RANGES, IndexCondition, bind
 from elasticscan.optimizer.choice import Choice, choose
 from elasticscan.optimizer.estimates import rows_to_read
+from elasticscan.optimizer.keys import bind_key
 from elasticscan.topology import SlotSet
 
 SCHEMA = pa.schema(
@@ -444,3 +446,64 @@ def test_nothing_costs_nothing(table: pa.Table, statistics: list[FragmentStatist
     found = chosen("a = 5 AND a = 6", table, statistics, [index("a")])
     assert (found.candidate.access, found.candidate.cost, found.candidates[1].cost) == ("direct", 0, 0)
     assert chosen("a = 5", table, [], []).candidate.cost == 0
+
+
+def by_key(text: str, option: str = "auto") -> Choice:
+    """A table of a million rows in 100 slots, each in two fragments, and a sorted index of its key."""
+    numbers = [key(0), key(1_000_000)]
+    statistics = FragmentStatistics((500_000,), {"a": (Block(*numbers, 0),)})
+    fragments = tuple(
+        replace(fragment(number, width=100), id=number, rows=500_000, slots_written=100) for number in (1, 2)
+    )
+    table = TableInfo(1, "t", SCHEMA, ("a", "b"), ("a",), None, 1, 1)
+    return choose(
+        condition(text),
+        SCHEMA,
+        table.primary_key,
+        ("a", "b"),
+        [SlotInterval(0, 100, fragments)],
+        {1: statistics, 2: statistics},
+        [],
+        option,
+        key=bind_key(condition(text), table, 100, "spark"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "access", "rows"),
+    [
+        ("a = 5 AND b = 7", "key", 2),
+        ("a IN (5, 6) AND b IN (7, 8)", "key", 8),
+        ("a = 5", "key", 10_000 / 3),
+        ("a = 5 AND b > 1", "key", 10_000 / 3),
+        ("a = 5 AND c > 1", "key", 10_000 / 3),
+        ("a > 900000", "key", 100_000),
+        ("a > 100", "direct", 1_000_000),
+        ("a BETWEEN 100 AND 50000 AND b = 1", "key", 50_000),
+    ],
+)
+def test_keys_are_sought_where_that_costs_less_than_reading_their_slots(
+    monkeypatch: pytest.MonkeyPatch, text: str, access: str, rows: float
+) -> None:
+    monkeypatch.setattr(choice, "KEY_SEEK", 4_000.0)
+    found = by_key(text)
+    assert found.candidate.access == access
+    (sought,) = (each for each in found.candidates if each.access == "key")
+    assert sought.rows_scanned == pytest.approx(rows, rel=0.01)
+    assert by_key(text, "none").candidate.access == "direct"
+    assert by_key(text, "key").by_key
+
+
+def test_a_direct_scan_of_some_slots_is_priced_by_these_alone() -> None:
+    (direct, *_) = by_key("a IN (5, 6) AND c = 1").candidates
+    assert direct.rows_scanned == pytest.approx(20_000)
+
+
+def test_without_a_condition_on_the_key_there_is_no_path_by_key() -> None:
+    assert [each.access for each in by_key("c = 1").candidates] == ["direct"]
+    with pytest.raises(InvalidOption, match="limits no a"):
+        by_key("c = 1", "key")
+
+
+def test_nothing_is_read_where_no_key_is_left() -> None:
+    assert [each.cost for each in by_key("a = 1 AND a = 2").candidates] == [0.0, 0.0]

@@ -59,6 +59,7 @@ from tests.store.conditions import Condition, always, literal, order_of, some_co
 from tests.store.random_tables import (
     ADDED_KINDS,
     ALL_WEIGHTS,
+    BY_KEY,
     DEFINITIONS,
     DOMAINS,
     MOST_COLUMNS,
@@ -293,6 +294,7 @@ class Program:
         self.merged, self.direct = rng.choice([0.3, 0.7]), 0.35
         if style.startswith("merged"):
             self.merged, self.direct = 1.0, 0.1
+        self.by_key = style == BY_KEY
         self.depth = 0
         self.writers_wait = False  # inside the switch of a move: the catalog is locked
         self.collections = 0
@@ -466,6 +468,23 @@ class Program:
 
     # Reading
 
+    def _get(self) -> None:
+        """Rows by their keys, while others are let in."""
+        table = self.random.choice(list(TABLES))
+        definition, newest = self.store.table(table).definition, self.store.context.catalog.versions()[1]
+        snapshot = self.random.choice([newest, self.random.randint(definition.oldest_snapshot, newest)])
+        asked = self.random.choices(list(self._rows(table)), k=self.random.randint(1, 40))
+        rows = self.rows_at(table, snapshot)
+        names = self.schemas[table].names
+        try:
+            got = self.some_store.table(table).get(asked, names, snapshot, keep_missing=True)
+        except SnapshotExpired:
+            assert self.store.table(table).definition.oldest_snapshot > snapshot, "it is there"
+            return
+        told = [comparable(row) for row in zip(*got.to_pydict().values(), strict=True)]
+        nothing = (None,) * len(names)
+        assert told == [comparable(rows.get(key, nothing)) for key in asked], f"{table} at {snapshot}"
+
     def _start_scan(self) -> None:
         table = self.random.choice(list(TABLES))
         names = self.schemas[table].names
@@ -493,7 +512,7 @@ class Program:
                 **pages,
             )
         except InvalidOption:
-            assert DEFINITIONS[table][index][1] == "hash", what
+            assert index == "key" or DEFINITIONS[table][index][1] == "hash", what
             return
         except IndexNotReady:
             building = self._index(table, index)
@@ -507,13 +526,17 @@ class Program:
         ordered = [comparable(tuple(row[name] for name in columns)) for row in rows]
         # A page of all rows has one or finishes a shard, others may have to skip many.
         most_pages = len(rows) if index == "none" and not text else 2 * self.versions
-        assert scan.key is not None
+        if scan.key is None:
+            assert not ordered and not scan.slots, f"it reads nothing: {what}"
+            return
         self._resume(
             scan.key, [], (table, what, Counter(ordered), ordered if order else None, most_pages + 4)
         )
 
     def _some_path(self, table: str) -> tuple[str, list[str] | None, bool]:
         indexes = self.store.table(table).indexes()
+        if self.by_key and self.random.random() < 0.8:
+            return self.random.choice(["key", "key", "none", "auto"]), None, False
         if not indexes or self.random.random() < self.direct:
             return self.random.choice(["none", "auto"]), None, False
         index = self.random.choice(indexes)
@@ -524,6 +547,13 @@ class Program:
 
     def _some_condition(self, table: str, index: str) -> Condition:
         names = self.schemas[table].names
+        if self.by_key:
+            domains = dict(DOMAINS[table])
+            keys = self._rows(table)
+            for at, name in enumerate(TABLES[table][1]):
+                domains[name] = sorted({key[at] for key in keys})
+            tested = [*TABLES[table][1], *self.random.sample(names[: len(domains)], 1)]
+            return some_condition(self.random, {name: domains[name] for name in tested}, 1)
         decided = index in DEFINITIONS[table]
         if self.random.random() < (0.3 if decided else 0.6):
             return "", always

@@ -173,6 +173,7 @@ STYLES: dict[str, dict[str, int]] = {
         "advance_one": 8,
     },
 }
+BY_KEY = "by key"
 # Those that only who names them gets, so that the programs of seeds stay what they are.
 STYLES_BY_NAME: dict[str, dict[str, int]] = {
     "merges of some": {
@@ -189,5 +190,22 @@ STYLES_BY_NAME: dict[str, dict[str, int]] = {
         "collect_garbage": 2,
         "add_column": 1,
         "merge": 16,
+    },
+    BY_KEY: {
+        "write": 16,
+        "overwrite": 1,
+        "delete": 5,
+        "get": 12,
+        "start_scan": 8,
+        "advance_one": 16,
+        "hand_over": 4,
+        "move": 5,
+        "move_and_return": 4,
+        "suspended_move": 6,
+        "split": 2,
+        "join": 2,
+        "compact": 4,
+        "collect_garbage": 2,
+        "create_index": 1,
     },
 }

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from elasticscan.base.errors import InvalidOption
 from elasticscan.store import Store
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("k", pa.int64()), ("v", pa.float64())])
@@ -71,9 +72,79 @@ def test_a_direct_scan_is_priced_by_what_it_will_read(tmp_path: Path, compacted:
         made.table("t").compact()
         made.table("t").set_retention(0)
         made.table("t").compact()
-    scan = made.table("t").scan(None, "g = 5", index="none")
+    scan = made.table("t").scan(None, "id BETWEEN 5000 AND 5999", index="none")
     (direct,) = scan.explain()["candidates"]
     assert scan.to_table().num_rows == 1_000
     actual = scan.explain()["actual"]["rows_scanned"]
     assert direct["rows_scanned"] == pytest.approx(actual, rel=0.05)
     assert (actual < ROWS / 2) == compacted
+
+
+# By primary key
+
+
+def test_a_value_of_the_key_is_read_alone_and_its_slot_alone_too(store: Store) -> None:
+    scan = store.table("t").scan(None, "id = 4711", index="key")
+    told = scan.explain()
+    assert (told["access"], told["slots"], told["ranges"]) == ("key", 1, 1)
+    assert [each["slots"] for each in told["scans"]] == [1]
+    (by_key,) = (each for each in told["candidates"] if each["access"] == "key")
+    assert (by_key["condition"], by_key["remainder"], by_key["rows_scanned"]) == ("id = 4711", None, 1)
+    assert scan.to_table().column("id").to_pylist() == [4711]
+    assert scan.explain()["actual"]["rows_scanned"] == 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "rows", "slots"),
+    [
+        ("id BETWEEN 10 AND 12", 3, 3),
+        ("id IN (5, 1000000, 7) AND k = 7", 1, 3),
+        ("id = 1 AND id = 2", 0, 0),
+        ("id IS NULL", 0, 0),
+        ("id = 4711.0D", 1, 1),
+        ("id = 1.5", 0, 0),
+        ("k = 7 AND id BETWEEN 0 AND 99", 1, 100),
+    ],
+)
+@pytest.mark.parametrize("index", ["auto", "none", "by_k"])
+def test_any_path_reads_only_slots_that_can_hold_rows(
+    store: Store, condition: str, rows: int, slots: int, index: str
+) -> None:
+    scan = store.table("t").scan(["id"], condition, index=index)
+    assert slots - 2 <= len(scan.slots) <= slots
+    assert scan.to_table().num_rows == rows
+
+
+def test_ranges_of_keys_in_all_slots_give_what_a_direct_scan_gives(store: Store) -> None:
+    table = store.table("t")
+    wide = table.scan(["id"], "id > 1000 AND id < 3000 AND k <> 5")
+    assert wide.explain()["access"] == "direct"
+    by_key = table.scan(["id"], "id > 1000 AND id < 3000 AND k <> 5", index="key")
+    assert by_key.explain()["remainder"] == "k <> 5"
+    assert sorted(by_key.to_table().column("id").to_pylist()) == sorted(
+        wide.to_table().column("id").to_pylist()
+    )
+    assert by_key.explain()["actual"]["rows_scanned"] == 1_999
+
+
+def test_a_scan_by_key_goes_on_from_its_key_by_the_same_path(store: Store) -> None:
+    condition = f"id IN ({', '.join(map(str, range(0, 4_000, 10)))}) AND k < 50"
+    scan = store.table("t").scan(["id"], condition, index="key", page_rows=7)
+    ids, keys = [], [scan.key]
+    while keys[-1] is not None:
+        resumed = store.resume(keys[-1])
+        assert resumed.explain()["access"] == "key"
+        page = next(iter(resumed))
+        ids += page.rows.column("id").to_pylist()
+        keys.append(page.key)
+    assert len(keys) > 50
+    assert sorted(ids) == [n for n in range(0, 4_000, 10) if n % 100 < 50 and n % 40_000]
+
+
+def test_the_path_by_key_can_be_asked_for_where_there_is_one(store: Store) -> None:
+    with pytest.raises(InvalidOption, match="limits no id"):
+        store.table("t").scan(None, "k = 7", index="key")
+    with pytest.raises(InvalidOption, match="needs an index"):
+        store.table("t").scan(None, "id = 7", index="key", order_by="k")
+    with pytest.raises(InvalidOption, match="cannot be named"):
+        store.table("t").create_index("key", ["v"])

@@ -11,6 +11,7 @@ import pytest
 
 from tests.seeds import ranges_of_seeds
 from tests.store.random_programs import Programs
+from tests.store.random_tables import BY_KEY
 
 
 @pytest.fixture(scope="module")
@@ -25,3 +26,9 @@ def test_every_scan_of_a_random_program_returns_its_snapshot_exactly_once(
 ) -> None:
     for seed in seeds:
         programs.run(seed)
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(12, 6, short=3), ids=str)
+def test_rows_read_by_their_keys_are_those_of_the_snapshot(programs: Programs, seeds: range) -> None:
+    for seed in seeds:
+        programs.run(seed, BY_KEY)
