@@ -140,7 +140,7 @@ def test_other_arguments_are_checked(trips: Table, place: Place) -> None:
 
 
 def test_snapshots_deletes_and_overwrites(trips: Table) -> None:
-    first = trips.commits()[-1].number
+    first = trips.history()[-1].number
     trips.upsert(rows(range(3), km=9.0))
     trips.delete([1])
     assert trips.get([0, 1, 2], ["km"]).column("km").to_pylist() == [0.0, 18.0]
