@@ -25,6 +25,7 @@ from elasticscan.storage import first_of_keys
 from elasticscan.store.beginning import columns_of
 from elasticscan.store.context import Context
 from elasticscan.store.leases import end_lease, lease_snapshot
+from elasticscan.store.tags import snapshot_of
 from elasticscan.store.typed import arrow_keys
 from elasticscan.store.writer import conform_keys
 from elasticscan.topology import SlotSet
@@ -39,7 +40,7 @@ def get_rows(
     table: TableInfo,
     keys: Any,
     columns: list[str] | None,
-    snapshot: int | None,
+    snapshot: int | str | None,
     keep_missing: bool,
 ) -> pa.Table:
     """The rows with some keys, in the order of these; for one that is not there none, or one of nulls."""
@@ -64,9 +65,12 @@ def get_rows(
 
 
 def _read(
-    context: Context, table: TableInfo, listed: KeyList, columns: tuple[str, ...], snapshot: int | None
+    context: Context, table: TableInfo, listed: KeyList, columns: tuple[str, ...], snapshot: int | str | None
 ) -> pa.Table:
     """The rows that are there, as shards give them."""
+    if isinstance(snapshot, str):
+        with context.catalog.reading() as tx:
+            snapshot = snapshot_of(tx, table, snapshot)
     if snapshot is not None:
         return _read_at(context, table, listed, columns, snapshot)
     context.check_newest()

@@ -415,7 +415,7 @@ class Table(Named):
         self,
         keys: Any,
         columns: Sequence[str] | None = None,
-        snapshot: int | None = None,
+        snapshot: int | str | None = None,
         *,
         keep_missing: bool = False,
     ) -> pa.Table:
@@ -426,14 +426,14 @@ class Table(Named):
         Args:
             keys: as for `delete`: Arrow, or a list of values, tuples or dicts.
             columns: which, in which order; all by default.
-            snapshot: a commit number; the newest by default.
+            snapshot: a commit number or a tag; the newest by default.
             keep_missing: False gives no row for a key that is not there. True gives one of nulls, so that row
                 i is that of key i; the columns of the key are null in no other.
 
         Raises:
             SchemaMismatch, InvalidKey, InvalidOption: the keys do not fit, or one is null.
             TableNotFound, ColumnNotFound: mend the call.
-            SnapshotNotFound, SnapshotExpired: there is no such snapshot, or not any more.
+            SnapshotNotFound, SnapshotExpired, TagNotFound: there is no such snapshot, or not any more.
             CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
 
         Example:
@@ -442,10 +442,10 @@ class Table(Named):
             >>> trips.get([2, 7, 1], ["km"], keep_missing=True).to_pydict()
             {'km': [0.25, None, 0.5]}
         """
-        snapshot = arguments.or_none(arguments.whole_number, "snapshot", snapshot, 0, MAX_NUMBER)
+        asked = arguments.snapshot(snapshot)
         names = arguments.or_none(arguments.names, "columns", columns)
         keep_missing = arguments.flag("keep_missing", keep_missing)
-        return get_rows(self._context, self._current(), keys, names, snapshot, keep_missing)
+        return get_rows(self._context, self._current(), keys, names, asked, keep_missing)
 
     def _current(self) -> TableInfo:
         """The definition as it is now, without a transaction if that is known."""

@@ -145,6 +145,8 @@ def test_snapshots_deletes_and_overwrites(trips: Table) -> None:
     trips.delete([1])
     assert trips.get([0, 1, 2], ["km"]).column("km").to_pylist() == [0.0, 18.0]
     assert trips.get([0, 1, 2], ["km"], first).column("km").to_pylist() == [0.0, 0.5, 1.0]
+    trips.tag("before", first)
+    assert trips.get([1], ["km"], "before").column("km").to_pylist() == [0.5]
     trips.overwrite(rows(range(1, 2)))
     assert trips.get([0, 1, 2], ["id"]).column("id").to_pylist() == [1]
 
