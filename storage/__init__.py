@@ -39,7 +39,8 @@ like any others.
 
 How rows get in (`Ingest`): they are hashed to slots with Spark's own hash, sorted in parts of
 bounded size, staged as one fragment for each shard. A staged fragment is invisible until the
-catalog commits it; if its slots moved meanwhile, only those are staged again (`reroute`).
+catalog commits it; if its slots moved meanwhile, only those are staged again (`reroute`). What the tasks
+of one write staged becomes few fragments before, as far as it is small (`gather`).
 
 Files are reached through the `Disk` protocol: a local directory, anything
 `pyarrow.fs` has a URI for, or memory. The file format is in `docs/formats.md`.
@@ -83,10 +84,12 @@ from elasticscan.storage.fragment import (
 from elasticscan.storage.indexes.pages import IndexSource, read_index_page
 from elasticscan.storage.indexes.run import RUN_COLUMNS, RunReader, build_runs, run_columns
 from elasticscan.storage.ingest import (
+    SMALL_FRAGMENT_BYTES,
     Hashing,
     Ingest,
     check_keys_filled,
     discard,
+    gather,
     reroute,
     sort_rows,
     staged_source,
@@ -110,6 +113,7 @@ __all__ = [
     "INSERT",
     "RUN_COLUMNS",
     "SLOT",
+    "SMALL_FRAGMENT_BYTES",
     "UPDATE_POSTIMAGE",
     "UPDATE_PREIMAGE",
     "Apart",
@@ -143,6 +147,7 @@ __all__ = [
     "find_seal",
     "first_of_keys",
     "fragment_schema",
+    "gather",
     "is_fragment_path",
     "open_disk",
     "read_changes",

@@ -33,6 +33,12 @@ from elasticscan.storage.row_limits import check_key_bytes, check_row_bytes
 from elasticscan.storage.view import View
 from elasticscan.topology import Placement, SlotSet
 
+# What several tasks staged at one shard is merged before it is committed: fragments below this size, into
+# so many of about so many bytes. More than that is left as it is.
+SMALL_FRAGMENT_BYTES = 32 << 20
+GATHERED_BYTES = 256 << 20
+MOST_GROUPS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Hashing:
@@ -183,6 +189,48 @@ def staged_source(
         return FragmentReader(disk, fragment.path, columns, fragment.seal, table.schema, cache)
 
     return PageSource(table, View(fragments), lru_cache(maxsize=None)(open_fragment))
+
+
+def gather(
+    table: TableInfo, staged: Sequence[StagedFragment], disk_of: Callable[[int], Disk], origin: Origin
+) -> list[StagedFragment]:
+    """The same rows in few fragments: what many tasks staged at a shard is merged as far as it is small.
+
+    The files that it was in stay; whoever commits the result removes them. Large fragments stay as they are.
+    """
+    gathered = [fragment for fragment in staged if fragment.bytes >= SMALL_FRAGMENT_BYTES]
+    made: list[StagedFragment] = []
+    try:
+        for shard in sorted({fragment.shard for fragment in staged}):
+            small = [f for f in staged if f.shard == shard and f.bytes < SMALL_FRAGMENT_BYTES]
+            for number, group in enumerate(_groups(small)):
+                if len(group) == 1 or number >= MOST_GROUPS:
+                    gathered += group
+                    continue
+                paths = tuple(fragment.path for fragment in group)
+                to = Destination(disk_of(shard), shard, replace(origin, replaces=paths))
+                slots = SlotSet.of(r for fragment in group for r in fragment.slots)
+                source = staged_source(table, group, disk_of)
+                copies = copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False)
+                made += [copied.staged for copied in copies]
+    except BaseException:
+        discard(made, disk_of)
+        raise
+    return [*gathered, *made]
+
+
+def _groups(small: Iterable[StagedFragment]) -> Iterator[list[StagedFragment]]:
+    """Fragments that are merged together, each time as many as have room in one that is not too large."""
+    group: list[StagedFragment] = []
+    size = 0
+    for fragment in sorted(small, key=lambda f: f.bytes):
+        if group and size + fragment.bytes > GATHERED_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(fragment)
+        size += fragment.bytes
+    if group:
+        yield group
 
 
 def reroute(

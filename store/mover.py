@@ -138,13 +138,14 @@ class Mover:
             bounds = Bounds(progress.copied_to + 1, upto, since=oldest)
             # What the first round copies is all there is; a later one brings what is newer.
             keep = Keep(apart=Apart(source.floor, complete=not progress.copied_to))
-            for copied in copy_slots(source, progress.tablet.slots, bounds, keep, to):
-                progress.copies.append(
-                    (source.table.id, copied)
-                )  # so it is removed if its runs cannot be built
-                indexes = self._context.indexes(source.table.id)
+            copies = copy_slots(source, progress.tablet.slots, bounds, keep, to)
+            first = len(progress.copies)
+            # From here on they are removed if their runs cannot be built.
+            progress.copies += [(source.table.id, copied) for copied in copies]
+            indexes = self._context.indexes(source.table.id)
+            for number, copied in enumerate(copies, first):
                 (staged,) = with_runs(self._context, source.table, indexes, [copied.staged])
-                progress.copies[-1] = (source.table.id, replace(copied, staged=staged))
+                progress.copies[number] = (source.table.id, replace(copied, staged=staged))
                 size += staged.bytes + sum(run.bytes for run in staged.runs)
         progress.copied_to = upto
         return size

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import ChangesExpired, KeysExist, RowsChanged, SchemaMismatch, TableChanged
+from elasticscan.base.errors import (
+    ChangesExpired,
+    CommitUnknown,
+    ElasticScanError,
+    KeysExist,
+    RowsChanged,
+    SchemaMismatch,
+    TableChanged,
+)
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.catalog import IdempotencyKey, Tx
 from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo
 from elasticscan.storage import (
     DELETED,
+    SMALL_FRAGMENT_BYTES,
     Ingest,
     batches_of,
     check_keys_differ,
     check_keys_filled,
     conform,
     discard,
+    gather,
     reroute,
     staged_source,
 )
@@ -40,14 +52,21 @@ def stage(
     kind: str = "write",
     buffer_bytes: int = WRITE_BUFFER_BYTES,
 ) -> list[StagedFragment]:
-    """Stage rows of the table's schema; nothing is visible yet. Cleans up after an error."""
+    """Stage rows of the table's schema; nothing is visible yet. Cleans up after an error.
+
+    Runs of indexes come with large fragments; those of small ones are built by `publish`.
+    """
     origin = context.origin(kind)
     ingest = Ingest(table, context.hashing, context.placement(), context.writable_disk, origin, buffer_bytes)
     try:
         with context.noticing_collection():
             for batch in batches:
                 ingest.add(batch)
-            return with_runs(context, table, context.indexes(table.id), ingest.finish())
+            staged = ingest.finish()
+            # Small ones get theirs when they are published, perhaps together with those of other tasks.
+            large = [fragment for fragment in staged if fragment.bytes >= SMALL_FRAGMENT_BYTES]
+            small = [fragment for fragment in staged if fragment not in large]
+            return [*small, *with_runs(context, table, context.indexes(table.id), large)]
     except BaseException:
         ingest.abandon()
         raise
@@ -91,6 +110,7 @@ def publish(
 ) -> int:
     """Make staged fragments one commit; returns its number.
 
+    What several tasks staged at a shard is merged first, as far as it is small: a commit leaves few files.
     The commit requires that each fragment lies where its slots live and has runs of all indexes.
     If some moved meanwhile, their rows are staged again at the new place, and the commit is tried
     again; so it is when an index was made meanwhile. A table that was only reserved is entered with it.
@@ -103,16 +123,61 @@ def publish(
         WriteConflict: another table took the name of one that was reserved.
     """
     context.checkpoint("rows staged")
+    fragments = list(staged)
     try:
         with context.noticing_collection():
-            number, committed = _publish(context, table, list(staged), kind, txn, check, user_metadata)
+            if txn is None or not is_committed(context, table.id, txn):
+                fragments = _prepare(context, table, staged, kind)
+            number, committed = _publish(context, table, fragments, kind, txn, check, user_metadata)
     except (RowsChanged, KeysExist, ChangesExpired):
-        remove_staged(context, staged)
+        remove_staged(context, [*staged, *fragments])
+        raise
+    except CommitUnknown:
+        raise
+    except BaseException:
+        with suppress(ElasticScanError):  # then they are garbage
+            remove_staged(context, _made(fragments, staged))
         raise
     context.note_newest({fragment.shard for fragment in committed})
     paths = {fragment.path for fragment in committed}
-    discard([fragment for fragment in staged if fragment.path not in paths], context.disk_of)
+    discard([f for f in (*staged, *fragments) if f.path not in paths], context.disk_of)
     return number
+
+
+def _prepare(
+    context: Context, table: TableInfo, staged: Sequence[StagedFragment], kind: str
+) -> list[StagedFragment]:
+    """As `_complete`; where that fails, what was staged is removed."""
+    try:
+        return _complete(context, table, staged, kind)
+    except BaseException:
+        with suppress(ElasticScanError):  # then it is garbage
+            remove_staged(context, staged)
+        raise
+
+
+def _complete(
+    context: Context, table: TableInfo, staged: Sequence[StagedFragment], kind: str
+) -> list[StagedFragment]:
+    """Few fragments with the rows of those that were staged, and with all their runs."""
+    counts, active = Counter(fragment.shard for fragment in staged), context.placement().shards
+    crowded = [f for f in staged if counts[f.shard] > 1 and f.shard in active]
+    fragments = [fragment for fragment in staged if fragment not in crowded]
+    made: list[StagedFragment] = []
+    if crowded:
+        made = gather(table, crowded, context.writable_disk, context.origin(kind))
+        fragments += made
+    try:
+        return with_runs(context, table, context.indexes(table.id), fragments)
+    except BaseException:
+        discard(_made(made, staged), context.disk_of)
+        raise
+
+
+def _made(fragments: Sequence[StagedFragment], staged: Sequence[StagedFragment]) -> list[StagedFragment]:
+    """The fragments that were made of those that the caller staged."""
+    paths = {fragment.path for fragment in staged}
+    return [fragment for fragment in fragments if fragment.path not in paths]
 
 
 def _publish(
