@@ -41,7 +41,7 @@ state          the store's own row; believed_time: what time it is taken to be
 placement      shards, tablets, topologies; moves: those under way; seal_keys: secrets
 indexes        indexes and their runs; fragments: files of rows
 tags           names that keep a snapshot; commits: tables, commits, leases
-checks         the look at all of it
+checks         the look at all of it; dump: all of it as values, and back
 catalog        `Catalog`, which opens transactions, and `Tx`, which is one
 
 It leaves out: rows (they are in Arrow files, `elasticscan.storage`), and decisions (which tablet
@@ -50,6 +50,7 @@ should go where is planned in `elasticscan.topology` and carried out by `elastic
 
 from elasticscan.catalog.catalog import Catalog, NewStore, Tx
 from elasticscan.catalog.commits import Commit, IdempotencyKey
+from elasticscan.catalog.dump import Dump
 from elasticscan.catalog.engine import holds_store
 from elasticscan.catalog.fragments import DroppedFile
 from elasticscan.catalog.moves import OwnedMove
@@ -62,6 +63,7 @@ __all__ = [
     "Catalog",
     "Commit",
     "DroppedFile",
+    "Dump",
     "IdempotencyKey",
     "NewStore",
     "OwnedMove",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,8 @@ from sqlalchemy import select, text
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import AlreadyExists, ReadOnlyStore, StoreCopied
-from elasticscan.catalog.checks import CheckTx
 from elasticscan.catalog.connections import Watch, transaction
+from elasticscan.catalog.dump import Dump, DumpTx
 from elasticscan.catalog.engine import (
     check_format,
     file_of,
@@ -32,7 +32,7 @@ from elasticscan.catalog.tables import metadata, store_state
 from elasticscan.topology import Placement
 
 
-class Tx(MoveTx, SecretTx, CheckTx):
+class Tx(MoveTx, SecretTx, DumpTx):
     """One catalog transaction: everything done through it becomes visible at once, or nothing."""
 
 
@@ -89,6 +89,29 @@ class Catalog:
 
         `prepare` is called before the commit; when it raises, there is no store.
         """
+
+        def begin(tx: Tx, home: Home | None) -> None:
+            tx.begin_store(new.hash, new.retention_seconds, new.placement, home)
+            tx.add_secrets(OFFSETS, KEYS)
+            for name, root in new.shards:
+                tx.add_shard(name, root)
+            tx.replace_placement(Placement(()), new.placement)
+            tx.append_topology("created")
+            prepare(tx)
+
+        Catalog._make(url, clock, where, begin)
+
+    @staticmethod
+    def create_from(url: str | Path, clock: Clock, where: str, dump: Dump, roots: Mapping[int, str]) -> None:
+        """As `create`, with what another catalog held, and roots for its shards by their ids.
+
+        Raises:
+            StoreDamaged: it is not what that catalog held.
+        """
+        Catalog._make(url, clock, where, lambda tx, _: tx.fill(dump, roots))
+
+    @staticmethod
+    def _make(url: str | Path, clock: Clock, where: str, begin: Callable[[Tx, Home | None], None]) -> None:
         if (file := file_of(url)) is not None:
             # The mode of a store's directory says who may read the store; other directories' modes do not.
             make_file(file, like_directory=isinstance(url, Path))
@@ -102,15 +125,8 @@ class Catalog:
                     raise AlreadyExists(
                         f"{where} already holds a store; open it, or choose another place", uri=where
                     )
-                now = clock.now()
-                tx = Tx(sql, now)
-                tx.begin_store(new.hash, new.retention_seconds, new.placement, home_of(engine))
-                tx.add_secrets(OFFSETS, KEYS)
-                for name, root in new.shards:
-                    tx.add_shard(name, root)
-                tx.replace_placement(Placement(()), new.placement)
-                tx.append_topology("created")
-                prepare(tx)
+                tx = Tx(sql, clock.now())
+                begin(tx, home_of(engine))
                 tx.finish()
         finally:
             engine.dispose()

@@ -247,6 +247,11 @@ class SealedRows:
             self._change(form, delete(table).where(form.key == bindparam("this")), gone)
         return len(gone)
 
+    def put_back(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Enter rows of a dump as they are, digests included; those of `group_digests`, too."""
+        if rows:
+            self._sql.execute(insert(table), list(rows))
+
     def finish(self) -> int:
         """Write the sums down; returns by how much `groups_total` changes."""
         changed = {group: counted for group, counted in self._pending.items() if counted != (0, 0)}

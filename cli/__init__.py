@@ -36,6 +36,7 @@ How it is cut:
     snapshots.py  history, tag create, tag drop, tag list, restore-table
     indexes.py    index create, index drop, index list
     topology.py   expand, contract, move, split, join, topologies
+    backups.py    backup, restore
     upkeep.py     compact, gc, adopt, verify, repair, rotate-secret
 
 `typer` and `rich` are optional (`pip install 'elasticscan[cli]'`): whoever only reads from Spark

@@ -9,7 +9,17 @@ import typer
 from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.cli import changing, explaining, indexes, loading, scanning, snapshots, stores, upkeep
+from elasticscan.cli import (
+    backups,
+    changing,
+    explaining,
+    indexes,
+    loading,
+    scanning,
+    snapshots,
+    stores,
+    upkeep,
+)
 from elasticscan.cli import topology as changes
 from elasticscan.cli.options import wants_json
 from elasticscan.cli.output import report_error
@@ -80,6 +90,8 @@ app.command("join", rich_help_panel=CHANGE)(changes.join)
 app.command("topologies", rich_help_panel=CHANGE)(changes.topologies)
 app.command("compact", rich_help_panel=CARE)(upkeep.compact)
 app.command("gc", rich_help_panel=CARE)(upkeep.collect_garbage)
+app.command("backup", rich_help_panel=CARE)(backups.backup)
+app.command("restore", rich_help_panel=CARE)(backups.restore)
 app.command("adopt", rich_help_panel=CARE)(upkeep.adopt)
 app.command("verify", rich_help_panel=CARE)(upkeep.verify)
 app.command("repair", rich_help_panel=CARE)(upkeep.repair)

@@ -41,6 +41,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     roots.py       whose a shard's root is, asked whenever somebody writes or deletes there
     aliases.py     roots that are one place under two names; making.py: a new store, wholly or not at all
     garbage.py     what becomes of each file, as a pure function; collector.py carries it out
+    backup.py      a store copied to a place of backups, and made of one
     adoption.py    copies of a store, and older catalogs that were put back
     sealing.py     continuation keys: their secrets and their end
     leases.py      promises that what is read stays readable; tags.py: those without an end, by name
@@ -54,6 +55,7 @@ How the parts work together, operation by operation, and what each conflicts wit
 from elasticscan.catalog import Commit, IdempotencyKey, Tag
 from elasticscan.store.adoption import Adopted
 from elasticscan.store.arguments import user_metadata
+from elasticscan.store.backup import BackedUp
 from elasticscan.store.beginning import begin_scan, scan_changes
 from elasticscan.store.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.changes import feed_fields, rows_by_slot
@@ -97,6 +99,7 @@ __all__ = [
     "FROM_ENVIRONMENT",
     "Action",
     "Adopted",
+    "BackedUp",
     "Collected",
     "Commit",
     "Context",

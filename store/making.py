@@ -47,7 +47,7 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
             claims.claim(disk, location.root(shard.root), marker, ids)
 
     with (
-        _take_back_on_error(location, [root for _, root in new.shards], catalog=True),
+        take_back_on_error(location, [root for _, root in new.shards], catalog=True),
         claims.undone_on_errors(),
     ):
         Catalog.create(location.catalog_url, clock, shown(location.uri), new, claim_all)
@@ -69,12 +69,12 @@ def new_roots(context: Context, disks: Disks, shards: Sequence[tuple[str, str]])
     mine = Marker(context.info.store_id, context.incarnation(), 0, "")
     for _, root in full:
         check_free(disk_at(disks, root), root, mine)
-    with _take_back_on_error(location, [root for _, root in shards], catalog=False):
+    with take_back_on_error(location, [root for _, root in shards], catalog=False):
         yield
 
 
 @contextmanager
-def _take_back_on_error(location: Location, roots: Sequence[str], catalog: bool) -> Iterator[None]:
+def take_back_on_error(location: Location, roots: Sequence[str], catalog: bool) -> Iterator[None]:
     """Make directories; when the block fails, those that are empty go again."""
     made: list[Path] = []
     try:

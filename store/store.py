@@ -17,6 +17,7 @@ from elasticscan.base.limits import (
     GC_GRACE_SECONDS,
     GC_SHARE,
     MAX_ID,
+    MAX_NUMBER,
     MAX_PARALLEL_MOVES,
     MAX_SLOTS,
     RETENTION_SECONDS,
@@ -29,6 +30,7 @@ from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, upkeep
 from elasticscan.store.adoption import Adopted, adopt, settle_copy
+from elasticscan.store.backup import BackedUp, back_up, restore_backup
 from elasticscan.store.collector import Collected, collect_garbage
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.definitions import define_table
@@ -360,6 +362,59 @@ class Store(Named):
             with self._context.catalog.writing() as tx:
                 tx.forget_secrets()
         return collected
+
+    def backup(self, target: str | Path, keep: int | None = None) -> BackedUp:
+        """Copy the whole store, as of one moment and with all snapshots that it keeps, to a place of backups.
+
+        Only files that are not there yet are copied, each read back and compared with its checksums. Writers,
+        moves and merges go on meanwhile. A place takes the backups of one store, one at a time; who can read
+        it can read the store.
+
+        Args:
+            target: a directory, or a URI that `pyarrow.fs` knows.
+            keep: how many backups stay there, this one included; None for all.
+
+        Raises:
+            InvalidOption: the place is another store's, or something else.
+            FragmentDamaged, StoreDamaged: the store is not whole; there is no new backup.
+        """
+        most = arguments.or_none(arguments.whole_number, "keep", keep, 1, MAX_NUMBER)
+        return back_up(self._context, arguments.place("target", target), self._disks, most)
+
+    @classmethod
+    def from_backup(
+        cls,
+        backup: str | Path,
+        uri: str | Path,
+        roots: Mapping[str, str] | None = None,
+        name: str | None = None,
+        clock: Clock | None = None,
+        disks: Callable[[str], Disk] = open_disk,
+    ) -> Store:
+        """Make a store of a backup, and open it: another copy than the original, with roots of its own.
+
+        Continuation keys and stream offsets of the original are refused. Moves that were under way are
+        resumed or undone as after a crash.
+
+        Args:
+            backup: a place of backups.
+            uri: the new store's directory, or a SQLAlchemy URL for its catalog.
+            roots: of shards, by name; those left out lie in the store's directory.
+            name: which backup; the newest by default.
+            clock, disks: as in `create`.
+
+        Raises:
+            StoreNotFound: there is no such backup.
+            AlreadyExists, InvalidOption: the new place is taken.
+            FragmentDamaged, StoreDamaged: the backup is not as it was written; nothing was made.
+        """
+        clock, place = clock or SystemClock(), arguments.place("uri", uri)
+        _, own = arguments.shards(roots) if roots else ([], {})
+        name = arguments.or_none(arguments.text, "name", name)
+        restore_backup(arguments.place("backup", backup), place, own, name, clock, disks)
+        store = cls.open(place, clock, disks)
+        store.adopt()
+        return store
 
     def adopt(self) -> Adopted:
         """Make this catalog the owner of its shards, though it is an older copy, or a copy of another one.

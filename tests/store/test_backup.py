@@ -1,0 +1,258 @@
+"""Backups: whole, incremental, verified, and stores made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import elasticscan
+from elasticscan.base.errors import (
+    AlreadyExists,
+    ContinuationKeyError,
+    ElasticScanError,
+    FragmentDamaged,
+    InvalidOption,
+    StoreDamaged,
+    StoreNotFound,
+)
+from elasticscan.store import Store, Table
+from elasticscan.store.backup import BACKUP_MARKER
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+def rows(ids: range, v: str) -> pa.Table:
+    return pa.table([list(ids), [v] * len(ids)], schema=SCHEMA)
+
+
+def contents(table: Table, snapshot: int | str | None = None) -> list[dict[str, Any]]:
+    return table.scan(snapshot=snapshot).to_table().sort_by("id").to_pylist()
+
+
+def everything(store: Store) -> Any:
+    """What is to be seen of a store from outside, at every snapshot of every table."""
+    return {
+        table.name: (
+            table.schema,
+            table.history(),
+            table.tags(),
+            [(index.name, index.ready) for index in table.indexes()],
+            [contents(table, commit.number) for commit in table.history()],
+        )
+        for table in store.tables()
+    }
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with elasticscan.create(tmp_path / "a.store", ["s1", "s2"], tablets=4, slots=16) as made:
+        table = made.create_table("t", SCHEMA, ["id"])
+        table.upsert(rows(range(500), "a"), user_metadata={"job": "first"})
+        table.create_index("by_v", ["v"])
+        table.tag("first")
+        table.delete(list(range(100)))
+        made.create_table("empty", SCHEMA, ["id"])
+        yield made
+
+
+def test_a_store_that_is_made_of_a_backup_is_the_one_that_was_backed_up(store: Store, tmp_path: Path) -> None:
+    key = next(iter(store.table("t").scan(page_rows=10))).key
+    made = store.backup(tmp_path / "b")
+    before = everything(store)
+    store.table("t").overwrite(rows(range(3), "z"))
+    assert (made.copied, made.removed) == (made.files, 0)
+    with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
+        assert everything(other) == before
+        assert other.verify() == []
+        assert other.table("t").scan(filter="v = 'a'", index="by_v").count() == 400
+        with pytest.raises(ContinuationKeyError):
+            other.resume(key)
+        other.table("t").upsert(rows(range(2), "b"))
+        other.expand(["s3"])
+        other.compact()
+        assert len(contents(other.table("t"))) == 402
+        assert other.collect_garbage(grace_seconds=0).refused is None
+        assert other.verify() == []
+    assert len(contents(store.table("t"))) == 3
+    assert store.verify() == []
+
+
+def test_only_what_came_since_is_copied(store: Store, tmp_path: Path) -> None:
+    first = store.backup(tmp_path / "b")
+    before = everything(store)
+    again = store.backup(tmp_path / "b")
+    assert (again.copied, again.copied_bytes, again.files) == (0, 0, first.files)
+    store.table("t").upsert(rows(range(50), "b"))
+    after = everything(store)
+    third = store.backup(tmp_path / "b")
+    assert 0 < third.copied < third.files
+    for name, expected in ((first.name, before), (None, after)):
+        with Store.from_backup(tmp_path / "b", tmp_path / f"{name}.store", name=name) as other:
+            assert everything(other) == expected
+            assert other.verify() == []
+
+
+def test_older_backups_are_dropped_with_what_only_they_need(store: Store, tmp_path: Path) -> None:
+    store.backup(tmp_path / "b")
+    store.table("t").upsert(rows(range(50), "b"))
+    store.table("t").set_retention(0)
+    store.table("t").drop_tag("first")
+    store.table("t").compact()
+    last = store.backup(tmp_path / "b", keep=1)
+    assert last.removed > 0
+    files = list((tmp_path / "b").rglob("*.arrow"))
+    assert len(files) == last.files
+    with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
+        assert contents(other.table("t")) == contents(store.table("t"))
+        assert other.verify() == []
+
+
+def test_files_that_are_merged_away_meanwhile_do_no_harm(store: Store, tmp_path: Path) -> None:
+    steps = 0
+
+    def meanwhile(step: str) -> None:
+        nonlocal steps
+        if step == "backup begun" and not steps:
+            steps += 1
+            table = store.table("t")
+            table.upsert(rows(range(50), "b"))
+            table.compact()
+            store.collect_garbage(grace_seconds=0, trash_seconds=0)
+
+    with Store.open(store.uri, checkpoint=meanwhile) as other:
+        other.backup(tmp_path / "b")
+    assert steps == 1
+    with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
+        assert contents(other.table("t")) == contents(store.table("t"))
+        assert contents(other.table("t"), "first") == contents(store.table("t"), "first")
+        assert other.verify() == []
+
+
+def test_a_backup_that_was_interrupted_does_not_count_and_is_gone_on_with(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = 0
+
+    def fail(*_: object) -> None:
+        nonlocal copied
+        copied += 1
+        if copied == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("elasticscan.store.backup.verify_file", fail)
+        with pytest.raises(KeyboardInterrupt):
+            store.backup(tmp_path / "b")
+    with pytest.raises(StoreNotFound, match="there are none"):
+        Store.from_backup(tmp_path / "b", tmp_path / "new.store")
+    assert not (tmp_path / "new.store").exists()
+    made = store.backup(tmp_path / "b")
+    assert made.copied < made.files
+    Store.from_backup(tmp_path / "b", tmp_path / "new.store").close()
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_store_gets_no_new_backup(store: Store, tmp_path: Path) -> None:
+    fragment = next((tmp_path / "a.store").rglob("*.arrow"))
+    flip(fragment, 100)
+    with pytest.raises(FragmentDamaged):
+        store.backup(tmp_path / "b")
+    assert not list((tmp_path / "b").glob("*.backup"))
+    assert not list((tmp_path / "b").rglob(fragment.name))
+
+
+@pytest.mark.parametrize("pattern", ["*.backup", "**/*.arrow"])
+def test_a_damaged_backup_makes_no_store(store: Store, tmp_path: Path, pattern: str) -> None:
+    store.backup(tmp_path / "b")
+    flip(sorted((tmp_path / "b").glob(pattern))[-1], 100)
+    with pytest.raises((FragmentDamaged, StoreDamaged)):
+        Store.from_backup(tmp_path / "b", tmp_path / "new.store", {"s2": str(tmp_path / "other")})
+    assert not (tmp_path / "new.store").exists()
+    assert not list((tmp_path / "other").rglob("*.arrow"))
+    assert store.verify() == []
+
+
+def test_shards_go_where_they_are_told_and_never_where_the_original_lies(tmp_path: Path) -> None:
+    roots = {name: str(tmp_path / name) for name in ("s1", "s2")}
+    with Store.create(f"sqlite:///{tmp_path}/catalog.db", roots, tablets=4, slots=16) as store:
+        store.create_table("t", SCHEMA, ["id"]).upsert(rows(range(100), "a"))
+        store.contract("s2")
+        store.expand({"s2": str(tmp_path / "again")})
+        store.backup(tmp_path / "b")
+        with Store.from_backup(tmp_path / "b", tmp_path / "new.store", {"s1": str(tmp_path / "n1")}) as other:
+            places = {shard["name"]: shard["root"] for shard in other.status()["shards"]}
+            assert places == {"s1": str(tmp_path / "n1"), "s2": "shards/s2"}
+            other.table("t").upsert(rows(range(5), "b"))
+            other.expand(["s3"])
+            assert other.verify() == []
+        store.table("t").upsert(rows(range(5), "c"))
+        assert store.verify() == []
+        with pytest.raises(InvalidOption, match="no shard 's9'"):
+            Store.from_backup(tmp_path / "b", tmp_path / "x.store", {"s9": str(tmp_path / "n9")})
+        for taken in (tmp_path / "s1", tmp_path / "n1"):
+            with pytest.raises(InvalidOption):
+                Store.from_backup(tmp_path / "b", tmp_path / "x.store", {"s1": str(taken)})
+        with pytest.raises(AlreadyExists):
+            Store.from_backup(tmp_path / "b", tmp_path / "new.store")
+        assert not (tmp_path / "x.store").exists()
+
+
+PLACES: dict[str, Callable[[Store, Path], Path]] = {
+    "of another store": lambda _, path: _backup_of_another(path),
+    "with other files": lambda _, path: _with_a_file(path),
+    "a shard's root": lambda _, path: path / "a.store" / "shards" / "s1",
+    "below a shard's root": lambda _, path: path / "a.store" / "shards" / "s1" / "b",
+}
+
+
+def _backup_of_another(path: Path) -> Path:
+    with elasticscan.create(path / "other.store", ["s1"], tablets=1, slots=4) as other:
+        other.backup(path / "b")
+    return path / "b"
+
+
+def _with_a_file(path: Path) -> Path:
+    (path / "c").mkdir()
+    (path / "c" / "notes.txt").write_text("mine")
+    return path / "c"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_place_that_is_something_else_is_refused(store: Store, tmp_path: Path, place: str) -> None:
+    target = PLACES[place](store, tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InvalidOption):
+        store.backup(target)
+    assert [path for path in sorted(tmp_path.rglob("*")) if "catalog.db" not in path.name] == [
+        path for path in before if "catalog.db" not in path.name
+    ]
+
+
+def test_an_unknown_backup_tells_which_there_are(store: Store, tmp_path: Path) -> None:
+    made = store.backup(tmp_path / "b")
+    with pytest.raises(StoreNotFound, match=made.name):
+        Store.from_backup(tmp_path / "b", tmp_path / "new.store", name="yesterday")
+    with pytest.raises(StoreNotFound):
+        Store.from_backup(tmp_path / "nothing", tmp_path / "new.store")
+    assert not (tmp_path / "nothing").exists()
+    for keep in (0, -1, "2"):
+        with pytest.raises(InvalidOption, match="keep"):
+            store.backup(tmp_path / "b", keep)  # type: ignore[arg-type]
+    (tmp_path / "b" / BACKUP_MARKER).write_text("[]")
+    with pytest.raises(ElasticScanError, match="another store"):
+        store.backup(tmp_path / "b")
+
+
+def test_a_store_that_can_only_be_read_is_backed_up(store: Store, tmp_path: Path) -> None:
+    with Store.open(store.uri, read_only=True) as other:
+        other.backup(tmp_path / "b")
+    Store.from_backup(tmp_path / "b", tmp_path / "new.store").close()
