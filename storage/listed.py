@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import Bounds
 from elasticscan.protocol import KeyList, PageRequest, PageRows
-from elasticscan.storage.fragment import DELETED
+from elasticscan.storage.fragment import DELETED, UNTIL
 from elasticscan.storage.lookup import Rows, commits_of, fetch_by_group, find, rows_at, slot_mask
 from elasticscan.storage.pages import PageBuilder, PageSource, Piece, pieces_of
 
@@ -107,6 +107,8 @@ def _add(
         alive = pa.repeat(True, picked.num_rows)
         if DELETED in reader.columns:
             alive = pc.invert(picked.column(DELETED))
+        if UNTIL in reader.columns:
+            alive = pc.and_(alive, pc.greater(picked.column(UNTIL), bounds.since))
         return pa.RecordBatch.from_arrays([*map(picked.column, columns), alive], names=[*columns, _ALIVE])
 
     page.scanned += len(there)

@@ -203,6 +203,7 @@ def test_history_that_lies_beside_rows_of_longer_lives_does_not_come_back(tmp_pa
         feed = table.changes(again - 1).to_table()
         assert feed["_change_type"].to_pylist() == ["insert"]
         assert table.scan(snapshot=deleted).count() == 1
+        assert table.get([1, 2], snapshot=deleted)["id"].to_pylist() == [2]
 
 
 def test_a_merge_of_some_slots_leaves_the_others_alone(store: Store) -> None:
