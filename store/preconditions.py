@@ -154,7 +154,7 @@ class KeyCheck:
         if self._since is not None:
             assert begin is not None, "it begins at a commit"
             check_kept(seen.table, begin)
-            asked = [(Bounds(begin + 1, newest), False)]
+            asked = [(Bounds(begin + 1, newest, since=begin), False)]
             if any(begin < number <= newest for number in seen.overwrites):
                 # The rows that were there are gone, or others by now.
                 asked.append((Bounds(seen.floor(begin), begin, since=begin), True))

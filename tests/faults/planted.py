@@ -7,7 +7,7 @@ harness that has to notice.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from elasticscan.catalog.tables import moves
 from elasticscan.filters import value_sets
 from elasticscan.filters.expression import Not
 from elasticscan.filters.key_sets import NOTHING, NULLS
-from elasticscan.metadata import Bounds, Fragment, IndexEvent, IndexInfo, TableInfo
+from elasticscan.metadata import Bounds, Fragment, IndexEvent, IndexInfo, StagedFragment, TableInfo
 from elasticscan.optimizer import binding as access
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, keys
 from elasticscan.reader import Accepted, ShardRead, cursor, sorted_scan
@@ -43,9 +43,19 @@ from elasticscan.storage import (
 from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.pages import Piece, pieces_of
-from elasticscan.store import compaction, indexing, lookups, mover, owners, writer
+from elasticscan.store import (
+    by_condition,
+    compaction,
+    indexing,
+    lookups,
+    mover,
+    owners,
+    preconditions,
+    writer,
+)
 from elasticscan.store.context import Context
 from elasticscan.store.mover import Mover
+from elasticscan.store.preconditions import KeyCheck
 from elasticscan.topology import Event, Move, Phase, Placement, SlotSet, move_tablet
 from tests.reader import memory
 from tests.reader.memory import MemoryCluster, Versions
@@ -768,6 +778,60 @@ def compaction_with_an_old_definition(patch: Patch) -> None:
 
 
 # ---------------------------------------------------------------------- the catalog proves itself
+
+
+# ---------------------------------------------------------------------------- writes that check
+
+
+@fault("programs", "a check begins at the commit that the rows were read at", style="writes that check")
+def checks_begin_at_the_wrong_snapshot(patch: Patch) -> None:
+    check = KeyCheck.look
+
+    def begin_now(self: KeyCheck, staged: Sequence[StagedFragment]) -> None:
+        if self._since is not None:
+            self._checked_to = self._context.catalog.versions()[1]
+        check(self, staged)
+
+    patch.setattr(KeyCheck, "look", begin_now)
+
+
+@fault("programs", "what was committed since the comparison is compared, too", style="writes that check")
+def checks_end_before_the_commit(patch: Patch) -> None:
+    patch.setattr(KeyCheck, "holds", lambda self, tx, staged, at_last: True)
+
+
+@fault("programs", "an overwrite changes the rows that it removes", style="writes that check")
+def overwrites_remove_unseen(patch: Patch) -> None:
+    see = KeyCheck._see
+
+    def without_overwrites(self: KeyCheck, tx: Tx) -> Any:
+        seen = see(self, tx)
+        return seen if seen is None or self._since is None else replace(seen, overwrites=())
+
+    patch.setattr(KeyCheck, "_see", without_overwrites)
+
+
+@fault("programs", "a deleted key is free for an insert", style="writes that check")
+def deleted_keys_are_there(patch: Patch) -> None:
+    shared = preconditions.shared_keys
+
+    def any_version(*arguments: Any) -> Any:
+        return shared(*arguments[:3])
+
+    patch.setattr(preconditions, "shared_keys", any_version)
+
+
+@fault(
+    "programs",
+    "rows that meet a condition are written only if nobody changed them",
+    style="writes that check",
+)
+def rows_by_condition_are_not_checked(patch: Patch) -> None:
+    @contextlib.contextmanager
+    def unchecked(*_: Any) -> Iterator[None]:
+        yield None
+
+    patch.setattr(by_condition, "unchanged", unchecked)
 
 
 @fault(

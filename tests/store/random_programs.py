@@ -34,10 +34,13 @@ from sqlalchemy import event
 
 from elasticscan import storage
 from elasticscan.base.errors import (
+    ChangesExpired,
     IndexChanged,
     IndexNotReady,
     InvalidOption,
     InvalidTopologyChange,
+    KeysExist,
+    RowsChanged,
     ScanInUse,
     SnapshotExpired,
     TryAgain,
@@ -49,7 +52,7 @@ from elasticscan.storage import copying, fragment
 from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
-from elasticscan.store import Page, Scan, Store, Table, indexing, mover
+from elasticscan.store import Page, Scan, Store, Table, indexing, mover, preconditions
 from elasticscan.store.compaction import merge_fragments
 from elasticscan.store.mover import Mover
 from elasticscan.store.owners import machine, new_owner
@@ -60,6 +63,7 @@ from tests.store.random_tables import (
     ADDED_KINDS,
     ALL_WEIGHTS,
     BY_KEY,
+    CHECKING,
     DEFINITIONS,
     DOMAINS,
     MOST_COLUMNS,
@@ -207,6 +211,8 @@ class Programs:
             with pytest.MonkeyPatch.context() as patch, fast_store(place, clock, self._point) as store:
                 store.context.catalog.settle()  # the copy has secrets of its own before any key is made
                 _make_small(patch, rng)
+                if style == CHECKING:
+                    patch.setattr(preconditions, "SMALL_REST_ROWS", rng.choice([0, 10, 1_000]))
                 with fast_store(place, clock, self._point) as other:
                     self._program = Program(store, other, clock, rng, style)
                     self._program.run()
@@ -275,6 +281,8 @@ class Program:
         self.history: dict[str, list[tuple[int, float, dict[Key, Row]]]] = {
             name: [(store.table(name).definition.created_commit, START, {})] for name in TABLES
         }
+        # The keys that each commit wrote or deleted.
+        self.touched: dict[str, list[tuple[int, frozenset[Key]]]] = {name: [] for name in TABLES}
         self.scans: list[ReadScan] = []
         self.lease_ends: dict[str, float] = {}
         self.under_way: list[Move] = []
@@ -377,7 +385,8 @@ class Program:
         number = self._try(lambda: write(self.some_store.table(table), data))
         if number is not None:
             # Whoever was let in before the commit has a smaller number, so its rows are there already.
-            self._note(table, number, (self.now_rows[table] if upserts else {}) | rows)
+            before = self.now_rows[table]
+            self._note(table, number, (before if upserts else {}) | rows, rows if upserts else before | rows)
 
     def _delete(self) -> None:
         table = self.random.choice(list(TABLES))
@@ -388,19 +397,98 @@ class Program:
         number = self._try(lambda: self.store.table(table).delete(keys))
         if number is not None:
             left = {key: row for key, row in self.now_rows[table].items() if key not in gone}
-            self._note(table, number, left)
+            self._note(table, number, left, gone)
 
-    def _note(self, table: str, number: int, rows: dict[Key, Row]) -> None:
+    def _note(self, table: str, number: int, rows: dict[Key, Row], touched: Iterable[Key]) -> None:
         assert number > self.history[table][-1][0], "commit numbers must grow"
         self.now_rows[table] = rows
+        self.touched[table].append((number, frozenset(touched)))
         self.history[table].append((number, self.clock.now(), rows))
+
+    def _touched(self, table: str, after: int, upto: int) -> frozenset[Key]:
+        """The keys that commits in (after, upto] wrote or deleted."""
+        some = (keys for number, keys in self.touched[table] if after < number <= upto)
+        return frozenset[Key]().union(*some)
+
+    # Writing, with checks
+
+    def _checked_write(self) -> None:
+        """A write that requires something of its keys, of which others may write some meanwhile."""
+        table = self.random.choice(list(TABLES))
+        chosen = self._rows(table)
+        rows = dict(self.random.sample(list(chosen.items()), self.random.randint(1, min(len(chosen), 6))))
+        oldest = self.store.table(table).definition.oldest_snapshot
+        newest = self.store.context.catalog.versions()[1]
+        since = self.random.choice(
+            [newest, newest, max(oldest, newest - 2), self.random.randint(oldest, newest)]
+        )
+        columns = zip(*rows.values(), strict=True)
+        whole = self.schemas[table]
+        data = pa.table([pa.array(c, f.type) for c, f in zip(columns, whole, strict=True)], schema=whole)
+        how, began = self.random.choice(["upsert", "delete", "insert"]), self.clock.now()
+        handle = self.some_store.table(table)
+        try:
+            if how == "insert":
+                number = self._try(lambda: handle.insert(data))
+            else:
+                asked = data if how == "upsert" else data.select(TABLES[table][1])
+                number = self._try(lambda: getattr(handle, how)(asked, if_unchanged_since=since))
+        except (RowsChanged, KeysExist) as error:
+            at = error.fields["newest"]
+            there = self.rows_at(table, at) if how == "insert" else self._touched(table, since, at)
+            assert rows.keys() & set(there), f"{how} of {list(rows)} since {since} was refused for no reason"
+            return
+        except ChangesExpired:
+            assert how != "insert"
+            assert self.clock.now() > began + LEASE_SECONDS, "what a check needs expired"
+            return
+        if number is None:
+            return
+        before = self.now_rows[table]
+        there = before if how == "insert" else self._touched(table, since, number - 1)
+        lost = rows.keys() & set(there)
+        assert not lost, f"{how} since {since} as commit {number} went over {lost}"
+        left = {key: row for key, row in before.items() if key not in rows}
+        self._note(table, number, left if how == "delete" else before | rows, rows)
+
+    def _change_where(self) -> None:
+        """A delete or an update by condition: as if done at one moment since it began."""
+        table = self.random.choice(list(TABLES))
+        text, means = some_condition(self.random, DOMAINS[table])
+        began, deletes = self.history[table][-1][0], self.random.random() < 0.5
+        handle = self.some_store.table(table)
+        number = self._try(
+            (lambda: handle.delete(where=text)) if deletes else (lambda: handle.update({"v": "v + 1"}, text))
+        )
+        if number is None:
+            return
+        now, names = self.rows_at(table, number - 1), self.schemas[table].names
+        at = names.index("v")
+        candidates = []
+        for moment in [n for n, _, _ in self.history[table] if began <= n]:
+            rows = self.rows_at(table, moment)
+            met = {k for k, row in rows.items() if means(dict(zip(names, row, strict=True))) is True}
+            if not met & self._touched(table, moment, number):
+                added = {
+                    k: (*r[:at], None if r[at] is None else r[at] + 1, *r[at + 1 :]) for k, r in now.items()
+                }
+                left = {k: row for k, row in now.items() if k not in met}
+                candidates.append((left if deletes else left | {k: added[k] for k in met}, met))
+        noise, self.noise_left = self.noise_left, 0
+        got = Counter(row for page in handle.scan(snapshot=number) for row in rows_of(page))
+        self.noise_left = noise
+        fitting = [one for one in candidates if Counter(map(comparable, one[0].values())) == got]
+        assert fitting, f"where {text} as commit {number} is as at no moment since {began}"
+        self._note(table, number, *fitting[-1])
 
     def _try(self, operation: Callable[[], int]) -> int | None:
         """It may be refused only when somebody collected its files as garbage meanwhile."""
         collections = self.collections
         try:
             return operation()
-        except TryAgain:
+        except TryAgain as error:
+            if "keys" in error.fields:  # of a write by condition, which others came before each time
+                return None
             assert self.collections > collections, "refused for no reason"
             return None
 

@@ -173,7 +173,7 @@ STYLES: dict[str, dict[str, int]] = {
         "advance_one": 8,
     },
 }
-BY_KEY = "by key"
+BY_KEY, CHECKING = "by key", "writes that check"
 # Those that only who names them gets, so that the programs of seeds stay what they are.
 STYLES_BY_NAME: dict[str, dict[str, int]] = {
     "merges of some": {
@@ -204,10 +204,24 @@ STYLES_BY_NAME: dict[str, dict[str, int]] = {
         "suspended_move": 6,
         "split": 2,
         "join": 2,
-        "compact": 2,
-        "merge": 6,
-        "wait": 1,
+        "compact": 4,
         "collect_garbage": 2,
+        "create_index": 1,
+    },
+    CHECKING: {
+        "write": 4,
+        "checked_write": 24,
+        "change_where": 8,
+        "delete": 3,
+        "overwrite": 2,
+        "suspended_move": 5,
+        "move": 2,
+        "split": 1,
+        "join": 1,
+        "compact": 4,
+        "merge": 6,
+        "collect_garbage": 2,
+        "add_column": 1,
         "create_index": 1,
     },
 }

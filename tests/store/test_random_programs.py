@@ -11,7 +11,7 @@ import pytest
 
 from tests.seeds import ranges_of_seeds
 from tests.store.random_programs import Programs
-from tests.store.random_tables import BY_KEY
+from tests.store.random_tables import BY_KEY, CHECKING
 
 
 @pytest.fixture(scope="module")
@@ -32,3 +32,11 @@ def test_every_scan_of_a_random_program_returns_its_snapshot_exactly_once(
 def test_rows_read_by_their_keys_are_those_of_the_snapshot(programs: Programs, seeds: range) -> None:
     for seed in seeds:
         programs.run(seed, BY_KEY)
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(6, 2, short=1), ids=str)
+def test_writes_that_check_lose_nothing_and_are_refused_for_a_reason(
+    programs: Programs, seeds: range
+) -> None:
+    for seed in seeds:
+        programs.run(seed, CHECKING)
