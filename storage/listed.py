@@ -107,7 +107,7 @@ def _add(
         alive = pa.repeat(True, picked.num_rows)
         if DELETED in reader.columns:
             alive = pc.invert(picked.column(DELETED))
-        if UNTIL in reader.columns:
+        if UNTIL in reader.columns:  # a newer version may be in no fragment any more
             alive = pc.and_(alive, pc.greater(picked.column(UNTIL), bounds.since))
         return pa.RecordBatch.from_arrays([*map(picked.column, columns), alive], names=[*columns, _ALIVE])
 

@@ -112,22 +112,52 @@ class Candidates:
 
 
 def newest(
-    candidates: Candidates,
+    groups: Sequence[Candidates],
     siblings: Sequence[Fragment],
     primary_key: Sequence[str],
     bounds: Bounds,
     open_fragment: Callable[[Fragment], FragmentReader],
-) -> Mask:
-    """Return the rows that count: of a commit within `bounds`, with no newer version up to the snapshot.
+) -> list[Mask]:
+    """Mark the rows that count: of a commit within `bounds`, with no newer version up to the snapshot.
 
     Args:
-        candidates: the rows.
-        siblings: the other fragments of the table at this shard; what one of them holds of slots
+        groups: the rows, those of each fragment together: every fragment is asked for all of them at once.
+        siblings: all fragments of the table at this shard; what one of them holds of slots
             that it does not serve is no version.
         primary_key: names of the key's columns, of which the readers have all.
         bounds: which commits count.
-        open_fragment: opens the candidates' fragment or one of the others.
+        open_fragment: opens one of the fragments.
     """
+    if not groups:
+        return []
+    checked = [_within(candidates, primary_key, bounds, open_fragment) for candidates in groups]
+    commits, counts = (np.concatenate(parts) for parts in zip(*checked, strict=True))
+    slots = np.concatenate([candidates.slots for candidates in groups])
+    owners = np.repeat([candidates.fragment.id for candidates in groups], [len(c.rows) for c in groups])
+    keys = [pa.concat_arrays(parts) for parts in zip(*(c.keys for c in groups), strict=True)]
+    for sibling in sorted(siblings, key=lambda f: f.max_commit, reverse=True):
+        if not bounds.touch(sibling):
+            continue
+        asked = counts & (owners != sibling.id) & (commits < sibling.max_commit)
+        asked = np.flatnonzero(asked & slot_mask(sibling, slots))
+        if len(asked):
+            places = pa.array(asked)
+            sought = [key.take(places) for key in keys]
+            reader = open_fragment(sibling)
+            rows = find(reader, slots[asked], sought, primary_key, bounds.snapshot)
+            newer = rows >= 0
+            newer[newer] = commits_of(sibling, reader, rows[newer]) > commits[asked[newer]]
+            counts[asked[newer]] = False
+    return np.split(counts, np.cumsum([len(candidates.rows) for candidates in groups])[:-1])
+
+
+def _within(
+    candidates: Candidates,
+    primary_key: Sequence[str],
+    bounds: Bounds,
+    open_fragment: Callable[[Fragment], FragmentReader],
+) -> tuple[NDArray[np.int64], Mask]:
+    """The commits of rows of one fragment, and a mark at those that count as far as it knows."""
     fragment, reader = candidates.fragment, open_fragment(candidates.fragment)
     commits = commits_of(fragment, reader, candidates.rows)
     counts: Mask = (commits >= bounds.floor) & (commits <= bounds.snapshot)
@@ -136,21 +166,7 @@ def newest(
         counts &= integers(reader, until) > bounds.since
     if not fragment.unique:
         counts &= ~_newer_is_before(reader, candidates, primary_key, bounds.snapshot)
-    for sibling in sorted(siblings, key=lambda f: f.max_commit, reverse=True):
-        if sibling.id == fragment.id or not bounds.touch(sibling):
-            continue
-        asked = counts & (commits < sibling.max_commit) & slot_mask(sibling, candidates.slots)
-        if asked.any():
-            newer = _newer_in(
-                sibling,
-                open_fragment(sibling),
-                candidates.only(asked),
-                commits[asked],
-                primary_key,
-                bounds.snapshot,
-            )
-            counts[np.flatnonzero(asked)[newer]] = False
-    return counts
+    return commits, counts
 
 
 def slot_mask(fragment: Fragment, slots: NDArray[np.uint16]) -> Mask:
@@ -204,21 +220,6 @@ def _equal(
     except UNREADABLE as error:
         raise reader.damaged(error) from error
     return equal
-
-
-def _newer_in(
-    fragment: Fragment,
-    reader: FragmentReader,
-    candidates: Candidates,
-    commits: NDArray[np.int64],
-    primary_key: Sequence[str],
-    snapshot: int,
-) -> Mask:
-    """True if another fragment has a version of a later commit than `commits`, up to the snapshot."""
-    rows = find(reader, candidates.slots, candidates.keys, primary_key, snapshot)
-    newer = rows >= 0
-    newer[newer] = commits_of(fragment, reader, rows[newer]) > commits[newer]
-    return newer
 
 
 def find(

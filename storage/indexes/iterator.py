@@ -70,11 +70,16 @@ class RunIterator:
         by_slot = np.array(begins, dtype=np.int64)[pieces]
         for start, end in fragment.slots:
             self._first_places[start:end] = by_slot[start:end]
-        self._begin = int(self._first_places.min())
+        self._begin = self._passed = int(self._first_places.min())
         if self._begin == run.entries:
             self._next_range = len(ranges)
         else:
             self._next_range = self._first_range(positions)
+
+    @property
+    def left(self) -> int:
+        """Count the entries of the run that were not passed yet, in ranges or between them."""
+        return self.run.entries - self._passed
 
     @property
     def finished(self) -> bool:
@@ -104,13 +109,14 @@ class RunIterator:
         pieces = []
         end = self.run.entries
         if up_to is not None and self._spans:
-            end = self._past(up_to)
+            end = self._past(up_to, self._spans[0][0])
         while self._spans and self._spans[0][0] < end:
             start, stop = self._spans.popleft()
             if stop > end:
                 self._spans.appendleft((end, stop))
                 stop = end
             pieces.append(np.arange(start, stop, dtype=np.int64))
+            self._passed = stop
         places = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
         return self.run.entries - 1 - places if self._descending else places
 
@@ -128,11 +134,11 @@ class RunIterator:
     def _entry(self, place: int) -> int:
         return self.run.entries - 1 - place if self._descending else place
 
-    def _past(self, position: bytes) -> int:
-        """The first place beyond a position."""
+    def _past(self, position: bytes, near: int = 0) -> int:
+        """The first place beyond a position, which does not lie before the place `near`."""
         if self._descending:
             return self.run.entries - self.run.lower_bound(inverted(position))
-        return self.run.upper_bound(position)
+        return self.run.upper_bound(position, near)
 
     def _range(self, number: int) -> tuple[bytes, bytes]:
         return self._ranges[len(self._ranges) - 1 - number if self._descending else number]

@@ -1,11 +1,11 @@
 """Reading a page of an index at a shard: rows in the order of the index, at a snapshot.
 
 An index is one run or several for each fragment, each sorted. A page is made in rounds. In a round
-every run shows some entries; all of them up to the lowest of their last keys are taken, so nothing
-can be missing in between, and only those are sorted together. An entry counts if its row is the
-newest version of its key at the snapshot. That has to be asked only where several fragments speak
-for its slot, or where a fragment holds several versions or newer ones; elsewhere an index that
-carries the wanted columns is read without a look at the rows.
+every run shows entries in proportion to what it holds; all of them up to the lowest of their last keys
+are taken, so nothing can be missing in between, and only those are sorted together. An entry counts if
+its row is the newest version of its key at the snapshot. That has to be asked only where several
+fragments serve its slot, or where a fragment holds several versions or newer ones; elsewhere an
+index that carries the wanted columns is read without a look at the rows.
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ class _IndexPage:
         self.end = slots.ranges[-1][1] if slots else 0
         self.serving = self._count_serving()
         self.iterators = self._begin(order.ranges, slots) if slots else []
+        self.eagerness = np.ones(len(self.iterators), dtype=np.int64)
 
     def _count_serving(self) -> NDArray[np.intp]:
         """Count the fragments that serve each slot; the last one stands for all slots beyond."""
@@ -119,9 +120,9 @@ class _IndexPage:
         while iterators := [
             number for number, iterator in enumerate(self.iterators) if not iterator.finished
         ]:
-            share = target // len(iterators) + _LEAST_SHARE
-            positions = [at for n in iterators if (at := self.iterators[n].look_ahead(share)) is not None]
-            cut = min(positions, default=None)
+            seen = self.scanned
+            ahead = self._look_ahead(iterators, target)
+            cut = min(ahead.values(), default=None)
             stop = self._round(iterators, cut)
             if stop is not None:
                 return self._finish(self._advance(stop))
@@ -132,8 +133,26 @@ class _IndexPage:
                 raise self._disorder(iterators)
             if self._is_full or effort >= (most if self.rows.num_rows else _EMPTY_PAGE_FACTOR * most):
                 return self._finish(self._advance(cut))
+            if 4 * (self.scanned - seen) < target:
+                self.eagerness[[number for number, at in ahead.items() if at == cut]] *= 2
             target = self._next_target(target)
         return self._finish(())
+
+    def _look_ahead(self, iterators: Sequence[int], target: int) -> dict[int, bytes]:
+        """Let each iterator show its share of the entries; returns up to where each that has more does.
+
+        Shares follow what runs hold: where keys are spread alike, all come to about the same key, and the
+        round ends there. One that holds a round up, because its next keys lie closer, gets more each time.
+        """
+        left = sum(self.iterators[number].left for number in iterators)
+        ahead = {}
+        for number in iterators:
+            iterator = self.iterators[number]
+            share = target * iterator.left // max(left, 1) + _LEAST_SHARE
+            at = iterator.look_ahead(share * int(self.eagerness[number]))
+            if at is not None:
+                ahead[number] = at
+        return ahead
 
     def _finish(self, left: Cursors) -> PageRows:
         return PageRows(self.rows, pa.array(self.entries["slot"]), left, self.scanned)
@@ -203,41 +222,39 @@ class _IndexPage:
         return entries[iterator.selects(numbers, entries["slot"])]
 
     def _select_visible(self, parts: Sequence[_Entries]) -> list[_Entries]:
-        """The entries that count, for each iterator; iterators of one fragment are looked up together."""
-        by_fragment: dict[int, list[_Entries]] = {}
-        for part in parts:
-            if len(part):
-                fragment = self.iterators[part[0]["iterator"]].fragment
-                by_fragment.setdefault(fragment.id, []).append(part)
+        """The entries that count, for each iterator; all that are doubtful are looked up together."""
+        parts = [part for part in parts if len(part)]
+        doubts = [self._doubts(part) for part in parts]
+        groups = [self._candidates(part, doubt) for part, doubt in zip(parts, doubts, strict=True)]
+        masks = newest(
+            [group for group in groups if len(group.rows)],
+            self.fragments,
+            self.source.table.primary_key,
+            self.bounds,
+            self._open,
+        )
         counting = []
-        for group in by_fragment.values():
-            counts = self._counts(group)
-            ends = np.cumsum([len(part) for part in group])
-            for part, mask in zip(group, np.split(counts, ends[:-1]), strict=True):
-                visible = part if mask.all() else part[mask]
-                if len(visible):
-                    counting.append(visible)
+        for part, doubt in zip(parts, doubts, strict=True):
+            counts = ~doubt
+            if doubt.any():
+                counts[doubt] = masks.pop(0)
+            visible = part if counts.all() else part[counts]
+            if len(visible):
+                counting.append(visible)
         return counting
 
-    def _counts(self, parts: Sequence[_Entries]) -> NDArray[np.bool_]:
-        """Return which entries of one fragment count."""
-        fragment = self.iterators[parts[0][0]["iterator"]].fragment
-        slots = np.concatenate([part["slot"] for part in parts])
-        asked = np.ones(len(slots), dtype=bool)
+    def _doubts(self, part: _Entries) -> NDArray[np.bool_]:
+        """Mark the entries of an iterator whose rows may not count."""
+        fragment = self.iterators[part[0]["iterator"]].fragment
         if fragment.unique and self.bounds.wholly_hold(fragment):
             # Where no other fragment serves the slot, there is no other version.
-            asked = self.serving[slots] > 1
-        if not asked.any():
-            return ~asked
-        primary_key = self.source.table.primary_key
-        keys = pa.concat_batches(
-            [self.iterators[part[0]["iterator"]].run.take(part["number"], primary_key) for part in parts]
-        )
-        rows = np.concatenate([part["row"] for part in parts])
-        candidates = Candidates(fragment, rows, slots, keys.columns).only(asked)
-        counts = ~asked
-        counts[asked] = newest(candidates, self.fragments, primary_key, self.bounds, self._open)
-        return counts
+            return np.asarray(self.serving[part["slot"]] > 1)
+        return np.ones(len(part), dtype=bool)
+
+    def _candidates(self, part: _Entries, doubt: NDArray[np.bool_]) -> Candidates:
+        iterator, asked = self.iterators[part[0]["iterator"]], part[doubt]
+        keys = iterator.run.take(asked["number"], self.source.table.primary_key).columns
+        return Candidates(iterator.fragment, asked["row"], asked["slot"], keys)
 
     def _open(self, fragment: Fragment) -> FragmentReader:
         return self.source.open(fragment, self.opened)

@@ -777,9 +777,6 @@ def compaction_with_an_old_definition(patch: Patch) -> None:
     patch.setattr(compaction, "PageSource", of_then)
 
 
-# ---------------------------------------------------------------------- the catalog proves itself
-
-
 # ---------------------------------------------------------------------------- writes that check
 
 
@@ -832,6 +829,9 @@ def rows_by_condition_are_not_checked(patch: Patch) -> None:
         yield None
 
     patch.setattr(by_condition, "unchanged", unchecked)
+
+
+# ---------------------------------------------------------------------- the catalog proves itself
 
 
 @fault(

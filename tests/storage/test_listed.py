@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from elasticscan.protocol import Cursors, KeyList, PageRows
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage import listed
+from elasticscan.storage.fragment import UNTIL, Contents, FragmentTarget, fragment_schema, write_fragment
 from elasticscan.storage.listed import read_listed
 from elasticscan.storage.pages import PageSource
+from elasticscan.topology import SlotSet
 from tests.storage.versions import (
     KEY_KINDS,
+    ORIGIN,
     Key,
     Limits,
     Scenario,
@@ -25,6 +28,7 @@ from tests.storage.versions import (
     Version,
     keys_of,
     request_of,
+    rows_of,
     table_of,
 )
 
@@ -115,3 +119,22 @@ def test_older_fragments_are_not_asked_for_what_newer_ones_have() -> None:
     rows = dict(zip(page.rows.column("k").to_pylist(), page.rows.column("v").to_pylist(), strict=True))
     assert rows == {0: "3", 1: "3", 2: "3", 3: "3", 4: "3", 5: "2", 6: "1"}
     assert (page.scanned, page.after) == (7, ())
+
+
+def test_history_that_a_snapshot_has_left_behind_does_not_count() -> None:
+    shelf = Shelf(table_of(KEY_KINDS["int"]), 4)
+    versions = [Version((n,), 1, "v", shelf.slot_of((n,))) for n in (1, 2)]
+    versions.sort(key=lambda version: (version.slot, version.key))
+    schema = fragment_schema(shelf.table.schema, True, False, history=True)
+    until = [2 if version.key == (1,) else 9 for version in versions]
+    bare = fragment_schema(shelf.table.schema, True, False)
+    batch = rows_of(versions, shelf.table, bare).append_column(
+        schema.field(UNTIL), pa.array(until, pa.int64())
+    )
+    target = FragmentTarget(shelf.disk, 1, shelf.table, schema, ORIGIN)
+    staged = write_fragment(target, SlotSet.span(0, 4), [batch], Contents(1, 1, False, False, 9))
+    shelf.register(staged, 1, 1, 1, versions)
+    source, asked = shelf.source(), list_of(shelf, [(1,), (2,)])
+    for snapshot, keys in ((1, [1, 2]), (3, [2]), (9, [])):
+        page = read_listed(source, request_of(shelf.everything(), snapshot, ["k"], PLENTY, keys=asked))
+        assert sorted(page.rows.column("k").to_pylist()) == keys

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.store import Store
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("k", pa.int64()), ("v", pa.float64())])
@@ -148,3 +150,32 @@ def test_the_path_by_key_can_be_asked_for_where_there_is_one(store: Store) -> No
         store.table("t").scan(None, "id = 7", index="key", order_by="k")
     with pytest.raises(InvalidOption, match="cannot be named"):
         store.table("t").create_index("key", ["v"])
+
+
+# One large run among many small ones
+
+
+@pytest.mark.parametrize("spread", [True, False], ids=["alike", "at the beginning"])
+def test_rounds_of_a_page_follow_what_runs_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spread: bool
+) -> None:
+    made = Store.create(tmp_path / "s", ["a"], tablets=2, slots=16)
+    table = made.create_table("t", SCHEMA, ["id"])
+    table.create_index("by_k", ["k"])
+    numbers = np.arange(20_000)
+    table.upsert(pa.table({"id": numbers, "k": numbers * 7_919 % 20_000, "v": numbers / 7}, schema=SCHEMA))
+    for first in range(20_000, 21_000, 50):
+        more = np.arange(first, first + 50)
+        k = more * 7_919 % 20_000 if spread else more % 500
+        table.upsert(pa.table({"id": more, "k": k, "v": more / 7}, schema=SCHEMA))
+    rounds, honest = 0, index_pages._IndexPage._round
+
+    def counted(self: Any, *rest: Any) -> Any:
+        nonlocal rounds
+        rounds += 1
+        return honest(self, *rest)
+
+    monkeypatch.setattr(index_pages._IndexPage, "_round", counted)
+    pages = list(table.scan(["k"], index="by_k", order_by="k", page_rows=1_000))
+    assert sum(page.rows.num_rows for page in pages) == 21_000
+    assert rounds < 4 * len(pages)
