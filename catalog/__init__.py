@@ -40,7 +40,7 @@ engine         opening a database, and its transactions; home: where its file li
 state          the store's own row; believed_time: what time it is taken to be
 placement      shards, tablets, topologies; moves: those under way; seal_keys: secrets
 indexes        indexes and their runs; fragments: files of rows
-tags           names that keep a snapshot; commits: tables, commits, leases
+tags           names that keep a snapshot; commits: tables, commits, leases; upkeep: its steps
 checks         the look at all of it; dump: all of it as values, and back
 catalog        `Catalog`, which opens transactions, and `Tx`, which is one
 
@@ -57,6 +57,7 @@ from elasticscan.catalog.moves import OwnedMove
 from elasticscan.catalog.seal_keys import KEYS, SecretTx
 from elasticscan.catalog.state import StoreInfo
 from elasticscan.catalog.tags import Tag
+from elasticscan.catalog.upkeep import OwnedStep, StepsDone
 
 __all__ = [
     "KEYS",
@@ -67,7 +68,9 @@ __all__ = [
     "IdempotencyKey",
     "NewStore",
     "OwnedMove",
+    "OwnedStep",
     "SecretTx",
+    "StepsDone",
     "StoreInfo",
     "Tag",
     "Tx",

@@ -29,10 +29,11 @@ from elasticscan.catalog.readonly import why_not_writable
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
 from elasticscan.catalog.sealed import versions_digest
 from elasticscan.catalog.tables import metadata, store_state
+from elasticscan.catalog.upkeep import UpkeepTx
 from elasticscan.topology import Placement
 
 
-class Tx(MoveTx, SecretTx, DumpTx):
+class Tx(MoveTx, SecretTx, UpkeepTx, DumpTx):
     """One catalog transaction: everything done through it becomes visible at once, or nothing."""
 
 

@@ -176,7 +176,8 @@ class CommitTx(TagTx):
     ) -> int:
         """Make staged fragments visible under the next commit number, all at once."""
         number = self._next_commit()
-        wrote = {"rows": sum(f.rows for f in staged), "bytes": sum(f.bytes for f in staged)}
+        size = sum(fragment.bytes + sum(run.bytes for run in fragment.runs) for fragment in staged)
+        wrote = {"rows": sum(fragment.rows for fragment in staged), "bytes": size}
         said = json.dumps(dict(user_metadata), sort_keys=True) if user_metadata else None
         names = ("app_id", "app_version", "app_content")
         once = {} if txn is None else dict(zip(names, txn, strict=True))
@@ -270,6 +271,11 @@ class CommitTx(TagTx):
             raise damaged(f"the newest commit of table {table} is not there")
         return rows[0] if rows else None
 
+    def committed_bytes(self, table: int) -> int:
+        """Return how many bytes the commits of a table brought."""
+        newest = self._newest(table)
+        return 0 if newest is None else int(newest.bytes_upto)
+
     def commit_before(self, timestamp: float) -> int:
         """The newest commit made at or before a time; 0 when there is none."""
         c = commits.c
@@ -329,9 +335,11 @@ class CommitTx(TagTx):
         made = next_commit_time(self.now, self._state("newest_commit_at"))
         self._set(newest_commit_at=made)
         before = self._newest(table)
-        ordinal, upto = (0, 0) if before is None else (before.ordinal, before.rows_upto)
         values = {"number": number, "table_id": table, "kind": kind, "created_at": made, **facts}
-        self._rows.insert(commits, values | {"ordinal": ordinal + 1, "rows_upto": upto + facts["rows"]})
+        values["ordinal"] = 1 + (before.ordinal if before else 0)
+        for upto, more in (("rows_upto", facts["rows"]), ("bytes_upto", facts["bytes"])):
+            values[upto] = more + (getattr(before, upto) if before else 0)
+        self._rows.insert(commits, values)
 
     # Leases
 

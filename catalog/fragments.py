@@ -10,7 +10,7 @@ from sqlalchemy import Table, select
 from elasticscan.base.errors import WriteConflict
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.indexes import IndexTx
-from elasticscan.catalog.tables import condemned, fragments, histograms, index_runs, statistics
+from elasticscan.catalog.tables import FRAGMENTS, condemned, fragments, histograms, index_runs, statistics
 from elasticscan.metadata import (
     Fragment,
     FragmentStatistics,
@@ -80,6 +80,10 @@ class FragmentTx(IndexTx):
         """The fragments that serve slots now, oldest first."""
         return tuple(_fragment(row) for row in self._fragment_rows(table, shard))
 
+    def fragment_counts(self, table: int) -> dict[int, int]:
+        """The numbers of fragments that serve slots of a table, by shard; looks at no fragment."""
+        return self._rows.counts(FRAGMENTS, table)
+
     def commits_of_files(self) -> dict[str, tuple[int, int]]:
         """(min_commit, max_commit) of every fragment by path, dropped ones included."""
         return {row.path: (row.min_commit, row.max_commit) for row in self._rows.all(fragments)}
@@ -136,6 +140,22 @@ class FragmentTx(IndexTx):
         files = [DroppedFile(row.shard_id, row.path, row.id, None, row.dropped_at) for row in gone]
         files += [DroppedFile(r.shard_id, r.path, r.fragment_id, r.id, r.dropped_at) for r in runs]
         return tuple(files)
+
+    def dropped_before(self, table: int, seconds: float, most: int) -> tuple[DroppedFile, ...]:
+        """Files of a table that were dropped at least so many seconds ago, with those of their runs."""
+        f, upto = fragments.c, self.times.expiry - seconds
+        due = (f.table_id == table, f.dropped_at.is_not(None), f.dropped_at <= upto)
+        gone = self._rows.select(fragments, *due, order_by=f.dropped_at, limit=most)
+        runs = self._of(index_runs, "fragment_id", [row.id for row in gone])
+        files = [DroppedFile(row.shard_id, row.path, row.id, None, row.dropped_at) for row in gone]
+        files += [DroppedFile(r.shard_id, r.path, r.fragment_id, r.id, r.dropped_at) for r in runs]
+        return tuple(files)
+
+    def dropped_bytes(self, table: int) -> int:
+        """The bytes of a table's files that were dropped and not forgotten yet."""
+        kinds = (fragments, index_runs)
+        gone = ((kind, kind.c.table_id == table, kind.c.dropped_at.is_not(None)) for kind in kinds)
+        return sum(self._rows.total(kind, "bytes", *where) for kind, *where in gone)
 
     def forget_dropped(self, files: Iterable[DroppedFile]) -> None:
         """Forget files that are gone from their disks."""

@@ -34,6 +34,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
+    func,
     insert,
     or_,
     select,
@@ -204,6 +205,17 @@ class SealedRows:
         where = (group_digests.c.kind == grouping.kind) & (group_digests.c.part == part)
         counted = self._sums_now(where, lambda group: group[:2] == (grouping.kind, part))
         return sum(rows for rows, _ in counted.values())
+
+    def counts(self, grouping: Grouping, part: int) -> dict[int, int]:
+        """The numbers of rows of the groups of a part, by the second column of their grouping."""
+        where = (group_digests.c.kind == grouping.kind) & (group_digests.c.part == part)
+        counted = self._sums_now(where, lambda group: group[:2] == (grouping.kind, part))
+        return {group[2]: rows for group, (rows, _) in counted.items()}
+
+    def total(self, table: Table, column: str, *where: ColumnElement[bool]) -> int:
+        """The sum of a column, for people alone: the rows are not checked."""
+        with decoding(f"table {table.name!r}"):
+            return int(self._sql.execute(select(func.sum(table.c[column])).where(*where)).scalar() or 0)
 
     # Changing
 

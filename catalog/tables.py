@@ -59,6 +59,7 @@ def _sealed_table(name: str, *parts: Any, groups: tuple[Grouping, ...]) -> Table
 RowId = BigInteger().with_variant(Integer, "sqlite")
 
 COMMITS = Grouping("commits", by=("table_id",))
+FRAGMENTS = Grouping("fragments", by=("table_id", "shard_id"), live=True)
 OVERWRITES = Grouping("overwrites", by=("table_id",), only=("kind", "overwrite"))
 
 # How many rows each group has, and the sum of their digests modulo 2^64, as a signed number.
@@ -171,7 +172,9 @@ commits = _sealed_table(
     # can be proved to have no gap, and measured, without reading all of it.
     Column("ordinal", BigInteger, nullable=False),
     Column("rows_upto", BigInteger, nullable=False),
+    # The same of bytes, as files hold them, with index runs.
     Column("bytes", BigInteger, nullable=False),
+    Column("bytes_upto", BigInteger, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("user_metadata", Text),
     Column("app_id", Text),
@@ -203,7 +206,7 @@ fragments = _sealed_table(
     Column("superseded_at", BigInteger),
     Column("dropped_at", Double),
     Index("fragments_by_table", "table_id", "dropped_at"),
-    groups=(Grouping("fragments", by=("table_id", "shard_id"), live=True),),
+    groups=(FRAGMENTS,),
 )
 
 # What is known of a fragment's values; apart, since few readers of fragments want it.
@@ -280,6 +283,28 @@ moves = _sealed_table(
     Column("started_at", Double, nullable=False),
     Column("heartbeat_at", Double, nullable=False),
     groups=(Grouping("moves"),),
+)
+
+# Steps of upkeep under way, each by one owner.
+upkeep_steps = _sealed_table(
+    "upkeep_steps",
+    Column("target", String(64), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("heartbeat_at", Double, nullable=False),
+    groups=(Grouping("upkeep_steps"),),
+)
+
+# What upkeep has done since the store was made.
+upkeep_done = _sealed_table(
+    "upkeep_done",
+    Column("target", String(64), primary_key=True),
+    Column("steps", BigInteger, nullable=False),
+    Column("pieces", BigInteger, nullable=False),
+    Column("bytes_read", BigInteger, nullable=False),
+    Column("bytes_written", BigInteger, nullable=False),
+    Column("newest_at", Double, nullable=False),
+    groups=(Grouping("upkeep_done"),),
 )
 
 leases = _sealed_table(

@@ -37,7 +37,7 @@ How it is cut:
     indexes.py    index create, index drop, index list
     topology.py   expand, contract, move, split, join, topologies
     backups.py    backup, restore
-    upkeep.py     compact, gc, adopt, verify, repair, rotate-secret
+    upkeep.py     keep, compact, gc, adopt, verify, repair, rotate-secret
 
 `typer` and `rich` are optional (`pip install 'elasticscan[cli]'`): whoever only reads from Spark
 needs neither. So nothing here is imported before `main` runs, and `main` says what is missing.

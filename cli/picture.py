@@ -53,6 +53,8 @@ def picture(uri: str, status: Mapping[str, Any]) -> RenderableType:
     for title, shown in (
         ("tables", _tables(status["tables"])),
         ("indexes", _indexes(status["tables"])),
+        ("upkeep", _upkeep(status["tables"])),
+        ("upkeep under way", _steps(status["upkeep"]["running"])),
         ("moves under way", _moves(status)),
         ("streams", stream_listing(status.get("streams", ()))),
         ("leases", _leases(status["leases"])),
@@ -120,6 +122,23 @@ def _moves(status: Mapping[str, Any]) -> Table:
     for move in status["moves"]:
         names = (Text(move[end], style=colour.get(move[end], "white")) for end in ("from", "to"))
         shown.add_row(str(move["tablet"]), *names, move["phase"], when(move["started_at"]))
+    return shown
+
+
+def _upkeep(tables: Sequence[Mapping[str, Any]]) -> Table:
+    titles = ("table", "due", "to read", "fragments a slot", "reads", "writes", "space")
+    shown = listing(*titles, right=titles[1:])
+    for table in tables:
+        upkeep, costs = table["upkeep"], table["upkeep"]["amplification"]
+        due = (f"{upkeep['merges_due']} merges", size(upkeep["bytes_due"]), str(upkeep["slot_fragments"]))
+        shown.add_row(table["name"], *due, *(f"{costs[of]:.1f}×" for of in ("reads", "writes", "space")))
+    return shown
+
+
+def _steps(steps: Sequence[Mapping[str, Any]]) -> Table:
+    shown = listing("step", "owner", "since")
+    for step in steps:
+        shown.add_row(escape(step["step"]), escape(step["owner"]), when(step["started_at"]))
     return shown
 
 

@@ -1,7 +1,11 @@
-"""compact, gc, adopt, verify, repair, rotate-secret."""
+"""keep, compact, gc, adopt, verify, repair, rotate-secret."""
 
 from __future__ import annotations
 
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -10,11 +14,72 @@ from rich.markup import escape
 
 from elasticscan.base.errors import RESTORE
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
-from elasticscan.cli.options import Json, Uri, seconds_of
-from elasticscan.cli.output import answer, console, warn
-from elasticscan.store import Action, Collected, Store, repair_store
+from elasticscan.cli.options import Json, Speed, Uri, bytes_of, seconds_of
+from elasticscan.cli.output import answer, console, print_json_line, size, warn
+from elasticscan.store import Action, Collected, Kept, Store, repair_store
 
-DAMAGE_FOUND = 5
+DAMAGE_FOUND = PROBLEMS_MET = 5
+KEEP_SECONDS = 10
+
+
+def keep(
+    uri: Uri,
+    once: Annotated[bool, typer.Option("--once", help="Do what is due now, and end.")] = False,
+    every: Annotated[
+        str, typer.Option(metavar="TIME", help="How long to wait when nothing is due, as in 10s or 5m.")
+    ] = f"{KEEP_SECONDS}s",
+    bytes_per_second: Speed = None,
+    json: Json = False,
+) -> None:
+    """Keep a store fast which others write to, until this is stopped: merge, split, join, move, collect."""
+    pause, most = seconds_of(every, "--every"), bytes_of(bytes_per_second, "--bytes-per-second")
+
+    def tell(step: str) -> None:
+        if not json:
+            console().print(step, markup=False)
+
+    kept = Kept()
+    with Store.open(uri, upkeep="off") as store, _until_stopped():
+        while True:
+            kept = store.keep(most, tell)
+            for problem in kept.problems:
+                warn(problem, "red")
+            if once:
+                answer(json, asdict(kept), _summary(kept))
+                break
+            if json:
+                print_json_line(asdict(kept))
+            if not kept.steps:
+                time.sleep(pause)
+    if once and kept.problems:
+        raise typer.Exit(PROBLEMS_MET)
+
+
+@contextmanager
+def _until_stopped() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end a keeper: what it has begun is undone, and its steps are free."""
+
+    def stop(_number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _summary(kept: Kept) -> str:
+    """Tell what a round did."""
+    if not kept.steps:
+        return "Nothing was due."
+    changes = ((kept.splits, "split"), (kept.joins, "joined"), (kept.moves, "moved"))
+    tablets = (f"{count} {name}" for count, name in changes if count)
+    return (
+        f"{kept.merges:,} merges ({kept.fragments_gone:,} fragments less, {size(kept.bytes_written)}), "
+        f"tablets: {', '.join(tablets) or 'none changed'}; {kept.files_removed:,} files removed."
+    )
 
 
 def compact(

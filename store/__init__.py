@@ -37,7 +37,8 @@ How the parts work together, operation by operation, and what each conflicts wit
     elasticity.py  plans carried out: expand, contract, move, split, join, resume
     repair/        a store made again from its files, by the rules of repair/plan.py
     compaction.py  merging fragments: some of a shard's, or all
-    upkeep.py      verification, counting
+    after_commit.py  upkeep by whoever writes; keeper.py: all of it, by a keeper; steps.py: what both do
+    verifying.py   verification, counting
     roots.py       whose a shard's root is, asked whenever somebody writes or deletes there
     aliases.py     roots that are one place under two names; making.py: a new store, wholly or not at all
     garbage.py     what becomes of each file, as a pure function; collector.py carries it out
@@ -46,6 +47,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     sealing.py     continuation keys: their secrets and their end
     leases.py      promises that what is read stays readable; tags.py: those without an end, by name
     location.py    where a store is, and who may read what it makes
+    amplification.py  what is due of upkeep, and what reads, writes and space cost beyond their rows
     disks.py       a shard's disk; that of a store which can only be read
     arguments.py   checks of what callers hand over; status.py: what `Store.status` returns
     context.py     what the parts of an open store share; lookups.py: caches, each valid for one layout of
@@ -64,6 +66,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.definitions import define_table, reserve_table
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import Action, Decision
+from elasticscan.store.keeper import Kept
 from elasticscan.store.leases import hold_for_stream
 from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
 from elasticscan.store.lookups import SlotPlaces
@@ -106,6 +109,7 @@ __all__ = [
     "Decision",
     "Elasticity",
     "IdempotencyKey",
+    "Kept",
     "KeyCheck",
     "OnProgress",
     "Page",

@@ -65,6 +65,14 @@ def text(option: str, value: Any) -> str:
     return str(value)
 
 
+def choice(option: str, value: Any, allowed: Iterable[str]) -> str:
+    """One of a few words."""
+    words = tuple(allowed)
+    if text(option, value) not in words:
+        raise _refusal(option, value, f"one of {', '.join(words)}")
+    return str(value)
+
+
 def or_none(check: Callable[..., Value], option: str, value: Any, *bounds: int) -> Value | None:
     """As another check, of what may be left out."""
     return None if value is None else check(option, value, *bounds)

@@ -9,11 +9,13 @@ next collection takes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from elasticscan.base.errors import (
     CatalogOutdated,
     FragmentDamaged,
+    FragmentMissing,
     GarbageRefused,
     OperatorNeeded,
     ShardUnavailable,
@@ -258,3 +260,38 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
         tx.end_expired_leases()
     done = [decision for look, planned in plans for decision in collection.carry_out(look, planned)]
     return Collected(tuple(done), tuple(collection.skipped))
+
+
+def collect_dropped(context: Context, table: int, most_fragments: int) -> int:
+    """Remove files of a table that were dropped longer ago than the grace period; returns how many.
+
+    No root is listed, and the catalog not looked at as a whole: that a file was dropped stays true for ever.
+    As in a collection, the file's own manifest must say that it is this store's, at this shard; others stay.
+    """
+    with context.catalog.reading() as tx:
+        files = tx.dropped_before(table, GarbageRules().grace_seconds, most_fragments)
+    gone: list[DroppedFile] = []
+    for shard in sorted({file.shard for file in files}):
+        with suppress(OperatorNeeded):  # a shard that is away can wait
+            disk = context.writable_disk(shard)
+            here = (file for file in files if file.shard == shard)
+            gone += [file for file in here if _remove_dropped(disk, file, context.info.store_id)]
+    if gone:
+        with context.catalog.writing() as tx:
+            tx.forget_dropped(gone)
+            tx.add_done("garbage", len(gone))
+    return len(gone)
+
+
+def _remove_dropped(disk: Disk, file: DroppedFile, store: str) -> bool:
+    """Remove a file, unless it is not what the catalog takes it for; false when it stays."""
+    try:
+        manifest = read_manifest(disk, file.path)
+    except FragmentMissing:
+        return True
+    except FragmentDamaged:
+        return False
+    if (manifest.store, manifest.shard) != (store, file.shard):
+        return False
+    disk.delete(file.path)
+    return True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Protocol
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
@@ -51,6 +51,42 @@ Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
 Checkpoint = Callable[[str], None]
 
 
+# Called in a commit's transaction with its table's id and its fragments: enters the steps that are due now.
+Claim = Callable[[Tx, int, Collection[StagedFragment]], None]
+
+
+class Upkeep(Protocol):
+    """Work that follows commits.
+
+    Attributes:
+        mode: "auto" or "off".
+        problem: why the last of it failed, if it did.
+    """
+
+    mode: str
+    problem: str | None
+
+    def follow(self) -> AbstractContextManager[Claim]:
+        """Around a commit: what is claimed in its transaction is done at the end of the block."""
+
+    def close(self) -> None:
+        """End all of it: what is left undone is anybody's."""
+
+
+class NoUpkeep:
+    """Nothing follows a commit: keepers do all of it."""
+
+    mode = "off"
+    problem: str | None = None
+
+    @contextmanager
+    def follow(self) -> Iterator[Claim]:
+        yield lambda _tx, _table, _staged: None
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
 class Context:
     """Shared by the threads of one process; every cache is keyed by the layout it was read at."""
 
@@ -82,6 +118,7 @@ class Context:
         self._bases: LruCache[int, Topology] = LruCache()
         # What follows from a scan's key and a table's definition alone, for the layers above.
         self.derived: LruCache[Hashable, Any] = LruCache()
+        self.upkeep: Upkeep = NoUpkeep()
         self._statistics: dict[int, tuple[int, int, TableStatistics]] = {}
         self._by_name: dict[str, tuple[tuple[int, int], TableInfo, tuple[IndexInfo, ...]]] = {}
         self._topology: Topology | None = None

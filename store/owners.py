@@ -1,8 +1,8 @@
-"""Owners of moves, and the signs that they still live.
+"""Owners of moves and of steps of upkeep, and the signs that they still live.
 
-A move belongs to an *owner*: one operation (an expansion, a contraction, one move) of one process, named
-`machine:pid:start:token`. Its row in the catalog outlives it when the process dies, or when the catalog is
-away while the move is undone; then somebody else has to see that nobody works at it any more:
+A move or a step belongs to an *owner*: one operation (an expansion, a round of a keeper, …) of one process,
+named `machine:pid:start:token`. Its row in the catalog outlives it when the process dies, or when the catalog
+is away while the move is undone; then somebody else has to see that nobody works at it any more:
 
     the owner is of                  it is gone when
     this process                     the operation has ended: a registry says which run
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import BEAT_SECONDS, SILENT_SECONDS
-from elasticscan.catalog import Catalog, OwnedMove
+from elasticscan.catalog import Catalog, OwnedMove, OwnedStep
 
 _RUNNING: set[str] = set()
 _numbers = itertools.count()
@@ -64,6 +64,7 @@ def beating(catalog: Catalog, owner: str) -> Iterator[None]:
         while not ended.wait(BEAT_SECONDS):
             with suppress(ElasticScanError), catalog.writing() as tx:  # the next one may come through
                 tx.heartbeat(owner)
+                tx.beat_steps(owner)
 
     with suppress(RuntimeError):  # no more threads: on its own machine it is known to live anyway
         threading.Thread(target=beat, name="heartbeat", daemon=True).start()
@@ -73,16 +74,16 @@ def beating(catalog: Catalog, owner: str) -> Iterator[None]:
         ended.set()
 
 
-def owner_is_gone(move: OwnedMove, now: float) -> bool:
-    """True if nobody works at a move any more; `now` is a time that is believed."""
-    where, _, rest = move.owner.partition(":")
+def owner_is_gone(owned: OwnedMove | OwnedStep, now: float) -> bool:
+    """True if nobody works at a move or a step any more; `now` is a time that is believed."""
+    where, _, rest = owned.owner.partition(":")
     pid, _, rest = rest.partition(":")
     if where != machine() or not pid.isdigit():
-        return now - move.heartbeat_at > SILENT_SECONDS
+        return now - owned.heartbeat_at > SILENT_SECONDS
     if _start_ticks(int(pid)) != rest.partition(":")[0]:
         return True
     if int(pid) == os.getpid():
-        return move.owner not in _RUNNING
+        return owned.owner not in _RUNNING
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

@@ -9,10 +9,12 @@ from typing import Any
 from elasticscan.base.errors import CatalogOutdated, OperatorNeeded
 from elasticscan.base.redaction import shown
 from elasticscan.metadata import Fragment, TableInfo
-from elasticscan.store import upkeep
+from elasticscan.store import verifying
+from elasticscan.store.amplification import steps_of, upkeep_of
 from elasticscan.store.context import Context
 from elasticscan.store.streams import streams_in
 from elasticscan.topology import Placement, Shard
+from elasticscan.upkeep import Policy
 
 MOST_MERGED_ROWS = 5_000_000
 
@@ -20,7 +22,7 @@ MOST_MERGED_ROWS = 5_000_000
 def _rows(context: Context, table: TableInfo) -> tuple[int | None, bool, str | None]:
     """(rows, whether exact, the error of counting): a status must not fail because a disk does."""
     try:
-        return *upkeep.rows_of(context, table, MOST_MERGED_ROWS), None
+        return *verifying.rows_of(context, table, MOST_MERGED_ROWS), None
     except OperatorNeeded as error:
         return None, False, str(error)
 
@@ -53,7 +55,8 @@ def status_of(context: Context) -> dict[str, Any]:
         indexes, streams = tx.indexes(), streams_in(tx)
         runs = {table.id: tx.runs(table.id) for table in tables}
         topology, snapshot = tx.newest_topology().number, tx.versions()[1]
-    names = {shard.id: shard.name for shard in shards}
+        names = {shard.id: shard.name for shard in shards}
+        upkeep, steps = upkeep_of(tx, tables, fragments, runs, Policy()), steps_of(tx, tables, names)
     described = []
     for table in tables:
         rows, exact, problem = _rows(context, table)
@@ -80,6 +83,7 @@ def status_of(context: Context) -> dict[str, Any]:
                 ],
                 "tags": [asdict(tag) for tag in tags[table.id]],
                 "primary_key": list(table.primary_key),
+                "upkeep": upkeep[table.name],
             }
         )
     return {
@@ -106,6 +110,7 @@ def status_of(context: Context) -> dict[str, Any]:
             }
             for move in moves
         ],
+        "upkeep": {"mode": context.upkeep.mode, "problem": context.upkeep.problem, **steps},
         "leases": leases,
         "streams": streams,
     }

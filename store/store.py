@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.clock import Clock, SystemClock
-from elasticscan.base.errors import InvalidOption, StoreNotFound
+from elasticscan.base.errors import StoreNotFound
 from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import (
     DEFAULT_SLOTS,
@@ -28,8 +28,9 @@ from elasticscan.base.redaction import shown
 from elasticscan.catalog import KEYS, Catalog, NewStore
 from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
-from elasticscan.store import arguments, upkeep
+from elasticscan.store import arguments, verifying
 from elasticscan.store.adoption import Adopted, adopt, settle_copy
+from elasticscan.store.after_commit import AfterCommit
 from elasticscan.store.backup import BackedUp, back_up, restore_backup
 from elasticscan.store.collector import Collected, collect_garbage
 from elasticscan.store.context import Checkpoint, Context
@@ -37,6 +38,7 @@ from elasticscan.store.definitions import define_table
 from elasticscan.store.disks import disk_at, read_only_disk
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import GarbageRules
+from elasticscan.store.keeper import Keeper, Kept
 from elasticscan.store.leases import keep_lease
 from elasticscan.store.location import Location
 from elasticscan.store.making import make_store, new_roots
@@ -46,6 +48,8 @@ from elasticscan.store.shards import local_cluster
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
 from elasticscan.topology import Topology, initial_placement
+
+AUTO, OFF = UPKEEP = "auto", "off"
 
 
 class Store(Named):
@@ -83,6 +87,7 @@ class Store(Named):
         retention_seconds: float = RETENTION_SECONDS,
         clock: Clock | None = None,
         disks: Callable[[str], Disk] = open_disk,
+        upkeep: str = AUTO,
     ) -> Store:
         """Make a store and open it.
 
@@ -95,6 +100,7 @@ class Store(Named):
             hash: "spark" (Murmur3 as in Spark's `hash()`) or "java" (`hashCode`).
             retention_seconds: how long snapshots stay readable without a lease.
             clock, disks: the time, and the disk for a root; tests and simulations hand in others.
+            upkeep: as in `open`.
 
         Raises:
             AlreadyExists: there is a store at `uri`.
@@ -108,12 +114,11 @@ class Store(Named):
         slots = arguments.whole_number("slots", slots, 1, MAX_SLOTS)
         tablets = arguments.whole_number("tablets", tablets, 1, MAX_SLOTS)
         retention = arguments.seconds("retention_seconds", retention_seconds)
-        if arguments.text("hash", hash) not in HASHES:
-            raise InvalidOption(f"hash={hash!r} must be one of {', '.join(HASHES)}", option="hash")
+        hash = arguments.choice("hash", hash, HASHES)  # noqa: A001
         placement = initial_placement(slots, tablets, range(1, len(names) + 1))
         roots = tuple((name, location.stored_root(name, shard_roots.get(name))) for name in names)
         make_store(location, disks, clock, NewStore(roots, placement, hash, retention))
-        return cls.open(uri, clock, disks)
+        return cls.open(uri, clock, disks, upkeep=upkeep)
 
     @classmethod
     def open(
@@ -123,6 +128,7 @@ class Store(Named):
         disks: Callable[[str], Disk] = open_disk,
         read_only: bool = False,
         checkpoint: Checkpoint = lambda _: None,
+        upkeep: str = AUTO,
     ) -> Store:
         """Open a store.
 
@@ -135,6 +141,8 @@ class Store(Named):
             clock, disks: as in `create`.
             read_only: write nothing, also where that would be possible.
             checkpoint: called at points between two steps; tests let other processes in there.
+            upkeep: "auto": after a commit, this process merges what became too many fragments, as far as
+                bounded work does; "off": it does not, because keepers do (`elasticscan keep`).
 
         Raises:
             StoreNotFound: there is none.
@@ -158,6 +166,8 @@ class Store(Named):
             return disk if catalog.read_only is None else read_only_disk(disk, catalog.check_writable)
 
         context = Context(catalog, clock, location, open_root, local_cluster, checkpoint)
+        if arguments.choice("upkeep", upkeep, UPKEEP) == AUTO and catalog.read_only is None:
+            context.upkeep = AfterCommit(context)
         catalog.when_copied = lambda: settle_copy(context)
         catalog.before_writing = context.look_at_marks
         catalog.after_writing = lambda: context.note_newest(context.local_shards())
@@ -165,6 +175,7 @@ class Store(Named):
 
     def close(self) -> None:
         """Let go of database connections."""
+        self._context.upkeep.close()
         self._context.catalog.close()
 
     def __enter__(self) -> Store:
@@ -329,6 +340,26 @@ class Store(Named):
         """Merge fragments of every table; returns how many went away."""
         return sum(table.compact() for table in self.tables())
 
+    def keep(
+        self, bytes_per_second: float | None = None, on_step: Callable[[str], None] = lambda _: None
+    ) -> Kept:
+        """Do all upkeep that is due now, as `elasticscan keep --once` does; returns what was done.
+
+        Merges fragments, splits, joins and moves tablets, and collects garbage, each where the store's bounds
+        ask for it. Any number of processes may do so at once: each step has one owner. Scans, writes and
+        moves go on.
+
+        Args:
+            bytes_per_second: most that merges and moves copy in a second; no bound by default.
+            on_step: called before each step with what it is.
+
+        Raises:
+            ReadOnlyStore: the store cannot be written.
+        """
+        most = arguments.speed("bytes_per_second", bytes_per_second)
+        arguments.callback("on_step", on_step)
+        return Keeper(self._context, None, most, on_step).keep()
+
     def collect_garbage(
         self,
         grace_seconds: float = GC_GRACE_SECONDS,
@@ -432,7 +463,7 @@ class Store(Named):
 
     def verify(self) -> list[str]:
         """Look at every root's marker, and read every file; returns what is wrong, one text each."""
-        return [str(error) for error in upkeep.verify(self._context)]
+        return [str(error) for error in verifying.verify(self._context)]
 
     def status(self) -> dict[str, Any]:
         """Shards, tablets, tables, moves, leases and the newest snapshot, as plain values."""

@@ -35,7 +35,7 @@ from elasticscan.storage import (
     reroute,
     staged_source,
 )
-from elasticscan.store.context import Context
+from elasticscan.store.context import Claim, Context
 from elasticscan.store.indexing import missing_runs, with_runs
 from elasticscan.store.preconditions import Precondition
 from elasticscan.topology import Placement
@@ -123,12 +123,26 @@ def publish(
         WriteConflict: another table took the name of one that was reserved.
     """
     context.checkpoint("rows staged")
+    with context.upkeep.follow() as claim:
+        return _publish_prepared(context, table, staged, kind, txn, check, user_metadata, claim)
+
+
+def _publish_prepared(
+    context: Context,
+    table: TableInfo,
+    staged: Sequence[StagedFragment],
+    kind: str,
+    txn: IdempotencyKey | None,
+    check: Precondition | None,
+    user_metadata: Mapping[str, str] | None,
+    claim: Claim,
+) -> int:
     fragments = list(staged)
     try:
         with context.noticing_collection():
             if txn is None or not is_committed(context, table.id, txn):
                 fragments = _prepare(context, table, staged, kind)
-            number, committed = _publish(context, table, fragments, kind, txn, check, user_metadata)
+            number, committed = _publish(context, table, fragments, kind, txn, check, user_metadata, claim)
     except (RowsChanged, KeysExist, ChangesExpired):
         remove_staged(context, [*staged, *fragments])
         raise
@@ -188,6 +202,7 @@ def _publish(
     txn: IdempotencyKey | None,
     check: Precondition | None,
     user_metadata: Mapping[str, str] | None,
+    claim: Claim,
 ) -> tuple[int, list[StagedFragment]]:
     """The commit's number, and those of the fragments that it refers to."""
 
@@ -220,7 +235,9 @@ def _publish(
                 context.check_not_collected(fragments)
                 tx.enter_reserved(table.id)
                 kind = _kind_of(kind, fragments)
-                return tx.add_commit(table.id, kind, fragments, txn, user_metadata), fragments
+                number = tx.add_commit(table.id, kind, fragments, txn, user_metadata)
+                claim(tx, table.id, fragments)
+                return number, fragments
         fragments = settle(context.placement(), context.indexes(table.id))
     raise AssertionError("unreachable")
 

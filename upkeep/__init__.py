@@ -7,6 +7,7 @@ them out (`store/keeper.py`).
 step            one piece of work: a merge, a split, a join, a move, a collection of garbage
 policy          the bounds, as numbers, in one place (`policy.py`)
 merge           fragments of one table at one shard become one, wholly or for some slots (`merging.py`)
+garbage         when it is collected (`collecting.py`); what is garbage is decided in `store/garbage.py`
 balance         splits of large tablets, joins of small ones, moves by bytes (`balancing.py`)
 debt            what is due, and amplification: of reads (fragments for each slot), of writes (bytes written
                 for each byte committed), of space (`debt.py`)
@@ -34,8 +35,9 @@ from elasticscan.upkeep.balancing import (
     plan_splits,
     tablet_bytes,
 )
+from elasticscan.upkeep.collecting import is_collection_due
 from elasticscan.upkeep.debt import Debt, Written, debt_of
-from elasticscan.upkeep.merging import Merge, Part, depth_of, parts_of, plan_merges
+from elasticscan.upkeep.merging import Merge, Part, depth_of, parts_of, plan_history, plan_merges
 from elasticscan.upkeep.policy import Policy
 
 __all__ = [
@@ -48,7 +50,9 @@ __all__ = [
     "Written",
     "debt_of",
     "depth_of",
+    "is_collection_due",
     "parts_of",
+    "plan_history",
     "plan_joins",
     "plan_merges",
     "plan_moves",

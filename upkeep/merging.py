@@ -14,7 +14,7 @@ times that grows with the logarithm of the data.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 from operator import or_
@@ -113,6 +113,11 @@ def plan_merges(
     small, large = _by_size(due, policy)
     pieces = _cut(large, parts, policy)
     return (*pieces, _merge(small)) if len(small) > 1 else pieces
+
+
+def plan_history(parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:
+    """Plan the merges of history: by the same tiers, up to a bound of its own, never for scans' sake."""
+    return plan_merges(parts, replace(policy, slot_fragments=policy.history_fragments))
 
 
 def _merge(parts: Sequence[Part]) -> Merge:

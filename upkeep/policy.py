@@ -13,6 +13,7 @@ class Policy:
 
     Attributes:
         slot_fragments: most fragments that a slot is read from, once upkeep is done.
+        history_fragments: the same of history, which only older snapshots, changes and moves read.
         tier_ratio: a merge takes the next larger fragment along while that is at most so many times as
             large as all smaller ones together. A larger ratio means fewer merges, and more bytes in each.
         small_tier_ratio, small_tier_bytes: the ratio while these are below so many bytes: there it is the
@@ -29,9 +30,13 @@ class Policy:
         balance_share: tablets move when the fullest shard has more than the emptiest by this share of
             what a shard has on average, ...
         balance_bytes: ... and by at least so many bytes.
+        garbage_files: garbage is collected when so many files wait for it, ...
+        garbage_seconds: ... or any, and the last collection was so long ago; ...
+        orphan_seconds: ... or none that the catalog knows of, and it was so long ago.
     """
 
     slot_fragments: int = 8
+    history_fragments: int = 16
     tier_ratio: float = 2.0
     small_tier_ratio: float = 4.0
     small_tier_bytes: int = 8 << 20
@@ -45,13 +50,16 @@ class Policy:
     fewest_tablets: int = 64
     balance_share: float = 0.25
     balance_bytes: int = 256 << 20
+    garbage_files: int = 1_000
+    garbage_seconds: float = 600
+    orphan_seconds: float = 86_400
 
     def __post_init__(self) -> None:
         """Raises `InvalidOption` for bounds that nothing can keep, or that contradict each other."""
         for field in fields(self):
             if not getattr(self, field.name) > 0:
                 raise _refusal(field.name, f"{field.name} must be above 0, not {getattr(self, field.name)}")
-        if self.slot_fragments < 2:
+        if min(self.slot_fragments, self.history_fragments) < 2:
             raise _refusal("slot_fragments", "a slot needs 2 fragments at least: each commit adds one")
         if min(self.tier_ratio, self.small_tier_ratio) < 1:
             raise _refusal("tier_ratio", "with a tier_ratio below 1 no two equal fragments are merged")

@@ -170,3 +170,17 @@ def test_a_repair_that_lost_something_ends_with_another_code(shell: Shell, uri: 
         code, out, err = shell.run("repair", uri, tmp_path / f"new{len(more)}", *more)
         assert code == 5
         assert "is gone" in out + err
+
+
+def test_a_keeper_does_what_is_due_and_then_nothing(shell: Shell, uri: str, rows: pa.Table) -> None:
+    with Store.open(uri, upkeep="off") as store:
+        for _ in range(10):
+            store.table("t").upsert(rows.slice(0, 5))
+    due = shell.json("status", uri)["tables"][0]["upkeep"]
+    assert due["merges_due"] > 0
+    assert "merges" in shell.ok("status", uri)
+    kept = shell.json("keep", uri, "--once", "--bytes-per-second", "1G")
+    assert kept["merges"] >= due["merges_due"]
+    assert kept["problems"] == []
+    assert shell.json("status", uri)["tables"][0]["upkeep"]["merges_due"] == 0
+    assert "Nothing was due" in shell.ok("keep", uri, "--once")

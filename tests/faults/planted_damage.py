@@ -12,7 +12,7 @@ from elasticscan.base.errors import FragmentDamaged
 from elasticscan.storage import FragmentReader, PageSource, sealed_file
 from elasticscan.storage.batches.reader import BatchReader
 from elasticscan.storage.sealed_file import SEGMENT_BYTES, SMALL_FILE_BYTES, SealedFile
-from elasticscan.store import compaction, mover, readers, upkeep
+from elasticscan.store import compaction, mover, readers, verifying
 from tests.faults.planted import Patch, Whatever, fault
 
 
@@ -133,10 +133,10 @@ def short_reads_are_believed(patch: Patch) -> None:
 
 @fault("damage", "verify reads index runs, too", style="flipped_bit")
 def runs_are_not_verified(patch: Patch) -> None:
-    honest = upkeep.verify_file
+    honest = verifying.verify_file
 
     def careless(disk: Any, path: str, seal: Any, label: str = "") -> None:
         if ", index " not in label:
             honest(disk, path, seal, label)
 
-    patch.setattr(upkeep, "verify_file", careless)
+    patch.setattr(verifying, "verify_file", careless)

@@ -146,7 +146,7 @@ def digest_of(path: Path) -> int:
 
 
 def opened(place: Path, disks: Callable[[str], Disk] = open_disk) -> Store:
-    return Store.open(place, clock=ManualClock(START), disks=disks)
+    return Store.open(place, clock=ManualClock(START), disks=disks, upkeep="off")
 
 
 def live_files(store: Store) -> set[tuple[str, str]]:

@@ -248,7 +248,7 @@ def _make_small(patch: pytest.MonkeyPatch, rng: random.Random) -> None:
 
 def fast_store(place: Path, clock: ManualClock, checkpoint: Callable[[str], None] = lambda _: None) -> Store:
     """A store whose catalog does not wait for the disk: nobody pulls the plug on a test."""
-    store = Store.open(place, clock=clock, checkpoint=checkpoint)
+    store = Store.open(place, clock=clock, checkpoint=checkpoint, upkeep="off")
     engine = store.context.catalog._engine
     engine.dispose()
 

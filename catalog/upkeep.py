@@ -1,0 +1,108 @@
+"""Catalog transactions: steps of upkeep under way, with their owners, and what was done.
+
+A step is entered in the transaction that finds it due, so two keepers never do the same. Its row goes with
+the step. One whose owner is gone (`store/owners.py`) is taken over: a step that was interrupted has changed
+nothing, or all that it was to change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from elasticscan.catalog.state import StateTx
+from elasticscan.catalog.tables import upkeep_done, upkeep_steps
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedStep:
+    """A step under way, as every process sees it.
+
+    Attributes:
+        target: what it works at: `merge/<table>/<shard>`, `balance` or `garbage`.
+        owner: as from `store/owners.py`.
+    """
+
+    target: str
+    owner: str
+    started_at: float
+    heartbeat_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepsDone:
+    """The steps that were done at one target.
+
+    Attributes:
+        steps: how many.
+        pieces: fragments that went, tablets that were cut, joined or moved, files that were removed.
+        newest_at: when the last one ended.
+    """
+
+    target: str
+    steps: int
+    pieces: int
+    bytes_read: int
+    bytes_written: int
+    newest_at: float
+
+
+class UpkeepTx(StateTx):
+    """Steps of upkeep."""
+
+    def step(self, target: str) -> OwnedStep | None:
+        row = self._rows.one(upkeep_steps, missing_is_checked=False, target=target)
+        return None if row is None else _step(row)
+
+    def steps(self) -> tuple[OwnedStep, ...]:
+        """All steps under way, the oldest first."""
+        return tuple(_step(row) for row in self._rows.all(upkeep_steps, order_by=upkeep_steps.c.started_at))
+
+    def enter_step(self, target: str, owner: str) -> None:
+        """Begin a step, or take over one whose owner is gone."""
+        at = self.times.stamp
+        new = {"owner": owner, "started_at": at, "heartbeat_at": at}
+        row = self._rows.one(upkeep_steps, missing_is_checked=False, target=target)
+        if row is None:
+            self._rows.insert(upkeep_steps, new | {"target": target})
+        else:
+            self._rows.update(upkeep_steps, [(row, new)])
+
+    def end_step(self, target: str, owner: str) -> bool:
+        """End a step; false when another owner has taken it over."""
+        row = self._rows.one(upkeep_steps, missing_is_checked=False, target=target)
+        if row is None or row.owner != owner:
+            return False
+        self._rows.delete(upkeep_steps, [row])
+        return True
+
+    def beat_steps(self, owner: str) -> None:
+        """Show that an owner of steps is alive."""
+        rows = self._rows.select(upkeep_steps, upkeep_steps.c.owner == owner)
+        self._rows.update(upkeep_steps, [(row, {"heartbeat_at": self.times.stamp}) for row in rows])
+
+    def add_done(self, target: str, pieces: int, bytes_read: int = 0, bytes_written: int = 0) -> None:
+        """Note that a step was done."""
+        more = {"steps": 1, "pieces": pieces, "bytes_read": bytes_read, "bytes_written": bytes_written}
+        row = self._rows.one(upkeep_done, missing_is_checked=False, target=target)
+        at = {"newest_at": self.times.stamp}
+        if row is None:
+            self._rows.insert(upkeep_done, more | at | {"target": target})
+        else:
+            self._rows.update(upkeep_done, [(row, {n: getattr(row, n) + more[n] for n in more} | at)])
+
+    def done(self) -> tuple[StepsDone, ...]:
+        """All that was done, by target."""
+        rows = self._rows.all(upkeep_done, order_by=upkeep_done.c.target)
+        return tuple(
+            StepsDone(r.target, r.steps, r.pieces, r.bytes_read, r.bytes_written, r.newest_at) for r in rows
+        )
+
+    def merged_bytes(self, target: str) -> int:
+        """Return how many bytes the steps of one target wrote."""
+        row = self._rows.one(upkeep_done, missing_is_checked=False, target=target)
+        return 0 if row is None else int(row.bytes_written)
+
+
+def _step(row: Any) -> OwnedStep:
+    return OwnedStep(row.target, row.owner, row.started_at, row.heartbeat_at)

@@ -1,0 +1,141 @@
+"""Upkeep by the process that writes: bounded work after a commit.
+
+The transaction of a commit counts the fragments at the shards that it wrote to, which costs one small query.
+Where there are too many, it enters a step of upkeep under its own name, and the work is done when the commit
+is over and visible. So of many writers each step has one, and no transaction is made to say so.
+
+How much a writer does is bounded by an *allowance* of bytes, which grows with each commit: more than that is
+left to the commits that follow, or to a keeper. An error here is none of the commit: it is kept for `status`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.forks import ChildSafeLock
+from elasticscan.catalog import Tx
+from elasticscan.metadata import StagedFragment
+from elasticscan.store.collector import collect_dropped
+from elasticscan.store.compaction import Merged
+from elasticscan.store.context import Claim, Context
+from elasticscan.store.owners import new_owner, retire
+from elasticscan.store.steps import Site, carry_out, claim, look_at
+from elasticscan.upkeep import Merge, Policy, depth_of
+
+# What a commit adds to the allowance: a fixed part, so that small commits keep up, and one by its own size,
+# so that large ones take no many times as long; and what the allowance never exceeds.
+COMMIT_BYTES, COMMIT_SHARE, MOST_BYTES = 2 << 20, 1.0, 256 << 20
+# With so many times the fragments that a slot should have, work is done whatever the allowance is.
+OVERDUE = 2
+# After so many commits a merge that was too large for the allowance is looked at again.
+PATIENCE = 4
+# After so many fragments went away, files whose grace period is over are removed, at most so many.
+GARBAGE_EVERY, GARBAGE_FILES = 256, 512
+
+
+@dataclass(slots=True)
+class AfterCommit:
+    """The upkeep that one open store does after its commits; threads may share it."""
+
+    context: Context
+    policy: Policy = field(default_factory=Policy)
+    mode: str = "auto"
+    problem: str | None = None
+    _allowance: float = MOST_BYTES / 4
+    _gone: int = 0
+    # How many fragments a site may have before it is looked at again.
+    _patience: dict[Site, int] = field(default_factory=dict)
+    # One owner for all steps of a process, and the sites where its threads are at work.
+    _owner: str | None = None
+    _pid: int = 0
+    _busy: set[Site] = field(default_factory=set)
+    _lock: ChildSafeLock = field(default_factory=ChildSafeLock)
+
+    @contextmanager
+    def follow(self) -> Iterator[Claim]:
+        """See `Upkeep`."""
+        sites: list[Site] = []
+        try:
+            yield lambda tx, table, staged: sites.extend(self._due(tx, table, staged))
+            self._work(sites)
+        finally:
+            self._busy.difference_update(sites)
+
+    def _due(self, tx: Tx, table: int, staged: Collection[StagedFragment]) -> Iterator[Site]:
+        """Enter the steps that are due at the shards that a commit wrote to."""
+        size = sum(fragment.bytes for fragment in staged)
+        self._allowance = min(MOST_BYTES, self._allowance + COMMIT_BYTES + COMMIT_SHARE * size)
+        counts, shards = tx.fragment_counts(table), {fragment.shard for fragment in staged}
+        for site in (Site(table, shard) for shard in sorted(shards)):
+            is_full = counts.get(site.shard, 0) > self._patience.get(site, self.policy.slot_fragments)
+            if is_full and self._take(site):
+                if claim(tx, site.target, self._mine):
+                    yield site
+                else:
+                    self._busy.discard(site)
+
+    def _take(self, site: Site) -> bool:
+        """Take a site for this thread; false while another one is at work there."""
+        with self._lock:
+            if self._pid != os.getpid():  # a forked child is not its parent
+                self._owner, self._pid, self._busy = new_owner(), os.getpid(), set()
+            free = site not in self._busy
+            self._busy.add(site)
+            return free
+
+    @property
+    def _mine(self) -> str:
+        assert self._owner is not None, "whoever takes a site becomes an owner"
+        return self._owner
+
+    def close(self) -> None:
+        """End all steps of this store: what is left undone is anybody's."""
+        if self._owner is not None and self._pid == os.getpid():
+            retire(self._owner)
+        self._owner, self._pid = None, 0
+
+    def _work(self, sites: Sequence[Site]) -> None:
+        """Carry steps out, as far as the allowance goes."""
+        try:
+            for site in sites:
+                self._merge_at(site)
+            if sites and self._gone >= GARBAGE_EVERY:
+                self._gone = 0
+                collect_dropped(self.context, sites[0].table, GARBAGE_FILES)
+            self.problem = None
+        except ElasticScanError as error:
+            self.problem = str(error)
+
+    def _merge_at(self, site: Site) -> None:
+        with self.context.catalog.reading() as tx:
+            look = look_at(self.context, tx, site, self.policy)
+        depth, count, ended = depth_of(look.parts, self.policy), len(look.parts), False
+        affordable = self._affordable(look.merges, overdue=depth > OVERDUE * self.policy.slot_fragments)
+        for number, merge in enumerate(affordable, 1):
+            assert look.table is not None, "there is something to merge"
+            ends = self._mine if number == len(affordable) else None
+            merged = carry_out(self.context, look.table, site, merge, ends=ends)
+            self._allowance -= merge.bytes
+            self._gone += len(merged.gone)
+            count -= len(merged.gone) - merged.added
+            depth -= len(merged.gone) - merged.added
+            ended = ends is not None and merged != Merged()
+        waits = PATIENCE if look.merges and not affordable else max(0, self.policy.slot_fragments - depth)
+        self._patience[site] = count + waits
+        if not ended:
+            with self.context.catalog.writing() as tx:
+                tx.end_step(site.target, self._mine)
+
+    def _affordable(self, merges: Sequence[Merge], overdue: bool) -> list[Merge]:
+        """The first merges that the allowance is enough for; all when they are overdue."""
+        chosen, left = [], self._allowance
+        for merge in merges:
+            if merge.bytes > left and not overdue:
+                break
+            chosen.append(merge)
+            left -= merge.bytes
+        return chosen

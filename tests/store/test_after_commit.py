@@ -1,0 +1,194 @@
+"""Upkeep by whoever writes: bounded work after a commit, by one writer at a time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import DiskFull, InvalidOption
+from elasticscan.catalog import StepsDone
+from elasticscan.store import Store, after_commit
+from elasticscan.store.after_commit import AfterCommit
+from elasticscan.upkeep import Policy, depth_of, parts_of
+from tests.base.manual_clock import ManualClock
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+START = 4_000_000_000.0
+
+
+class Points:
+    """Lets a test do something at a point of a store."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.act = lambda _point: None
+
+    def __call__(self, point: str) -> None:
+        self.seen.append(point)
+        self.act(point)
+
+
+@pytest.fixture
+def points() -> Points:
+    return Points()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+@pytest.fixture
+def store(tmp_path: Path, points: Points, clock: ManualClock) -> Iterator[Store]:
+    place = tmp_path / "store"
+    Store.create(place, ["s1", "s2"], tablets=4, slots=64, retention_seconds=60, clock=clock).close()
+    with Store.open(place, clock=clock, checkpoint=points) as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+        table.create_index("by_v", ["v"])
+        yield store
+
+
+def write(store: Store, ids: range, value: int) -> int:
+    return store.table("t").upsert(pa.table({"id": ids, "v": [value] * len(ids)}, schema=SCHEMA))
+
+
+def depth(store: Store) -> int:
+    with store.context.catalog.reading() as tx:
+        assert tx.steps() == ()
+        newest = [f for f in tx.fragments(table=1) if f.superseded_at is None]
+        by_shard = ([f for f in newest if f.shard == shard] for shard in tx.placement().shards)
+        return max(depth_of(parts_of(here, tx.runs(1)), Policy()) for here in by_shard)
+
+
+def merges(store: Store) -> int:
+    with store.context.catalog.reading() as tx:
+        return sum(done.steps for done in tx.done())
+
+
+def test_after_any_number_of_commits_a_slot_has_few_fragments_and_every_snapshot_its_rows(
+    store: Store,
+) -> None:
+    chance, rows, history = random.Random(3), dict[int, int](), {}
+    for number in range(40):
+        first = chance.randrange(300)
+        ids = range(first, first + chance.choice([1, 5, 40]))
+        if number % 7 == 6:
+            commit = store.table("t").delete([*ids])
+            rows = {key: value for key, value in rows.items() if key not in ids}
+        else:
+            commit = write(store, ids, number)
+            rows = rows | dict.fromkeys(ids, number)
+        history[commit] = rows
+        assert depth(store) <= Policy().slot_fragments
+    assert merges(store) > 4
+    for commit, then in history.items():
+        table = store.table("t").scan(snapshot=commit).to_table()
+        assert dict(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True)) == then
+    costs = store.status()["tables"][0]["upkeep"]
+    assert costs["slot_fragments"] <= Policy().slot_fragments
+    assert 1 < costs["amplification"]["writes"] < 8
+    assert store.verify() == []
+
+
+def test_without_upkeep_every_commit_leaves_its_fragments(store: Store) -> None:
+    with Store.open(store.uri, upkeep="off") as other:
+        assert other.status()["upkeep"]["mode"] == "off"
+        for number in range(12):
+            write(other, range(100), number)
+        assert depth(other) == 12
+    write(store, range(100), 13)
+    assert depth(store) == 1
+
+
+def test_upkeep_is_auto_or_off(store: Store) -> None:
+    with pytest.raises(InvalidOption, match="auto, off"):
+        Store.open(store.uri, upkeep="sometimes")
+
+
+def test_of_two_writers_one_merges(store: Store, points: Points) -> None:
+    with Store.open(store.uri) as other:
+
+        def let_other_write(point: str) -> None:
+            if point == "fragments merged":
+                points.act = lambda _point: None
+                write(other, range(200, 300), 99)
+                assert merges(other) == 0
+
+        points.act = let_other_write
+        for number in range(9):
+            write(store, range(100), number)
+    assert merges(store) == 2
+    assert depth(store) <= Policy().slot_fragments
+
+
+def test_a_merge_that_fails_is_none_of_the_commit(store: Store, points: Points) -> None:
+    def fail(point: str) -> None:
+        if point == "step begun":
+            raise DiskFull("no room")
+
+    points.act = fail
+    commits = [write(store, range(100), number) for number in range(10)]
+    assert commits == sorted(set(commits))
+    assert "no room" in str(store.status()["upkeep"]["problem"])
+    points.act = lambda _point: None
+    write(store, range(100), 10)
+    assert store.status()["upkeep"]["problem"] is None
+    assert depth(store) <= Policy().slot_fragments
+
+
+def test_a_step_whose_commit_failed_is_free_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(8):
+        write(store, range(100), number)
+    due = AfterCommit._due
+
+    def fail(self: AfterCommit, *given: object) -> Iterator[object]:
+        yield from due(self, *given)  # type: ignore[arg-type]
+        raise RuntimeError("the transaction is rolled back")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AfterCommit, "_due", fail)
+        with pytest.raises(RuntimeError):
+            write(store, range(100), 8)
+    assert depth(store) == 8
+    write(store, range(100), 9)
+    assert depth(store) == 1
+
+
+def test_work_beyond_the_allowance_is_left_until_it_is_overdue(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(after_commit, "COMMIT_BYTES", 0)
+    monkeypatch.setattr(after_commit, "COMMIT_SHARE", 0)
+    monkeypatch.setattr(store.context.upkeep, "_allowance", 0)
+    for number in range(16):
+        write(store, range(100), number)
+    assert depth(store) == 16
+    for number in range(after_commit.PATIENCE + 1):
+        write(store, range(100), number)
+    assert depth(store) <= Policy().slot_fragments
+
+
+def test_files_whose_time_is_over_are_removed(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(after_commit, "GARBAGE_EVERY", 8)
+    for number in range(12):
+        write(store, range(100), number)
+    with store.context.catalog.reading() as tx:
+        dropped = {(file.shard, file.path) for file in tx.dropped_files()}
+    assert len(dropped) == 2 * 2 * 9
+    clock.advance(2 * 3_600)
+    for number in range(10):
+        write(store, range(100), number)
+    assert not dropped & {(s, path) for s in (1, 2) for path, _ in store.context.disk_of(s).list()}
+    assert [done.target for done in _done(store)] == ["garbage", "merge/1/1", "merge/1/2"]
+    assert store.verify() == []
+
+
+def _done(store: Store) -> tuple[StepsDone, ...]:
+    with store.context.catalog.reading() as tx:
+        return tx.done()
