@@ -51,6 +51,7 @@ disk         the protocol of files, and what carries it out; disk_errors: what a
 sealed_file  Arrow files that prove themselves; batches: record batches of them, whole or in part
 fragment     the sorted file of rows; statistics: bounds of its columns, collected while it is written
 view         the fragments that serve some slots; lookup: single rows, and which version is the newest
+packing      codes of several columns as one integer, which sorts faster
 merge        several fragments in one order; pages: pages of it; counting: how many rows there are
 ranges       rows with keys in some ranges; listed: rows with some keys, many at once
 indexes      index files and their pages; changes: what commits did to rows

@@ -30,6 +30,7 @@ from elasticscan.storage.fragment import (
     FragmentTarget,
     FragmentWriter,
     fragment_schema,
+    rows_below,
     writing_fragment,
 )
 from elasticscan.storage.merge import Array, MergeInput, Versions, windows
@@ -162,7 +163,7 @@ class _Copy:
         commit = source.fragment.min_commit
         while index < source.reader.batch_count:
             slots = source.reader.slots(index)
-            end = int(np.searchsorted(slots, interval.end))
+            end = rows_below(slots, interval.end)
             if end > row:
                 rows = source.rows(index, row, end - row)
                 columns = dict(zip(rows.schema.names, rows.columns, strict=True))

@@ -40,6 +40,7 @@ SLOT, COMMIT, DELETED, UNTIL = "_slot", "_commit", "_deleted", "_until"
 SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED, UNTIL)
 FOREVER = (1 << 63) - 1  # `_until` of a row that is not history
 _SYSTEM_TYPES = {SLOT: pa.uint16(), COMMIT: pa.int64(), DELETED: pa.bool_(), UNTIL: pa.int64()}
+_LAST_SLOT = (1 << 16) - 1
 _FORMAT = {b"elasticscan.fragment": b"1"}
 _PATH = re.compile(r"t[0-9]+/[0-9a-f]{32}\.arrow(\.unfinished)?")
 
@@ -421,6 +422,14 @@ class FragmentReader(BatchReader):
 
 class _PlainReader(FragmentReader):
     _with_versions = False
+
+
+def rows_below(slots: np.ndarray[Any, Any], slot: int) -> int:
+    """Count how many of some ascending slots are below one, which may be one beyond the last there can be.
+
+    An integer of Python instead of theirs would make NumPy convert all of them.
+    """
+    return len(slots) if slot > _LAST_SLOT else int(slots.searchsorted(np.uint16(slot)))
 
 
 def described_schema(disk: Disk, path: str, seal: Seal) -> pa.Schema:

@@ -13,7 +13,17 @@ import pyarrow as pa
 
 from elasticscan.base.order_keys import encode_row, sort_codes
 from elasticscan.metadata import Bounds, Fragment
-from elasticscan.storage.fragment import COMMIT, DELETED, FOREVER, SLOT, SYSTEM_COLUMNS, UNTIL, FragmentReader
+from elasticscan.storage.fragment import (
+    COMMIT,
+    DELETED,
+    FOREVER,
+    SLOT,
+    SYSTEM_COLUMNS,
+    UNTIL,
+    FragmentReader,
+    rows_below,
+)
+from elasticscan.storage.packing import pack
 
 Array = np.ndarray[Any, Any]
 
@@ -62,9 +72,15 @@ class Versions:
         self.since = bounds.since
         within = (self.commits >= bounds.floor) & (self.commits <= bounds.snapshot)
         codes = [sort_codes(self.rows.column(name)) for name in primary_key]
-        order = np.lexsort((-self.commits, *reversed(codes), self.slots))
+        packed = pack((self.slots, *codes, -self.commits))
+        if packed is None:
+            order = np.lexsort((-self.commits, *reversed(codes), self.slots))
+            keys: Sequence[Array] = (self.slots, *codes)
+        else:
+            order = np.argsort(packed[0], kind="stable")  # which merges the sorted parts
+            keys = (packed[0] >> packed[1],)
         self.order = order if within.all() else order[within[order]]
-        self.first = first_of_keys(self.order, (self.slots, *codes))
+        self.first = first_of_keys(self.order, keys)
         self.usable = self._count_usable(parts, codes)
 
     def _count_usable(self, parts: Sequence[InputRows], codes: Sequence[Array]) -> int:
@@ -217,13 +233,13 @@ def _whole_slots(
         return [], at
 
     def rows_before(slot: int) -> int:
-        return sum(max(0, int(np.searchsorted(slots, slot)) - row) for _, _, row, slots in places)
+        return sum(max(0, rows_below(slots, slot) - row) for _, _, row, slots in places)
 
     if rows_before(stop) > window_rows:
         stop = at + bisect_right(range(at + 1, stop), window_rows, key=rows_before)
     parts = []
     for source, index, row, slots in places:
-        count = int(np.searchsorted(slots, stop)) - row
+        count = rows_below(slots, stop) - row
         if count > 0:
             parts.append(InputRows(source, source.rows(index, row, count)))
     return parts, stop
@@ -256,7 +272,7 @@ def _slot_rows(
     """Up to `window_rows` rows of one slot beyond `key`; the last part says whether there are more."""
     index, row = source.reader.seek(slot, key, primary_key)
     while index < source.reader.batch_count:
-        end = int(np.searchsorted(source.reader.slots(index), slot, "right"))
+        end = rows_below(source.reader.slots(index), slot + 1)
         if end <= row:
             return
         count = min(window_rows, end - row)

@@ -14,7 +14,7 @@ from elasticscan.base.order_keys import encode_row
 from elasticscan.filters import KeySets
 from elasticscan.metadata import Bounds, Fragment, FragmentStatistics, SlotInterval, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
-from elasticscan.storage.fragment import SLOT, FragmentReader
+from elasticscan.storage.fragment import SLOT, FragmentReader, rows_below
 from elasticscan.storage.merge import MergeInput, windows
 from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
@@ -251,7 +251,7 @@ def _read_slices(
                 index, row = match, 0
                 continue
         batch, slots = reader.batch(index), reader.slots(index)
-        limit = int(np.searchsorted(slots, interval.end))
+        limit = rows_below(slots, interval.end)
         if limit <= row:
             return None
         if page.rows and (page.room <= 0 or (row == 0 and page.worth_returning)):
@@ -290,7 +290,7 @@ def cut_page(
     between two slots leaves none.
     """
     slot = int(slots[count])
-    begin = int(np.searchsorted(slots, slot))
+    begin = rows_below(slots, slot)
     if begin > 0 and 2 * (page.rows + begin) >= page.rows + count:
         page.add(part.slice(0, begin), part.column(SLOT).slice(0, begin))
         return Piece(slot, rest.end)
@@ -326,7 +326,7 @@ def _read_merged(
         if window.slot >= interval.end:
             return None
         rest = Piece(window.slot, interval.end, window.key)
-        if page.room <= 0:
+        if page.room <= 0 or page.worth_returning:
             return rest
     return None
 

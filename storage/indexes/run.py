@@ -52,6 +52,7 @@ from elasticscan.storage.fragment import (
     new_path,
 )
 from elasticscan.storage.lookup import gather
+from elasticscan.storage.packing import pack
 from elasticscan.storage.row_limits import check_index_key_bytes
 from elasticscan.storage.sealed_file import SealingSink
 
@@ -202,40 +203,10 @@ def _write_run(
 
 
 def _order(codes: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    """Return what `numpy.lexsort` gives for codes the most significant first, but for the order of equals.
-
-    All codes in one integer sort several times as fast; those that do not fit become ranks.
-    """
-    if not len(codes[0]):
-        return np.empty(0, dtype=np.int64)
-    codes = list(codes)
-    widths = [_bits(code) for code in codes]
-    most = len(codes[0]).bit_length()
-    while sum(widths) > 63 and max(widths) > most:
-        widest = int(np.argmax(widths))
-        codes[widest] = _ranks(codes[widest])
-        widths[widest] = _bits(codes[widest])
-    if sum(widths) > 63:
-        return np.lexsort(codes[::-1])
-    packed = np.zeros(len(codes[0]), dtype=np.int64)
-    for code, width in zip(codes, widths, strict=True):
-        narrow = code.dtype.itemsize < 8 or code.dtype.kind == "b"
-        above_lowest = (code.astype(np.int64) if narrow else code) - code.min()
-        packed = (packed << width) | above_lowest.astype(np.int64, copy=False)
-    order: NDArray[np.int64] = np.argsort(packed)
+    """Return what `numpy.lexsort` gives for codes the most significant first, but for the order of equals."""
+    packed = pack(codes)
+    order: NDArray[np.int64] = np.lexsort(codes[::-1]) if packed is None else np.argsort(packed[0])
     return order
-
-
-def _bits(code: NDArray[Any]) -> int:
-    return (int(code.max()) - int(code.min())).bit_length()
-
-
-def _ranks(code: NDArray[Any]) -> NDArray[np.int64]:
-    order = np.argsort(code)
-    ordered = code[order]
-    ranks = np.empty(len(code), dtype=np.int64)
-    ranks[order] = np.cumsum(np.concatenate(([False], ordered[1:] != ordered[:-1])))
-    return ranks
 
 
 def _histogram(
