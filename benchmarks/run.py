@@ -2,7 +2,7 @@
 
 python benchmarks/run.py [--rows 10000000] [--rounds 3] [--only spark,python,load,memory,key]
                          [--memory-rows 100000000] [--keep DIR]
-                         (and trust, streams, indexes, spark-indexes, large-spark-indexes)
+                         (and trust, streams, indexes, spark-indexes, large-spark-indexes, keys, spark-keys)
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from indexes import (
     bench_sql_average,
     with_index,
 )
+from keys import bench_get, bench_key_scans, bench_spark_key, bench_unequal_runs
 from measure import Results, by_turns, seconds
 from streams import bench_streams
 from trust import bench_spark_trust, bench_trust
@@ -243,7 +244,9 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="load,python,key,trust,spark,streams,memory,indexes,spark-indexes")
+    parser.add_argument(
+        "--only", default="load,python,key,trust,spark,streams,memory,indexes,spark-indexes,keys,spark-keys"
+    )
     parser.add_argument("--memory-rows", type=int, default=100_000_000)
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
@@ -277,6 +280,14 @@ def main() -> int:
         if "spark-indexes" in only:
             with_index(store)
             bench_spark_indexes(results, work, place, options.rows, options.rounds)
+        if "keys" in only:
+            bench_get(results, store, options.rows)
+            bench_key_scans(results, store, options.rows)
+            bench_unequal_runs(results, Path(temporary))
+        if "spark-keys" in only:
+            spark = start_spark(work)
+            bench_spark_key(results, spark, place)
+            spark.stop()
         if "streams" in only:
             spark = start_spark(work)
             bench_streams(results, spark, Path(temporary), place, options.rows, options.rounds)

@@ -25,6 +25,7 @@ from elasticscan.filters.expression import Not
 from elasticscan.filters.key_sets import NOTHING, NULLS
 from elasticscan.metadata import Bounds, Fragment, IndexEvent, IndexInfo, StagedFragment, TableInfo
 from elasticscan.optimizer import binding as access
+from elasticscan.optimizer import keys as binding_of_keys
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, keys
 from elasticscan.reader import Accepted, ShardRead, cursor, sorted_scan
 from elasticscan.reader import scan as driver
@@ -37,15 +38,18 @@ from elasticscan.storage import (
     copy_slots,
     copying,
     fragment,
+    listed,
     lookup,
     pages,
 )
 from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.pages import Piece, pieces_of
+from elasticscan.storage.view import View
 from elasticscan.store import (
     by_condition,
     compaction,
+    getting,
     indexing,
     lookups,
     mover,
@@ -602,13 +606,14 @@ def entries_of_tablets_that_left_count(patch: Patch) -> None:
 
 @fault("programs", "an entry counts only if its row is the newest at the snapshot")
 def stale_entries_count(patch: Patch) -> None:
-    patch.setattr(index_pages, "newest", lambda candidates, *_: np.ones(len(candidates.rows), dtype=bool))
+    every = lambda groups, *_: [np.ones(len(group.rows), dtype=bool) for group in groups]  # noqa: E731
+    patch.setattr(index_pages, "newest", every)
 
 
 @fault("programs", "versions in other fragments hide an entry")
 def other_fragments_are_not_asked(patch: Patch) -> None:
     honest = lookup.newest
-    patch.setattr(index_pages, "newest", lambda candidates, others, *rest: honest(candidates, (), *rest))
+    patch.setattr(index_pages, "newest", lambda groups, _, *rest: honest(groups, (), *rest))
 
 
 @fault("programs", "of the versions within a fragment only the newest counts")
@@ -628,6 +633,55 @@ def slots_go_on_behind_the_lowest_position(patch: Patch) -> None:
         return firsts < self.run.entries
 
     patch.setattr(index_iterator.RunIterator, "selects", all_wanted)
+
+
+# ------------------------------------------------------------------------------------- reads by key
+
+
+@fault("programs", "a range of keys without an end goes to the end of its slot", style="by key")
+def key_ranges_end_before_slots_do(patch: Patch) -> None:
+    honest = fragment.FragmentReader.first_row
+
+    def one_less(self: Any, slot: int, low: bytes | None, primary_key: Any) -> int:
+        return max(honest(self, slot, low, primary_key) - (low is None), 0)
+
+    patch.setattr(fragment.FragmentReader, "first_row", one_less)
+
+
+@fault("programs", "rows that are read by key are looked for again where their slots moved", style="by key")
+def moved_rows_are_not_got(patch: Patch) -> None:
+    honest = getting.drive
+
+    def without_second_look(plan: Any, cursors: Any, placements: Any, *rest: Any) -> Any:
+        class Once:
+            def __init__(self) -> None:
+                self.seen = placements.current()
+
+            def current(self) -> Placement:
+                return self.seen
+
+        return honest(plan, cursors, Once(), *rest)
+
+    patch.setattr(getting, "drive", without_second_look)
+
+
+@fault("programs", "older fragments are asked for keys that the newest does not have", style="by key")
+def only_the_newest_fragment_is_asked_for_keys(patch: Patch) -> None:
+    honest = listed._find_newest
+
+    def in_the_newest(source: PageSource, *rest: Any) -> Any:
+        fragments = source.view.fragments
+        first = max(range(len(fragments)), key=lambda number: fragments[number].max_commit, default=0)
+        owners, rows = honest(replace(source, view=View(fragments[first : first + 1])), *rest)
+        return np.where(owners >= 0, first, -1), rows
+
+    patch.setattr(listed, "_find_newest", in_the_newest)
+
+
+@fault("programs", "the slots of a condition are those that its values hash to", style="by key")
+def slots_of_conditions_are_hashed_otherwise(patch: Patch) -> None:
+    honest = binding_of_keys.slots_of
+    patch.setattr(binding_of_keys, "slots_of", lambda columns, slots, _: (honest(columns, slots) + 1) % slots)
 
 
 @fault("programs", "a descending position is an inverted key")
