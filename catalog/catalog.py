@@ -109,7 +109,12 @@ class Catalog:
         Raises:
             StoreDamaged: it is not what that catalog held.
         """
-        Catalog._make(url, clock, where, lambda tx, _: tx.fill(dump, roots))
+
+        def begin(tx: Tx, _: Home | None) -> None:
+            tx.fill(dump, roots)
+            tx.disown_moves()
+
+        Catalog._make(url, clock, where, begin)
 
     @staticmethod
     def _make(url: str | Path, clock: Clock, where: str, begin: Callable[[Tx, Home | None], None]) -> None:

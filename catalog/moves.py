@@ -53,6 +53,11 @@ class MoveTx(PlacementTx):
     def moves(self) -> tuple[OwnedMove, ...]:
         return tuple(_move(row) for row in self._rows.all(moves, order_by=moves.c.started_at))
 
+    def disown_moves(self) -> None:
+        """Let all moves be anybody's: in a store that was made of another one, nobody works at them."""
+        nobody = {"owner": "", "heartbeat_at": 0.0}
+        self._rows.update(moves, [(row, nobody) for row in self._rows.all(moves)])
+
     def transition(self, move: Move, owner: str, event: Event) -> Move | None:
         """Let something happen to a move, by the table of its phases; it is forgotten when it is over.
 

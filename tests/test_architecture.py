@@ -375,7 +375,9 @@ def test_the_walk_notices_a_statement_that_changes_rows() -> None:
 # Rows whose state a table of transitions says, and the functions that write them: each enters a row in the
 # first phase, asks the table, or writes down that an owner is alive.
 STATE_WRITERS = {
-    "moves": {("catalog/moves.py", name) for name in ("plan_move", "transition", "heartbeat")},
+    "moves": {
+        ("catalog/moves.py", name) for name in ("plan_move", "transition", "heartbeat", "disown_moves")
+    },
     "indexes": {("catalog/indexes.py", name) for name in ("create_index", "transition_index")},
 }
 ROW_CHANGES = frozenset({"insert", "update", "delete"})

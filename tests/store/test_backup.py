@@ -21,6 +21,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.store import Store, Table
 from elasticscan.store.backup import BACKUP_MARKER
+from tests.store.test_scenarios import suspended_move, tablets_at
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -256,3 +257,25 @@ def test_a_store_that_can_only_be_read_is_backed_up(store: Store, tmp_path: Path
     with Store.open(store.uri, read_only=True) as other:
         other.backup(tmp_path / "b")
     Store.from_backup(tmp_path / "b", tmp_path / "new.store").close()
+
+
+@pytest.mark.parametrize("phase", ["copying", "copied", "caught_up", "switching", "target_serves"])
+def test_a_move_that_was_under_way_ends_in_the_new_store_by_itself(
+    store: Store, tmp_path: Path, phase: str
+) -> None:
+    before, steps = contents(store.table("t")), []
+
+    def meanwhile(step: str) -> None:
+        if step == phase and not steps:
+            steps.append(step)
+            store.backup(tmp_path / "b")
+
+    suspended_move(store, tablets_at(store, "s1")[0], "s2", meanwhile)
+    assert steps == [phase]
+    with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
+        assert contents(other.table("t")) == before
+        other.resume_moves()
+        other.contract("s1")
+        assert contents(other.table("t")) == before
+        assert other.status()["moves"] == []
+        assert other.verify() == []
