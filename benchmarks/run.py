@@ -2,7 +2,8 @@
 
 python benchmarks/run.py [--rows 10000000] [--rounds 3] [--only spark,python,load,memory,key]
                          [--memory-rows 100000000] [--keep DIR]
-                         (and trust, streams, indexes, spark-indexes, large-spark-indexes, keys, spark-keys)
+                         [--commits 2000] (and trust, streams, indexes, spark-indexes,
+                         large-spark-indexes, keys, spark-keys, upkeep)
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from indexes import (
 )
 from keys import bench_get, bench_key_scans, bench_spark_key, bench_unequal_runs
 from measure import Results, by_turns, seconds
+from small_commits import bench_upkeep
 from streams import bench_streams
 from trust import bench_spark_trust, bench_trust
 
@@ -245,9 +247,11 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--only", default="load,python,key,trust,spark,streams,memory,indexes,spark-indexes,keys,spark-keys"
+        "--only",
+        default="load,python,key,trust,spark,streams,memory,indexes,spark-indexes,keys,spark-keys,upkeep",
     )
     parser.add_argument("--memory-rows", type=int, default=100_000_000)
+    parser.add_argument("--commits", type=int, default=2_000, help="of the upkeep benchmark")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
     only = set(options.only.split(","))
@@ -296,6 +300,8 @@ def main() -> int:
             spark = start_spark(work)
             bench_large_spark(results, spark, Path(temporary), options.memory_rows, options.rounds)
             spark.stop()
+        if "upkeep" in only:
+            bench_upkeep(results, Path(temporary), options.commits, options.rows)
         if "memory" in only:
             bench_memory(results, Path(temporary), options.memory_rows)
     missed = [row for row in results.rows if not row[3]]
