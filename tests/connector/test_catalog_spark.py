@@ -445,6 +445,8 @@ def test_a_read_is_put_together_step_by_step(spark: SparkSession, store: Store) 
     store.table("t").delete(pa.table({"id": list(range(10))}))
     assert few.load().count() == 2
     assert few.as_of(before).load().count() == 6
+    store.table("t").tag("earlier", before)
+    assert few.as_of("earlier").load().count() == 6
 
 
 def test_a_step_that_is_wrong_fails_at_once(catalog: AttachedStore) -> None:

@@ -106,6 +106,18 @@ def test_a_frame_is_a_snapshot_until_it_is_loaded_again(spark: SparkSession, sto
     assert shown(reader(spark, store, versionAsOf=str(version - 1)).load()) == rows(range(1_000))
 
 
+def test_a_tag_is_read_and_what_is_said_of_a_write_is_kept(spark: SparkSession, store: Store) -> None:
+    store.table("t").tag("before")
+    writer(expected(spark, range(5)), store, "overwrite").option("userMetadata", '{"job": "nightly"}').save()
+    assert store.table("t").history()[-1].user_metadata == {"job": "nightly"}
+    assert reader(spark, store).load().count() == 5
+    assert reader(spark, store, versionAsOf="before").load().count() == 1_000
+    with error_with("[ES_TAG_NOT_FOUND] table 't' has no tag 'befor'; did you mean 'before'?"):
+        reader(spark, store, versionAsOf="befor").load().collect()
+    store.table("t").restore("before")
+    assert shown(reader(spark, store).load()) == rows(range(1_000))
+
+
 def test_metadata_columns_come_when_asked_for(spark: SparkSession, store: Store) -> None:
     frame = reader(spark, store, includeMetadata="true").load()
     assert frame.columns == ["id", "name", "v", "_shard", "_slot"]
