@@ -33,6 +33,8 @@ COMMIT_BYTES, COMMIT_SHARE, MOST_BYTES = 2 << 20, 1.0, 256 << 20
 OVERDUE = 2
 # After so many commits a merge that was too large for the allowance is looked at again.
 PATIENCE = 4
+# After so many commits a site with more fragments than a slot should have is looked at in any case.
+LOOK_EVERY = 16
 # After so many fragments went away, files whose grace period is over are removed, at most so many.
 GARBAGE_EVERY, GARBAGE_FILES = 256, 512
 
@@ -47,8 +49,10 @@ class AfterCommit:
     problem: str | None = None
     _allowance: float = MOST_BYTES / 4
     _gone: int = 0
-    # How many fragments a site may have before it is looked at again.
-    _patience: dict[Site, int] = field(default_factory=dict)
+    # How many fragments a site may have, and until which commit, before it is looked at again: others may
+    # have made fewer of those that do not matter.
+    _patience: dict[Site, tuple[int, int]] = field(default_factory=dict)
+    _commits: int = 0
     # One owner for all steps of a process, and the sites where its threads are at work.
     _owner: str | None = None
     _pid: int = 0
@@ -69,10 +73,13 @@ class AfterCommit:
         """Enter the steps that are due at the shards that a commit wrote to."""
         size = sum(fragment.bytes for fragment in staged)
         self._allowance = min(MOST_BYTES, self._allowance + COMMIT_BYTES + COMMIT_SHARE * size)
+        self._commits += 1
         counts, shards = tx.fragment_counts(table), {fragment.shard for fragment in staged}
         for site in (Site(table, shard) for shard in sorted(shards)):
-            is_full = counts.get(site.shard, 0) > self._patience.get(site, self.policy.slot_fragments)
-            if is_full and self._take(site):
+            count, most = counts.get(site.shard, 0), self.policy.slot_fragments
+            limit, until = self._patience.get(site, (most, 0))
+            is_due = count > limit or (count > most and self._commits > until)
+            if is_due and self._take(site):
                 if claim(tx, site.target, self._mine):
                     yield site
                 else:
@@ -113,7 +120,7 @@ class AfterCommit:
     def _merge_at(self, site: Site) -> None:
         with self.context.catalog.reading() as tx:
             look = look_at(self.context, tx, site, self.policy)
-        depth, count, ended = depth_of(look.parts, self.policy), len(look.parts), False
+        depth, count, ended = depth_of(look.parts, self.policy), look.fragments, False
         affordable = self._affordable(look.merges, overdue=depth > OVERDUE * self.policy.slot_fragments)
         for number, merge in enumerate(affordable, 1):
             assert look.table is not None, "there is something to merge"
@@ -122,10 +129,11 @@ class AfterCommit:
             self._allowance -= merge.bytes
             self._gone += len(merged.gone)
             count -= len(merged.gone) - merged.added
-            depth -= len(merged.gone) - merged.added
+            if look.is_of_newest(merge):
+                depth -= max(0, len(merged.gone) - 1)
             ended = ends is not None and merged != Merged()
         waits = PATIENCE if look.merges and not affordable else max(0, self.policy.slot_fragments - depth)
-        self._patience[site] = count + waits
+        self._patience[site] = count + waits, self._commits + LOOK_EVERY
         if not ended:
             with self.context.catalog.writing() as tx:
                 tx.end_step(site.target, self._mine)

@@ -64,12 +64,17 @@ def written_of(tx: Tx, table: int) -> Written:
 class MergePlan:
     """The fragments that newest rows are read from at a site, and what is to be merged there.
 
-    `table` is None when it was dropped.
+    `table` is None when it was dropped; `fragments` counts all, also those of history.
     """
 
     table: TableInfo | None
     parts: tuple[Part, ...]
     merges: tuple[Merge, ...]
+    fragments: int = 0
+
+    def is_of_newest(self, merge: Merge) -> bool:
+        """True if a merge makes slots be read from fewer fragments; false for history."""
+        return any(part.id in merge.fragments for part in self.parts)
 
 
 def look_at(context: Context, tx: Tx, site: Site, policy: Policy, tidy: bool = False) -> MergePlan:
@@ -90,7 +95,7 @@ def look_at(context: Context, tx: Tx, site: Site, policy: Policy, tidy: bool = F
         if over:  # there is nothing to copy
             slots = SlotSet.of(r for fragment in over for r in fragment.slots)
             merges += (Merge(tuple(fragment.id for fragment in over), slots, 0),)
-    return MergePlan(table, current, merges)
+    return MergePlan(table, current, merges, len(fragments))
 
 
 def carry_out(

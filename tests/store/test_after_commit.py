@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from elasticscan.base.errors import DiskFull, InvalidOption
 from elasticscan.catalog import StepsDone
 from elasticscan.store import Store, after_commit
 from elasticscan.store.after_commit import AfterCommit
+from elasticscan.store.steps import MergePlan, look_at
 from elasticscan.upkeep import Policy, depth_of, parts_of
 from tests.base.manual_clock import ManualClock
 
@@ -92,6 +94,24 @@ def test_after_any_number_of_commits_a_slot_has_few_fragments_and_every_snapshot
     assert costs["slot_fragments"] <= Policy().slot_fragments
     assert 1 < costs["amplification"]["writes"] < 8
     assert store.verify() == []
+
+
+def test_a_site_is_looked_at_only_when_something_may_be_due_however_much_history_there_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = list[int]()
+
+    def counted(*given: Any, **named: Any) -> MergePlan:
+        looks.append(1)
+        return look_at(*given, **named)
+
+    monkeypatch.setattr(after_commit, "look_at", counted)
+    for number in range(60):
+        write(store, range(100), number)
+    assert depth(store) <= Policy().slot_fragments
+    with store.context.catalog.reading() as tx:
+        assert any(fragment.superseded_at is not None for fragment in tx.fragments())
+    assert len(looks) <= 2 * 60 / 6
 
 
 def test_without_upkeep_every_commit_leaves_its_fragments(store: Store) -> None:
