@@ -4,6 +4,7 @@
 |---|---|---|---|
 | `scan` | a scan; all readers of a stream's snapshot share one | its snapshot | an hour; pages renew it |
 | `changes` | a scan of changes | the changes after a commit | an hour; pages renew it |
+| `write` | a write that checks its keys | the changes after a commit | an hour |
 | `stream:NAME` | a stream with a name | the changes after a commit | a week; renewed each minute |
 
 A lease costs a write to the catalog, so none is taken where the retention period alone keeps what is

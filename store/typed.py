@@ -69,8 +69,7 @@ def arrow_keys(keys: Any, table: TableInfo) -> Any:
         key = "7" if len(names) == 1 else f"({', '.join('7' for _ in names)})"
         raise InvalidOption(
             f"keys={brief(keys)} must be rows of {', '.join(names)}, as a pyarrow Table or a list: "
-            f"[{key}]. To delete by a condition, hand in a scan of the keys: "
-            f"delete(table.scan({list(names)!r}, 'a > 1'))",
+            f"[{key}]. To delete by a condition: delete(where='a > 1')",
             option="keys",
         )
     return _batch(dict(zip(names, _columns(list(keys), names), strict=True)), table)
