@@ -266,7 +266,7 @@ def test_a_database_with_pages_of_garbage_is_damaged(where: Path) -> None:
         "ALTER TABLE shards DROP COLUMN root",
         "UPDATE store_state SET format_version = 'x'",
         "UPDATE store_state SET format_version = 0",
-        "INSERT INTO fragments VALUES (1, 1, 1, 'x', '4-', 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, NULL, 0)",
+        "INSERT INTO fragments VALUES (1, 1, 1, 'x', '4-', 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, NULL, NULL, 0)",
         "UPDATE store_state SET layout = layout + 1",
         "UPDATE store_state SET last_commit = 1.5",
         "UPDATE store_state SET versions_digest = 0",
