@@ -113,6 +113,7 @@ class Catalog:
         def begin(tx: Tx, _: Home | None) -> None:
             tx.fill(dump, roots)
             tx.disown_moves()
+            tx.forget_steps()
 
         Catalog._make(url, clock, where, begin)
 

@@ -76,6 +76,10 @@ class UpkeepTx(StateTx):
         self._rows.delete(upkeep_steps, [row])
         return True
 
+    def forget_steps(self) -> None:
+        """Let no step be under way: in a store that was made of another one, nobody works at them."""
+        self._rows.delete(upkeep_steps, self._rows.all(upkeep_steps))
+
     def beat_steps(self, owner: str) -> None:
         """Show that an owner of steps is alive."""
         rows = self._rows.select(upkeep_steps, upkeep_steps.c.owner == owner)

@@ -279,3 +279,11 @@ def test_a_move_that_was_under_way_ends_in_the_new_store_by_itself(
         assert contents(other.table("t")) == before
         assert other.status()["moves"] == []
         assert other.verify() == []
+
+
+def test_a_merge_that_was_under_way_is_nobodys_in_the_new_store(store: Store, tmp_path: Path) -> None:
+    with store.context.catalog.writing() as tx:
+        tx.enter_step("merge 1 1", "a keeper that is alive")
+    store.backup(tmp_path / "b")
+    with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
+        assert other.status()["upkeep"]["running"] == []
