@@ -118,6 +118,7 @@ __all__ = [
     "TableChanged",
     "TableNotFound",
     "TabletNotFound",
+    "TagNotFound",
     "TryAgain",
     "UnknownName",
     "UnsafeFork",
