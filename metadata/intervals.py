@@ -43,15 +43,11 @@ class SlotInterval:
 
     def share_of(self, fragment: Fragment) -> float:
         """About how much of a fragment's rows is in these slots, 0 to 1."""
-        return min(1.0, (self.end - self.start) / max(fragment.slots_written, len(fragment.slots), 1))
+        return (self.end - self.start) / max(fragment.slots_written, len(fragment.slots), 1)
 
 
 def intervals_of(fragments: Iterable[Fragment]) -> tuple[SlotInterval, ...]:
-    """Sorted, disjoint intervals covering every slot that some fragment serves.
-
-    A fragment that serves all slots that it was written for has no rows of others. So neighbouring intervals
-    where rows have to be compared anyway become one when only such fragments tell them apart.
-    """
+    """Sorted, disjoint intervals covering every slot that some fragment serves."""
     events: dict[int, tuple[set[int], set[int]]] = {}
     by_id = {fragment.id: fragment for fragment in fragments}
     for fragment in by_id.values():
@@ -63,7 +59,7 @@ def intervals_of(fragments: Iterable[Fragment]) -> tuple[SlotInterval, ...]:
     previous = 0
     for at in sorted(events):
         if active:
-            _append(intervals, SlotInterval(previous, at, tuple(active.values())))
+            intervals.append(SlotInterval(previous, at, tuple(active.values())))
         begins, ends = events[at]
         for fragment_id in ends - begins:
             active.pop(fragment_id)
@@ -71,14 +67,3 @@ def intervals_of(fragments: Iterable[Fragment]) -> tuple[SlotInterval, ...]:
             active[fragment_id] = by_id[fragment_id]
         previous = at
     return tuple(intervals)
-
-
-def _append(intervals: list[SlotInterval], new: SlotInterval) -> None:
-    before = intervals[-1] if intervals else None
-    if before is not None and before.end == new.start and min(len(before.fragments), len(new.fragments)) > 1:
-        both = {f.id: f for f in (*before.fragments, *new.fragments)}
-        shared = {f.id for f in before.fragments} & {f.id for f in new.fragments}
-        if all(len(f.slots) == f.slots_written for number, f in both.items() if number not in shared):
-            intervals[-1] = SlotInterval(before.start, new.end, tuple(both.values()))
-            return
-    intervals.append(new)

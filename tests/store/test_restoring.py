@@ -42,7 +42,8 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
-    with Store.create(tmp_path / "a.store", ["s1", "s2"], 4, 16, clock=clock) as made:
+    # Merges would leave garbage of their own.
+    with Store.create(tmp_path / "a.store", ["s1", "s2"], 4, 16, clock=clock, upkeep="off") as made:
         yield made
 
 
