@@ -435,7 +435,11 @@ def history_is_skipped_too_early(patch: Patch) -> None:
     patch.setattr(Fragment, "is_needed_at", lambda self, snapshot: honest(self, snapshot + 1))
 
 
-@fault("programs", "what a move copies later does not make its tombstones history", style="merges of some")
+@fault(
+    "programs",
+    "what a move copies later does not make its tombstones history",
+    style="compaction below movers",
+)
 def later_rounds_hide_tombstones(patch: Patch) -> None:
     patch.setattr(mover, "Apart", lambda floor, complete: Apart(floor, complete=True))
 
