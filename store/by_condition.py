@@ -55,7 +55,8 @@ class Selection:
     Attributes:
         find: finds the table, as a transaction sees it.
         where: a condition; None for all rows.
-        since: nobody may have changed them after this commit; None for: while they are changed.
+        since: those that met the condition at this commit, and nobody may have changed one of them later;
+            None for those that meet it now, which nobody may change meanwhile.
         txn: under what it is done once.
         user_metadata: what the writer says of the commit.
     """
@@ -191,7 +192,9 @@ def _reading(
     """A scan of the rows, and the table; None for it if it got columns just as the scan began."""
     context = selection.context
     names, limits = columns(selection.table()), (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
-    with begin_scan(context, selection.find, names, selection.where, None, limits, index=AUTO) as scan:
+    # What met the condition at `since` counts, so a row that was changed away from it refuses the call.
+    at = selection.since
+    with begin_scan(context, selection.find, names, selection.where, at, limits, index=AUTO) as scan:
         # A column that is added from now on has values in rows only that were changed after the snapshot.
         table = selection.table()
         is_whole = names is not None or scan.schema.equals(table.schema)

@@ -176,6 +176,17 @@ def test_changes_since_a_commit_refuse_the_write(store: Store, table: Table) -> 
     assert counts(table) == {**dict.fromkeys(range(7), 1), 7: 1}
 
 
+def test_rows_that_were_changed_away_from_the_condition_refuse_the_write(store: Store, table: Table) -> None:
+    table.upsert(rows([7], 1))  # it met "n = 0" at commit 2, and does no more
+    for call in (
+        lambda: table.update({"n": "n + 1"}, "n = 0", if_unchanged_since=2),
+        lambda: table.delete(where="n = 0", if_unchanged_since=2),
+    ):
+        with pytest.raises(RowsChanged, match="after commit 2"):
+            call()
+    assert counts(table) == {**dict.fromkeys(range(100), 0), 7: 1}
+
+
 def test_a_write_with_a_name_is_done_once(store: Store, table: Table) -> None:
     first = table.update({"n": "n + 1"}, txn=("app", 1))
     assert table.update({"n": "n + 1"}, txn=("app", 1)) == first
