@@ -28,6 +28,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "tables": [],
         "moves": [],
         "leases": [],
+        "upkeep": {"running": []},
     } | changes
 
 
@@ -60,7 +61,14 @@ def test_more_tablets_than_fit_are_counted() -> None:
 
 def test_an_estimated_row_count_is_marked() -> None:
     table = {"name": "t", "rows": 7, "rows_exact": False, "bytes": 1, "fragments": 1, "primary_key": ["id"]}
+    amplification = {"reads": 1.0, "writes": 1.0, "space": 1.0}
     table["indexes"] = []
+    table["upkeep"] = {
+        "merges_due": 0,
+        "bytes_due": 0,
+        "slot_fragments": 1,
+        "amplification": amplification,
+    }
     assert "≤ 7" in drawn(picture("x", status(tables=[table])))
 
 
