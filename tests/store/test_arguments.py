@@ -90,7 +90,7 @@ def test_a_scan_names_the_one_argument_that_is_wrong(store: Store) -> None:
         "index": [None, 1],
         "order_by": [1, b"id", [1], {"id": 1}, [], ["id", "id"], ["id", "v DESC"]],
         "limit": [True, 1.0, "7", -1],
-        "snapshot": [True, 1.0, "1", [1], 2**70],
+        "snapshot": [True, 1.0, [1], 2**70],  # text is a tag
         "page_rows": [*NO_NUMBER, 0, (1 << 24) + 1],
         "page_bytes": [*NO_NUMBER, 0, (1 << 40) + 1],
     }
