@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     """One shard, and no snapshot that is kept without a lease."""
     clock = ManualClock(4_000_000_000.0)
     with Store.create(
-        tmp_path / "store", ["s1"], tablets=4, slots=16, retention_seconds=0, clock=clock
+        tmp_path / "store", ["s1"], tablets=4, slots=16, retention_seconds=0, clock=clock, upkeep="off"
     ) as it:
         it.create_table("t", SCHEMA, ["id"])
         yield it
