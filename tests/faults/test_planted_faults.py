@@ -16,6 +16,7 @@ QUICK = frozenset({"simulation"})
 UNFOUND = frozenset(
     {
         "commit_without_runs_of_a_new_index",
+        "compaction_with_an_old_definition",
         "older_versions_in_a_fragment_count",
     }
 )
