@@ -132,7 +132,8 @@ def test_the_rows_are_exact_whatever_the_shard_owns_when_it_is_read(
         assert got == sorted(got, key=in_order, reverse=options["order_by"] == "k DESC")
     if moment == MOMENTS[-1]:
         assert scan.stats.moved_slots > 0
-        assert scan.stats.dropped_rows > 0
+        # A page of merged rows ends at a window, which may be before the rows that left.
+        assert scan.stats.dropped_rows > 0 or path.startswith("direct")
     assert tablets_at(store, "a") == owned
 
 
