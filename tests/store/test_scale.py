@@ -46,9 +46,9 @@ def test_what_is_kept_of_a_narrow_scan_is_its_columns_and_no_reader(tmp_path: Pa
             buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer]
             whole = {id(b.parent): b.parent.size for b in buffers if b.parent}
             assert sum(whole.values()) <= 2 * sum(buffer.size for buffer in buffers) + 1_024
-        before = set(store.context._batches._batches)
+        before = set(store.context.readers._batches._batches)
         store.table("t").scan(["a"]).to_table()
-        kept = store.context._batches._batches
+        kept = store.context.readers._batches._batches
         assert set(kept) > before
         assert all(isinstance(batch, pa.RecordBatch) for batch, _ in kept.values())
 
