@@ -606,6 +606,9 @@ class Program:
             building = self._index(table, index)
             assert building is not None and not building.ready, what
             return
+        except SnapshotExpired:
+            assert self._kept_seconds(table, snapshot) <= 0, what
+            return
         rows = [dict(zip(names, row, strict=True)) for row in self.rows_at(table, snapshot).values()]
         rows = [row for row in rows if means(row) is True]
         if order:
@@ -620,6 +623,12 @@ class Program:
         self._resume(
             scan.key, [], (table, what, Counter(ordered), ordered if order else None, most_pages + 4)
         )
+
+    def _kept_seconds(self, table: str, snapshot: int) -> float:
+        """For how long retention still keeps a snapshot."""
+        context = self.store.context
+        with context.catalog.reading() as tx:
+            return tx.kept_seconds(snapshot, context.retention_of(self.store.table(table).definition))
 
     def _some_path(self, table: str) -> tuple[str, list[str] | None, bool]:
         indexes = self.store.table(table).indexes()
