@@ -51,7 +51,7 @@ def bench_key_scans(results: Results, store: Store, rows: int) -> None:
 
     took = by_turns(5, one=one, thousand=thousand, everything=everything)
     results.at_least("scan of all rows / of one key", took["everything"] / took["one"], 10)
-    results.at_least("scan of all rows / of 1,000 keys", took["everything"] / took["thousand"], 0.5)
+    results.at_least("scan of all rows / of 1,000 keys", took["everything"] / took["thousand"], 1)
 
 
 def bench_unequal_runs(results: Results, work: Path) -> None:
@@ -75,7 +75,7 @@ def bench_unequal_runs(results: Results, work: Path) -> None:
     store.close()
     shutil.rmtree(place)
     detail = f"{300 / unequal:.0f} thousand rows/s"
-    results.at_least("index over 1 large and 40 small runs / compacted", merged / unequal, 0.02, detail)
+    results.at_least("index over 1 large and 40 small runs / compacted", merged / unequal, 0.1, detail)
 
 
 def bench_spark_key(results: Results, spark: Any, place: Path) -> None:

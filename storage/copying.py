@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.base.errors import ElasticScanError, InvalidKey
+from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment, Origin, SlotInterval, StagedFragment, TableInfo
 from elasticscan.storage.disk import Disk
@@ -214,6 +214,12 @@ class _Copy:
     def _until(self, versions: Versions, order: Array, first: Array, apart: Apart) -> Array:
         """For each version the snapshot from which on it is history; `FOREVER` for current ones."""
         commits, until = versions.commits[order], np.full(len(order), FOREVER, dtype=np.int64)
+        if bool((~first[1:] & (commits[1:] == commits[:-1])).any()):  # each would end the other
+            raise StoreDamaged(
+                f"rows of table {self.source.table.name!r} are there twice, of the same key and commit; "
+                "nothing was changed: run `elasticscan verify`, and restore a backup if it tells of damage",
+                table=self.source.table.name,
+            )
         until[1:] = np.where(first[1:], FOREVER, commits[:-1])  # the next newer version comes just before
         if apart.complete:
             gone = first & versions.deleted[order]

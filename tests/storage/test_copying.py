@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import InvalidKey
+from elasticscan.base.errors import InvalidKey, StoreDamaged
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage.copying import Copied, Destination, Keep, check_keys_differ, copy_slots
+from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import count_rows
 from elasticscan.storage.disk import MemoryDisk
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
@@ -288,3 +288,10 @@ def test_different_keys_in_two_fragments_of_one_write_are_fine() -> None:
 def test_rows_of_a_copy_are_visible_as_the_source_has_them() -> None:
     shelf = shelf_of([(k, 1, "a") for k in range(9)], [(3, 2, "b"), (4, 2, None)])
     assert visible(shelf.versions(), 0, 2) == visible_through(shelf, shelf.fragments, 0, 2)
+
+
+def test_a_version_that_is_there_twice_is_not_taken_for_history() -> None:
+    shelf = shelf_of([(1, 1, "a"), (2, 1, "b")], [(1, 1, "a")])
+    keep = Keep(apart=Apart(complete=True))
+    with pytest.raises(StoreDamaged, match="there twice"):
+        copy_slots(shelf.source(), SlotSet.span(0, 4), Bounds(0, 2), keep, Destination(shelf.disk, 1, ORIGIN))

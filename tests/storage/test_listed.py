@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,25 +10,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.protocol import Cursors, KeyList, PageRows
+from elasticscan.protocol import KeyList
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage import listed
 from elasticscan.storage.fragment import UNTIL, Contents, FragmentTarget, fragment_schema, write_fragment
 from elasticscan.storage.listed import read_listed
-from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
 from tests.storage.versions import (
     KEY_KINDS,
     ORIGIN,
     Key,
-    Limits,
     Scenario,
     Shelf,
     Version,
-    keys_of,
+    read_all,
     request_of,
     rows_of,
     table_of,
+    together,
+    varying,
 )
 
 SEEDS = st.integers(0, 1 << 32)
@@ -52,45 +51,16 @@ def list_of(shelf: Shelf, keys: Sequence[Key]) -> KeyList:
     return KeyList.of(slots, pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
 
 
-def read_all(
-    source: PageSource, cursors: Cursors, scenario: Scenario, limits: Iterator[Limits], keys: KeyList
-) -> list[PageRows]:
-    """Page after page, each from the cursors of the one before it, as if by another process."""
-    pages: list[PageRows] = []
-    columns = [*scenario.shelf.table.primary_key, "v"]
-    while cursors:
-        limit = next(limits)
-        page = read_listed(source, request_of(cursors, scenario.commits, columns, limit, keys=keys))
-        assert page.rows.num_rows == len(page.slots) <= limit[0]
-        assert page.rows.num_rows <= 1 or page.rows.nbytes <= limit[1]
-        assert page.rows.num_rows or not page.after
-        pages.append(page)
-        cursors = page.after
-    return pages
-
-
-def varying(rng: random.Random) -> Iterator[Limits]:
-    while True:
-        yield rng.choice((1, 2, 3, 5, 9, 100)), rng.choice((1, 30, 100, 300, 1 << 20))
-
-
 def check(scenario: Scenario) -> None:
     rng, shelf = scenario.rng, scenario.shelf
     asked = rng.sample(sorted(scenario.slots), rng.randint(0, len(scenario.slots)))
     asked += [scenario.kind.make(rng, rng.randint(0, 30)) for _ in range(3)]
     source = shelf.source(floor=scenario.floor(scenario.commits))
-    pages = read_all(source, shelf.everything(), scenario, varying(rng), list_of(shelf, asked))
-    rows = [
-        (slot, key, value)
-        for page in pages
-        for slot, key, value in zip(
-            page.slots.to_pylist(),
-            keys_of(page.rows, shelf.table),
-            page.rows.column("v").to_pylist(),
-            strict=True,
-        )
-    ]
-    assert rows == sorted(
+    columns, keys = [*shelf.table.primary_key, "v"], list_of(shelf, asked)
+    pages = read_all(
+        read_listed, source, shelf.everything(), scenario.commits, columns, varying(rng), keys=keys
+    )
+    assert together(pages, shelf) == sorted(
         (scenario.slots[key], key, value)
         for key, value in scenario.visible(scenario.commits).items()
         if key in asked

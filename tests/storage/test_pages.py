@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from elasticscan.base.order_keys import encode_row
 from elasticscan.protocol import Cursor, Cursors, PageRows
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.disk import LocalDisk, MemoryDisk
-from elasticscan.storage.pages import PageSource, Piece, cursors_of, pieces_of, read_page
+from elasticscan.storage.pages import Piece, cursors_of, pieces_of, read_page
 from elasticscan.topology import SlotSet
 from tests.storage.versions import (
     KEY_KINDS,
@@ -26,10 +25,12 @@ from tests.storage.versions import (
     Shelf,
     Version,
     addresses,
-    keys_of,
     position_of,
+    read_all,
     request_of,
     table_of,
+    together,
+    varying,
     visible,
 )
 
@@ -48,58 +49,15 @@ def encoded(key: Key, scenario: Scenario) -> bytes:
     return encode_row([pa.array([value], kind) for value, kind in zip(key, kinds, strict=True)], 0)
 
 
-def read_all(
-    source: PageSource,
-    cursors: Cursors,
-    snapshot: int,
-    columns: Sequence[str],
-    limits: Iterator[Limits],
-) -> list[PageRows]:
-    """Page after page, each from the cursors of the one before it, as if by another process."""
-    pages: list[PageRows] = []
-    while cursors:
-        page_rows, page_bytes = next(limits)
-        page = read_page(source, request_of(cursors, snapshot, columns, (page_rows, page_bytes)))
-        assert page.rows.schema.names == list(columns)
-        assert page.rows.num_rows == len(page.slots)
-        assert page.rows.num_rows <= page_rows
-        assert page.rows.num_rows <= 1 or page.rows.nbytes <= page_bytes
-        # Either rows or the end: no page without rows can be followed by another, so none loops.
-        assert page.rows.num_rows or not page.after
-        pages.append(page)
-        cursors = page.after
-        assert set(cursors) == set(cursors_of(pieces_of(cursors)))
-    return pages
-
-
 def same(limit: Limits) -> Iterator[Limits]:
     while True:
         yield limit
 
 
-def varying(rng: random.Random) -> Iterator[Limits]:
-    while True:
-        yield rng.choice((1, 2, 3, 5, 9, 100)), rng.choice((1, 30, 100, 300, 1 << 20))
-
-
-def together(pages: Sequence[PageRows], shelf: Shelf) -> list[tuple[int, Key, Any]]:
-    """(slot, key, value) of all rows, in the order in which they came."""
-    return [
-        (slot, key, value)
-        for page in pages
-        for slot, key, value in zip(
-            page.slots.to_pylist(),
-            keys_of(page.rows, shelf.table),
-            page.rows.column("v").to_pylist(),
-            strict=True,
-        )
-    ]
-
-
 def check_against_oracle(scenario: Scenario, snapshot: int, limits: Iterator[Limits]) -> None:
     shelf = scenario.shelf
     source, columns = shelf.source(floor=scenario.floor(snapshot)), [*shelf.table.primary_key, "v"]
-    pages = read_all(source, shelf.everything(), snapshot, columns, limits)
+    pages = read_all(read_page, source, shelf.everything(), snapshot, columns, limits)
     rows = together(pages, shelf)
     expected = scenario.visible(snapshot)
     assert {key: value for _, key, value in rows} == expected
@@ -151,7 +109,7 @@ def test_any_cursors_give_the_rows_beyond_their_positions(seed: int) -> None:
             cursors.append(Cursor(slots, at.to_bytes(2, "big") + encoded(key, scenario)))
             asked.append((slots, at, key))
     source, columns = shelf.source(floor=scenario.floor(snapshot)), [*shelf.table.primary_key, "v"]
-    pages = read_all(source, tuple(cursors), snapshot, columns, varying(rng))
+    pages = read_all(read_page, source, tuple(cursors), snapshot, columns, varying(rng))
     expected = {
         (scenario.slots[key], key, value)
         for key, value in scenario.visible(snapshot).items()
@@ -169,7 +127,7 @@ def test_columns_come_as_asked_for_without_the_key(seed: int) -> None:
     scenario = Scenario(seed)
     shelf, snapshot = scenario.shelf, scenario.commits
     source = shelf.source(floor=scenario.floor(snapshot))
-    pages = read_all(source, shelf.everything(), snapshot, ["n", "v"], varying(scenario.rng))
+    pages = read_all(read_page, source, shelf.everything(), snapshot, ["n", "v"], varying(scenario.rng))
     found = [value for page in pages for value in page.rows.column("v").to_pylist()]
     assert sorted(found) == sorted(scenario.visible(snapshot).values())
 
@@ -212,7 +170,7 @@ def test_a_limit_that_is_reached_exactly_at_the_end_leaves_nothing(fragments: in
         shelf.add(written(shelf, range(part, 12, fragments), part + 1))
     for rows in (1, 2, 3, 4, 6, 12):
         limits = same((rows, 1 << 30))
-        pages = read_all(shelf.source(), shelf.everything(), 9, ["k", "v"], limits)
+        pages = read_all(read_page, shelf.source(), shelf.everything(), 9, ["k", "v"], limits)
         assert [key for _, (key,), _ in together(pages, shelf)] == list(range(12))
         assert all(page.rows.num_rows for page in pages), "no empty page behind the last row"
 
@@ -222,7 +180,7 @@ def test_a_row_beyond_the_byte_limit_comes_alone(fragments: int) -> None:
     shelf = shelf_of(2)
     for part in range(fragments):
         shelf.add(written(shelf, range(part, 9, fragments), part + 1, "x" * 1_000))
-    pages = read_all(shelf.source(), shelf.everything(), 9, ["k", "v"], same((100, 10)))
+    pages = read_all(read_page, shelf.source(), shelf.everything(), 9, ["k", "v"], same((100, 10)))
     assert [page.rows.num_rows for page in pages] == [1] * 9
     assert sorted(key for _, (key,), _ in together(pages, shelf)) == list(range(9))
 
@@ -232,7 +190,7 @@ def test_a_slot_that_spans_batches_is_read_by_key() -> None:
     fragment = shelf.add(written(shelf, range(19)))
     assert shelf.source().open(fragment, ("k",)).batch_count > 3
     for rows in range(1, 20):
-        pages = read_all(shelf.source(), shelf.everything(), 1, ["k", "v"], same((rows, 1 << 30)))
+        pages = read_all(read_page, shelf.source(), shelf.everything(), 1, ["k", "v"], same((rows, 1 << 30)))
         assert [key for _, (key,), _ in together(pages, shelf)] == list(range(19))
 
 
@@ -271,7 +229,9 @@ def test_a_key_with_more_versions_than_a_page_has_rows_comes_once(versions: int,
     )
     shelf.add(written(shelf, [4, 5], versions + 1, "newest"))
     for snapshot in range(versions + 2):
-        pages = read_all(shelf.source(), shelf.everything(), snapshot, ["k", "v"], same((rows, 1 << 30)))
+        pages = read_all(
+            read_page, shelf.source(), shelf.everything(), snapshot, ["k", "v"], same((rows, 1 << 30))
+        )
         found = {key: value for _, key, value in together(pages, shelf)}
         assert found == visible(shelf.versions(), 0, snapshot)
 
@@ -290,7 +250,7 @@ def test_the_last_slot_of_the_largest_store_is_read_and_resumed() -> None:
     last = (1 << 16) - 1
     rows = [Version((key,), 1, "v", last - (key < 5)) for key in range(15)]
     shelf.add(rows)
-    pages = read_all(shelf.source(), shelf.everything(), 1, ["k", "v"], same((2, 1 << 30)))
+    pages = read_all(read_page, shelf.source(), shelf.everything(), 1, ["k", "v"], same((2, 1 << 30)))
     assert [key for _, (key,), _ in together(pages, shelf)] == list(range(15))
 
 
@@ -301,7 +261,7 @@ def test_pages_of_a_clean_fragment_are_slices_of_its_batches(
     shelf = shelf_of(8, LocalDisk(tmp_path))
     fragment = shelf.add(written(shelf, range(3_000)))
     source = shelf.source()
-    pages = read_all(source, shelf.everything(), 1, ["k", "v"], same((1_000, 1 << 30)))
+    pages = read_all(read_page, source, shelf.everything(), 1, ["k", "v"], same((1_000, 1 << 30)))
     assert sum(page.rows.num_rows for page in pages) == 3_000
     known = addresses(source.open(fragment, ("k", "v")))
     for page in pages:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pyarrow as pa
@@ -12,21 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.order_keys import encode_row
-from elasticscan.protocol import Cursors, KeyRange, KeyRanges, PageRows
+from elasticscan.protocol import KeyRange, KeyRanges
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage import ranges
-from elasticscan.storage.pages import PageSource
 from elasticscan.storage.ranges import read_ranges
 from tests.storage.versions import (
     KEY_KINDS,
     Key,
-    Limits,
     Scenario,
     Shelf,
     Version,
-    keys_of,
+    read_all,
     request_of,
     table_of,
+    together,
+    varying,
 )
 
 SEEDS = st.integers(0, 1 << 32)
@@ -71,44 +70,15 @@ def holds(key_ranges: KeyRanges, slot: int, key: bytes) -> bool:
     )
 
 
-def read_all(
-    source: PageSource, cursors: Cursors, scenario: Scenario, limits: Iterator[Limits], key_ranges: KeyRanges
-) -> list[PageRows]:
-    """Page after page, each from the cursors of the one before it, as if by another process."""
-    pages: list[PageRows] = []
-    columns = [*scenario.shelf.table.primary_key, "v"]
-    while cursors:
-        limit = next(limits)
-        page = read_ranges(source, request_of(cursors, scenario.commits, columns, limit, keys=key_ranges))
-        assert page.rows.num_rows == len(page.slots) <= limit[0]
-        assert page.rows.num_rows <= 1 or page.rows.nbytes <= limit[1]
-        assert page.rows.num_rows or not page.after
-        pages.append(page)
-        cursors = page.after
-    return pages
-
-
-def varying(rng: random.Random) -> Iterator[Limits]:
-    while True:
-        yield rng.choice((1, 2, 3, 5, 9, 100)), rng.choice((1, 30, 100, 300, 1 << 20))
-
-
 def check(scenario: Scenario) -> None:
     rng, shelf = scenario.rng, scenario.shelf
     key_ranges = any_ranges(scenario, rng)
     source = shelf.source(floor=scenario.floor(scenario.commits))
-    pages = read_all(source, shelf.everything(), scenario, varying(rng), key_ranges)
-    rows = [
-        (slot, key, value)
-        for page in pages
-        for slot, key, value in zip(
-            page.slots.to_pylist(),
-            keys_of(page.rows, shelf.table),
-            page.rows.column("v").to_pylist(),
-            strict=True,
-        )
-    ]
-    assert rows == sorted(
+    columns, keys = [*shelf.table.primary_key, "v"], key_ranges
+    pages = read_all(
+        read_ranges, source, shelf.everything(), scenario.commits, columns, varying(rng), keys=keys
+    )
+    assert together(pages, shelf) == sorted(
         (scenario.slots[key], key, value)
         for key, value in scenario.visible(scenario.commits).items()
         if holds(key_ranges, scenario.slots[key], encoded(key, scenario))

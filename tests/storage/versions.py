@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow as pa
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import Fragment, Origin, StagedFragment, TableInfo
-from elasticscan.protocol import Cursor, Cursors, PageRequest
+from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.copying import Copied, copy_slots
 from elasticscan.storage.disk import Disk, MemoryDisk
 from elasticscan.storage.fragment import (
@@ -32,7 +32,7 @@ from elasticscan.storage.fragment import (
     fragment_schema,
     write_fragment,
 )
-from elasticscan.storage.pages import PageSource
+from elasticscan.storage.pages import PageSource, cursors_of, pieces_of
 from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
 
@@ -174,6 +174,50 @@ def request_of(
     cursors: Cursors, snapshot: int, columns: Sequence[str], limits: Limits, **more: Any
 ) -> PageRequest:
     return PageRequest(7, 1, cursors, snapshot, tuple(columns), *limits, **more)
+
+
+def read_all(
+    read: Callable[[PageSource, PageRequest], PageRows],
+    source: PageSource,
+    cursors: Cursors,
+    snapshot: int,
+    columns: Sequence[str],
+    limits: Iterator[Limits],
+    **more: Any,
+) -> list[PageRows]:
+    """Page after page, each from the cursors of the one before it, as if by another process."""
+    pages: list[PageRows] = []
+    while cursors:
+        page_rows, page_bytes = next(limits)
+        page = read(source, request_of(cursors, snapshot, columns, (page_rows, page_bytes), **more))
+        assert page.rows.schema.names == list(columns)
+        assert page.rows.num_rows == len(page.slots) <= page_rows
+        assert page.rows.num_rows <= 1 or page.rows.nbytes <= page_bytes
+        # Either rows or the end: no page without rows can be followed by another, so none loops.
+        assert page.rows.num_rows or not page.after
+        pages.append(page)
+        cursors = page.after
+        assert set(cursors) == set(cursors_of(pieces_of(cursors)))
+    return pages
+
+
+def varying(rng: random.Random) -> Iterator[Limits]:
+    while True:
+        yield rng.choice((1, 2, 3, 5, 9, 100)), rng.choice((1, 30, 100, 300, 1 << 20))
+
+
+def together(pages: Sequence[PageRows], shelf: Shelf) -> list[tuple[int, Key, Any]]:
+    """(slot, key, value) of all rows, in the order in which they came."""
+    return [
+        (slot, key, value)
+        for page in pages
+        for slot, key, value in zip(
+            page.slots.to_pylist(),
+            keys_of(page.rows, shelf.table),
+            page.rows.column("v").to_pylist(),
+            strict=True,
+        )
+    ]
 
 
 def position_of(slot: int, *values: Any) -> bytes:

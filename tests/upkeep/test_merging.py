@@ -30,7 +30,7 @@ commits = st.lists(st.tuples(st.integers(1, 3_000), st.none() | slot_sets()), ma
 
 
 @settings(deadline=None, max_examples=60)
-@given(commits, st.sampled_from([3, 8]))  # with 2 a merge in pieces can leave 3 until the next commit
+@given(commits, st.sampled_from([3, 8]))
 def test_after_each_commit_and_its_merges_no_slot_has_more_fragments_than_allowed(
     history: list[tuple[int, SlotSet | None]], most: int
 ) -> None:

@@ -12,7 +12,7 @@ from elasticscan.upkeep import Debt, Part, Policy, Written, debt_of
 @pytest.mark.parametrize(
     "bounds",
     [
-        {"slot_fragments": 1},
+        {"slot_fragments": 2},
         {"tier_ratio": 0.5},
         {"step_bytes": 0},
         {"write_amplification": 1},
