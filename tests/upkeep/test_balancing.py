@@ -26,16 +26,16 @@ SLOTS = 64
 
 
 @st.composite
-def loads(draw: st.DrawFn) -> tuple[Placement, list[float], list[int]]:
-    """A placement, the bytes of each slot, and the shards that take tablets."""
+def loads(draw: st.DrawFn) -> tuple[Placement, list[int], list[int]]:
+    """A placement, the bytes of each slot (whole: sums are exact), and the shards that take tablets."""
     shards = list(range(1, 1 + draw(st.integers(1, 4))))
     placement = initial_placement(SLOTS, draw(st.integers(1, 32)), shards)
-    heavy = draw(st.dictionaries(st.integers(0, SLOTS - 1), st.floats(0, 3_000), max_size=8))
-    every = draw(st.floats(0, 60))
+    heavy = draw(st.dictionaries(st.integers(0, SLOTS - 1), st.integers(0, 3_000), max_size=8))
+    every = draw(st.integers(0, 60))
     return placement, [every + heavy.get(slot, 0) for slot in range(SLOTS)], shards
 
 
-def sizes_of(placement: Placement, slots: list[float]) -> dict[int, float]:
+def sizes_of(placement: Placement, slots: list[int]) -> dict[int, float]:
     return {t.id: sum(slots[t.start : t.end]) for t in placement.tablets}
 
 
@@ -49,7 +49,7 @@ def carry_out(placement: Placement, step: Split | Join) -> Placement:
 @settings(deadline=None, max_examples=100)
 @given(loads())
 def test_splits_and_joins_settle_and_none_undoes_another(
-    load: tuple[Placement, list[float], list[int]],
+    load: tuple[Placement, list[int], list[int]],
 ) -> None:
     placement, slots, _ = load
     twins, joined = set[frozenset[int]](), set[int]()
@@ -77,7 +77,7 @@ def test_splits_and_joins_settle_and_none_undoes_another(
 
 @settings(deadline=None, max_examples=100)
 @given(loads())
-def test_moves_balance_settle_and_none_goes_back(load: tuple[Placement, list[float], list[int]]) -> None:
+def test_moves_balance_settle_and_none_goes_back(load: tuple[Placement, list[int], list[int]]) -> None:
     placement, slots, shards = load
     moved = set[int]()
     for _ in range(10):
