@@ -358,6 +358,12 @@ def main() -> int:
         console.print("The demo failed: " + ("no tablet was followed" if exact == truth else "rows differ"))
         return 1
     console.print("[bold green]Every flight exactly once.[/]")
+    console.print(
+        "\nNobody has to call anything to keep such a store fast: who writes to it merges small files after its "
+        "commits, and removes what nothing needs.\nWhere many processes write, `elasticscan keep STORE` does it "
+        "beside them, and balances the shards.",
+        soft_wrap=True,
+    )
     return 0
 
 
