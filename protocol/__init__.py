@@ -1,10 +1,11 @@
 """The words that a scan and a shard exchange, as values; and who answers, as protocols.
 
 `PageRequest` and `PageRows` cross between the one who scans and the one who holds files. `Shards` answers
-requests, `Placements` says where slots are now, and a `Cluster` is both: in one process two thin shells
-around a store, made where it is opened and handed to every scan. A network node would serialize exactly
-these values. What a filter leaves possible travels in the request (`key_sets`, and the ranges of
-`IndexOrder`), so a shard can prune by the statistics of its own fragments, and knows nothing of the filter.
+requests (and a `RowRequest`, for rows by their keys, with a `RowAnswer`), `Placements` says where slots are
+now, and a `Cluster` is both: in one process two thin shells around a store, made where it is opened and
+handed to every scan. A network node would serialize exactly these values. What a filter leaves possible
+travels in the request (`key_sets`, and the ranges of `IndexOrder`), so a shard can prune by the statistics of
+its own fragments, and knows nothing of the filter.
 
 The continuation key (`ContinuationKey`, `Sealer`) carries cursors, snapshot and the number of the base
 topology, sealed with AES-GCM: it holds row values, and nobody may forge one.
@@ -22,6 +23,8 @@ from elasticscan.protocol.requests import (
     PageRequest,
     PageRows,
     Placements,
+    RowAnswer,
+    RowRequest,
     Shards,
 )
 
@@ -39,6 +42,8 @@ __all__ = [
     "PageRequest",
     "PageRows",
     "Placements",
+    "RowAnswer",
+    "RowRequest",
     "Sealer",
     "Segment",
     "Segments",

@@ -154,10 +154,45 @@ class PageRows:
     skipped: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RowRequest:
+    """The rows with some primary keys from one shard: plain values, as `PageRequest`.
+
+    Attributes:
+        table, shard, snapshot: as in `PageRequest`.
+        columns: the columns wanted, in order; none where it only matters which keys are there.
+        slots: of the keys; ascending, so that neighbours are read together.
+        keys: the columns of the primary key.
+        layout: of the catalog when the reader looked where the slots are; None when that was later than
+            any layout it can name. A shard answers from what it serves then or later.
+    """
+
+    table: int
+    shard: int
+    snapshot: int
+    columns: tuple[str, ...]
+    slots: NDArray[np.uint16]
+    keys: pa.RecordBatch
+    layout: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowAnswer:
+    """The answer: for each key the number of its row, -1 for none; and the rows.
+
+    As in a page, rows of a slot that left are silently absent.
+    """
+
+    places: NDArray[np.int64]
+    rows: pa.RecordBatch
+
+
 class Shards(Protocol):
     """The shards' read interface."""
 
     def read_page(self, request: PageRequest) -> PageRows: ...
+
+    def read_rows(self, request: RowRequest) -> RowAnswer: ...
 
 
 class Placements(Protocol):

@@ -19,11 +19,15 @@ where its slots live; so a tablet that moves again, returns, or fails to move ne
 `drive` is the thin loop around the pure functions. It keeps a second book, `Coverage`, filled
 from the pages alone, and refuses to end unless every slot was finished exactly once.
 
+Rows with some primary keys need no cursor (`read_by_key`): each shard answers for all keys at once, and what
+moved between the two looks is asked for again, wherever it is then.
+
 Source: the continuation key, base topology and virtual scans are Oracle NoSQL's design for queries
 during elasticity. Changed here: one pass a shard instead of one for each moved partition, pages
 lose only the rows that moved instead of being repeated whole, and no query is ever ended.
 """
 
+from elasticscan.reader.by_key import read_by_key
 from elasticscan.reader.cursor import Accepted, ShardRead, accept_page, plan_read
 from elasticscan.reader.scan import ScanPlan, ScanStats, drive
 from elasticscan.reader.sorted_scan import SortKey, drive_sorted
@@ -38,4 +42,5 @@ __all__ = [
     "drive",
     "drive_sorted",
     "plan_read",
+    "read_by_key",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from elasticscan.filters import KeySets
 from elasticscan.protocol import (
@@ -120,11 +121,16 @@ def drop_moved(page: PageRows, moved: SlotSet) -> PageRows:
     """The page without the rows of slots that moved while it was read."""
     if not moved or not page.rows.num_rows:
         return page
-    slots = page.slots.to_numpy(zero_copy_only=True)
-    keep = np.ones(len(slots), dtype=bool)
-    for start, end in moved:
-        keep &= (slots < start) | (slots >= end)
-    if keep.all():
+    gone = are_within(page.slots.to_numpy(zero_copy_only=True), moved)
+    if not gone.any():
         return page
-    mask = pa.array(keep)
+    mask = pa.array(~gone)
     return replace(page, rows=page.rows.filter(mask), slots=page.slots.filter(mask))
+
+
+def are_within(slots: NDArray[np.uint16], some: SlotSet) -> NDArray[np.bool_]:
+    """A mark at each slot that is one of some."""
+    inside = np.zeros(len(slots), dtype=bool)
+    for start, end in some:
+        inside |= (slots >= start) & (slots < end)
+    return inside

@@ -14,7 +14,7 @@ What this layer promises:
   at only to find a position by bisection.
 
 A shard answers requests here, cursors in and cursors out (`read_page`, `read_index_page`, `read_changes`;
-`read_ranges` and `read_listed` where only some primary keys are asked for).
+`read_ranges` and `read_listed` where only some primary keys are asked for, `read_rows` without a page).
 How a page is read: the slots asked for are cut into intervals that the same
 fragments serve. Where it is one fragment with nothing newer than the snapshot and nothing
 deleted, slices of its record batches go out uncopied. Elsewhere a window of rows is gathered from
@@ -95,7 +95,7 @@ from elasticscan.storage.ingest import (
     sort_rows,
     staged_source,
 )
-from elasticscan.storage.listed import read_listed
+from elasticscan.storage.listed import read_listed, read_rows
 from elasticscan.storage.merge import first_of_keys
 from elasticscan.storage.pages import (
     OpenFragment,
@@ -157,6 +157,7 @@ __all__ = [
     "read_manifest",
     "read_page",
     "read_ranges",
+    "read_rows",
     "reroute",
     "run_columns",
     "shared_keys",

@@ -1,7 +1,8 @@
-"""Reading a list of primary keys at a shard: all of them at once, by bisection in each fragment.
+"""Reading rows with some primary keys at a shard: all of them at once, by bisection in each fragment.
 
-The fragment with the newest commits is asked first, and an older one only for keys of which no version was
-found that is newer than everything in it.
+A scan reads them in pages (`read_listed`), who asks for keys alone gets all (`read_rows`). The fragment with
+the newest commits is asked first, and an older one only for keys of which no version was found that is newer
+than everything in it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,25 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import Bounds
-from elasticscan.protocol import KeyList, PageRequest, PageRows
+from elasticscan.protocol import KeyList, PageRequest, PageRows, RowAnswer, RowRequest
 from elasticscan.storage.fragment import DELETED, UNTIL
-from elasticscan.storage.lookup import Rows, commits_of, fetch_by_group, find, rows_at, slot_mask
+from elasticscan.storage.lookup import (
+    Mask,
+    Places,
+    Rows,
+    commits_of,
+    fetch_by_group,
+    find,
+    integers,
+    rows_at,
+    slot_mask,
+)
 from elasticscan.storage.pages import PageBuilder, PageSource, Piece, pieces_of
 
-_ALIVE = "_alive"
 LEAST_KEYS = 256  # so many are looked up together, however few rows a page may hold
 
 
@@ -98,30 +107,50 @@ def _add(
     there = np.flatnonzero(owners >= 0)
     if not len(there):
         return len(slots), False
-    columns = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
-    fragments = source.view.fragments
-
-    def fetch(owner: int, places: Rows | slice) -> pa.RecordBatch:
-        reader = source.open(fragments[owner], columns)
-        picked = rows_at(reader, rows[there[places]], reader.columns)
-        alive = pa.repeat(True, picked.num_rows)
-        if DELETED in reader.columns:
-            alive = pc.invert(picked.column(DELETED))
-        if UNTIL in reader.columns:  # a newer version may be in no fragment any more
-            alive = pc.and_(alive, pc.greater(picked.column(UNTIL), bounds.since))
-        return pa.RecordBatch.from_arrays([*map(picked.column, columns), alive], names=[*columns, _ALIVE])
-
     page.scanned += len(there)
-    picked = fetch_by_group(owners[there], fetch)
-    alive = picked.column(_ALIVE).to_numpy(zero_copy_only=False)
+    picked, alive = _fetch(source, owners[there], rows[there], page.schema.names, bounds)
     if not alive.all():
-        picked, there = picked.filter(picked.column(_ALIVE)), there[alive]
+        picked, there = picked.filter(pa.array(alive)), there[alive]
         if not len(there):
             return len(slots), False
-    picked = picked.select(page.schema.names)
     count = page.fitting(picked)
     page.add(picked.slice(0, count), pa.array(slots[there[:count]]))
     return (len(slots), False) if count == len(there) else (int(there[count]), True)
+
+
+def read_rows(source: PageSource, request: RowRequest) -> RowAnswer:
+    """The rows with a request's keys, and which key has which."""
+    bounds, columns = source.bounds(request.snapshot), request.columns
+    owners, rows = _find_newest(source, request.slots, request.keys.columns, bounds)
+    there, places = np.flatnonzero(owners >= 0), np.full(len(owners), -1, dtype=np.int64)
+    if not len(there):
+        nothing = [pa.array([], source.table.schema.field(name).type) for name in columns]
+        return RowAnswer(places, pa.RecordBatch.from_arrays(nothing, names=list(columns)))
+    picked, alive = _fetch(source, owners[there], rows[there], columns, bounds)
+    places[there[alive]] = np.flatnonzero(alive)
+    return RowAnswer(places, picked)
+
+
+def _fetch(
+    source: PageSource, owners: NDArray[np.int64], rows: Rows, columns: Sequence[str], bounds: Bounds
+) -> tuple[pa.RecordBatch, Mask]:
+    """Some columns of rows of fragments; and a mark at those that are alive, which tombstones are not."""
+    alive = np.ones(len(rows), dtype=bool)
+    fragments, names = source.view.fragments, tuple(columns)
+    opened = names or source.table.primary_key  # a reader of the keys is there already
+
+    def fetch(owner: int, places: Places) -> pa.RecordBatch:
+        reader = source.open(fragments[owner], opened)
+        more = [name for name in (DELETED, UNTIL) if name in reader.columns]
+        picked = rows_at(reader, rows[places], (*names, *more))
+        if DELETED in more:
+            alive[places] &= ~picked.column(DELETED).to_numpy(zero_copy_only=False)
+        if UNTIL in more:  # a newer version may be in no fragment any more
+            alive[places] &= integers(reader, picked.column(UNTIL)) > bounds.since
+        # Of tombstones every column may be null, so schemas differ from one fragment to another.
+        return pa.RecordBatch.from_arrays([picked.column(name) for name in names], names=list(names))
+
+    return fetch_by_group(owners, fetch), alive
 
 
 def _find_newest(

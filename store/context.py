@@ -29,6 +29,7 @@ from elasticscan.protocol import Cluster, ContinuationKey
 from elasticscan.storage import Disk, Hashing
 from elasticscan.store.location import Location
 from elasticscan.store.lookups import (
+    Look,
     LruCache,
     ScanLayout,
     SlotPlaces,
@@ -325,41 +326,64 @@ class Context:
 
         return self._bases.get(number, read)
 
-    def table_state(self, table_id: int, snapshot: int, after: int | None = None) -> TableState:
+    def look(self, table_id: int) -> Look:
+        """One look at the catalog: a table and where slots are; costs one small query unless they changed.
+
+        Raises `TableChanged`.
+        """
+        layout, newest = self.catalog.versions()
+        state, placed = self._tables.get(table_id), self._placement
+        if state and placed and state.layout == placed[0] == layout and state.serves(newest):
+            return Look(layout, newest, state, placed[1])
+        with self.catalog.reading() as tx:
+            layout, newest = tx.versions()
+            return Look(layout, newest, self._table_state_in(tx, table_id, newest), self._placement_in(tx))
+
+    def table_state(
+        self, table_id: int, snapshot: int, after: int | None = None, layout: int | None = None
+    ) -> TableState:
         """A table's fragments as they are now, and what its snapshot excludes.
 
         Args:
             table_id: the table.
             snapshot: what is to be read.
             after: for changes of the commits in (after, snapshot]: they are looked up, not the snapshot.
+            layout: of the catalog at a look of just now, which need not be repeated.
 
         Raises:
             TableChanged: the table was dropped.
             SnapshotExpired, ChangesExpired: what is to be read is no longer kept.
         """
-        layout, _ = self.catalog.versions()
+        layout = self.catalog.versions()[0] if layout is None else layout
         cached = self._tables.get(table_id)
         if cached is not None and cached.layout == layout and cached.serves(snapshot, after):
             return cached
         with self.catalog.reading() as tx:
-            layout, last_commit = tx.versions()
-            table = tx.table_by_id(table_id)
-            if table is None:
-                raise TableChanged(
-                    "the table was dropped, or dropped and made again, since this scan began; "
-                    "start a new scan",
-                    table=table_id,
-                )
-            if after is None:
-                tx.check_snapshot(table, snapshot)
-            else:
-                check_kept(table, after)
-                check_reached(last_commit, snapshot)
-            fragments = tx.fragments(table=table_id)
-            overwrites = tx.overwrites(table_id)
-            indexes = tx.indexes(table_id)
-            runs = tx.runs(table_id) if indexes else ()
-        state = TableState(layout, last_commit, table, fragments, overwrites, indexes, runs)
+            return self._table_state_in(tx, table_id, snapshot, after)
+
+    def _table_state_in(self, tx: Tx, table_id: int, snapshot: int, after: int | None = None) -> TableState:
+        layout, last_commit = tx.versions()
+        table = tx.table_by_id(table_id)
+        if table is None:
+            raise TableChanged(
+                "the table was dropped, or dropped and made again, since this scan began; start a new scan",
+                table=table_id,
+            )
+        if after is None:
+            tx.check_snapshot(table, snapshot)
+        else:
+            check_kept(table, after)
+            check_reached(last_commit, snapshot)
+        indexes = tx.indexes(table_id)
+        state = TableState(
+            layout,
+            last_commit,
+            table,
+            tx.fragments(table=table_id),
+            tx.overwrites(table_id),
+            indexes,
+            tx.runs(table_id) if indexes else (),
+        )
         self._tables[table_id] = state
         return state
 

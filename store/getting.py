@@ -1,13 +1,16 @@
 """Rows by their primary keys: many at once, through the same door as a scan.
 
-A list of keys is read as a scan of the slots that they hash to, whose pages hold rows with these keys alone:
-the placement is looked up before a page and after it, and what moved meanwhile is read again. It takes no
-lease: if retention ends for the newest snapshot while that is read, the next one is, under a lease.
+The placement is looked up, the shards of the keys are asked for their rows, and the placement is looked up
+again: what moved meanwhile is asked for again. The first look is that at the table, too, and serves the
+shards of this process: so in a store that does not change, a read costs two small queries. It takes no lease:
+if retention ends for the newest snapshot while that is read, the next one is, under a lease.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,126 +19,118 @@ from numpy.typing import NDArray
 
 from elasticscan.base.errors import SnapshotExpired
 from elasticscan.base.hashing import slots_of
-from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
-from elasticscan.base.order_keys import sort_codes
 from elasticscan.metadata import TableInfo
-from elasticscan.protocol import Cursor, KeyList
-from elasticscan.reader import ScanPlan, ScanStats, drive
-from elasticscan.storage import first_of_keys
+from elasticscan.protocol import RowRequest
+from elasticscan.reader import read_by_key
 from elasticscan.store.beginning import columns_of
 from elasticscan.store.context import Context
 from elasticscan.store.leases import end_lease, lease_snapshot
+from elasticscan.store.lookups import Look
 from elasticscan.store.tags import snapshot_of
 from elasticscan.store.typed import arrow_keys
 from elasticscan.store.writer import conform_keys
-from elasticscan.topology import SlotSet
 
-FEW_SLOTS = 256  # of more slots all between the first and the last are read: fewer ranges cost less
+MOST_KEYS = 1 << 16  # are asked for at once
 
 Numbers = NDArray[np.int64]
 
 
 def get_rows(
     context: Context,
-    table: TableInfo,
+    look: Look,
     keys: Any,
     columns: list[str] | None,
     snapshot: int | str | None,
     keep_missing: bool,
 ) -> pa.Table:
-    """The rows with some keys, in the order of these; for one that is not there none, or one of nulls."""
-    names, hashing = columns_of(table, columns), context.hashing
+    """The rows with some keys, in the order of these; for one that is not there none, or one of nulls.
+
+    `look` is one of just now.
+    """
+    table, hashing = look.state.table, context.hashing
+    names = columns_of(table, columns)
     asked = pa.concat_batches(conform_keys(arrow_keys(keys, table), table))
     slots = slots_of([asked.column(name) for name in table.shard_key], hashing.slots, hashing.hash)
-    order, first = _sorted(asked.columns, slots)
-    distinct = order[first]
-    listed = KeyList(slots[distinct], asked.take(pa.array(distinct)))
-    rows = _read(context, table, listed, tuple(dict.fromkeys((*names, *table.primary_key))), snapshot)
-    places = _places(listed, rows, table)
-    number = np.empty(len(order), dtype=np.int64)
-    number[order] = np.cumsum(first) - 1
-    taken = places[number]
-    fields = [table.schema.field(name) for name in names]
-    if keep_missing:
-        fields = [field.with_nullable(True) for field in fields]
-        picked = rows.select(names).take(pa.array(taken, mask=taken < 0))
-    else:
-        picked = rows.select(names).take(pa.array(taken[taken >= 0]))
-    return pa.Table.from_arrays(picked.columns, schema=pa.schema(fields))
-
-
-def _read(
-    context: Context, table: TableInfo, listed: KeyList, columns: tuple[str, ...], snapshot: int | str | None
-) -> pa.Table:
-    """The rows that are there, as shards give them."""
+    order = np.argsort(slots, kind="stable")
+    request = RowRequest(
+        table=table.id,
+        shard=0,
+        snapshot=0,
+        # What the caller has already is not read.
+        columns=tuple(name for name in names if name not in table.primary_key),
+        slots=slots[order],
+        keys=asked.take(pa.array(order)),
+        layout=look.layout,
+    )
     if isinstance(snapshot, str):
         with context.catalog.reading() as tx:
             snapshot = snapshot_of(tx, table, snapshot)
+    places = np.empty(len(order), dtype=np.int64)
+    places[order], batches = _read(context, look, request, snapshot)
+    return _answer(table, names, asked, places, batches, keep_missing)
+
+
+def _read(
+    context: Context, look: Look, request: RowRequest, snapshot: int | None
+) -> tuple[Numbers, list[pa.RecordBatch]]:
+    """For each key the number of its row, -1 for none, in the rows that are there."""
     if snapshot is not None:
-        return _read_at(context, table, listed, columns, snapshot)
-    context.check_newest()
+        context.table_state(request.table, snapshot, None, look.layout)  # it can be read
+        return _read_at(context, look, request, snapshot)
     try:
-        return _read_at(context, table, listed, columns, context.catalog.versions()[1])
+        return _read_at(context, look, request, look.newest)
     except SnapshotExpired:  # while it was read
         lease = secrets.token_hex(8)
-        at, _ = lease_snapshot(context, lease, table, None, lambda _: None)
+        at, _ = lease_snapshot(context, lease, look.state.table, None, lambda _: None)
         try:
-            return _read_at(context, table, listed, columns, at)
+            return _read_at(context, context.look(request.table), request, at)
         finally:
             end_lease(context, lease)
 
 
 def _read_at(
-    context: Context, table: TableInfo, listed: KeyList, columns: tuple[str, ...], snapshot: int
+    context: Context, look: Look, request: RowRequest, snapshot: int
+) -> tuple[Numbers, list[pa.RecordBatch]]:
+    cluster, count, rows = context.cluster, len(request.slots), 0
+    request = replace(request, snapshot=snapshot, layout=look.layout)
+    places, batches = [np.empty(0, dtype=np.int64)], list[pa.RecordBatch]()
+    for begin in range(0, count, MOST_KEYS):
+        part = request
+        if count > MOST_KEYS:
+            slots = request.slots[begin : begin + MOST_KEYS]
+            part = replace(request, slots=slots, keys=request.keys.slice(begin, MOST_KEYS))
+        numbers, more = read_by_key(part, look.placement, cluster.placements, cluster.shards)
+        places.append(np.where(numbers < 0, -1, numbers + rows))
+        batches += more
+        rows += sum(batch.num_rows for batch in more)
+    return np.concatenate(places), batches
+
+
+def _answer(
+    table: TableInfo,
+    names: Sequence[str],
+    asked: pa.RecordBatch,
+    places: Numbers,
+    batches: Sequence[pa.RecordBatch],
+    keep_missing: bool,
 ) -> pa.Table:
-    table = context.table_state(table.id, snapshot).table
-    slots = _slots(listed)
-    plan = ScanPlan(
-        table=table.id,
-        snapshot=snapshot,
-        columns=columns,
-        page_rows=DEFAULT_PAGE_ROWS,
-        page_bytes=DEFAULT_PAGE_BYTES,
-        base=context.placement(),
-        slots=slots,
-        keys=listed,
-    )
-    cluster = context.cluster
-    cursors = (Cursor(slots),) if slots else ()
-    pages = drive(plan, cursors, cluster.placements, cluster.shards, ScanStats())
-    schema = pa.schema([table.schema.field(name) for name in columns])
-    return pa.Table.from_batches([page.rows for page in pages], schema=schema)
+    """The rows in the order of the keys."""
+    missing, fields = places < 0, [table.schema.field(name) for name in names]
+    keys, rows = np.arange(len(places)), places
+    if keep_missing:
+        fields = [field.with_nullable(True) for field in fields]
+        mask = missing if missing.any() else None
+    else:
+        keys, rows, mask = keys[~missing], rows[~missing], None
+    values = pa.Table.from_batches(batches) if batches else pa.table({})
+    of_keys, of_rows = pa.array(keys, mask=mask), pa.array(rows, mask=mask)
+    in_order = mask is None and np.array_equal(rows, np.arange(values.num_rows))
 
+    def column(field: pa.Field) -> pa.ChunkedArray:
+        if field.name in table.primary_key:
+            return asked.column(field.name).take(of_keys)
+        if not batches:
+            return pa.nulls(len(rows), field.type)
+        return values.column(field.name) if in_order else values.column(field.name).take(of_rows)
 
-def _slots(listed: KeyList) -> SlotSet:
-    """The slots of the keys, or more."""
-    if not listed.count:
-        return SlotSet()
-    slots = np.unique(listed.slots).tolist()
-    return (
-        SlotSet.of((slot, slot + 1) for slot in slots)
-        if len(slots) <= FEW_SLOTS
-        else SlotSet.span(slots[0], slots[-1] + 1)
-    )
-
-
-def _sorted(columns: list[pa.Array], slots: NDArray[np.uint16]) -> tuple[Numbers, NDArray[np.bool_]]:
-    """The order of keys by (slot, key), and in it a mark at the first of equal ones."""
-    codes = [sort_codes(column) for column in columns]
-    order = np.lexsort((*reversed(codes), slots))
-    return order, first_of_keys(order, (slots, *codes))
-
-
-def _places(listed: KeyList, rows: pa.Table, table: TableInfo) -> Numbers:
-    """For each key of a list the number of its row, -1 for none."""
-    found = rows.select(list(table.primary_key)).combine_chunks()
-    together = [
-        pa.concat_arrays([key, *column.chunks])
-        for key, column in zip(listed.keys.columns, found.columns, strict=True)
-    ]
-    # A key sorts before the row that has it, since equal ones stay in their order.
-    order, first = _sorted(together, np.zeros(len(together[0]), dtype=np.uint16))
-    at = np.flatnonzero(~first)
-    places = np.full(listed.count, -1, dtype=np.int64)
-    places[order[at - 1]] = order[at] - listed.count
-    return places
+    return pa.Table.from_arrays([column(field) for field in fields], schema=pa.schema(fields))

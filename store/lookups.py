@@ -158,6 +158,22 @@ class TableState:
         return max((number for number in self._overwrites if number <= snapshot), default=0)
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at the catalog showed.
+
+    Attributes:
+        layout, newest: of the catalog: its layout, and the number of the newest commit.
+        state: of a table.
+        placement: where slots are.
+    """
+
+    layout: int
+    newest: int
+    state: TableState
+    placement: Placement
+
+
 def check_reached(last_commit: int, upto: int) -> None:
     """Raises `CatalogOutdated` when changes are asked for of commits that the catalog does not know."""
     if upto > last_commit:

@@ -21,13 +21,12 @@ class Readers:
         """A function that opens fragments of a table for some columns."""
 
         def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
-            disk, label = self._disk_of(fragment.shard), f" (table {table.name!r}, slots {fragment.slots})"
-            return self._fragments.get(
-                (fragment.shard, fragment.path, columns),
-                lambda: FragmentReader(
-                    disk, fragment.path, columns, fragment.seal, table.schema, self._batches, label
-                ),
-            )
+            def make() -> FragmentReader:
+                disk, path = self._disk_of(fragment.shard), fragment.path
+                label = f" (table {table.name!r}, slots {fragment.slots})"
+                return FragmentReader(disk, path, columns, fragment.seal, table.schema, self._batches, label)
+
+            return self._fragments.get((fragment.shard, fragment.path, columns), make)
 
         return open_fragment
 

@@ -19,6 +19,7 @@ from elasticscan.store.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.context import Context
 from elasticscan.store.getting import get_rows
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
+from elasticscan.store.lookups import Look
 from elasticscan.store.names import Named
 from elasticscan.store.preconditions import KeyCheck
 from elasticscan.store.restoring import restore
@@ -94,6 +95,11 @@ class Table(Named):
                 table=self._name,
             )
         return info, indexes
+
+    def _check_is_there(self) -> None:
+        """Raises what became of the table, if it was dropped."""
+        with self._context.catalog.reading() as tx:
+            self._find(tx)
 
     def drop(self) -> None:
         """Drop the table; its files are removed by a later `Store.collect_garbage`."""
@@ -445,14 +451,17 @@ class Table(Named):
         asked = arguments.snapshot(snapshot)
         names = arguments.or_none(arguments.names, "columns", columns)
         keep_missing = arguments.flag("keep_missing", keep_missing)
-        return get_rows(self._context, self._current(), keys, names, asked, keep_missing)
+        if asked is None:
+            self._context.check_newest()
+        return get_rows(self._context, self._look(), keys, names, asked, keep_missing)
 
-    def _current(self) -> TableInfo:
-        """The definition as it is now, without a transaction if that is known."""
+    def _look(self) -> Look:
+        """The table as it is now, and where its slots are."""
         try:
-            return self._context.table_state(self._id, self._context.versions()[1]).table
+            return self._context.look(self._id)
         except TableChanged:
-            return self.definition  # says what became of it
+            self._check_is_there()
+            raise
 
     def changes(
         self,

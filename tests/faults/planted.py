@@ -477,7 +477,7 @@ def fragments_are_cached_for_ever(patch: Patch) -> None:
 
     def stale(self: Context, *asked: Any) -> Any:
         known = self._tables.get(asked[0])
-        return known if known is not None and known.serves(*asked[1:]) else table_state(self, *asked)
+        return known if known is not None and known.serves(*asked[1:3]) else table_state(self, *asked)
 
     patch.setattr(Context, "table_state", stale)
 
@@ -654,19 +654,16 @@ def key_ranges_end_before_slots_do(patch: Patch) -> None:
 
 @fault("programs", "rows that are read by key are looked for again where their slots moved", style="by key")
 def moved_rows_are_not_got(patch: Patch) -> None:
-    honest = getting.drive
+    honest = getting.read_by_key
 
-    def without_second_look(plan: Any, cursors: Any, placements: Any, *rest: Any) -> Any:
+    def without_second_look(request: Any, placement: Placement, _: Any, shards: Any) -> Any:
         class Once:
-            def __init__(self) -> None:
-                self.seen = placements.current()
-
             def current(self) -> Placement:
-                return self.seen
+                return placement
 
-        return honest(plan, cursors, Once(), *rest)
+        return honest(replace(request, layout=None), placement, Once(), shards)
 
-    patch.setattr(getting, "drive", without_second_look)
+    patch.setattr(getting, "read_by_key", without_second_look)
 
 
 @fault("programs", "older fragments are asked for keys that the newest does not have", style="by key")

@@ -14,11 +14,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.errors import MoveInProgress
 from elasticscan.base.value_keys import VALUES, inverted
-from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, merge, slots_of
+from elasticscan.protocol import (
+    Cursor,
+    Cursors,
+    PageRequest,
+    PageRows,
+    RowAnswer,
+    RowRequest,
+    merge,
+    slots_of,
+)
 from elasticscan.topology import Placement, SlotSet, Tablet, join_tablets, move_tablet, split_tablet
 
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64())])
@@ -118,6 +128,19 @@ class MemoryCluster:
         )
         slots = pa.array([row.slot for row in taken], pa.uint16())
         return PageRows(rows.select(list(request.columns)), slots, self._after(request.cursors, taken, left))
+
+    def read_rows(self, request: RowRequest) -> RowAnswer:
+        """Rows by key; the world may change before each key, and once more at the end."""
+        places, rows = [], []
+        for slot, key in zip(request.slots.tolist(), request.keys.column("key").to_pylist(), strict=True):
+            self.during()
+            versions = self._stored.get((request.shard, slot), {}).get(key, [])
+            value = _value_at(versions, request.snapshot)
+            places.append(-1 if value is None else len(rows))
+            rows += [] if value is None else [{"key": key, "value": value}]
+        self.during()
+        batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+        return RowAnswer(np.array(places, dtype=np.int64), batch.select(list(request.columns)))
 
     def _beyond(self, cursor: Cursor, slot: int, request: PageRequest) -> Iterator[_Found]:
         """Rows of a slot beyond the cursor's position, as the shard has them at this moment."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.protocol import KeyList
+from elasticscan.protocol import KeyList, RowRequest
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage import listed
+from elasticscan.storage import listed, lookup
 from elasticscan.storage.fragment import UNTIL, Contents, FragmentTarget, fragment_schema, write_fragment
-from elasticscan.storage.listed import read_listed
+from elasticscan.storage.listed import read_listed, read_rows
 from elasticscan.topology import SlotSet
 from tests.storage.versions import (
     KEY_KINDS,
@@ -35,11 +36,12 @@ SEEDS = st.integers(0, 1 << 32)
 PLENTY = (1 << 20, 1 << 30)
 
 
-@pytest.fixture(autouse=True)
-def _small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["one by one", "at once"])
+def _small_numbers(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Slots are larger than batches, and lists than what is looked up together."""
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
     monkeypatch.setattr(listed, "LEAST_KEYS", 3)
+    monkeypatch.setattr(lookup, "FEW_KEYS", 100 if request.param == "one by one" else 0)
 
 
 def list_of(shelf: Shelf, keys: Sequence[Key]) -> KeyList:
@@ -60,11 +62,17 @@ def check(scenario: Scenario) -> None:
     pages = read_all(
         read_listed, source, shelf.everything(), scenario.commits, columns, varying(rng), keys=keys
     )
+    visible = scenario.visible(scenario.commits)
     assert together(pages, shelf) == sorted(
-        (scenario.slots[key], key, value)
-        for key, value in scenario.visible(scenario.commits).items()
-        if key in asked
+        (scenario.slots[key], key, value) for key, value in visible.items() if key in asked
     )
+    request = RowRequest(1, 1, scenario.commits, ("v",), keys.slots, keys.keys)
+    answer = read_rows(source, request)
+    values = [*answer.rows.column("v").to_pylist(), None]
+    sought = zip(*(column.to_pylist() for column in keys.keys.columns), strict=True)
+    assert [values[place] for place in answer.places] == [visible.get(key) for key in sought]
+    nothing_more = read_rows(source, replace(request, columns=()))
+    assert ((nothing_more.places >= 0) == (answer.places >= 0)).all()
 
 
 @settings(max_examples=200, deadline=None)

@@ -8,12 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from elasticscan.filters import KeySet
 from elasticscan.filters.key_sets import Interval
-from elasticscan.protocol import ChangeSpan, Cluster, Cursor, IndexOrder, PageRequest, PageRows, Shards
+from elasticscan.protocol import (
+    ChangeSpan,
+    Cluster,
+    Cursor,
+    IndexOrder,
+    PageRequest,
+    PageRows,
+    RowAnswer,
+    RowRequest,
+    Shards,
+)
 from elasticscan.store import Store
 from elasticscan.topology import SlotSet
 
@@ -70,6 +81,14 @@ class Wire:
         rows = pa.ipc.read_record_batch(page.rows.serialize(), page.rows.schema)
         return PageRows(rows, page.slots, page.after, page.scanned, page.skipped)
 
+    def read_rows(self, request: RowRequest) -> RowAnswer:
+        keys = pa.ipc.read_record_batch(request.keys.serialize(), request.keys.schema)
+        slots = np.frombuffer(request.slots.tobytes(), dtype=np.uint16)
+        numbers = (request.table, request.shard, request.snapshot)
+        answer = self._server.read_rows(RowRequest(*numbers, request.columns, slots, keys, request.layout))
+        rows = pa.ipc.read_record_batch(answer.rows.serialize(), answer.rows.schema)
+        return RowAnswer(answer.places.copy(), rows)
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
@@ -106,6 +125,14 @@ def test_an_index_scan_and_one_in_its_order_are_the_same_over_a_wire(wire: tuple
     found = scan.to_table()
     assert sorted(zip(found["k"].to_pylist(), found["id"].to_pylist(), strict=True)) == expected
     assert all(request.order is not None for request in shards.requests)
+
+
+def test_rows_by_key_are_the_same_over_a_wire_while_tablets_move(wire: tuple[Store, Wire]) -> None:
+    store, _ = wire
+    asked = [*range(COUNT + 5, 0, -3)]
+    for tablet in store.topology.placement.tablets:
+        assert store.table("t").get(asked)["v"].to_pylist() == [f"{n}" for n in asked if n < COUNT]
+        store.move(tablet.id, "s1" if tablet.shard == 2 else "s2")
 
 
 def test_changes_are_the_same_over_a_wire(wire: tuple[Store, Wire]) -> None:

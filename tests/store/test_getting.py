@@ -20,6 +20,8 @@ from elasticscan.base.errors import (
     SnapshotNotFound,
     TableNotFound,
 )
+from elasticscan.catalog import Catalog
+from elasticscan.catalog.connections import Watch
 from elasticscan.store import Store, Table, getting
 
 TRIPS = pa.schema([("id", pa.int32()), ("day", pa.string()), ("km", pa.float64())])
@@ -151,9 +153,40 @@ def test_snapshots_deletes_and_overwrites(trips: Table) -> None:
     assert trips.get([0, 1, 2], ["id"]).column("id").to_pylist() == [1]
 
 
-def test_more_slots_than_few_are_read_as_a_stretch(trips: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(getting, "FEW_SLOTS", 2)
-    assert trips.get(range(100)).num_rows == 100
+@pytest.mark.parametrize("most", [1, 7, 100])
+def test_many_keys_are_asked_for_in_parts(trips: Table, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(getting, "MOST_KEYS", most)
+    asked = [n % 130 for n in range(0, 400, 3)]
+    expected = [n for n in asked if n < 100]
+    got = trips.get(asked)
+    assert got.to_pydict() == rows(range(100)).take(expected).to_pydict()
+    kept = trips.get(asked, ["km", "id"], keep_missing=True)
+    assert kept.column("id").to_pylist() == [n if n < 100 else None for n in asked]
+    assert kept.column("km").to_pylist() == [n * 0.5 if n < 100 else None for n in asked]
+
+
+def test_columns_of_the_key_alone_say_which_keys_are_there(place: Place, trips: Table) -> None:
+    trips.delete([7, 99])
+    trips.upsert(rows(range(4, 8)))
+    trips.delete([5])
+    for asked in (range(4, 9), range(-20, 110)):
+        assert trips.get(asked, ["id"]).column("id").to_pylist() == [
+            n for n in asked if 0 <= n < 99 and n != 5
+        ]
+
+
+def test_a_warm_read_looks_at_the_catalog_twice(
+    place: Place, trips: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, transactions = list[int](), list[int]()
+    row, reading = Watch.row, Catalog.reading
+    monkeypatch.setattr(Watch, "row", lambda self: looks.append(1) or row(self))
+    monkeypatch.setattr(Catalog, "reading", lambda self: transactions.append(1) or reading(self))
+    trips.get([1])
+    for asked in ([5], [1000], range(100)):
+        looks.clear(), transactions.clear()
+        trips.get(asked)
+        assert (len(looks), len(transactions)) == (2, 0)
 
 
 @pytest.mark.parametrize("point", ["page asked for", "page looked up", "page read"])
@@ -184,6 +217,8 @@ def test_the_newest_snapshot_may_expire_while_it_is_read(place: Place, trips: Ta
             commits += 1
             trips.upsert(rows(range(100), km=9.0))
             trips.compact()
+            for tablet in place.store.context.placement().tablets:  # so that it is read again
+                place.store.move(tablet.id, "s1" if tablet.shard == 2 else "s2")
 
     place.others = others
     assert trips.get([2], ["km"]).column("km").to_pylist() == [18.0]

@@ -1,0 +1,71 @@
+"""Rows by their primary keys: the cursor rule where each slot is read at once, so that nobody needs a cursor.
+
+Keys are grouped by the shards where their slots are, each shard is asked, and the placement is looked up
+again. What was answered for slots whose (shard, epoch) changed meanwhile is dropped, and asked again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from elasticscan.protocol import Placements, RowRequest, Shards
+from elasticscan.reader.scan import are_within
+from elasticscan.topology import Placement, SlotSet
+
+FEW_KEYS = 8  # up to so many are looked up in the placement one by one
+
+Numbers = NDArray[np.int64]
+
+
+def read_by_key(
+    request: RowRequest, placement: Placement, placements: Placements, shards: Shards
+) -> tuple[Numbers, list[pa.RecordBatch]]:
+    """The rows with a request's keys, wherever they are.
+
+    Args:
+        request: its shard does not matter; its layout is that of `placement`.
+        placement: where slots were at the reader's first look, of just now.
+        placements, shards: who is asked.
+
+    Returns:
+        For each key the number of its row in the batches together, -1 for none; and the batches.
+    """
+    places = np.full(len(request.slots), -1, dtype=np.int64)
+    batches: list[pa.RecordBatch] = []
+    rows, left = 0, np.arange(len(places))
+    while len(left):
+        asked = _by_shard(placement, request.slots, left)
+        answers = [shards.read_rows(_part_of(request, shard, numbers)) for shard, numbers in asked]
+        now = placements.current()
+        moved = now.changed_since(placement, SlotSet.span(0, now.slot_count))
+        again = []
+        for (_, numbers), answer in zip(asked, answers, strict=True):
+            stays = ~are_within(request.slots[numbers], moved)
+            places[numbers] = np.where(stays & (answer.places >= 0), answer.places + rows, -1)
+            again.append(numbers[~stays])
+            batches.append(answer.rows)
+            rows += answer.rows.num_rows
+        left = np.sort(np.concatenate(again))
+        placement, request = now, replace(request, layout=None)
+    return places, batches
+
+
+def _by_shard(placement: Placement, slots: NDArray[np.uint16], keys: Numbers) -> list[tuple[int, Numbers]]:
+    """Numbers of keys, by the shards where their slots are."""
+    if len(keys) <= FEW_KEYS:
+        owners = np.array([placement.tablet_of(slot).shard for slot in slots[keys].tolist()])
+    else:
+        tablets = np.searchsorted([tablet.end for tablet in placement.tablets], slots[keys], "right")
+        owners = np.array([tablet.shard for tablet in placement.tablets])[tablets]
+    return [(shard, keys[owners == shard]) for shard in sorted(set(owners.tolist()))]
+
+
+def _part_of(request: RowRequest, shard: int, keys: Numbers) -> RowRequest:
+    if len(keys) == len(request.slots):
+        return replace(request, shard=shard)
+    part = request.keys.take(pa.array(keys))
+    return replace(request, shard=shard, slots=request.slots[keys], keys=part)
