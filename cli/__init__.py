@@ -31,7 +31,7 @@ How it is cut:
     stores.py     create, status, tables, drop, add-column
     loading.py    load;         files.py    CSV, Parquet and Arrow files as batches, and back
     changing.py   update, delete
-    scanning.py   scan
+    scanning.py   scan;         getting.py  get
     explaining.py explain
     snapshots.py  history, tag create, tag drop, tag list, restore-table
     indexes.py    index create, index drop, index list

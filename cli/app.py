@@ -13,6 +13,7 @@ from elasticscan.cli import (
     backups,
     changing,
     explaining,
+    getting,
     indexes,
     loading,
     scanning,
@@ -76,6 +77,7 @@ app.command("load", rich_help_panel=DATA)(loading.load)
 app.command("update", rich_help_panel=DATA)(changing.update)
 app.command("delete", rich_help_panel=DATA)(changing.delete)
 app.command("scan", rich_help_panel=DATA)(scanning.scan)
+app.command("get", rich_help_panel=DATA)(getting.get)
 app.command("explain", rich_help_panel=DATA)(explaining.explain)
 app.command("history", rich_help_panel=DATA)(snapshots.history)
 app.command("restore-table", rich_help_panel=DATA)(snapshots.restore_table)

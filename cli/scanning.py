@@ -33,6 +33,10 @@ from elasticscan.store import Page, Scan, Store
 # The rows that are shown when no option says how many.
 SHOWN_ROWS = 20
 
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write .parquet, .csv or .arrow.")
+]
+
 
 def scan(
     uri: Uri,
@@ -48,9 +52,7 @@ def scan(
     ] = None,
     page_rows: Annotated[int, typer.Option(help="Most rows of a page.")] = DEFAULT_PAGE_ROWS,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Go on where a scan stopped.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write .parquet, .csv or .arrow.")
-    ] = None,
+    output: Output = None,
     json: Json = False,
 ) -> None:
     """Read every row of a snapshot exactly once, while tablets move.
@@ -82,11 +84,11 @@ def scan(
                 print_json_line({"continuation_key": begun.key}, stderr=True)
         elif glance:
             some = list(islice(_rows(read), SHOWN_ROWS + 1))
-            rows = _show(begun, some[:SHOWN_ROWS])
+            rows = show_rows(begun.schema, some[:SHOWN_ROWS])
             more = "; there are more: --limit, --pages or --output" if len(some) > rows else ""
             console().print(f"{rows} rows of snapshot {begun.snapshot}{more}.")
         else:
-            rows = _show(begun, _rows(read))
+            rows = show_rows(begun.schema, _rows(read))
             console().print(
                 f"{rows:,} rows of snapshot {begun.snapshot}{'; there are more:' if begun.key else '.'}"
             )
@@ -140,9 +142,10 @@ def _rows(pages: Iterable[Page]) -> Iterator[dict[str, Any]]:
     return (row for page in pages for row in page.rows.to_pylist())
 
 
-def _show(begun: Scan, rows: Iterable[dict[str, Any]]) -> int:
+def show_rows(schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> int:
+    """Print rows as a table for people; returns how many."""
     shown = Listing(header_style="bold", row_styles=("", "dim"))
-    for field in begun.schema:
+    for field in schema:
         number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
         shown.add_column(escape(field.name), justify="right" if number else "left", overflow="fold")
     for row in rows:
