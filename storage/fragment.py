@@ -327,7 +327,9 @@ class FragmentReader(BatchReader):
         there = [name for name in columns if name not in self._lacking]
         if len(there) == len(columns):
             return super().rows(index, rows, columns)
-        taken = super().rows(index, rows, [*there, SLOT])  # the slot says how many rows there are
+        if SLOT not in there:  # it says how many rows there are
+            there.append(SLOT)
+        taken = super().rows(index, rows, there)
         return self._complete(taken, columns)
 
     def schema_of(self, columns: Sequence[str]) -> pa.Schema:

@@ -189,6 +189,12 @@ def test_a_warm_read_looks_at_the_catalog_twice(
         assert (len(looks), len(transactions)) == (2, 0)
 
 
+def test_columns_that_came_after_a_row_are_null(trips: Table) -> None:
+    trips.add_columns([pa.field("by", pa.string())])
+    assert trips.get([3, 7], ["by", "id"]).to_pydict() == {"by": [None, None], "id": [3, 7]}
+    assert trips.get([3]).to_pylist() == [{"id": 3, "day": "mon", "km": 1.5, "by": None}]
+
+
 @pytest.mark.parametrize("point", ["page asked for", "page looked up", "page read"])
 def test_a_row_that_moves_while_it_is_read_is_neither_missed_nor_doubled(
     place: Place, trips: Table, point: str
