@@ -43,7 +43,7 @@ from elasticscan.storage import Disk, verify_file
 from elasticscan.store.aliases import check_apart
 from elasticscan.store.context import Context
 from elasticscan.store.disks import disk_at
-from elasticscan.store.location import Location, remove_directories
+from elasticscan.store.location import Location, check_outside, remove_directories
 from elasticscan.store.making import Disks, take_back_on_error
 from elasticscan.store.roots import check_free
 
@@ -120,13 +120,14 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
         keep: how many backups stay there, this one included; None for all.
 
     Raises:
-        InvalidOption: the place is another store's, or something else.
+        InvalidOption: the place is another store's, within a store, or something else.
         FragmentDamaged, StoreDamaged: the store is not whole; there is no new backup.
     """
     place, disk = _place(target, disks)
     with context.catalog.reading() as tx:
         roots = [(shard.name, context.root_of(shard.id)) for shard in tx.shards()]
     check_apart([*roots, ("of the backup", _root(place))])
+    check_outside(_root(place))
     place.make()
     there = _claim(disk, context.info.store_id, place.uri)
     copied, copied_bytes = 0, 0
@@ -213,7 +214,7 @@ def restore_backup(
 
     Raises:
         StoreNotFound: there is no such backup.
-        AlreadyExists, InvalidOption: the new place is taken.
+        AlreadyExists, InvalidOption: the new place is taken, or within a store.
         FragmentDamaged, StoreDamaged: the backup is not as it was written.
     """
     backup = _choose(_place(source, disks)[1], source, name)
@@ -229,6 +230,8 @@ def restore_backup(
     stored = {shard: location.stored_root(of, roots.get(of)) for shard, of in backup.shards.items()}
     full = {shard: location.root(root) for shard, root in stored.items()}
     check_apart([(backup.shards[shard], root) for shard, root in full.items()])
+    for place in (_root(location), *full.values()):
+        check_outside(place)
     opened = {shard: disk_at(disks, root) for shard, root in full.items()}
     for shard, disk in opened.items():
         if not check_free(disk, full[shard]):

@@ -17,9 +17,10 @@ from elasticscan.base.errors import (
     StoreReadableByAll,
 )
 from elasticscan.base.showing import brief
-from elasticscan.store.aliases import whole_uri, with_home
+from elasticscan.store.aliases import place_of, whole_uri, with_home
 
 CATALOG_FILE = "catalog.db"
+SHARDS = "shards"  # the directory of roots within a store's
 MARKER = "elasticscan-shard"  # in each shard's root
 FROM_ENVIRONMENT = "env:"
 PRIVATE = 0o700
@@ -79,7 +80,8 @@ class Location:
     def check_not_bereft(self) -> None:
         """Raises `StoreNotFound` where shards of a store lie in the directory, but no catalog."""
         if self.directory is not None and any(
-            next(self.directory.glob(f"shards/*/{pattern}"), None) for pattern in (MARKER, "t[0-9]*/*.arrow")
+            next(self.directory.glob(f"{SHARDS}/*/{pattern}"), None)
+            for pattern in (MARKER, "t[0-9]*/*.arrow")
         ):
             raise StoreNotFound(
                 f"{self.directory} holds shards of a store, but not its catalog ({CATALOG_FILE}); put that "
@@ -144,7 +146,7 @@ class Location:
                 "shards={name: directory or URI}",
                 option="shards",
             )
-        return f"shards/{shard}"
+        return f"{SHARDS}/{shard}"
 
     def root(self, stored: str) -> str:
         """The full root of a shard."""
@@ -219,3 +221,20 @@ def resolve(uri: str) -> str:
             option="uri",
         )
     return value
+
+
+def check_outside(root: str) -> None:
+    """Raises `InvalidOption` for a place within a store's directory, or within a shard's root.
+
+    What lies there is the store's alone: it is lost with it, and may be taken for its garbage.
+    """
+    place = place_of(root)
+    for directory in () if place.service else Path(place.path).parents:
+        # A catalog alone may be that of a store whose URL names it: its directory is not the store's.
+        is_store = (directory / CATALOG_FILE).is_file() and (directory / SHARDS).is_dir()
+        if is_store or (directory / MARKER).is_file():
+            raise InvalidOption(
+                f"{place} lies within {directory}, a store or a shard of one; choose a place beside it",
+                option="uri",
+                root=str(place),
+            )

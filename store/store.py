@@ -406,7 +406,7 @@ class Store(Named):
             keep: how many backups stay there, this one included; None for all.
 
         Raises:
-            InvalidOption: the place is another store's, or something else.
+            InvalidOption: the place is another store's, within a store, or something else.
             FragmentDamaged, StoreDamaged: the store is not whole; there is no new backup.
         """
         most = arguments.or_none(arguments.whole_number, "keep", keep, 1, MAX_NUMBER)
@@ -436,7 +436,7 @@ class Store(Named):
 
         Raises:
             StoreNotFound: there is no such backup.
-            AlreadyExists, InvalidOption: the new place is taken.
+            AlreadyExists, InvalidOption: the new place is taken, or within a store.
             FragmentDamaged, StoreDamaged: the backup is not as it was written; nothing was made.
         """
         clock, place = clock or SystemClock(), arguments.place("uri", uri)

@@ -296,7 +296,7 @@ class Table(Named):
         if where is not None:
             return delete_rows(self._selection(where, if_unchanged_since, once, said)).commit
         table = self.definition
-        keys = arrow_keys(keys, table)
+        keys = arrow_keys(keys, table, ". To delete by a condition: delete(where='a > 1')")
         with self._unchanged(table, if_unchanged_since, once) as check:
             return writer.delete(self._context, table, keys, once, check, said)
 

@@ -56,8 +56,11 @@ def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str]) -
         )
 
 
-def arrow_keys(keys: Any, table: TableInfo) -> Any:
-    """A list of keys (values, tuples or dicts) as a record batch of the key columns; Arrow as it is."""
+def arrow_keys(keys: Any, table: TableInfo, hint: str = "") -> Any:
+    """A list of keys (values, tuples or dicts) as a record batch of the key columns; Arrow as it is.
+
+    `hint` is told with what is none: what else its caller may have meant.
+    """
     names = table.primary_key
     if isinstance(keys, Scan):
         return keys.to_reader()
@@ -69,7 +72,7 @@ def arrow_keys(keys: Any, table: TableInfo) -> Any:
         key = "7" if len(names) == 1 else f"({', '.join('7' for _ in names)})"
         raise InvalidOption(
             f"keys={brief(keys)} must be rows of {', '.join(names)}, as a pyarrow Table or a list: "
-            f"[{key}]. To delete by a condition: delete(where='a > 1')",
+            f"[{key}]{hint}",
             option="keys",
         )
     return _batch(dict(zip(names, _columns(list(keys), names), strict=True)), table)

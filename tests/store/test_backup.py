@@ -199,11 +199,14 @@ def test_shards_go_where_they_are_told_and_never_where_the_original_lies(tmp_pat
         assert store.verify() == []
         with pytest.raises(InvalidOption, match="no shard 's9'"):
             Store.from_backup(tmp_path / "b", tmp_path / "x.store", {"s9": str(tmp_path / "n9")})
-        for taken in (tmp_path / "s1", tmp_path / "n1"):
+        in_a_shard, in_a_store = tmp_path / "s1" / "n", tmp_path / "new.store" / "n"
+        for taken in (tmp_path / "s1", tmp_path / "n1", in_a_shard, in_a_store):
             with pytest.raises(InvalidOption):
                 Store.from_backup(tmp_path / "b", tmp_path / "x.store", {"s1": str(taken)})
         with pytest.raises(AlreadyExists):
             Store.from_backup(tmp_path / "b", tmp_path / "new.store")
+        with pytest.raises(InvalidOption, match="lies within"):
+            Store.from_backup(tmp_path / "b", tmp_path / "new.store" / "copy")
         assert not (tmp_path / "x.store").exists()
 
 
@@ -211,6 +214,8 @@ PLACES: dict[str, Callable[[Store, Path], Path]] = {
     "of another store": lambda _, path: _backup_of_another(path),
     "with other files": lambda _, path: _with_a_file(path),
     "a shard's root": lambda _, path: path / "a.store" / "shards" / "s1",
+    "the store's directory": lambda _, path: path / "a.store",
+    "within the store's directory": lambda _, path: path / "a.store" / "backups",
     "below a shard's root": lambda _, path: path / "a.store" / "shards" / "s1" / "b",
 }
 
