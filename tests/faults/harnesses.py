@@ -14,12 +14,14 @@ import tests.faults.planted_damage
 import tests.faults.planted_roots  # noqa: F401 - enters its faults
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation
-from tests.store import test_catalog_away, test_root_scenarios
+from tests.store import test_catalog_away, test_definitions_meanwhile, test_root_scenarios
 from tests.store.damage_programs import DamagePrograms
+from tests.store.kept_programs import KeptProgram
 from tests.store.random_programs import Programs
+from tests.store.random_tables import KEEPERS
 
 # Named schedules: tests that need a directory and nothing else.
-SCENARIOS = vars(test_root_scenarios) | vars(test_catalog_away)
+SCENARIOS = vars(test_root_scenarios) | vars(test_catalog_away) | vars(test_definitions_meanwhile)
 SEEDS_FILE = Path(__file__).with_name("seeds.json")
 
 # Runs the program of a seed; the second argument is its style.
@@ -38,7 +40,7 @@ def read_seeds() -> dict[str, int]:
 @contextmanager
 def _open(harness: Harness, directory: Path) -> Iterator[Run]:
     if harness == "programs":
-        with Programs(directory) as programs:
+        with Programs(directory, {KEEPERS: KeptProgram}) as programs:
             yield programs.run
     elif harness == "simulation":
         yield lambda seed, _: Simulation(seed).run()

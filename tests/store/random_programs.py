@@ -20,7 +20,7 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
@@ -142,10 +142,13 @@ class _OneAfterAnother:
 
 
 class Programs:
-    """Makes stores quickly (copies of two that were made once, not flushed) and runs programs."""
+    """Makes stores quickly (copies of two that were made once, not flushed) and runs programs.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    `kinds` are the programs of styles that are more than a mixture of operations.
+    """
+
+    def __init__(self, directory: Path, kinds: Mapping[str, type[Program]] | None = None) -> None:
+        self.directory, self._kinds = directory, kinds or {}
         self._patch = pytest.MonkeyPatch()
         self._program: Program | None = None
         self._building = False
@@ -214,7 +217,7 @@ class Programs:
                 if style == CHECKING:
                     patch.setattr(preconditions, "SMALL_REST_ROWS", rng.choice([0, 10, 1_000]))
                 with fast_store(place, clock, self._point) as other:
-                    self._program = Program(store, other, clock, rng, style)
+                    self._program = self._kinds.get(style, Program)(store, other, clock, rng, style)
                     self._program.run()
         except BaseException as error:
             error.add_note(f"style {style!r}; replay with: ELASTICSCAN_SEEDS={seed} pytest {TEST_FILE}")
@@ -952,7 +955,7 @@ class Program:
         )
         schema, primary_key, _ = TABLES[table]
         places = [schema.names.index(name) for name in primary_key]
-        for batch in self.store.table(table).changes(oldest, page_rows=50).batches():
+        for batch in self.store.table(table).changes(oldest, newest, page_rows=50).batches():
             for told in zip(*batch.to_pydict().values(), strict=True):
                 row, kind = comparable(told[:-3]), told[-3]
                 key = tuple(row[at] for at in places)

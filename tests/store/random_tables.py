@@ -173,7 +173,7 @@ STYLES: dict[str, dict[str, int]] = {
         "advance_one": 8,
     },
 }
-BY_KEY, CHECKING = "by key", "writes that check"
+BY_KEY, CHECKING, KEEPERS = "by key", "writes that check", "keepers"
 # Those that only who names them gets, so that the programs of seeds stay what they are.
 STYLES_BY_NAME: dict[str, dict[str, int]] = {
     "merges of some": {
@@ -225,5 +225,34 @@ STYLES_BY_NAME: dict[str, dict[str, int]] = {
         "collect_garbage": 2,
         "add_column": 1,
         "create_index": 1,
+    },
+    KEEPERS: {
+        "write": 20,
+        "overwrite": 1,
+        "delete": 5,
+        "checked_write": 5,
+        "change_where": 4,
+        "get": 3,
+        "start_scan": 6,
+        "advance_one": 14,
+        "hand_over": 3,
+        "read_changes": 2,
+        "tag": 4,
+        "drop_tag": 2,
+        "read_tag": 3,
+        "restore": 3,
+        "back_up": 1,
+        "keep": 16,
+        "merge": 3,
+        "suspended_move": 4,
+        "move": 2,
+        "split": 1,
+        "join": 1,
+        "collect_garbage": 2,
+        "create_index": 4,
+        "build_on": 1,
+        "drop_index": 1,
+        "add_column": 2,
+        "wait": 1,
     },
 }

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.seeds import ranges_of_seeds
+from tests.store.kept_programs import KeptProgram
 from tests.store.random_programs import Programs
-from tests.store.random_tables import BY_KEY, CHECKING
+from tests.store.random_tables import BY_KEY, CHECKING, KEEPERS
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    with Programs(tmp_path_factory.mktemp("programs")) as programs:
+    with Programs(tmp_path_factory.mktemp("programs"), {KEEPERS: KeptProgram}) as programs:
         yield programs
 
 
@@ -40,3 +41,9 @@ def test_writes_that_check_lose_nothing_and_are_refused_for_a_reason(
 ) -> None:
     for seed in seeds:
         programs.run(seed, CHECKING)
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(8, 3, short=1), ids=str)
+def test_a_kept_store_is_exact_and_nothing_is_left_over(programs: Programs, seeds: range) -> None:
+    for seed in seeds:
+        programs.run(seed, KEEPERS)

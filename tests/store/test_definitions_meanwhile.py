@@ -1,0 +1,43 @@
+"""Indexes and columns that come while a write or a merge is under way, in schedules as small as can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from elasticscan.store import Store, compaction
+
+SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64())])
+
+
+def rows(ids: range) -> pa.Table:
+    return pa.table({"id": list(ids), "k": [i % 5 for i in ids]}, schema=SCHEMA)
+
+
+def test_an_index_that_comes_while_keys_are_compared_has_the_rows_of_that_write(tmp_path: Path) -> None:
+    place, points = tmp_path / "store", list[str]()
+
+    def make_an_index(point: str) -> None:
+        points.append(point)
+        if points.count("keys compared") == 1 and point == "keys compared":
+            other.table("t").create_index("by_k", ["k"])
+
+    with Store.create(place, ["a"], tablets=2, slots=8) as other:
+        other.create_table("t", SCHEMA, ["id"]).upsert(rows(range(20)))
+        with Store.open(place, checkpoint=make_an_index) as store:
+            store.table("t").insert(rows(range(20, 40)))
+        ids = other.table("t").scan(["id"], "k = 3", index="by_k").to_table()["id"].to_pylist()
+        assert sorted(ids) == [i for i in range(40) if i % 5 == 3]
+
+
+def test_a_merge_that_began_before_a_column_copies_its_values(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "store", ["a"], tablets=2, slots=8) as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+        table.upsert(rows(range(20)))
+        before = table.definition
+        table.add_columns([pa.field("n", pa.int64())])
+        table.upsert(pa.table({"id": [1], "k": [1], "n": [7]}, schema=table.schema))
+        compaction.compact(store.context, before)
+        assert table.scan(filter="n = 7").to_table().to_pylist() == [{"id": 1, "k": 1, "n": 7}]
+        assert table.scan().count() == 20
