@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import IndexChanged
-from elasticscan.catalog import Tx, commits, sealed, state
+from elasticscan.catalog import OwnedMove, Tx, commits, sealed, state
 from elasticscan.catalog.believed_time import Belief
 from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.catalog.tables import moves
@@ -51,10 +51,12 @@ from elasticscan.store import (
     compaction,
     getting,
     indexing,
+    keeper,
     lookups,
     mover,
     owners,
     preconditions,
+    steps,
     writer,
 )
 from elasticscan.store.context import Context
@@ -66,6 +68,7 @@ from tests.reader.memory import MemoryCluster, Versions
 from tests.reader.simulation import Simulation
 
 Patch = pytest.MonkeyPatch
+Swap = Callable[..., Any]
 Plant = Callable[[Patch], None]
 Harness = Literal["simulation", "programs", "scenarios", "damage"]
 
@@ -429,6 +432,84 @@ def partial_merge_forgets_snapshots(patch: Patch) -> None:
     _keeping(patch, lambda keep: replace(keep, horizon=keep.horizon + 1))
 
 
+def _swapping(
+    patch: Patch, swap: Callable[[Swap, compaction._Merging, Tx, list[Copied], SlotSet], Any]
+) -> None:
+    honest = compaction._Merging._swap
+    patch.setattr(
+        compaction._Merging, "_swap", lambda self, tx, copies, slots: swap(honest, self, tx, copies, slots)
+    )
+
+
+@fault("programs", "a merge that others did meanwhile changes nothing", style="keepers")
+def merge_outlives_its_owner(patch: Patch) -> None:
+    def in_any_case(swap: Swap, merging: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> Any:
+        there = {fragment.id for fragment in tx.fragments(table=merging.table.id)}
+        if there & {fragment.id for fragment in merging.fragments}:
+            return swap(merging, tx, copies, slots)
+        for copied in copies:
+            staged = replace(copied.staged, slots=slots)
+            tx.add_fragments(merging.table.id, [staged], copied.min_commit, copied.max_commit)
+        tx.bump_layout()
+        return compaction.Merged(added=len(copies))
+
+    _swapping(patch, in_any_case)
+
+
+@fault("programs", "a merge of some slots leaves the others to its sources", style="keepers")
+def merges_in_pieces_take_all(patch: Patch) -> None:
+    def with_the_rest(swap: Swap, merging: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> Any:
+        merged = swap(merging, tx, copies, slots)
+        left = {fragment.id for fragment in tx.fragments(table=merging.table.id)}
+        if merged.gone or merged.added:
+            tx.set_fragment_slots({f.id: SlotSet() for f in merging.fragments if f.id in left})
+        return merged
+
+    _swapping(patch, with_the_rest)
+
+
+@fault("programs", "a merged fragment tells the oldest commit that it holds", style="keepers")
+def merged_fragments_hold_the_newest_commit_alone(patch: Patch) -> None:
+    def newer(swap: Swap, merging: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> Any:
+        return swap(merging, tx, [replace(c, min_commit=c.max_commit) for c in copies], slots)
+
+    _swapping(patch, newer)
+
+
+@fault("programs", "a stage of a merge keeps tombstones for those that follow", style="keepers")
+def stages_drop_tombstones(patch: Patch) -> None:
+    honest = compaction._Merging._copy
+
+    def greedy(self: Any, sources: Any, replaced: Any, keep: Keep, pace: Any) -> Any:
+        is_a_stage = replaced is sources
+        return honest(
+            self, sources, replaced, replace(keep, drop_tombstones=True) if is_a_stage else keep, pace
+        )
+
+    patch.setattr(compaction._Merging, "_copy", greedy)
+
+
+@fault("programs", "a tag keeps its snapshot", style="keepers")
+def tagged_versions_are_merged_away(patch: Patch) -> None:
+    patch.setattr(Tx, "_oldest_tagged", lambda self, table: None)
+
+
+@fault("programs", "the steps of keepers that died are taken over", style="keepers")
+def dead_keepers_keep_their_steps(patch: Patch) -> None:
+    for module in (steps, keeper):
+        patch.setattr(
+            module,
+            "owner_is_gone",
+            lambda owned, now: isinstance(owned, OwnedMove) and owners.owner_is_gone(owned, now),
+        )
+
+
+@fault("programs", "a keeper removes no file before its grace is over", style="keepers")
+def keepers_collect_without_grace(patch: Patch) -> None:
+    at_once = keeper.GarbageRules(grace_seconds=0, trash_seconds=0, share=1.0)
+    patch.setattr(keeper, "GarbageRules", lambda: at_once)
+
+
 @fault("programs", "history is read by all snapshots before the first without it", style="merges of some")
 def history_is_skipped_too_early(patch: Patch) -> None:
     honest = Fragment.is_needed_at
@@ -567,7 +648,11 @@ def index_is_ready_around_its_table(patch: Patch) -> None:
     patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
-@fault("programs", "a commit brings the entries of all indexes there are", style="indexes beside writes")
+@fault(
+    "scenarios",
+    "a commit brings the entries of all indexes there are",
+    style="test_an_index_that_comes_while_keys_are_compared_has_the_rows_of_that_write",
+)
 def commit_without_runs_of_a_new_index(patch: Patch) -> None:
     patch.setattr(writer, "missing_runs", lambda indexes, staged: False)
     patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
@@ -618,11 +703,6 @@ def stale_entries_count(patch: Patch) -> None:
 def other_fragments_are_not_asked(patch: Patch) -> None:
     honest = lookup.newest
     patch.setattr(index_pages, "newest", lambda groups, _, *rest: honest(groups, (), *rest))
-
-
-@fault("programs", "of the versions within a fragment only the newest counts")
-def older_versions_in_a_fragment_count(patch: Patch) -> None:
-    patch.setattr(lookup, "_newer_is_before", lambda reader, rows, *_: np.zeros(len(rows.rows), dtype=bool))
 
 
 @fault(
@@ -811,9 +891,9 @@ def new_columns_are_not_told(patch: Patch) -> None:
 
 
 @fault(
-    "programs",
-    "a compaction copies all columns that its fragments may have, also those added since it began",
-    style="columns below compactions",
+    "scenarios",
+    "a merge copies all columns that its fragments may have, also those added since it began",
+    style="test_a_merge_that_began_before_a_column_copies_its_values",
 )
 def compaction_with_an_old_definition(patch: Patch) -> None:
     merge, begun = compaction.merge_fragments, [pa.schema([])]

@@ -11,20 +11,8 @@ from tests.faults.harnesses import FAULTS, Fault, Harnesses, read_seeds
 SEEDS = read_seeds()
 QUICK = frozenset({"simulation"})
 
-# No program is known that finds these since programs changed: a debt, to be paid with another seed or another
-# program, see docs/testing.md.
-UNFOUND = frozenset(
-    {
-        "commit_without_runs_of_a_new_index",
-        "compaction_with_an_old_definition",
-        "older_versions_in_a_fragment_count",
-    }
-)
-
 
 def _marks(fault: Fault) -> tuple[pytest.MarkDecorator, ...]:
-    if fault.name in UNFOUND:
-        return (pytest.mark.long, pytest.mark.skip(reason="no program is known that finds it"))
     return () if fault.harness in QUICK else (pytest.mark.long,)
 
 
@@ -65,4 +53,4 @@ def test_a_lost_cursor_is_noticed_by_the_proof_of_coverage(harnesses: Harnesses)
 
 def test_faults_have_names_of_their_own_and_each_has_a_seed() -> None:
     assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 30
-    assert set(SEEDS) == {fault.name for fault in FAULTS} >= UNFOUND
+    assert set(SEEDS) == {fault.name for fault in FAULTS}
