@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import uuid
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -273,6 +273,7 @@ class FragmentReader(BatchReader):
         self._table = table
         self._lacking: dict[str, pa.Field] = {}
         self._nulls: dict[str, pa.Array] = {}
+        self.overlays: dict[Hashable, Any] = {}  # what `overlay` makes of its rows and those of others
         self._without = frozenset(without)
         self._made_of = (disk, path, columns, seal, table, cache, label, without)
         super().__init__(disk, path, seal, cache, label)
@@ -400,20 +401,35 @@ class FragmentReader(BatchReader):
         index = bisect_left(range(self.batch_count), True, key=reaches)
         if index == self.batch_count:
             return index, 0
-        slots = self.slots(index)
-        start = int(np.searchsorted(slots, np.uint16(slot), "left"))
-        if low is None or self.slot_range(index)[0] > slot:
-            return index, start
-        batch = self.batch(index)
-        end = int(np.searchsorted(slots, np.uint16(slot), "right"))
-        rows = range(start, end)
-        beyond = bisect_left(rows, True, key=lambda row: self.row_key(batch, row, primary_key) >= low)
-        return index, start + beyond
+        return index, self.row_from(self.batch(index), slot, low, primary_key)
+
+    def row_from(
+        self, batch: pa.RecordBatch, slot: int, low: bytes | None, primary_key: Sequence[str]
+    ) -> int:
+        """The first row of a batch of `slot` or later; with `low`, of that key or beyond in the slot."""
+        slots = batch.column(SLOT).to_numpy(zero_copy_only=True)
+        start = rows_below(slots, slot)
+        if low is None:
+            return start
+        rows = range(start, rows_below(slots, slot + 1))
+        return start + bisect_left(rows, True, key=lambda row: self.row_key(batch, row, primary_key) >= low)
 
     def first_row(self, slot: int, low: bytes | None, primary_key: Sequence[str]) -> int:
         """The number of the row that `seek_from` finds; beyond the last one if there is none."""
         index, row = self.seek_from(slot, low, primary_key)
         return int(self.starts[index]) + row
+
+    def rows_below(self, slot: int) -> int:
+        """Count how many rows have a lower slot."""
+        return int(self.slot_starts[min(slot, len(self.slot_starts) - 1)])
+
+    def slices(self, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Rows by number as slices of their batches."""
+        while begin < end:
+            index = int(np.searchsorted(self.starts, begin, "right")) - 1
+            first, beyond = int(self.starts[index]), int(self.starts[index + 1])
+            yield self.batch(index).slice(begin - first, min(end, beyond) - begin)
+            begin = beyond
 
     def row_key(self, batch: pa.RecordBatch, row: int, primary_key: Sequence[str]) -> bytes:
         try:

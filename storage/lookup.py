@@ -237,24 +237,38 @@ def find(
     """The row of the newest version of each key up to the snapshot, tombstones too; -1 for none."""
     if len(slots) <= FEW_KEYS:
         return _find_each(reader, slots, keys, primary_key, snapshot)
-    low, high = reader.rows_of_slots(slots)
-    rows = np.full(len(slots), -1, dtype=np.int64)
+    places, equal = places_of(reader, *reader.rows_of_slots(slots), keys, primary_key, snapshot)
+    return np.where(equal, places, -1)
+
+
+def places_of(
+    reader: FragmentReader,
+    low: Rows,
+    high: Rows,
+    keys: Sequence[pa.Array],
+    primary_key: Sequence[str],
+    snapshot: int,
+) -> tuple[Rows, Mask]:
+    """The place of each key among rows [low, high) of its slot, and whether a row with that key is there.
+
+    It is that of the newest version up to the snapshot, or of the first row beyond all versions and the key.
+    """
+    places = low.copy()
+    equal = np.zeros(len(low), dtype=bool)
     asked = np.flatnonzero(low < high)
     if not len(asked):
-        return rows
+        return places, equal
     indices = pa.array(asked)
     keys = [key.take(indices) for key in keys]
     try:
         search = _Search(reader, keys, primary_key, snapshot)
-        first = search.first_rows(low[asked], high[asked])
+        first = places[asked] = search.first_rows(low[asked], high[asked])
     except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
         raise reader.damaged(error) from error
     there = np.flatnonzero(first < high[asked])
-    at = first[there]
     keys = [key.take(pa.array(there)) for key in keys]
-    equal = _equal(reader, rows_at(reader, at, primary_key), keys, primary_key)
-    rows[asked[there[equal]]] = at[equal]
-    return rows
+    equal[asked[there]] = _equal(reader, rows_at(reader, first[there], primary_key), keys, primary_key)
+    return places, equal
 
 
 def _find_each(

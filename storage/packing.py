@@ -6,6 +6,7 @@ sorted anew, by a stable sort.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +41,32 @@ def pack(codes: Sequence[NDArray[Any]]) -> tuple[NDArray[np.int64], int] | None:
         packed <<= width
         packed |= above_lowest.astype(np.int64, copy=False)
     return packed, widths[-1]
+
+
+def pack_alike(
+    left: Sequence[NDArray[Any]], right: Sequence[NDArray[Any]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """The integers of two parts with rows in each, which compare across both; None when they do not fit.
+
+    Nothing is ranked, so it costs a few passes however the values lie.
+    """
+    lows = [min(int(a.min()), int(b.min())) for a, b in zip(left, right, strict=True)]
+    highs = [max(int(a.max()), int(b.max())) for a, b in zip(left, right, strict=True)]
+    counts = [high - low + 1 for low, high in zip(lows, highs, strict=True)]
+    if math.prod(counts) >> _MOST_BITS:
+        return None
+    weights = [math.prod(counts[at + 1 :]) for at in range(len(counts))]
+    lowest = sum(low * weight for low, weight in zip(lows, weights, strict=True))
+    lowest = (lowest + (1 << 63)) % (1 << 64) - (1 << 63)  # sums wrap around, and so must what they begin at
+    return _weighted(left, weights, lowest), _weighted(right, weights, lowest)
+
+
+def _weighted(codes: Sequence[NDArray[Any]], weights: Sequence[int], lowest: int) -> NDArray[np.int64]:
+    total: NDArray[np.int64] = np.multiply(codes[0], weights[0], dtype=np.int64)
+    for code, weight in zip(codes[1:], weights[1:], strict=True):
+        total += code if weight == 1 else np.multiply(code, weight, dtype=np.int64)
+    total -= lowest
+    return total
 
 
 def _bits(code: NDArray[Any]) -> int:

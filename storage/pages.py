@@ -16,7 +16,8 @@ from elasticscan.metadata import Bounds, Fragment, FragmentStatistics, SlotInter
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader, rows_below
 from elasticscan.storage.merge import MergeInput, windows
-from elasticscan.storage.view import View
+from elasticscan.storage.overlay import Run, run_of
+from elasticscan.storage.view import Stretch, View
 from elasticscan.topology import SlotSet
 
 OpenFragment = Callable[[Fragment, tuple[str, ...]], FragmentReader]
@@ -201,57 +202,80 @@ def fill_page(source: PageSource, page: PageBuilder, pieces: Sequence[Piece], bo
     """Add rows of the pieces, in order, until the page is full; returns the rest of the pieces."""
     needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
     for number, piece in enumerate(pieces):
-        for interval in source.view.between(piece.start, piece.end, bounds):
-            key = piece.key if interval.start == piece.start else None
-            rest = _read_interval(source, page, interval, key, bounds, needed)
+        for stretch in source.view.stretches(piece.start, piece.end, bounds):
+            key = piece.key if stretch.start == piece.start else None
+            rest = _read_stretch(source, page, stretch, key, bounds, needed)
             if rest is not None:
                 return [replace(rest, end=piece.end), *pieces[number + 1 :]]
     return []
 
 
-def _read_interval(
+def _read_stretch(
     source: PageSource,
     page: PageBuilder,
-    interval: SlotInterval,
+    stretch: Stretch,
     key: bytes | None,
     bounds: Bounds,
     needed: tuple[str, ...],
 ) -> Piece | None:
-    if page.pruner and page.pruner.prunes(interval):
-        return None
-    if page.room <= 0:
-        return Piece(interval.start, interval.end, key)
-    inputs = [MergeInput(fragment, source.open(fragment, needed)) for fragment in interval.fragments]
-    if interval.is_plain and bounds.wholly_hold(inputs[0].fragment):
-        plain = MergeInput(inputs[0].fragment, inputs[0].reader.plain)
-        return _read_slices(page, plain, interval, key, source.table.primary_key)
-    return _read_merged(page, inputs, interval, key, source.table.primary_key, bounds)
+    """Add rows of a stretch; returns the rest if the page is full.
+
+    It is read interval by interval where some may be pruned, and where versions have to be merged.
+    """
+    layers, primary_key = stretch.layers, source.table.primary_key
+    if page.pruner is None:
+        if page.room <= 0:
+            return Piece(stretch.start, stretch.end, key)
+        run = layers and run_of(layers, source.open, needed, primary_key, bounds)
+        if run:
+            return _read_slices(page, run, stretch.start, stretch.end, key, primary_key)
+    for interval in source.view.between(stretch.start, stretch.end, bounds):
+        if page.pruner and page.pruner.prunes(interval):
+            continue
+        begin = key if interval.start == stretch.start else None
+        if page.room <= 0:
+            return Piece(interval.start, interval.end, begin)
+        run = layers and run_of(layers, source.open, needed, primary_key, bounds)
+        if run:
+            only = interval.fragments[0] if len(interval.fragments) == 1 else None
+            rest = _read_slices(page, run, interval.start, interval.end, begin, primary_key, only)
+        else:
+            inputs = [MergeInput(fragment, source.open(fragment, needed)) for fragment in interval.fragments]
+            rest = _read_merged(page, inputs, interval, begin, primary_key, bounds)
+        if rest is not None:
+            return rest
+    return None
 
 
 def _read_slices(
     page: PageBuilder,
-    only: MergeInput,
-    interval: SlotInterval,
+    run: Run,
+    start: int,
+    end: int,
     key: bytes | None,
     primary_key: Sequence[str],
+    only: Fragment | None = None,
 ) -> Piece | None:
-    """Add slices of one fragment, uncopied; returns the rest if the page is full.
+    """Add slices of sorted batches, uncopied; returns the rest if the page is full.
 
-    It ends between two batches where that is cheaper.
+    It ends between two batches where that is cheaper. Those of `only`, a single fragment, may be pruned.
     """
-    reader, pruner = only.reader, page.pruner
-    index, row = reader.seek(interval.start, key, primary_key)
-    rest = Piece(interval.start, interval.end, key)
-    while index < reader.batch_count:
-        if pruner:
+    pruner = page.pruner
+    index, row = run.seek(start, key, primary_key)
+    rest = Piece(start, end, key)
+    while index < run.batch_count:
+        if pruner and only:
             # Jump to the next batch that may match; `rest` stays. If the page ends before that batch,
             # inside one slot, the next page begins at `rest` and skips the same batches again.
-            match = pruner.next_match(only.fragment, index, reader.batch_count)
+            match = pruner.next_match(only, index, run.batch_count)
             if match > index:
                 index, row = match, 0
                 continue
-        batch, slots = reader.batch(index), reader.slots(index)
-        limit = rows_below(slots, interval.end)
+        batch, slots = run.batch(index), run.slots(index)
+        if row == len(slots):  # nothing is left of what was laid over
+            index, row = index + 1, 0
+            continue
+        limit = rows_below(slots, end)
         if limit <= row:
             return None
         if page.rows and (page.room <= 0 or (row == 0 and page.worth_returning)):
@@ -266,7 +290,7 @@ def _read_slices(
         if limit < len(slots):
             return None
         last = encode_row([batch.column(k) for k in primary_key], batch.num_rows - 1)
-        rest = Piece(int(slots[-1]), interval.end, last)
+        rest = Piece(int(slots[-1]), end, last)
         index, row = index + 1, 0
     return None
 

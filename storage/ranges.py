@@ -207,9 +207,4 @@ def _rows_of(reader: FragmentReader, extents: Sequence[Extent]) -> Iterator[pa.R
             yield rows_at(reader, numbers, reader.columns)
         return
     for begin, end in extents:
-        at = begin
-        while at < end:
-            index = int(np.searchsorted(reader.starts, at, "right")) - 1
-            first, beyond = int(reader.starts[index]), int(reader.starts[index + 1])
-            yield reader.batch(index).slice(at - first, min(end, beyond) - at)
-            at = beyond
+        yield from reader.slices(begin, end)

@@ -3,11 +3,47 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from elasticscan.metadata import Bounds, Fragment, SlotInterval, intervals_of
 
 _MOST_BOUNDS = 64
+# Beyond this share of a fragment's rows, others are merged with it, not laid over it.
+MOST_SHARE = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """A large fragment that has each key once, and others with few rows, wherever these meet it."""
+
+    base: Fragment
+    others: tuple[Fragment, ...]
+
+    @cached_property
+    def key(self) -> str:
+        """The same for the same files, serving the same slots."""
+        return " ".join(f"{fragment.path}:{fragment.slots}" for fragment in (self.base, *self.others))
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Slots `[start, end)` over the same large fragment; without layers, one interval."""
+
+    start: int
+    end: int
+    layers: Layers | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The slots as they are seen within some bounds."""
+
+    intervals: tuple[SlotInterval, ...]
+    interval_ends: tuple[int, ...]
+    stretches: tuple[Stretch, ...]
+    stretch_ends: tuple[int, ...]
 
 
 class View:
@@ -15,19 +51,67 @@ class View:
 
     def __init__(self, fragments: Iterable[Fragment]) -> None:
         self.fragments = tuple(fragments)
-        self._intervals: dict[Bounds, tuple[tuple[SlotInterval, ...], tuple[int, ...]]] = {}
+        self._looks: dict[Bounds, _Look] = {}
 
     def between(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotInterval]:
         """The intervals of `[start, end)`, cut to it, with the fragments that count in `bounds`."""
-        cached = self._intervals.get(bounds)
-        if cached is None:
-            if len(self._intervals) >= _MOST_BOUNDS:  # a change scan asks for each commit once
-                self._intervals.clear()
-            intervals = intervals_of(f for f in self.fragments if bounds.touch(f))
-            cached = self._intervals[bounds] = (intervals, tuple(i.end for i in intervals))
-        intervals, ends = cached
-        for index in range(bisect_right(ends, start), len(intervals)):
-            interval = intervals[index]
+        look = self._look(bounds)
+        for index in range(bisect_right(look.interval_ends, start), len(look.intervals)):
+            interval = look.intervals[index]
             if interval.start >= end:
                 return
             yield SlotInterval(max(start, interval.start), min(end, interval.end), interval.fragments)
+
+    def stretches(self, start: int, end: int, bounds: Bounds) -> Iterator[Stretch]:
+        """The same slots, in as few stretches as large fragments allow."""
+        look = self._look(bounds)
+        for index in range(bisect_right(look.stretch_ends, start), len(look.stretches)):
+            stretch = look.stretches[index]
+            if stretch.start >= end:
+                return
+            yield Stretch(max(start, stretch.start), min(end, stretch.end), stretch.layers)
+
+    def _look(self, bounds: Bounds) -> _Look:
+        look = self._looks.get(bounds)
+        if look is None:
+            if len(self._looks) >= _MOST_BOUNDS:  # a change scan asks for each commit once
+                self._looks.clear()
+            intervals = intervals_of(f for f in self.fragments if bounds.touch(f))
+            stretches = _stretches_of(intervals, bounds)
+            ends = tuple(i.end for i in intervals), tuple(stretch.end for stretch in stretches)
+            look = self._looks[bounds] = _Look(intervals, ends[0], stretches, ends[1])
+        return look
+
+
+def _stretches_of(intervals: Sequence[SlotInterval], bounds: Bounds) -> tuple[Stretch, ...]:
+    bases = [_base_of(interval, bounds) for interval in intervals]
+    beside: dict[int, dict[int, Fragment]] = {}
+    for interval, base in zip(intervals, bases, strict=True):
+        if base is not None:
+            beside.setdefault(base.id, {}).update((f.id, f) for f in interval.fragments if f is not base)
+    layers = {base.id: Layers(base, tuple(beside[base.id].values())) for base in bases if base is not None}
+    stretches: list[Stretch] = []
+    for interval, base in zip(intervals, bases, strict=True):
+        of = None if base is None else layers[base.id]
+        last = stretches[-1] if stretches else None
+        if last and of is not None and last.layers is of and last.end == interval.start:
+            stretches[-1] = Stretch(last.start, interval.end, of)
+        else:
+            stretches.append(Stretch(interval.start, interval.end, of))
+    return tuple(stretches)
+
+
+def _base_of(interval: SlotInterval, bounds: Bounds) -> Fragment | None:
+    """The fragment of an interval over which the others can be laid; None where they have to be merged."""
+    base = max(interval.fragments, key=_density)
+    if not base.unique or base.tombstones or not bounds.wholly_hold(base):
+        return None
+    if any(fragment.superseded_at is not None for fragment in interval.fragments):
+        return None
+    others = sum(_density(fragment) for fragment in interval.fragments) - _density(base)
+    return base if others <= MOST_SHARE * _density(base) else None
+
+
+def _density(fragment: Fragment) -> float:
+    """About how many rows a slot has."""
+    return fragment.rows / max(fragment.slots_written, len(fragment.slots), 1)

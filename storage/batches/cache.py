@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from itertools import count
 from weakref import WeakValueDictionary
 
@@ -61,6 +62,29 @@ class BatchCache:
                 _, (_, gone) = self._batches.popitem(last=False)
                 self._bytes -= gone
 
+    def kept(self) -> KeptBatches:
+        """A place for the batches of one more reader."""
+        return KeptBatches(self, self.new_reader())
+
     def has_room(self, size: int) -> bool:
         """True if a batch of so many bytes can be kept without dropping another."""
         return self._bytes + size <= self._most_bytes
+
+
+class KeptBatches:
+    """The batches of one reader: what the cache keeps, or somebody holds, is not made twice."""
+
+    def __init__(self, cache: BatchCache, reader: int) -> None:
+        self._cache, self._reader = cache, reader
+        self._held: WeakValueDictionary[int, pa.RecordBatch] = WeakValueDictionary()
+
+    def __contains__(self, index: int) -> bool:
+        return self._held.get(index) is not None
+
+    def get(self, index: int, make: Callable[[int], pa.RecordBatch]) -> pa.RecordBatch:
+        """A batch; `make` makes it if it is not there."""
+        batch = self._held.get(index)
+        if batch is None:
+            batch = self._held[index] = make(index)
+        self._cache.used(self._reader, index, batch)
+        return batch

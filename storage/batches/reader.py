@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ from pyarrow import ipc
 
 from elasticscan.base.errors import FragmentDamaged
 from elasticscan.metadata import Seal
-from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.batches.cache import BatchCache, KeptBatches
 from elasticscan.storage.batches.layout import BatchLayout, first_batch_at, read_columns, read_layout
 from elasticscan.storage.batches.rows import MOST_BYTES, take_rows
 from elasticscan.storage.disk import Disk
@@ -48,7 +47,6 @@ class BatchReader:
     ) -> None:
         self._cache = cache or BatchCache()
         self._file = self._cache.open(disk, path, seal, label)
-        self._number = self._cache.new_reader()
         self._ends: Sequence[
             int
         ] = ()  # of the batches in the file; of a compressed file nobody asks for them
@@ -61,7 +59,7 @@ class BatchReader:
             self.columns = tuple(self._choose(reader.schema))
         self._numbers: Sequence[int] = range(self._batches_in_file)  # of the batches, in the file
         self.batch_count = len(self._numbers)
-        self._held: WeakValueDictionary[int, pa.RecordBatch] = WeakValueDictionary()
+        self._kept = self._cache.kept()
 
     def _choose(self, schema: pa.Schema) -> list[str]:
         """The columns to read. Raises what Arrow raises when the file is not what it should be."""
@@ -85,13 +83,15 @@ class BatchReader:
         return pa.schema([self._schema_of_file.field(name) for name in columns])
 
     def batch(self, index: int) -> pa.RecordBatch:
-        batch = self._held.get(index)
-        if batch is None:
-            with self._readable():
-                batch = self._read(self._numbers[index], self.columns)
-            self._held[index] = batch
-        self._cache.used(self._number, index, batch)
-        return batch
+        return self._kept.get(index, self._read_whole)
+
+    def _read_whole(self, index: int) -> pa.RecordBatch:
+        with self._readable():
+            return self._read(self._numbers[index], self.columns)
+
+    def kept_beside(self) -> KeptBatches:
+        """A place for batches that are made of the reader's own, in the same cache."""
+        return self._cache.kept()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return (self.batch(index) for index in range(self.batch_count))
@@ -123,7 +123,7 @@ class BatchReader:
         A batch that nobody holds, and that there is no room to keep, is not read for the sake of some rows.
         """
         arrays = None
-        if self._held.get(index) is None:
+        if index not in self._kept:
             with self._readable():
                 arrays = self._rows_alone(self._numbers[index], rows, columns)
         if arrays is None:

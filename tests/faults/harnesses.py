@@ -11,6 +11,7 @@ from tempfile import mkdtemp
 import pytest
 
 import tests.faults.planted_damage
+import tests.faults.planted_overlays
 import tests.faults.planted_roots  # noqa: F401 - enters its faults
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation

@@ -306,7 +306,7 @@ def test_a_batch_that_cannot_match_is_not_even_opened() -> None:
     source = shelf.source()
     one_page(shelf, Bounds(0, 1), PLENTY, wanted, shelf.everything(), open=source.open)
     reader = source.open(shelf.fragments[0], tuple(dict.fromkeys((*shelf.table.schema.names, "k"))))
-    assert len(reader._held) <= 9, "the bisection for the first row, and the one that may match"
+    assert len(reader._kept._held) <= 9, "the bisection for the first row, and the one that may match"
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 5])

@@ -1,0 +1,288 @@
+"""Newer rows laid over a large fragment, against plain Python."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.metadata import Bounds
+from elasticscan.protocol import Cursor
+from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import overlay as overlay_module
+from elasticscan.storage.overlay import Overlay, run_of
+from elasticscan.storage.pages import read_page
+from elasticscan.topology import SlotSet
+from tests.storage.versions import (
+    KEY_KINDS,
+    Key,
+    Limits,
+    Shelf,
+    Version,
+    addresses,
+    position_of,
+    read_all,
+    request_of,
+    table_of,
+    together,
+    varying,
+    visible,
+)
+
+SEEDS = st.integers(0, 1 << 32)
+PLENTY = (1 << 20, 1 << 30)
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
+
+
+def same(limit: Limits) -> Iterator[Limits]:
+    while True:
+        yield limit
+
+
+class Layered:
+    """A large fragment with each key once, and a few with other versions of some keys, older and newer."""
+
+    def __init__(self, seed: int, kind: str | None = None) -> None:
+        self.rng = rng = random.Random(seed)
+        self.kind = KEY_KINDS[kind or rng.choice(sorted(KEY_KINDS))]
+        self.shelf = Shelf(table_of(self.kind, rng.choice((None, "lz4"))), rng.choice((1, 2, 5, 16)))
+        pool = sorted({self.kind.make(rng, n) for n in range(rng.choice((20, 50)))})
+        begun = rng.randint(1, 4)
+        large = rng.sample(pool, max(1, int(len(pool) * rng.choice((0.5, 0.8, 1)))))
+        commits = (begun, begun + 1) if rng.random() < 0.3 else (begun,)
+        self._add([self._version(key, rng.choice(commits), 0.0) for key in large])
+        few = [key for key in pool if rng.random() < rng.choice((0.1, 0.4))]
+        for commit in rng.sample(range(1, 12), rng.randint(1, 4)):
+            if commit not in commits:
+                touched = [key for key in few if rng.random() < 0.4]
+                versions = [self._version(key, commit, rng.choice((0.0, 0.4, 1.0))) for key in touched]
+                if rng.random() < 0.3:  # several versions of a key in one fragment
+                    versions += [
+                        self._version(key, 20 + commit, 0.3) for key in touched if rng.random() < 0.5
+                    ]
+                self._add(versions)
+
+    def _version(self, key: Key, commit: int, deleting: float) -> Version:
+        text = None if self.rng.random() < deleting else f"{commit}" + "x" * self.rng.choice((0, 40))
+        return Version(key, commit, text, self.shelf.slot_of(key))
+
+    def _add(self, versions: Sequence[Version]) -> None:
+        """One fragment; of some of them slots have left since."""
+        if not versions:
+            return
+        fragment = self.shelf.add(versions)
+        if self.rng.random() < 0.3 and self.shelf.slot_count > 1:
+            at = self.rng.randrange(self.shelf.slot_count)
+            slots = fragment.slots - SlotSet.span(at, at + self.rng.randint(1, 3))
+            self.shelf.fragments[-1] = replace(fragment, slots=slots)
+
+    def read(self, snapshot: int, limits: Iterator[Limits]) -> list[tuple[int, Key, Any]]:
+        columns = [*self.shelf.table.primary_key, "v"]
+        served = [fragment for fragment in self.shelf.fragments if fragment.slots]
+        source = self.shelf.source(served)
+        return together(
+            read_all(read_page, source, self.shelf.everything(), snapshot, columns, limits), self.shelf
+        )
+
+    def check(self, snapshot: int, limits: Iterator[Limits]) -> None:
+        expected = visible(self.shelf.versions(), 0, snapshot)
+        assert self.read(snapshot, limits) == sorted(
+            (self.shelf.slot_of(key), key, value) for key, value in expected.items()
+        )
+
+
+@settings(max_examples=200, deadline=None)
+@given(SEEDS)
+def test_rows_laid_over_a_large_fragment_are_the_visible_ones_in_order(seed: int) -> None:
+    layered = Layered(seed)
+    layered.check(layered.rng.choice((99, 99, layered.rng.randint(0, 30))), varying(layered.rng))
+
+
+@pytest.mark.parametrize("kind", sorted(KEY_KINDS))
+@settings(max_examples=15, deadline=None)
+@given(SEEDS, st.integers(1, 12))
+def test_rows_with_any_kind_of_key_are_laid_over(kind: str, seed: int, rows: int) -> None:
+    Layered(seed, kind).check(99, same((rows, 1 << 20)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_batches_of_any_size_are_laid_over(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fragment_module, "BATCH_ROWS", 1 + seed % 8)
+        layered = Layered(seed)
+        layered.check(99, varying(layered.rng))
+
+
+def test_most_of_these_tables_are_read_by_an_overlay(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Overlay] = []
+    honest = Overlay._lay_over
+
+    def counted(self: Overlay, index: int) -> pa.RecordBatch:
+        made.append(self)
+        return honest(self, index)
+
+    monkeypatch.setattr(Overlay, "_lay_over", counted)
+    for seed in range(40):
+        Layered(seed).check(99, same(PLENTY))
+    assert len(set(made)) >= 20
+
+
+# ------------------------------------------------------------------------------- cases with names
+
+
+def shelf_of(*layers: Sequence[tuple[int, int, str | None]], slots: int = 1) -> Shelf:
+    """A table of fragments, each of (key, commit, value)."""
+    shelf = Shelf(table_of(KEY_KINDS["int"]), slots)
+    for layer in layers:
+        shelf.add([Version((key,), commit, value, shelf.slot_of((key,))) for key, commit, value in layer])
+    return shelf
+
+
+def loaded(count: int = 16, step: int = 2) -> list[tuple[int, int, str | None]]:
+    return [(key * step, 1, "old") for key in range(count)]
+
+
+def rows_of(
+    shelf: Shelf, snapshot: int = 99, limit: Limits = PLENTY, after: int | None = None
+) -> dict[int, str]:
+    cursors = shelf.everything() if after is None else (Cursor(SlotSet.span(0, 1), position_of(0, after)),)
+    pages = read_all(read_page, shelf.source(), cursors, snapshot, ["k", "v"], same(limit))
+    rows = [(key, value) for _, (key,), value in together(pages, shelf)]
+    assert rows == sorted(rows)
+    return dict(rows)
+
+
+def overlay_of(shelf: Shelf, bounds: Bounds | None = None) -> Any:
+    source, bounds = shelf.source(), bounds or Bounds(0, 99, 99)
+    (stretch,) = source.view.stretches(0, shelf.slot_count, bounds)
+    return stretch.layers and run_of(stretch.layers, source.open, ("k", "v"), ("k",), bounds)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 16, 100])
+def test_rows_at_the_edges_of_batches_are_replaced_removed_and_added(rows: int) -> None:
+    """Batches begin with 0, 8, 16, 24; what is new lies before, at, between and behind them."""
+    changes: list[tuple[int, int, str | None]] = [
+        *((key, 2, "new") for key in (-1, 0, 7, 9)),
+        *((key, 2, None) for key in (6, 8, 30)),
+        (31, 2, "new"),
+    ]
+    shelf = shelf_of(loaded(), changes)
+    assert isinstance(overlay_of(shelf), Overlay)
+    expected = dict.fromkeys(range(0, 32, 2), "old") | {key: value for key, _, value in changes}
+    expected = {key: value for key, value in expected.items() if value is not None}
+    assert rows_of(shelf, limit=(rows, 1 << 30)) == expected
+    for after in range(-2, 33):
+        beyond = {key: value for key, value in expected.items() if key > after}
+        assert rows_of(shelf, limit=(rows, 1 << 30), after=after) == beyond
+
+
+def test_a_page_may_end_within_a_run_of_newer_rows_and_behind_a_batch_of_which_nothing_is_left() -> None:
+    gone: list[tuple[int, int, str | None]] = [(key, 2, None) for key in (8, 10, 12, 14)]
+    added: list[tuple[int, int, str | None]] = [(key, 3, "new") for key in (17, 19, 21)]
+    shelf = shelf_of(loaded(), gone, added)
+    expected = {key: "old" for key in range(0, 32, 2) if not 8 <= key < 16} | dict.fromkeys(
+        (17, 19, 21), "new"
+    )
+    for rows in range(1, 17):
+        assert rows_of(shelf, limit=(rows, 1 << 30)) == expected
+
+
+def test_a_snapshot_sees_the_newest_of_several_versions_up_to_it() -> None:
+    versions = [(4, commit, f"{commit}") for commit in (3, 5, 7)]
+    shelf = shelf_of(loaded(), versions, [(4, 6, None), (6, 6, "6")])
+    for snapshot, value in (
+        (1, "old"),
+        (2, "old"),
+        (3, "3"),
+        (4, "3"),
+        (5, "5"),
+        (6, None),
+        (7, "7"),
+        (9, "7"),
+    ):
+        assert rows_of(shelf, snapshot).get(4) == value
+    assert isinstance(overlay_of(shelf, Bounds(0, 4, 4)), Overlay)
+
+
+def test_a_version_that_is_older_than_that_of_the_large_fragment_does_not_count() -> None:
+    large = [(key, 5, "large") for key in range(16)]
+    shelf = shelf_of([(3, 1, "older"), (20, 1, "alone")], large, [(3, 4, None), (4, 9, "newer")])
+    assert isinstance(overlay_of(shelf), Overlay)
+    assert rows_of(shelf) == dict.fromkeys(range(16), "large") | {4: "newer", 20: "alone"}
+
+
+def test_rows_of_slots_that_left_a_fragment_hide_nothing() -> None:
+    shelf = shelf_of([(key, 1, "old") for key in range(64)], [(key, 2, "new") for key in range(16)], slots=8)
+    newer = shelf.fragments[1]
+    shelf.fragments[1] = replace(newer, slots=newer.slots - SlotSet.span(2, 5))
+    pages = read_all(read_page, shelf.source(), shelf.everything(), 9, ["k", "v"], same(PLENTY))
+    values = {key: value for _, (key,), value in together(pages, shelf)}
+    assert values == {
+        key: "new" if key < 16 and not 2 <= shelf.slot_of((key,)) < 5 else "old" for key in range(64)
+    }
+    assert len(pages) == 1
+
+
+@pytest.mark.parametrize("bound", [{"BATCH_ROWS": 3}, {"BATCH_BYTES": 100}])
+def test_rows_that_crowd_in_one_place_are_merged_instead(
+    bound: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowd: list[tuple[int, int, str | None]] = [(100 + key, 2, "new") for key in range(4)]
+    shelf = shelf_of(loaded(), crowd)
+    assert isinstance(overlay_of(shelf), Overlay)
+    for name, value in bound.items():
+        monkeypatch.setattr(overlay_module, name, value)
+    assert overlay_of(shelf) is None
+    assert rows_of(shelf) == dict.fromkeys(range(0, 32, 2), "old") | dict.fromkeys(range(100, 104), "new")
+
+
+@pytest.mark.parametrize("shape", ["versions", "tombstones", "beyond", "many", "history"])
+def test_nothing_is_laid_over_a_fragment_of_another_shape(shape: str) -> None:
+    large, few = loaded(), [(3, 5, "new")]
+    if shape == "versions":
+        large.append((0, 2, "newer"))
+    elif shape == "tombstones":
+        large.append((99, 1, None))
+    elif shape == "beyond":
+        large.append((99, 100, "beyond"))
+    elif shape == "many":
+        few = [(key, 5, "new") for key in range(9)]
+    shelf = shelf_of(large, few)
+    if shape == "history":
+        shelf.fragments[1] = replace(shelf.fragments[1], superseded_at=100)
+    assert overlay_of(shelf) is None
+
+
+def test_batches_that_were_laid_over_are_kept_and_shared_by_pages_and_snapshots() -> None:
+    shelf = shelf_of(loaded(), [(3, 2, "new"), (4, 2, "new")])
+    source = shelf.source()
+    first = read_all(read_page, source, shelf.everything(), 5, ["k", "v"], same(PLENTY))
+    overlay = next(iter(source.open(shelf.fragments[0], ("k", "v")).overlays.values()))
+    again = [overlay.batch(index) for index in range(overlay.batch_count)]
+    assert [overlay.batch(index) for index in range(overlay.batch_count)] == again
+    assert all(a is b for a, b in zip(again, map(overlay.batch, range(overlay.batch_count)), strict=True))
+    later = read_all(read_page, source, shelf.everything(), 6, ["k", "v"], same(PLENTY))
+    assert together(later, shelf) == together(first, shelf)
+    assert len(source.open(shelf.fragments[0], ("k", "v")).overlays) == 1
+
+
+def test_keys_and_slots_of_a_batch_whose_keys_stay_are_not_copied() -> None:
+    shelf = shelf_of(loaded(), [(4, 2, "new")])
+    source = shelf.source()
+    page = read_page(source, request_of(shelf.everything(), 9, ["k", "v"], PLENTY))
+    assert page.rows.column("v").to_pylist()[2] == "new"
+    overlay: Overlay = next(iter(source.open(shelf.fragments[0], ("k", "v")).overlays.values()))
+    own = addresses(source.open(shelf.fragments[0], ("k", "v")).plain)
+    for name in ("k", "_slot"):
+        assert {b.address for b in overlay.batch(0).column(name).buffers() if b is not None} <= own
