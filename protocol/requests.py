@@ -143,8 +143,8 @@ class PageRows:
     silently absent. The scan finds that out by looking at the placement again.
 
     `after` are cursors over the slots asked for; slots in none of them have no more rows. `scanned` counts
-    what was looked at: versions of rows in a direct scan, entries of an index; `skipped` about how many rows
-    statistics ruled out.
+    what was looked at: versions of rows in a direct scan (not those that others were laid over), entries of an
+    index; `skipped` about how many rows statistics ruled out.
     """
 
     rows: pa.RecordBatch

@@ -28,7 +28,7 @@ from elasticscan.base.errors import UsageError
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.batches.reader import UNREADABLE
-from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
+from elasticscan.storage.fragment import SLOT, SYSTEM_COLUMNS, FragmentReader
 from elasticscan.storage.lookup import commits_of, comparable, places_of, slot_mask
 from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions
 from elasticscan.storage.packing import pack_alike
@@ -119,13 +119,13 @@ class Overlay:
             for one, begin, end in extents
             for rows in one.reader.slices(begin, end)
         ]
-        columns = [name for name in batch.schema.names if name != COMMIT]
+        columns = [name for name in batch.schema.names if name not in SYSTEM_COLUMNS]
         if not parts:
-            return batch.select(columns)
+            return batch.select([*columns, SLOT])
         versions = Versions(parts, self._names, self._bounds)
         newest = versions.order[versions.first]
         if not len(newest):
-            return batch.select(columns)
+            return batch.select([*columns, SLOT])
         rows, replaces = self._places(index, versions, newest)
         counts = np.ones(len(newest), dtype=bool)
         if not self._is_older:
@@ -141,9 +141,9 @@ class Overlay:
             else pc.take(
                 pa.concat_arrays([batch.column(name), newer.column(name)]), chosen, boundscheck=False
             )
-            for name in columns
+            for name in (*columns, SLOT)
         ]
-        return pa.RecordBatch.from_arrays(arrays, names=columns)
+        return pa.RecordBatch.from_arrays(arrays, names=[*columns, SLOT])
 
     def _places(self, index: int, versions: Versions, newest: Array) -> tuple[Array, Array]:
         """The rows of a batch before which some rows belong, and whether these replace them."""

@@ -60,7 +60,7 @@ class Layered:
         begun = rng.randint(1, 4)
         large = rng.sample(pool, max(1, int(len(pool) * rng.choice((0.5, 0.8, 1)))))
         commits = (begun, begun + 1) if rng.random() < 0.3 else (begun,)
-        self._add([self._version(key, rng.choice(commits), 0.0) for key in large])
+        self._add([self._version(key, rng.choice(commits), 0.0) for key in large], rng.random() < 0.3)
         few = [key for key in pool if rng.random() < rng.choice((0.1, 0.4))]
         for commit in rng.sample(range(1, 12), rng.randint(1, 4)):
             if commit not in commits:
@@ -76,11 +76,11 @@ class Layered:
         text = None if self.rng.random() < deleting else f"{commit}" + "x" * self.rng.choice((0, 40))
         return Version(key, commit, text, self.shelf.slot_of(key))
 
-    def _add(self, versions: Sequence[Version]) -> None:
+    def _add(self, versions: Sequence[Version], marked: bool = False) -> None:
         """One fragment; of some of them slots have left since."""
         if not versions:
             return
-        fragment = self.shelf.add(versions)
+        fragment = self.shelf.add(versions, versioned=marked or None, marked=marked)
         if self.rng.random() < 0.3 and self.shelf.slot_count > 1:
             at = self.rng.randrange(self.shelf.slot_count)
             slots = fragment.slots - SlotSet.span(at, at + self.rng.randint(1, 3))

@@ -122,13 +122,20 @@ class Shelf:
         return int(slots_of(columns, self.slot_count, "spark")[0])
 
     def add(
-        self, versions: Sequence[Version], slots: SlotSet | None = None, versioned: bool | None = None
+        self,
+        versions: Sequence[Version],
+        slots: SlotSet | None = None,
+        versioned: bool | None = None,
+        marked: bool = False,
     ) -> Fragment:
-        """Write versions as one fragment that serves `slots` (all, by default)."""
+        """Write versions as one fragment that serves `slots` (all, by default).
+
+        With `marked` it says of each row whether it is a tombstone, also if none is.
+        """
         commits = {version.commit for version in versions}
         rows = sorted(versions, key=lambda v: (v.slot, v.key, -v.commit))
         with_commit = len(commits) > 1 if versioned is None else versioned
-        tombstones = any(version.value is None for version in rows)
+        tombstones = marked or any(version.value is None for version in rows)
         schema = fragment_schema(self.table.schema, with_commit, tombstones)
         batch = rows_of(rows, self.table, schema)
         target = FragmentTarget(self.disk, 1, self.table, schema, ORIGIN)
