@@ -143,7 +143,7 @@ class PageRows:
     silently absent. The scan finds that out by looking at the placement again.
 
     `after` are cursors over the slots asked for; slots in none of them have no more rows. `scanned` counts
-    what was looked at: versions of rows in a direct scan (not those that others were laid over), entries of an
+    what was looked at: versions of rows in a direct scan (not those under others), or entries of an
     index; `skipped` about how many rows statistics ruled out.
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,17 +39,12 @@ def tombstones_laid_over_hide_nothing(patch: Patch) -> None:
     patch.setattr(overlay, "_chosen", lambda *args: honest(*args[:-1], np.zeros_like(args[-1])))
 
 
-@fault("programs", "rows of slots that left a fragment are not laid over others")
-def rows_of_slots_that_left_are_laid_over(patch: Patch) -> None:
-    patch.setattr(overlay, "_served", lambda fragment, rows: rows)
+@fault("programs", "a row of the large fragment that is newer than the others' stays")
+def older_rows_are_laid_over_newer_ones(patch: Patch) -> None:
+    honest = Overlay.__init__
 
+    def careless(self: Overlay, *args: Any) -> None:
+        honest(self, *args)
+        self._is_older = True
 
-@fault("programs", "what is laid over is that of the snapshot, and nothing newer")
-def overlays_are_shared_by_all_snapshots(patch: Patch) -> None:
-    honest = overlay.run_of
-
-    def of_any(layers: Any, open_fragment: Any, columns: Any, primary_key: Any, bounds: Any) -> Any:
-        later = replace(bounds, snapshot=1 << 40)
-        return honest(layers, open_fragment, columns, primary_key, later)
-
-    patch.setattr(pages, "run_of", of_any)
+    patch.setattr(Overlay, "__init__", careless)
