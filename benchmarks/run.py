@@ -2,7 +2,7 @@
 
 python benchmarks/run.py [--rows 10000000] [--rounds 3] [--only spark,python,load,memory,key]
                          [--memory-rows 100000000] [--keep DIR]
-                         [--commits 2000] (and trust, streams, indexes, spark-indexes,
+                         [--commits 1000] (and trust, streams, indexes, spark-indexes,
                          large-spark-indexes, keys, spark-keys, upkeep)
 """
 
@@ -251,7 +251,7 @@ def main() -> int:
         default="load,python,key,trust,spark,streams,memory,indexes,spark-indexes,keys,spark-keys,upkeep",
     )
     parser.add_argument("--memory-rows", type=int, default=100_000_000)
-    parser.add_argument("--commits", type=int, default=2_000, help="of the upkeep benchmark")
+    parser.add_argument("--commits", type=int, default=1_000, help="of the upkeep benchmark")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
     only = set(options.only.split(","))

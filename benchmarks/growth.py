@@ -1,0 +1,199 @@
+"""How a store grows that is written in small pieces: figures at 10, 100, 1,000, 10,000 commits, and a plot.
+
+python benchmarks/growth.py [--commits 10000] [--work DIR] [--figures FILE] [--plot docs/growth.svg]
+
+Nobody calls anything by hand, and 256 open files are allowed. Each figure is a ratio to a store that was
+loaded at once with the same number of rows, measured by turns, in processor time of all threads: wall time
+would show who else uses the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from small_commits import (
+    COMMIT_ROWS,
+    LOADED,
+    OPEN_FILES,
+    POINT,
+    bytes_of,
+    loaded,
+    open_files_limited,
+    write_small,
+)
+
+from elasticscan.store import Store
+
+POWERS = (10, 100, 1_000, 10_000)
+FIRST = 100  # commits that later ones are compared with
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What a store costs after so many commits; times in milliseconds.
+
+    Attributes:
+        scan, point: a full scan and a look-up by an index, as ratios to a store that was loaded at once.
+        commit_ms, commit_wall_ms: the mean of the last commits, with the upkeep after them.
+        space: bytes on the disk, with what retention keeps, as a ratio to the store that was loaded at once.
+        writes: bytes written for each byte committed.
+    """
+
+    commits: int
+    scan_ms: float
+    scan: float
+    point_ms: float
+    point: float
+    commit_ms: float
+    commit_wall_ms: float
+    commit: float
+    space: float
+    writes: float
+    slot_fragments: int
+    fragments: int
+    status_ms: float
+    catalog_mb: float
+
+
+def processor_seconds(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def grown(work: Path, commits: int) -> Iterator[Growth]:
+    """Write so many small commits, and measure at each power of ten."""
+    if not commits:
+        return
+    with open_files_limited(OPEN_FILES), loaded(work / "small", LOADED) as store:
+        cpu: list[float] = []
+        wall: list[float] = []
+        for number in range(commits):
+            started = time.perf_counter()
+            cpu.append(processor_seconds(lambda number=number: write_small(store, number)))  # type: ignore[misc]
+            wall.append(time.perf_counter() - started)
+            if number + 1 in POWERS or number + 1 == commits:
+                yield _measured(work, store, cpu, wall)
+
+
+def _measured(work: Path, store: Store, cpu: list[float], wall: list[float]) -> Growth:
+    commits, last = len(cpu), max(10, len(cpu) // 10)
+    place = work / f"at-once-{commits}"
+    with loaded(place, store.table("t").scan().count()) as fresh:
+        scans, points = (_by_turns(store, fresh, text) for text in (None, POINT))
+        space = bytes_of(work / "small") / bytes_of(place)
+    status_ms = min(processor_seconds(store.status) for _ in range(3)) * 1e3
+    upkeep = store.status()["tables"][0]["upkeep"]
+    commit = statistics.mean(cpu[-last:])
+    return Growth(
+        commits=commits,
+        scan_ms=scans[0] * 1e3,
+        scan=scans[0] / scans[1],
+        point_ms=points[0] * 1e3,
+        point=points[0] / points[1],
+        commit_ms=commit * 1e3,
+        commit_wall_ms=statistics.mean(wall[-last:]) * 1e3,
+        commit=commit / statistics.mean(cpu[:FIRST]),
+        space=space,
+        writes=upkeep["amplification"]["writes"],
+        slot_fragments=upkeep["slot_fragments"],
+        fragments=store.status()["tables"][0]["fragments"],
+        status_ms=status_ms,
+        catalog_mb=sum(path.stat().st_size for path in (work / "small").glob("catalog.db*")) / 1e6,
+    )
+
+
+def _by_turns(small: Store, fresh: Store, text: str | None) -> tuple[float, float]:
+    """Seconds of a scan of each, the best of seven."""
+    took: tuple[list[float], list[float]] = ([], [])
+    for _ in range(7):
+        for store, times in zip((small, fresh), took, strict=True):
+            scan = store.table("t").scan(filter=text)
+            times.append(processor_seconds(lambda scan=scan: [None for _ in scan]))  # type: ignore[misc]
+    return min(took[0]), min(took[1])
+
+
+# The plot: lines over commits, both axes logarithmic.
+
+WIDTH, HEIGHT, MARGIN, LEGEND = 640, 360, 48, 190
+LINES = {
+    "scan": ("full scan", "#1f77b4"),
+    "point": (f"{POINT} by an index", "#d62728"),
+    "commit": ("commit", "#2ca02c"),
+    "space": ("space, with an hour's garbage", "#9467bd"),
+    "writes": ("bytes written / committed", "#ff7f0e"),
+    "slot_fragments": ("fragments of the worst slot", "#7f7f7f"),
+}
+
+
+def plotted(points: Sequence[Mapping[str, float]]) -> str:
+    """An SVG with a line for each figure."""
+    highest = max(point[name] for point in points for name in LINES)
+    decades = math.ceil(math.log10(max(highest, 10)) * 2) / 2
+    last = math.log10(points[-1]["commits"])
+
+    def x(commits: float) -> float:
+        return MARGIN + (math.log10(commits) - 1) / max(last - 1, 1) * (WIDTH - 2 * MARGIN - LEGEND)
+
+    def y(value: float) -> float:
+        share = (math.log10(value) + 0.5) / (decades + 0.5)
+        return HEIGHT - MARGIN - min(max(share, 0), 1) * (HEIGHT - 2 * MARGIN)
+
+    right = WIDTH - MARGIN - LEGEND
+    view = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {view}><rect width="100%" height="100%" fill="white"/>'
+    ]
+    for value in (0.5, 1, 2, 5, 10, 20, 50):
+        if math.log10(value) <= decades:
+            parts.append(f'<path d="M{MARGIN} {y(value):.1f}H{right}" stroke="#ddd"/>')
+            parts.append(f'<text x="{MARGIN - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
+    below = HEIGHT - MARGIN + 18
+    parts += [
+        f'<text x="{x(commits):.1f}" y="{below}" text-anchor="middle">{commits:,.0f}</text>'
+        for commits in (point["commits"] for point in points)
+    ]
+    for row, (name, (text, colour)) in enumerate(LINES.items()):
+        path = " ".join(f"{x(point['commits']):.1f},{y(point[name]):.1f}" for point in points)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        at = MARGIN + 20 * row
+        parts.append(f'<path d="M{right + 16} {at}h20" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<text x="{right + 42}" y="{at + 4}">{text}</text>')
+    caption = f"ratios after so many commits of {COMMIT_ROWS} rows, beside {LOADED:,} rows"
+    parts.append(f'<text x="{MARGIN}" y="{MARGIN - 20}">{caption}</text></svg>')
+    return "\n".join(parts) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--commits", type=int, default=POWERS[-1])
+    parser.add_argument("--work", type=Path, help="where stores are made; by default a temporary directory")
+    parser.add_argument("--figures", type=Path, help="a file for the figures, a JSON a line")
+    parser.add_argument("--plot", type=Path, help="an SVG of the figures; of such a file with --commits 0")
+    options = parser.parse_args()
+    figures: list[dict[str, float]] = []
+    if not options.commits:
+        figures = [json.loads(line) for line in options.figures.read_text(encoding="utf-8").splitlines()]
+    with tempfile.TemporaryDirectory(prefix="elasticscan-growth-") as temporary:
+        for point in grown(options.work or Path(temporary), options.commits):
+            figures.append({name: round(value, 3) for name, value in asdict(point).items()})
+            print(json.dumps(figures[-1]), flush=True)
+            if options.figures:
+                with options.figures.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(figures[-1]) + "\n")
+    if options.plot:
+        options.plot.write_text(plotted(figures), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
