@@ -302,4 +302,5 @@ def _being_copied(tx: Tx) -> SlotSet:
     it deleted would come back at the target.
     """
     copying = {move.tablet for move in tx.moves() if move.phase is not Phase.PLANNED}
-    return SlotSet.of((t.start, t.end) for t in tx.placement().tablets if t.id in copying)
+    tablets = tx.placement().tablets if copying else ()
+    return SlotSet.of((t.start, t.end) for t in tablets if t.id in copying)

@@ -278,9 +278,10 @@ class Context:
         if cached is not None and self.catalog.versions()[0] == cached[0]:
             return cached[1]
         with self.catalog.reading() as tx:
-            return self._placement_in(tx)
+            return self.placement_in(tx)
 
-    def _placement_in(self, tx: Tx) -> Placement:
+    def placement_in(self, tx: Tx) -> Placement:
+        """Return where tablets are as a transaction sees it that has not changed anything."""
         cached, layout = self._placement, tx.versions()[0]
         if cached is None or cached[0] != layout:
             self._placement = cached = (layout, tx.placement())
@@ -289,7 +290,7 @@ class Context:
     def places(self, tx: Tx, base: Topology) -> SlotPlaces:
         """Return where slots live as a transaction sees it, and where they lived in a topology."""
         names = dict(base.shard_names) | {shard.id: shard.name for shard in tx.shards()}
-        return SlotPlaces(self._placement_in(tx), base, names)
+        return SlotPlaces(self.placement_in(tx), base, names)
 
     def layout(self, tx: Tx, base: Topology, table: TableInfo) -> ScanLayout:
         """The facts by which a scan of a table is divided, as a transaction sees them."""
@@ -337,7 +338,7 @@ class Context:
             return Look(layout, newest, state, placed[1])
         with self.catalog.reading() as tx:
             layout, newest = tx.versions()
-            return Look(layout, newest, self._table_state_in(tx, table_id, newest), self._placement_in(tx))
+            return Look(layout, newest, self._table_state_in(tx, table_id, newest), self.placement_in(tx))
 
     def table_state(
         self, table_id: int, snapshot: int, after: int | None = None, layout: int | None = None

@@ -20,7 +20,7 @@ from elasticscan.base.errors import (
     TableChanged,
 )
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
-from elasticscan.catalog import IdempotencyKey, Tx
+from elasticscan.catalog import IdempotencyKey
 from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo
 from elasticscan.storage import (
     DELETED,
@@ -230,7 +230,9 @@ def _publish(
                 )
             if at_last:  # nothing can change now, so this one is the last
                 fragments = settle(tx.placement(), tx.indexes(table.id))
-            in_place = _in_place(tx, fragments) and not missing_runs(tx.indexes(table.id), fragments)
+            in_place = _in_place(context.placement_in(tx), fragments) and not missing_runs(
+                tx.indexes(table.id), fragments
+            )
             if in_place and (check is None or check.holds(tx, fragments, at_last)):
                 context.check_not_collected(fragments)
                 tx.enter_reserved(table.id)
@@ -250,8 +252,7 @@ def _kind_of(kind: str, staged: Sequence[StagedFragment]) -> str:
     return "delete" if deletes == sum(fragment.rows for fragment in staged) else "merge"
 
 
-def _in_place(tx: Tx, staged: Sequence[StagedFragment]) -> bool:
-    placement = tx.placement()
+def _in_place(placement: Placement, staged: Sequence[StagedFragment]) -> bool:
     return all(fragment.slots <= placement.at(fragment.shard) for fragment in staged)
 
 

@@ -300,7 +300,7 @@ def twin_forgets_old_versions(patch: Patch) -> None:
 
 @fault("programs", "a commit requires that each fragment lies where its slots live")
 def commit_without_the_ownership_check(patch: Patch) -> None:
-    patch.setattr(writer, "_in_place", lambda tx, staged: True)
+    patch.setattr(writer, "_in_place", lambda placement, staged: True)
 
 
 @fault("programs", "a switch copies the last commits", style="compaction below movers")
