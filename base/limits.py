@@ -93,7 +93,8 @@ RUN_BYTES: Final = 512 << 20
 # reads with the catalog, and every file begins with, must stay small. A write into more columns than this
 # takes a time that grows with their square; Spark plans some thousands, and not tens of thousands, of them.
 MAX_NESTING: Final = 32  # levels of lists and structs (a map is two) around a value; a plain column has none
-MAX_COLUMNS: Final = 4_096
+MAX_COLUMNS: Final = 4_096  # also with those that were dropped
+MAX_RENAMES: Final = 1_000
 MAX_FIELDS: Final = 16_384  # columns, and all parts of their types
 MAX_COLUMN_NAME_BYTES: Final = 255  # in UTF-8; of parts of types too
 MAX_NAMES_BYTES: Final = 256 << 10  # of all columns together: a continuation key names those of its scan

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from elasticscan.base.errors import (
     AlreadyExists,
     InvalidOffset,
@@ -21,6 +19,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import TRUSTED_JUMP_SECONDS
 from elasticscan.catalog.believed_time import next_commit_time
+from elasticscan.catalog.definitions import packed_columns, unpacked_columns
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.tables import COMMITS, OVERWRITES, commits, leases, tables
 from elasticscan.catalog.tags import TagTx
@@ -80,7 +79,7 @@ class CommitTx(TagTx):
             )
         row = {
             "name": info.name,
-            "schema": info.schema.serialize().to_pybytes(),
+            **packed_columns(info),
             "primary_key": json.dumps(info.primary_key),
             "shard_key": json.dumps(info.shard_key),
             "compression": info.compression,
@@ -123,14 +122,11 @@ class CommitTx(TagTx):
         self._change_table(table.id, **seen)
         self._add_commit_row(commit, table.id, "create", {"rows": 0, "bytes": 0})
 
-    def add_columns(self, table: int, fields: Sequence[pa.Field]) -> TableInfo:
-        """Append columns to a table; checked by the caller, in this transaction. Every snapshot has them."""
-        info = self.table_by_id(table)
-        assert info is not None, "the caller looked it up in this transaction"
-        schema = pa.schema([*info.schema, *fields])
-        self._change_table(table, schema=schema.serialize().to_pybytes())
+    def redefine(self, table: TableInfo) -> TableInfo:
+        """Give a table its next definition; checked by the caller, in this transaction."""
+        self._change_table(table.id, **packed_columns(table))
         self.bump_layout()
-        return replace(info, schema=schema)
+        return table
 
     def drop_table(self, name: str) -> None:
         table = self.table(name)
@@ -439,16 +435,16 @@ def _commit(row: Any) -> Commit:
 
 def _table_info(row: Any) -> TableInfo:
     with decoding(f"table {row.name!r}"):
-        schema = pa.ipc.read_schema(pa.py_buffer(row.schema))
+        columns = unpacked_columns(row.schema, row.past)
         primary_key, shard_key = tuple(json.loads(row.primary_key)), tuple(json.loads(row.shard_key))
     return TableInfo(
         id=row.id,
         name=row.name,
-        schema=schema,
         primary_key=primary_key,
         shard_key=shard_key,
         compression=row.compression,
         retention_seconds=row.retention_seconds,
         created_commit=row.created_commit,
         oldest_snapshot=row.oldest_snapshot,
+        **columns,
     )

@@ -152,6 +152,8 @@ tables = _sealed_table(
     Column("id", RowId, primary_key=True, autoincrement=False),
     Column("name", String(64), nullable=False),
     Column("schema", LargeBinary, nullable=False),
+    # Of a definition that is not the first: its number, and what became of the columns.
+    Column("past", Text),
     Column("primary_key", Text, nullable=False),
     Column("shard_key", Text, nullable=False),
     Column("compression", String(8)),

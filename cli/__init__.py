@@ -28,7 +28,8 @@ How it is cut:
     options.py    options that several commands share
     output.py     the two voices: consoles, JSON, progress
     picture.py    a store's status, drawn
-    stores.py     create, status, tables, drop, add-column
+    stores.py     create, status, tables, drop
+    columns.py    add-column, drop-column, rename-column, widen-column
     loading.py    load;         files.py    CSV, Parquet and Arrow files as batches, and back
     changing.py   update, delete
     scanning.py   scan;         getting.py  get

@@ -12,6 +12,7 @@ from elasticscan.base.errors import ElasticScanError
 from elasticscan.cli import (
     backups,
     changing,
+    columns,
     explaining,
     getting,
     indexes,
@@ -83,7 +84,10 @@ app.command("history", rich_help_panel=DATA)(snapshots.history)
 app.command("restore-table", rich_help_panel=DATA)(snapshots.restore_table)
 app.add_typer(snapshots.tags, name="tag", rich_help_panel=DATA)
 app.add_typer(indexes.commands, name="index", rich_help_panel=DATA)
-app.command("add-column", rich_help_panel=DATA)(stores.add_column)
+app.command("add-column", rich_help_panel=DATA)(columns.add_column)
+app.command("drop-column", rich_help_panel=DATA)(columns.drop_column)
+app.command("rename-column", rich_help_panel=DATA)(columns.rename_column)
+app.command("widen-column", rich_help_panel=DATA)(columns.widen_column)
 app.command("expand", rich_help_panel=CHANGE)(changes.expand)
 app.command("contract", rich_help_panel=CHANGE)(changes.contract)
 app.command("move", rich_help_panel=CHANGE)(changes.move)

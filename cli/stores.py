@@ -1,17 +1,16 @@
-"""create, status, tables, drop, add-column."""
+"""create, status, tables, drop."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-import pyarrow as pa
 import typer
 from rich.markup import escape
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
-from elasticscan.cli.options import Json, Table, Uri, seconds_of, shards_of, type_of
+from elasticscan.cli.options import Json, Table, Uri, seconds_of, shards_of
 from elasticscan.cli.output import answer, listing, size
 from elasticscan.cli.picture import picture, row_count, stream_listing, tablet_listing
 from elasticscan.store import Store, streams_of
@@ -111,30 +110,3 @@ def drop(
             )
         handle.drop()
     answer(json, {"dropped": table}, f"Table [bold]{escape(table)}[/bold] is dropped; gc removes its files.")
-
-
-def add_column(
-    uri: Uri,
-    table: Table,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The new column.")],
-    kind: Annotated[
-        str,
-        typer.Argument(
-            metavar="TYPE", help=escape("Its Arrow type: int64, double, string, bool, timestamp[us], …")
-        ),
-    ],
-    json: Json = False,
-) -> None:
-    """Add a column to a table, while others write, scan and move; rows that are there are null in it."""
-    hint = "; nested types and decimals are added in Python, with Table.add_columns"
-    field = pa.field(name, type_of(kind, "TYPE", f"TYPE {kind!r} must be", hint))
-    with Store.open(uri) as store:
-        handle = store.table(table)
-        added = name not in handle.schema.names
-        handle.add_columns([field])
-    outcome = "added" if added else "was there already"
-    answer(
-        json,
-        {"table": table, "column": name, "type": str(field.type), "added": added},
-        f"Column [bold]{escape(name)}[/bold] of {escape(table)}, {escape(str(field.type))}, {outcome}.",
-    )

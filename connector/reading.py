@@ -62,7 +62,10 @@ class ElasticScanReader(DataSourceReader):
         self._schema = schema
         # Fails here, where the plan is made, rather than in every task.
         table = open_store(options.store).table(options.table).definition
-        self._columns = match_columns(schema, offered_schema(table, options))
+        self._columns, self._definition = (
+            match_columns(schema, offered_schema(table, options)),
+            table.definition,
+        )
         rows = offered_schema(table, replace(options, explain=False)).names
         self._scanned = rows if options.explain else self._columns
 
@@ -70,6 +73,9 @@ class ElasticScanReader(DataSourceReader):
         """Fix the snapshot, and cut the scan by where slots live now."""
         store = open_store(self._options.store)
         scan = self._begin(store)
+        if scan.standing.definition != self._definition:  # just now
+            table = store.table(self._options.table).definition.at(scan.standing.definition)
+            match_columns(self._schema, offered_schema(table, self._options))
         if self._options.explain:
             return [Explained(scan)]
         most = self._options.partitions

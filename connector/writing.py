@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -83,14 +82,14 @@ class TableWriter:
             )
         with self._check(store, table, options.txn):
             pass  # a commit that is not known, or no longer, shows before any task runs
-        self._column_count = len(table.schema)
+        self._definition = table.definition
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFragment]:
         """Stage a task's rows; runs where the task runs."""
         store = open_store(self._uri, self.store_id)
         table = self._find(store)
-        # Columns that were added since the write was planned are null in its rows.
-        table = dataclasses.replace(table, schema=pa.schema(list(table.schema)[: self._column_count]))
+        # Rows have the columns that the table had when the write was planned.
+        table = table.at(self._definition)
         if self._deletions:
             rows = self._deletions.changes(batches, table, self.replaces, self._fill)
         else:

@@ -1,6 +1,6 @@
 """Facts about tables: what the catalog keeps and files carry, as frozen values.
 
-table       its schema, keys and life (`TableInfo`)
+table       its schema, keys and life (`TableInfo`); its columns through all definitions (`Column`)
 fragment    an immutable file of sorted rows, with the slots it serves (`Fragment`); staged before its commit
 index       columns that runs of entries are sorted or hashed by, and the phases of its build (`IndexInfo`,
             `IndexPhase`, `INDEX_TRANSITIONS`); its runs (`IndexRun`)
@@ -12,6 +12,7 @@ Everything here is pure. `storage` writes and reads the files, `catalog` keeps t
 decides by the statistics; none of them knows the others.
 """
 
+from elasticscan.metadata.columns import Column, is_widening, new_column, schema_at
 from elasticscan.metadata.fragments import (
     CHANGE_COLUMNS,
     CHANGE_TYPE,
@@ -69,6 +70,7 @@ __all__ = [
     "SORTED",
     "Block",
     "Bounds",
+    "Column",
     "Fragment",
     "FragmentStatistics",
     "IndexEvent",
@@ -85,10 +87,13 @@ __all__ = [
     "TableInfo",
     "epochs_in",
     "intervals_of",
+    "is_widening",
     "nearest_column",
+    "new_column",
     "no_such_column",
     "pack_histogram",
     "pack_statistics",
+    "schema_at",
     "unpack_histogram",
     "unpack_statistics",
 ]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 
 import pyarrow as pa
 
-from elasticscan.base.errors import ColumnNotFound
+from elasticscan.base.errors import ColumnNotFound, TableChanged
+from elasticscan.metadata.columns import Column, columns_of_schema, schema_at
 from elasticscan.metadata.indexes import StagedRun
 from elasticscan.metadata.manifest import Seal
 from elasticscan.metadata.statistics import Packed
@@ -102,6 +103,12 @@ class TableInfo:
 
     `shard_key` is a prefix of `primary_key`. Snapshots before `oldest_snapshot` cannot be read.
     `retention_seconds` is the table's own, if it has one.
+
+    Attributes:
+        definition: its number; each change of columns makes the next one.
+        columns: all columns that there ever were, in the order in which they came; empty while the first
+            definition stands.
+        names_of: the definition whose columns `schema` names, where that is an older one.
     """
 
     id: int
@@ -113,6 +120,59 @@ class TableInfo:
     created_commit: int
     oldest_snapshot: int
     retention_seconds: float | None = None
+    definition: int = 1
+    columns: tuple[Column, ...] = ()
+    names_of: int | None = None
+
+    @property
+    def all_columns(self) -> tuple[Column, ...]:
+        return self.columns or columns_of_schema(self.schema)
+
+    def redefined(self, columns: tuple[Column, ...]) -> TableInfo:
+        """The next definition."""
+        definition = self.definition + 1
+        return replace(self, definition=definition, columns=columns, schema=schema_at(columns, definition))
+
+    def at(self, definition: int) -> TableInfo:
+        """The table as a definition of it has it: its names and its types.
+
+        Raises:
+            TableChanged: there is no such definition.
+        """
+        if definition == self.definition:
+            return self
+        if not 0 < definition < self.definition:
+            raise TableChanged(
+                f"table {self.name!r} has no definition {definition}, the newest is {self.definition}; an "
+                "older catalog was put back: start a new scan",
+                table=self.name,
+            )
+        then = tuple(column for c in self.columns if (column := c.at(definition)) is not None)
+        schema = schema_at(then, definition)
+        return replace(self, definition=definition, columns=() if definition == 1 else then, schema=schema)
+
+    def named_as(self, definition: int) -> TableInfo:
+        """The table with the columns that a definition names, in the types of this one."""
+        if definition == self.definition:
+            return self
+        fields = schema_at(self.columns, definition)
+        by_name = self.by_name(definition)
+        # A column that was dropped since is null in what came later.
+        nullable = [f.nullable or by_name[f.name].until is not None for f in fields]
+        named = [f.with_nullable(is_null) for f, is_null in zip(fields, nullable, strict=True)]
+        return replace(self, schema=pa.schema(named), names_of=definition)
+
+    def with_dropped(self, oldest: int) -> TableInfo:
+        """The table with the columns, too, that scans of a snapshot, or of later ones, may still read."""
+        gone = [c for c in self.columns if c.until is not None and c.last_commit >= oldest]
+        fields = [pa.field(column.dropped_name, column.type) for column in gone]
+        return replace(self, schema=pa.schema([*self.schema, *fields])) if gone else self
+
+    def by_name(self, definition: int | None = None) -> dict[str, Column]:
+        """The columns by the names that a definition, or `schema`, gives them, and dropped ones."""
+        at = definition or self.names_of or self.definition
+        named = {column.dropped_name: column for column in self.columns if column.until is not None}
+        return named | {name: c for c in self.all_columns if (name := c.name_at(at)) is not None}
 
 
 # The columns that a change feed adds to a table's own.

@@ -81,11 +81,14 @@ class Manifest:
         min_commit, max_commit: bounds of its rows' commits; 0 for what a write staged, whose commit
             was not made yet.
         epochs: of its slots, when it was staged.
-        not_null: the table's columns that allow no nulls.
+        not_null: the columns that allow no nulls, by their names in the file.
         complete: it has all rows of its slots up to the newest commit of its rows, but for history and for
             what nobody needs.
         superseded_at: of history: the snapshot from which on none needs a row of it.
         index: of an index run its definition (name, kind, columns, include) and its fragment's path.
+        definition: the number of the table's definition by which it was written.
+        columns: of a definition that is not the first, the columns in order: name in the file, name, and the
+            number of the definition that made it.
     """
 
     kind: str
@@ -115,3 +118,5 @@ class Manifest:
     complete: bool = False
     superseded_at: int | None = None
     index: tuple[str, str, Sequence[str], Sequence[str], str] | None = None
+    definition: int = 1
+    columns: Sequence[tuple[str, str, int]] = ()

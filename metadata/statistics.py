@@ -7,6 +7,7 @@ nulls first. Long ones are cut: a lower bound to a prefix, an upper bound to the
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgpack
@@ -89,7 +90,7 @@ class Block:
 class FragmentStatistics:
     """A fragment's columns, each with a block for every record batch; types without an order are missing.
 
-    `block_rows` are the rows of each record batch.
+    `block_rows` are the rows of each record batch. Files name columns by their marks (`Column.mark`).
     """
 
     block_rows: tuple[int, ...]
@@ -98,6 +99,11 @@ class FragmentStatistics:
     @property
     def rows(self) -> int:
         return sum(self.block_rows)
+
+    def renamed(self, names: Mapping[str, str]) -> FragmentStatistics:
+        """The statistics by other names; columns that have none are left out."""
+        columns = {names[name]: blocks for name, blocks in self.columns.items() if name in names}
+        return FragmentStatistics(self.block_rows, columns)
 
     def share_of(self, column: str, keys: KeySet) -> float:
         """About the share of a column's values that is in a set, as if they were spread evenly."""

@@ -55,6 +55,7 @@ class ContinuationKey:
         feed: rows say what changed, in which commit, and when.
         limit: how many rows are still to be given; None for all.
         by_key: it reads only ranges of primary keys, which follow from its filter.
+        definition: the number of the table's definition when it began, which names and types its columns.
     """
 
     table: int
@@ -74,6 +75,7 @@ class ContinuationKey:
     feed: bool = False
     limit: int | None = None
     by_key: bool = False
+    definition: int = 1
 
     def restrict_to(self, slots: SlotSet) -> ContinuationKey:
         """Return the scan over `slots` alone, as one of the tasks that a scan is divided among reads it."""
@@ -121,6 +123,7 @@ def pack(key: ContinuationKey, expires_at: int) -> bytes:
         key.feed,
         key.limit,
         key.by_key,
+        key.definition,
     ]
     packed = msgpack.packb(fields)
     assert isinstance(packed, bytes)
@@ -132,7 +135,8 @@ def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
     try:
         fields = msgpack.unpackb(packed, strict_map_key=True, max_ext_len=0, max_map_len=0)
         expires_at, table, snapshot, base, slots, cursors, columns, *rest = fields
-        text, rows, size, lease, index, descending, merged, segments, feed, limit, by_key = rest
+        text, rows, size, lease, index, descending, merged, segments, feed, limit, *last = rest
+        by_key, definition = last
         key = ContinuationKey(
             table=_whole(table),
             snapshot=_whole(snapshot),
@@ -151,6 +155,7 @@ def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
             feed=_flag(feed),
             limit=None if limit is None else _whole(limit),
             by_key=_flag(by_key),
+            definition=_whole(definition),
         )
         return key, _whole(expires_at)
     except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:

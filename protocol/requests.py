@@ -133,6 +133,7 @@ class PageRequest:
     changes: ChangeSpan | None = None
     key_sets: KeySets = field(default_factory=dict)
     keys: KeyList | KeyRanges | None = None
+    definition: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,7 @@ class RowRequest:
         keys: the columns of the primary key.
         layout: of the catalog when the reader looked where the slots are; None when that was later than
             any layout it can name. A shard answers from what it serves then or later.
+        definition: as in `PageRequest`.
     """
 
     table: int
@@ -174,6 +176,7 @@ class RowRequest:
     slots: NDArray[np.uint16]
     keys: pa.RecordBatch
     layout: int | None = None
+    definition: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

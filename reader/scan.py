@@ -42,6 +42,7 @@ class ScanPlan:
     changes: ChangeSpan | None = None
     key_sets: KeySets = field(default_factory=dict)
     keys: KeyList | KeyRanges | None = None
+    definition: int | None = None
 
     def request(self, read: ShardRead) -> PageRequest:
         return PageRequest(
@@ -56,6 +57,7 @@ class ScanPlan:
             self.changes,
             self.key_sets,
             self.keys,
+            self.definition,
         )
 
 

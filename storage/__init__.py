@@ -35,9 +35,9 @@ The changes of commits (`read_changes`) follow from the versions that fragments 
 a range of commits against the one before it. Fragments of older commits are only asked for the keys
 that changed. An overwrite is a range of its own, since it deletes whatever it does not write.
 
-A table may gain columns (`docs/schema-changes.md`). That an older fragment lacks some is known to
-`FragmentReader` alone, which gives nulls in their place; everybody above reads, copies and indexes them
-like any others.
+A table's columns may change (`docs/schema-changes.md`). What a fragment calls them, which ones it lacks and
+which it has in a narrower type is known to `FragmentReader` and the writer alone; everybody above reads,
+copies and indexes them like any others.
 
 How rows get in (`Ingest`): they are hashed to slots with Spark's own hash, sorted in parts of
 bounded size, staged as one fragment for each shard. A staged fragment is invisible until the
@@ -81,7 +81,7 @@ from elasticscan.storage.fragment import (
     DELETED,
     SLOT,
     FragmentReader,
-    described_schema,
+    described_columns,
     fragment_schema,
     is_fragment_path,
 )
@@ -146,7 +146,7 @@ __all__ = [
     "conform",
     "copy_slots",
     "count_rows",
-    "described_schema",
+    "described_columns",
     "discard",
     "find_seal",
     "first_of_keys",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import uuid
 from bisect import bisect_left
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -25,10 +25,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import ipc
 
-from elasticscan.base.errors import UsageError
+from elasticscan.base.errors import TableChanged, UsageError
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.base.order_keys import encode_row
-from elasticscan.metadata import FRAGMENT, Manifest, Origin, Seal, StagedFragment, TableInfo, pack_statistics
+from elasticscan.metadata import (
+    FRAGMENT,
+    Column,
+    Manifest,
+    Origin,
+    Seal,
+    StagedFragment,
+    TableInfo,
+    is_widening,
+    pack_statistics,
+)
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.batches.reader import UNREADABLE, BatchReader
 from elasticscan.storage.disk import Disk
@@ -177,13 +187,20 @@ def writing_fragment(target: FragmentTarget, slots: SlotSet) -> Iterator[Fragmen
 
 
 class FragmentWriter:
-    """Writes sorted batches of the target's schema."""
+    """Writes sorted batches of the target's schema, under the stored names of their columns."""
 
     def __init__(self, target: FragmentTarget, path: str, slots: SlotSet, sink: SealingSink) -> None:
         self._target, self._path, self._slots, self._sink = target, path, slots, sink
-        self._writer = _Writer(sink, target.schema, target.table.compression)
+        self._columns = target.table.by_name() if target.table.columns else {}
+        self._schema = target.schema
+        if self._columns:
+            fields = [f.with_name(stored_name(self._columns, f.name)) for f in target.schema]
+            self._schema = pa.schema(fields, metadata=target.schema.metadata)
+        self._writer = _Writer(sink, self._schema, target.table.compression)
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if self._columns:
+            batch = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
         self._writer.write(batch)
 
     def finish(self, contents: Contents) -> StagedFragment:
@@ -204,6 +221,9 @@ class FragmentWriter:
             **asdict(contents),
         )
         seal = self._sink.seal(manifest, batches=writer.batches)
+        statistics = writer.statistics.finish()
+        if self._columns:
+            statistics = statistics.renamed({c.stored: c.mark for c in self._columns.values()})
         return StagedFragment(
             shard=target.shard,
             path=self._path,
@@ -216,12 +236,19 @@ class FragmentWriter:
             tail=seal.tail,
             digest=seal.digest,
             superseded_at=contents.superseded_at,
-            statistics=pack_statistics(writer.statistics.finish()),
+            statistics=pack_statistics(statistics),
         )
+
+
+def stored_name(columns: Mapping[str, Column], name: str) -> str:
+    """The name in files of a column, or of one that no definition has, which is the store's own."""
+    return columns[name].stored if name in columns else name
 
 
 def manifest_of(table: TableInfo, origin: Origin, **own: Any) -> Manifest:
     """Describe a new file: its table, who stages it, and its own contents."""
+    columns = table.by_name() if table.columns else {}
+    named = [(c.stored, name, c.since) for name, c in columns.items() if c.until is None]
     return Manifest(
         store=origin.store,
         store_slots=origin.slots,
@@ -237,7 +264,9 @@ def manifest_of(table: TableInfo, origin: Origin, **own: Any) -> Manifest:
         primary_key=table.primary_key,
         shard_key=table.shard_key,
         compression=table.compression,
-        not_null=tuple(field.name for field in table.schema if not field.nullable),
+        definition=table.definition,
+        columns=tuple(named),
+        not_null=tuple(stored_name(columns, field.name) for field in table.schema if not field.nullable),
         **own,
     )
 
@@ -245,13 +274,14 @@ def manifest_of(table: TableInfo, origin: Origin, **own: Any) -> Manifest:
 class FragmentReader(BatchReader):
     """Random access to a fragment by (batch, row), reading only some columns.
 
-    A table may have gained columns since the file was written. Of these every value is null, for whoever
-    reads fragments: nothing but this class knows that the file lacks them.
+    A table's columns may have changed since the file was written, or before. A column that the file lacks, as
+    it may, is null, one of a narrower type is cast, and all have the names that `table` gives them: nothing
+    but this class and the writer know what a file calls them.
 
     Args:
         disk, path, seal, cache, label: see `BatchReader`.
         columns: user columns wanted; the system columns that the file has come with them.
-        table: the table's schema; without it a column that the file lacks is damage.
+        table: the table; without it a column that the file lacks is damage.
         without: record batches that are skipped as if they were not there.
     """
 
@@ -264,7 +294,7 @@ class FragmentReader(BatchReader):
         path: str,
         columns: Sequence[str],
         seal: Seal,
-        table: pa.Schema | None = None,
+        table: TableInfo | None = None,
         cache: BatchCache | None = None,
         label: str = "",
         without: Collection[int] = (),
@@ -272,6 +302,7 @@ class FragmentReader(BatchReader):
         self._wanted = tuple(columns)
         self._table = table
         self._lacking: dict[str, pa.Field] = {}
+        self._converted: dict[str, tuple[str, pa.Field]] = {}  # by name: the file's name, what it becomes
         self._nulls: dict[str, pa.Array] = {}
         self.overlays: dict[Hashable, Any] = {}  # what `overlay` makes of its rows and those of others
         self._without = frozenset(without)
@@ -291,12 +322,46 @@ class FragmentReader(BatchReader):
         self.starts: NDArray[np.int64] = np.cumsum([0, *rows])  # of each batch, then of all rows
         self._slot_ranges = [(first, last) for _, first, last, _ in batches]
         self._last_slots = np.array([last for _, last in self._slot_ranges], dtype=np.int64)
-        names = frozenset(schema.names)
-        lacking = [name for name in self._wanted if name not in names]
-        if lacking:
-            self._lacking = _added_fields(schema, lacking, self._table)
+        self._match(schema)
         system = _system_columns(schema)
         return [*self._wanted, *(system if self._with_versions else system[:1])]
+
+    def _match(self, file: pa.Schema) -> None:
+        """Note which columns the file lacks, or has otherwise; raises ValueError when it is damaged."""
+        table = self._table
+        columns = table.by_name() if table is not None and table.columns else {}
+        names = frozenset(file.names)
+        for name in self._wanted:
+            stored = stored_name(columns, name)
+            if stored not in names:
+                self._lacking[name] = self._added_field(name, columns.get(name))
+            elif table is not None and columns:
+                own, kind = file.field(stored), table.schema.field(name).type
+                if own.type != kind and not is_widening(own.type, kind):
+                    raise self._misfit(f"its column {stored!r} is {own.type} and not {kind}")
+                if own.type != kind or stored != name:
+                    self._converted[name] = stored, pa.field(name, kind, own.nullable)
+
+    def _added_field(self, name: str, column: Column | None) -> pa.Field:
+        """A column that the file lacks since it is older, or younger than its end."""
+        definition = self._file.manifest.definition
+        if self._table is None or column is None or not column.may_lack(definition):
+            raise self._misfit(f"it has no column {name!r}")
+        field = self._table.schema.field(name)
+        if not field.nullable:
+            raise ValueError(f"it lacks column {name!r}, which is never null")
+        return field
+
+    def _misfit(self, why: str) -> ValueError | TableChanged:
+        """Say why a file does not fit its table; only one of a definition that is known is damaged."""
+        table, definition = self._table, self._file.manifest.definition
+        if table is None or definition <= table.definition:
+            return ValueError(why)
+        return TableChanged(
+            f"the columns of table {table.name!r} were changed while its rows were copied or written; "
+            "nothing was done: do it again",
+            table=table.name,
+        )
 
     @property
     def plain(self) -> FragmentReader:
@@ -308,21 +373,30 @@ class FragmentReader(BatchReader):
         return self._plain
 
     def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
+        if not self._lacking and not self._converted:
+            return super()._read(number, columns)
         there = [name for name in columns if name not in self._lacking]
-        batch = super()._read(number, there)
-        if len(there) == len(columns):
-            return batch
-        return self._complete(batch, columns)
+        batch = super()._read(number, [self._name_in_file(name) for name in there])
+        arrays = dict(zip(there, self._convert(there, batch.columns), strict=True))
+        return self._complete(arrays, batch.num_rows, columns)
 
-    def _complete(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-        """A batch with nulls in the columns that the file lacks."""
-        arrays = [
-            self._nulls_of(self._lacking[name], batch.num_rows)
-            if name in self._lacking
-            else batch.column(name)
+    def _complete(self, arrays: Mapping[str, pa.Array], rows: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """Columns of a batch, with nulls in those that the file lacks."""
+        whole = [
+            self._nulls_of(self._lacking[name], rows) if name in self._lacking else arrays[name]
             for name in columns
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema_of(columns))
+        return pa.RecordBatch.from_arrays(whole, schema=self.schema_of(columns))
+
+    def _name_in_file(self, name: str) -> str:
+        return self._converted[name][0] if name in self._converted else name
+
+    def _convert(self, names: Sequence[str], arrays: Iterable[pa.Array]) -> list[pa.Array]:
+        """Columns as the file has them in the types that the table has for them."""
+        return [
+            array.cast(self._converted[name][1].type) if name in self._converted else array
+            for name, array in zip(names, arrays, strict=True)
+        ]
 
     def rows(self, index: int, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
         there = [name for name in columns if name not in self._lacking]
@@ -331,10 +405,21 @@ class FragmentReader(BatchReader):
         if SLOT not in there:  # it says how many rows there are
             there.append(SLOT)
         taken = super().rows(index, rows, there)
-        return self._complete(taken, columns)
+        return self._complete(dict(zip(there, taken.columns, strict=True)), taken.num_rows, columns)
+
+    def _rows_alone(
+        self, number: int, rows: NDArray[np.int64], columns: Sequence[str]
+    ) -> list[pa.Array] | None:
+        arrays = super()._rows_alone(number, rows, [self._name_in_file(name) for name in columns])
+        return None if arrays is None else self._convert(columns, arrays)
 
     def schema_of(self, columns: Sequence[str]) -> pa.Schema:
-        return pa.schema([self._lacking.get(name) or self._schema_of_file.field(name) for name in columns])
+        return pa.schema([self._field_of(name) for name in columns])
+
+    def _field_of(self, name: str) -> pa.Field:
+        if name in self._lacking:
+            return self._lacking[name]
+        return self._converted[name][1] if name in self._converted else self._schema_of_file.field(name)
 
     def _nulls_of(self, field: pa.Field, count: int) -> pa.Array:
         """`count` nulls; all batches share the longest array."""
@@ -450,15 +535,27 @@ def rows_below(slots: np.ndarray[Any, Any], slot: int) -> int:
     return len(slots) if slot > _LAST_SLOT else int(slots.searchsorted(np.uint16(slot)))
 
 
-def described_schema(disk: Disk, path: str, seal: Seal) -> pa.Schema:
-    """The schema of the table that a fragment is of, as the fragment knows it; raises `FragmentDamaged`."""
+def described_columns(disk: Disk, path: str, seal: Seal) -> tuple[pa.Schema, tuple[Column, ...]]:
+    """The columns of the table that a fragment is of, as it knows them; raises `FragmentDamaged`.
+
+    Returns:
+        The schema, and where it is not that of a first definition what becomes of the columns.
+    """
     file = SealedFile(disk, path, seal)
+    manifest = file.manifest
     try:
         schema = ipc.open_file(file.as_arrow_file()).schema
+        own = {f.name: f.with_nullable(f.name not in manifest.not_null) for f in schema}
+        if not manifest.columns:
+            return pa.schema([field for name, field in own.items() if name not in SYSTEM_COLUMNS]), ()
+        fields = [own[stored].with_name(name) for stored, name, _ in manifest.columns]
+        columns = [
+            Column(stored, ((since, name),), ((since, own[stored].type),), own[stored].nullable)
+            for stored, name, since in manifest.columns
+        ]
     except UNREADABLE as error:
         raise file.damaged(error) from error
-    own = [field for field in schema if field.name not in SYSTEM_COLUMNS]
-    return pa.schema([field.with_nullable(field.name not in file.manifest.not_null) for field in own])
+    return pa.schema(fields), tuple(columns)
 
 
 def _system_columns(schema: pa.Schema) -> list[str]:
@@ -466,17 +563,3 @@ def _system_columns(schema: pa.Schema) -> list[str]:
     if SLOT not in names or any(schema.field(name).type != _SYSTEM_TYPES[name] for name in names):
         raise ValueError("its system columns are not those of a fragment")
     return names
-
-
-def _added_fields(file: pa.Schema, lacking: Sequence[str], table: pa.Schema | None) -> dict[str, pa.Field]:
-    """The columns that a table gained since a file was written; raises ValueError when it is damaged.
-
-    A table gains columns at its end and loses none, so a file that lacks some has all those before.
-    """
-    own = [name for name in file.names if name not in SYSTEM_COLUMNS]
-    fields = {} if table is None else {field.name: field for field in list(table)[len(own) :]}
-    if table is None or own != table.names[: len(own)] or not fields.keys() >= set(lacking):
-        raise ValueError(f"it has no column {lacking[0]!r}")
-    if not all(fields[name].nullable for name in lacking):
-        raise ValueError(f"it lacks a column that is never null, one of {', '.join(lacking)}")
-    return {name: fields[name] for name in lacking}

@@ -186,7 +186,7 @@ def staged_source(
 
     def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
         disk = disk_of(fragment.shard)
-        return FragmentReader(disk, fragment.path, columns, fragment.seal, table.schema, cache)
+        return FragmentReader(disk, fragment.path, columns, fragment.seal, table, cache)
 
     return PageSource(table, View(fragments), lru_cache(maxsize=None)(open_fragment))
 

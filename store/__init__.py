@@ -33,7 +33,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     owners.py      signs that whoever carries a move out still lives
     restoring.py   a table made again what it was at an older snapshot
     indexing.py    indexes, built beside writers and moves
-    schema_changes.py columns that a table gains
+    schema_changes.py columns that come, go, and get other names and types
     elasticity.py  plans carried out: expand, contract, move, split, join, resume
     repair/        a store made again from its files, by the rules of repair/plan.py
     compaction.py  merging fragments: some of a shard's, or all

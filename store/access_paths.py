@@ -93,7 +93,7 @@ def choose_access(
             table.primary_key,
             columns,
             statistics.intervals,
-            statistics.fragments,
+            statistics.fragments_of(table.definition),
             [(index, statistics.runs.get(index.id, [])) for index in indexes if index.ready],
             access,
             lambda index, ranges: _count_entries(context, table, index, ranges),

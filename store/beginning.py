@@ -12,7 +12,7 @@ from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments
 from elasticscan.store.access_paths import Access, choose_access
 from elasticscan.store.context import Context, Find
-from elasticscan.store.leases import hold_snapshot, keep_lease, lease_snapshot
+from elasticscan.store.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
 from elasticscan.store.lookups import ScanLayout, check_kept
 from elasticscan.store.ordering import order_of
 from elasticscan.store.scan import Scan
@@ -36,9 +36,9 @@ def begin_scan(
     """A scan at its beginning: snapshot, base topology, access path and, to divide it, layout are fixed."""
     lease = secrets.token_hex(8)
 
-    def look(tx: Tx) -> tuple[Topology, ScanLayout | None]:
+    def look(tx: Tx) -> tuple[Topology, ScanLayout | None, int]:
         base = context.newest_topology(tx)
-        return base, context.layout(tx, base, table) if is_divided else None
+        return base, context.layout(tx, base, table) if is_divided else None, find(tx)[0].definition
 
     if snapshot is None:
         context.check_newest()
@@ -50,7 +50,21 @@ def begin_scan(
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
     order = order_of(order_by, table.schema)
     choice, by_key = choose_access(context, table, indexes, column_names, predicate, index, order)
-    at, (base, layout) = held or lease_snapshot(context, lease, table, asked, look)
+    at, (base, layout, definition) = held or lease_snapshot(context, lease, table, asked, look)
+    if definition != table.definition:  # a snapshot is read by a definition that is not older than it
+        end_lease(context, lease)
+        return begin_scan(
+            context,
+            find,
+            columns,
+            filter,
+            snapshot,
+            page_limits,
+            index=index,
+            order_by=order_by,
+            limit=limit,
+            is_divided=is_divided,
+        )
     key = ContinuationKey(
         table=table.id,
         snapshot=at,
@@ -67,6 +81,7 @@ def begin_scan(
         merged=order is not None,
         limit=limit,
         by_key=choice.by_key,
+        definition=table.definition,
     )
     leased = held is None and context.catalog.read_only is None
     bound = by_key if choice.by_key else choice.bound
@@ -121,6 +136,7 @@ def scan_changes(
         page_bytes=page_limits[1],
         lease=lease,
         feed=feed,
+        definition=table.definition,
     ).begin(segments)
     if lease:
         table = keep_lease(context, key)

@@ -189,7 +189,7 @@ def _commit_of(selection: Selection) -> int | None:
 def _reading(
     selection: Selection, columns: Callable[[TableInfo], list[str] | None]
 ) -> Iterator[tuple[Scan, TableInfo | None]]:
-    """A scan of the rows, and the table; None for it if it got columns just as the scan began."""
+    """A scan of the rows, and the table; None for it if its columns changed just as the scan began."""
     context = selection.context
     names, limits = columns(selection.table()), (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
     # What met the condition at `since` counts, so a row that was changed away from it refuses the call.
@@ -197,7 +197,7 @@ def _reading(
     with begin_scan(context, selection.find, names, selection.where, at, limits, index=AUTO) as scan:
         # A column that is added from now on has values in rows only that were changed after the snapshot.
         table = selection.table()
-        is_whole = names is not None or scan.schema.equals(table.schema)
+        is_whole = names is not None or scan.standing.definition == table.definition
         yield scan, table if is_whole else None
 
 

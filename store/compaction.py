@@ -122,6 +122,7 @@ def _plan(
     # The table as of the list of fragments, which may have values in a column that was just added.
     table = tx.table_by_id(table.id) or table
     horizon = tx.oldest_needed(table.id, context.retention_of(table))
+    table = table.with_dropped(horizon)
     floor = max((n for n in tx.overwrites(table.id) if n <= horizon), default=0)
     there = [(f, f.slots if slots is None else f.slots & slots) for f in tx.fragments(table.id, shard)]
     parts = [replace(fragment, slots=own) for fragment, own in there if own]

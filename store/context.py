@@ -115,6 +115,7 @@ class Context:
         self._known_newest = False
         self._placement: tuple[int, Placement] | None = None
         self._tables: dict[int, TableState] = {}
+        self._definitions: dict[int, tuple[int, TableInfo]] = {}
         self.readers = Readers(self.disk_of)
         self._bases: LruCache[int, Topology] = LruCache()
         # What follows from a scan's key and a table's definition alone, for the layers above.
@@ -388,6 +389,18 @@ class Context:
         self._tables[table_id] = state
         return state
 
+    def newest_definition(self, table_id: int) -> TableInfo | None:
+        """A table as it is now, also one that is reserved; None when it was dropped."""
+        layout = self.catalog.versions()[0]
+        cached = self._definitions.get(table_id)
+        if cached is None or cached[0] != layout:
+            with self.catalog.reading() as tx:
+                layout, table = tx.versions()[0], tx.table_by_id(table_id) or tx.reserved_table(table_id)
+            if table is None:
+                return None
+            self._definitions[table_id] = cached = (layout, table)
+        return cached[1]
+
     def indexes(self, table_id: int) -> tuple[IndexInfo, ...]:
         """A table's indexes as they are now, also those that are still being built."""
         with self.catalog.reading() as tx:
@@ -402,11 +415,16 @@ class Context:
         with self.catalog.reading() as tx:
             layout, last_commit = tx.versions()
             live = tx.fragments(table=table_id)
+            table = tx.table_by_id(table_id)
             known_values = tx.statistics(table_id)
             histograms = tx.histograms(table_id)
         shards = by_shard(live).values()
         intervals = tuple(interval for fragments in shards for interval in intervals_of(fragments))
-        statistics = TableStatistics(known_values, intervals, histograms, len(shards))
+        if table is not None and table.columns:
+            names = {column.mark: name for name, column in table.by_name().items()}
+            known_values = {number: values.renamed(names) for number, values in known_values.items()}
+        definition = 1 if table is None else table.definition
+        statistics = TableStatistics(definition, known_values, intervals, histograms, len(shards))
         self._statistics[table_id] = (layout, last_commit, statistics)
         return statistics
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import SnapshotExpired
+from elasticscan.base.errors import SnapshotExpired, TableChanged
 from elasticscan.base.hashing import slots_of
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import RowRequest
@@ -61,6 +61,7 @@ def get_rows(
         slots=slots[order],
         keys=asked.take(pa.array(order)),
         layout=look.layout,
+        definition=table.definition,
     )
     if isinstance(snapshot, str):
         with context.catalog.reading() as tx:
@@ -83,7 +84,14 @@ def _read(
         lease = secrets.token_hex(8)
         at, _ = lease_snapshot(context, lease, look.state.table, None, lambda _: None)
         try:
-            return _read_at(context, context.look(request.table), request, at)
+            newer = context.look(request.table)
+            if newer.state.table.definition != request.definition:  # it is not older than the snapshot
+                raise TableChanged(
+                    f"the columns of table {newer.state.table.name!r} were changed while rows of it were "
+                    "read; get them again",
+                    table=newer.state.table.name,
+                )
+            return _read_at(context, newer, request, at)
         finally:
             end_lease(context, lease)
 

@@ -89,12 +89,10 @@ def with_runs(
 def _as_indexed(
     context: Context, table: TableInfo, indexes: Sequence[IndexInfo]
 ) -> tuple[TableInfo, Sequence[IndexInfo]]:
-    """The table with all columns of its indexes: the caller's may be from before one was added."""
-    needed = {name for index in indexes for name in (*index.columns, *index.include)}
-    if needed <= set(table.schema.names):
+    """The table as its indexes name its columns: the caller's may be of an older definition."""
+    if not indexes:
         return table, indexes
-    with context.catalog.reading() as tx:
-        now = tx.table_by_id(table.id)
+    now = context.newest_definition(table.id)
     return (table, ()) if now is None else (now, indexes)  # a table that was dropped has no indexes
 
 
@@ -147,7 +145,11 @@ def create_index(
     call again.
     """
     with context.catalog.writing() as tx:
-        indexes = tx.indexes(table.id)
+        now, indexes = tx.table_by_id(table.id), tx.indexes(table.id)
+        if now is not None and now.definition != table.definition:
+            # From here on no column of the index changes, so these are checked as they are now.
+            asked, table = definition, now
+            definition = define_index(table, asked.name, asked.columns, asked.kind, asked.include)
         existing = next((index for index in indexes if index.name == definition.name), None)
         if existing is None:
             if len(indexes) >= MAX_INDEXES:

@@ -24,7 +24,7 @@ from elasticscan.catalog import Tx
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ContinuationKey
 from elasticscan.store.context import Context
-from elasticscan.store.lookups import check_kept
+from elasticscan.store.lookups import TableState, check_kept
 
 # Pages renew a lease when half of it is over. A task that begins renews it as well, unless more than this
 # share of it is left.
@@ -78,12 +78,18 @@ def lease_snapshot(
 def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
     """Renew a scan's lease, or take it again if it ended and what it reads is still kept.
 
+    Returns the table as the scan began with it.
+
     Raises:
         TableChanged: the table was dropped.
         SnapshotExpired, ChangesExpired: the lease had run out, and what it kept is gone.
     """
     after = key.segments[0].after if key.segments else None
-    state, now = context.table_state(key.table, key.snapshot, after), context.clock.now()
+    return _keep_lease(context, key, context.table_state(key.table, key.snapshot, after)).at(key.definition)
+
+
+def _keep_lease(context: Context, key: ContinuationKey, state: TableState) -> TableInfo:
+    now = context.clock.now()
     if not key.lease or not key.cursors:  # the stream that it is a part of holds what it reads
         return state.table
     commit = _held_commit(state.table, key)

@@ -52,13 +52,19 @@ class LruCache(Generic[Key, Value]):
 class TableStatistics:
     """Statistics of a table: by fragment, and by index of all its runs.
 
-    `intervals` are the slots of the fragments, shard by shard, over so many `shards`.
+    `intervals` are the slots of the fragments, shard by shard, over so many `shards`. Columns are named as
+    `definition` of the table names them.
     """
 
+    definition: int
     fragments: dict[int, FragmentStatistics]
     intervals: tuple[SlotInterval, ...]
     runs: dict[int, list[KeyHistogram]]
     shards: int
+
+    def fragments_of(self, definition: int) -> dict[int, FragmentStatistics]:
+        """Statistics of fragments for whoever names columns by a definition; none if that is another."""
+        return self.fragments if definition == self.definition else {}
 
 
 @dataclass(frozen=True, slots=True)

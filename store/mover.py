@@ -253,6 +253,7 @@ def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> _Sourc
         fragments = [f for f in here if bounds.touch(f) and f.slots & slots]
         if fragments:
             floor = max((number for number in tx.overwrites(table.id) if number <= upto), default=0)
-            source = PageSource(table, View(fragments), context.readers.opener(table), floor)
+            whole = table.with_dropped(table.oldest_snapshot)
+            source = PageSource(whole, View(fragments), context.readers.opener(whole), floor)
             sources.append((source, table.oldest_snapshot))
     return sources

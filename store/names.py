@@ -17,6 +17,7 @@ _OF_TABLE = {
     "changes": "changes(after)",
     "create_index": "create_index(index, columns)",
     "delete": "delete(keys)",
+    "drop_columns": "drop_columns(names)",
     "drop_index": "drop_index(index)",
     "drop_table": "drop()",
     "history": "history()",
@@ -24,11 +25,13 @@ _OF_TABLE = {
     "insert": "insert(rows)",
     "overwrite": "overwrite(rows)",
     "read": "scan().to_table()",
+    "rename_column": "rename_column(old, new)",
     "restore": "restore(to)",
     "scan": "scan()",
     "set_retention": "set_retention(seconds)",
     "update": "update(set, where)",
     "upsert": "upsert(rows)",
+    "widen_column": "widen_column(name, type)",
     "write": "upsert(rows)",
 }
 

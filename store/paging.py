@@ -84,6 +84,7 @@ class Pages:
             order=self.access.order,
             key_sets=self.access.key_sets,
             keys=self.access.keys,
+            definition=state.definition,
         )
         placements, shards = self._context.cluster.placements, self._context.cluster.shards
         if state.segments is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from elasticscan.metadata import Fragment, IndexInfo, IndexRun, TableInfo
 from elasticscan.storage import BatchCache, Disk, FragmentReader, OpenFragment, RunReader
@@ -14,7 +14,7 @@ class Readers:
 
     def __init__(self, disk_of: Callable[[int], Disk]) -> None:
         self._disk_of, self._batches = disk_of, BatchCache()
-        self._fragments: LruCache[tuple[int, str, tuple[str, ...]], FragmentReader] = LruCache()
+        self._fragments: LruCache[Hashable, FragmentReader] = LruCache()
         self._runs: LruCache[tuple[int, str], RunReader] = LruCache()
 
     def opener(self, table: TableInfo) -> OpenFragment:
@@ -24,9 +24,10 @@ class Readers:
             def make() -> FragmentReader:
                 disk, path = self._disk_of(fragment.shard), fragment.path
                 label = f" (table {table.name!r}, slots {fragment.slots})"
-                return FragmentReader(disk, path, columns, fragment.seal, table.schema, self._batches, label)
+                return FragmentReader(disk, path, columns, fragment.seal, table, self._batches, label)
 
-            return self._fragments.get((fragment.shard, fragment.path, columns), make)
+            key = (fragment.shard, fragment.path, columns, table.definition, table.names_of)
+            return self._fragments.get(key, make)
 
         return open_fragment
 

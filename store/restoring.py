@@ -27,6 +27,7 @@ from elasticscan.storage import DELETE, INSERT
 from elasticscan.store.beginning import begin_changes, begin_scan
 from elasticscan.store.context import Context, Find
 from elasticscan.store.preconditions import Untouched
+from elasticscan.store.scan import Scan
 from elasticscan.store.tags import snapshot_of
 from elasticscan.store.writer import publish, stage, tombstones_of
 
@@ -99,14 +100,20 @@ def _attempt(context: Context, find: Find, snapshot: int, said: Mapping[str, str
 def _rows(
     context: Context, find: Find, table: TableInfo, commits: tuple[int, int], replaced: bool
 ) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The rows to be written, with the columns that the table was seen to have."""
-    names = list(table.schema.names)
+    """The rows to be written. Raises `RowsChanged` where the columns are no longer those that were seen."""
     if replaced:
-        with begin_scan(context, find, names, None, commits[0], _LIMITS, index="none") as scan:
+        with begin_scan(context, find, None, None, commits[0], _LIMITS, index="none") as scan:
+            _check_columns(table, scan)
             yield scan.batches()
     else:
-        with begin_changes(context, find, commits, names, None, True, _LIMITS) as feed:
+        with begin_changes(context, find, commits, None, None, True, _LIMITS) as feed:
+            _check_columns(table, feed)
             yield (undone(events, table) for events in feed.batches())
+
+
+def _check_columns(table: TableInfo, scan: Scan) -> None:
+    if scan.standing.definition != table.definition:
+        raise RowsChanged(f"the columns of table {table.name!r} were changed; try again", table=table.name)
 
 
 def undone(events: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:

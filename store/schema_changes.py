@@ -1,26 +1,38 @@
-"""Tables gain columns: the one way in which a definition changes.
+"""Columns of a table are added, dropped, renamed and widened: a definition changes, and no file is touched.
 
-A new column comes after all others and may be null, so that nothing that was written has to be touched: a
-fragment without the column reads as nulls (`storage.FragmentReader`), in every snapshot. A table never
-loses a column, and none is renamed or gets another type. What somebody holds of a definition is therefore
-a beginning of the one that there is now, and rows staged with it can still be committed.
+Each change is one transaction, which gives the table its next definition (`metadata.Column`: how files of
+older ones are read). What others hold of an older one stays good:
 
-The catalog's layout grows with a new column, so every process looks the table up again.
+- A scan goes on with the columns that it began with: its key names the definition. It reads no snapshot that
+  is newer than the change, so no value in it is beyond its types; copies take dropped columns along for as
+  long as such a scan may be there.
+- Rows that were staged by it can still be committed: their files know columns by the names that stay.
+- A merge or a move looks the table up with the fragments that it copies, so no file of it is of a newer one.
+
+The columns of keys and of indexes stay what they are: order keys, slots and index runs are made of them. The
+catalog's layout grows with a change, so every process looks the table up again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import AlreadyExists, InvalidOption, SchemaMismatch
-from elasticscan.base.showing import brief
-from elasticscan.metadata import TableInfo
+from elasticscan.base.errors import AlreadyExists, InvalidOption, LimitExceeded, SchemaMismatch
+from elasticscan.base.limits import MAX_COLUMNS, MAX_RENAMES
+from elasticscan.base.showing import a_type, brief
+from elasticscan.catalog import Tx
+from elasticscan.metadata import Column, IndexInfo, TableInfo, is_widening, new_column, no_such_column
 from elasticscan.storage import check_definition, check_works, stored_schema
 from elasticscan.store.context import Context, Find
+
+_WIDENINGS = (
+    "int8 to int16, int32 or int64 and so on, likewise uint8 to uint64 and float16 to float64, and a decimal "
+    "to more digits of the same scale"
+)
 
 
 def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
@@ -31,10 +43,138 @@ def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
     if new:
         # Outside the write lock; a row with all new columns, whichever of them others add meanwhile.
         keys = [table.schema.field(key) for key in table.primary_key]
-        check_works(replace(table, schema=pa.schema([*keys, *new])), context.hashing)
+        check_works(_alone(table, pa.schema([*keys, *new])), context.hashing)
     with context.catalog.writing() as tx:
         table, new = _check_fields(find(tx)[0], new_fields)
-        return tx.add_columns(table.id, new) if new else table
+        return _redefine(tx, table, _with_added(table, new)) if new else table
+
+
+def drop_columns(context: Context, find: Find, names: Sequence[str]) -> TableInfo:
+    """Drop columns of a table, all or none."""
+    if not names:
+        raise InvalidOption("names=[] must name at least one column", option="names")
+    with context.catalog.writing() as tx:
+        table, indexes = find(tx)
+        for name in names:
+            _check_free(table, indexes, name, "dropped")
+        last, until = tx.versions()[1], table.definition + 1
+
+        def dropped(column: Column) -> Column:
+            return replace(column, until=until, last_commit=last)
+
+        return _redefine(tx, table, _changed(table, names, dropped))
+
+
+def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo:
+    """Give a column another name."""
+    with context.catalog.writing() as tx:
+        table, indexes = find(tx)
+        column = _check_free(table, indexes, old, "renamed")
+        if old == new:
+            return table
+        _check_new_name(table, old, new)
+        if len(column.names) > MAX_RENAMES:
+            raise LimitExceeded(
+                f"column {old!r} of table {table.name!r} was renamed {MAX_RENAMES:,} times, and all its "
+                "names are kept; add another column instead",
+                column=old,
+                limit="renames",
+                most=MAX_RENAMES,
+            )
+        schema = pa.schema([f.with_name(new) if f.name == old else f for f in table.schema])
+        check_definition(schema, list(table.primary_key), list(table.shard_key))
+        number = table.definition + 1
+        renamed = _changed(table, [old], lambda c: replace(c, names=(*c.names, (number, new))))
+        return _redefine(tx, table, renamed)
+
+
+def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInfo:
+    """Give a column a type that holds all values of its own; nothing is done if it has it already."""
+    if not isinstance(kind, pa.DataType):
+        raise InvalidOption(f"type={a_type(kind)} must be a pyarrow.DataType, like pa.int64()", option="type")
+    with context.catalog.writing() as tx:
+        table, indexes = find(tx)
+        column = _check_free(table, indexes, name, "widened")
+        if column.type == kind:
+            return table
+        if not is_widening(column.type, kind):
+            raise SchemaMismatch(
+                f"column {name!r} of table {table.name!r} is {column.type}, which cannot become {kind} "
+                f"without rows being written anew; allowed are {_WIDENINGS}. Add another column and fill it "
+                "(Table.add_columns, Table.update)",
+                column=name,
+            )
+        widened = [f.with_type(kind) if f.name == name else f for f in table.schema]
+        check_definition(pa.schema(widened), list(table.primary_key), list(table.shard_key))
+        number = table.definition + 1
+        return _redefine(
+            tx, table, _changed(table, [name], lambda c: replace(c, types=(*c.types, (number, kind))))
+        )
+
+
+def _redefine(tx: Tx, table: TableInfo, columns: tuple[Column, ...]) -> TableInfo:
+    if len(columns) > MAX_COLUMNS:
+        raise LimitExceeded(
+            f"table {table.name!r} would have had {len(columns):,} columns with those that were dropped, and "
+            f"may have {MAX_COLUMNS:,}; copy its rows to a new table, which begins anew",
+            limit="columns",
+            most=MAX_COLUMNS,
+        )
+    return tx.redefine(table.redefined(columns))
+
+
+def _with_added(table: TableInfo, fields: Sequence[pa.Field]) -> tuple[Column, ...]:
+    columns = table.all_columns
+    for field in fields:
+        columns = (*columns, new_column(columns, field, table.definition + 1))
+    return columns
+
+
+def _changed(
+    table: TableInfo, names: Sequence[str], change: Callable[[Column], Column]
+) -> tuple[Column, ...]:
+    """All columns, those of some names changed."""
+    by_name = table.by_name()
+    stored = {by_name[name].stored for name in names}
+    return tuple(change(column) if column.stored in stored else column for column in table.all_columns)
+
+
+def _alone(table: TableInfo, schema: pa.Schema) -> TableInfo:
+    """The table as if it had been made with a schema."""
+    return replace(table, schema=schema, definition=1, columns=())
+
+
+def _check_free(table: TableInfo, indexes: Sequence[IndexInfo], name: str, change: str) -> Column:
+    """The column of a name; raises unless it is there, and no key and no index is made of it."""
+    if name not in table.schema.names:
+        raise no_such_column(table.name, name, table.schema.names)
+    if name in table.primary_key:
+        raise InvalidOption(
+            f"column {name!r} of table {table.name!r} cannot be {change}: its primary key "
+            f"({', '.join(table.primary_key)}) is made of it, by which its files are sorted; copy its rows "
+            "to a new table",
+            column=name,
+        )
+    for index in indexes:
+        if name in (*index.columns, *index.include):
+            raise InvalidOption(
+                f"column {name!r} of table {table.name!r} cannot be {change}: index {index.name!r} is made "
+                f"of it; drop the index first (Table.drop_index({index.name!r})), and make it again after",
+                column=name,
+                index=index.name,
+            )
+    return table.by_name()[name]
+
+
+def _check_new_name(table: TableInfo, old: str, new: str) -> None:
+    same = next((name for name in table.schema.names if name.lower() == new.lower() and name != old), None)
+    if same is not None:
+        raise AlreadyExists(
+            f"table {table.name!r} already has a column {same!r}; choose another name than {new!r}, which "
+            "differs in case at most",
+            table=table.name,
+            column=new,
+        )
 
 
 def _check_fields(table: TableInfo, fields: list[pa.Field]) -> tuple[TableInfo, list[pa.Field]]:
@@ -80,7 +220,8 @@ def _is_new(field: pa.Field, table: TableInfo) -> bool:
     if same.type != field.type:
         raise SchemaMismatch(
             f"table {table.name!r} already has a column {field.name!r}, of type {same.type} and not "
-            f"{field.type}; types of columns never change: choose another name, or write {same.type}",
+            f"{field.type}; choose another name, write {same.type}, or widen "
+            "the column (Table.widen_column)",
             column=field.name,
         )
     return False

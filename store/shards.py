@@ -7,8 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from elasticscan.base.errors import FragmentDamaged
-from elasticscan.metadata import Fragment
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elasticscan.base.errors import FragmentDamaged, TableChanged
+from elasticscan.metadata import COMMIT_VERSION, Fragment, TableInfo
 from elasticscan.protocol import (
     Cluster,
     IndexOrder,
@@ -72,7 +75,17 @@ class LocalShards:
         self._context.checkpoint("page asked for")
 
         def read(state: TableState) -> RowAnswer:
-            return read_rows(self._rows_of(state, request), request)
+            answer = read_rows(self._rows_of(state, request), request)
+            if not request.columns or request.definition in (None, state.table.definition):
+                return answer
+            # Rows that were deleted are there as nulls, so nothing is said of these.
+            then, rows = state.table.at(request.definition).schema, answer.rows
+            fields = [then.field(name).with_nullable(True) for name in rows.schema.names]
+            arrays = [
+                _narrowed(array, field, state.table)
+                for array, field in zip(rows.columns, fields, strict=True)
+            ]
+            return replace(answer, rows=pa.RecordBatch.from_arrays(arrays, names=rows.schema.names))
 
         answer = self._read_newest(request, read, layout=request.layout)
         self._context.checkpoint("page read")
@@ -101,18 +114,27 @@ class LocalShards:
 
     def _rows_of(self, state: TableState, request: PageRequest | RowRequest) -> PageSource:
         """What a shard has of a table."""
-        view, floor = state.view(request.shard), state.floor(request.snapshot)
-        return PageSource(state.table, view, self._context.readers.opener(state.table), floor)
+        view, floor, table = state.view(request.shard), state.floor(request.snapshot), state.table
+        if request.definition is not None:
+            table = table.named_as(request.definition)
+        return PageSource(table, view, self._context.readers.opener(table), floor)
 
     def _read(self, request: PageRequest, state: TableState) -> PageRows:
+        page = self._read_page(request, state)
+        if request.definition in (None, state.table.definition):
+            return page
+        return replace(page, rows=_rows_as_of(page.rows, state.table, request))
+
+    def _read_page(self, request: PageRequest, state: TableState) -> PageRows:
         source = self._rows_of(state, request)
         if request.order is not None:
             return read_index_page(self._through_index(source, state, request.shard, request.order), request)
         if request.keys is not None:
             read_by_key = read_listed if isinstance(request.keys, KeyList) else read_ranges
             return read_by_key(source, request)
-        if request.key_sets:
-            statistics = self._context.statistics(state.table.id).fragments
+        if request.key_sets and request.definition in (None, state.table.definition):
+            # They name columns as the newest definition does.
+            statistics = self._context.statistics(state.table.id).fragments_of(state.table.definition)
             source = replace(source, statistics=lambda fragment: statistics.get(fragment.id))
         return read_page(source, request) if request.changes is None else read_changes(source, request)
 
@@ -126,3 +148,44 @@ class LocalShards:
             return [self._context.readers.open_run(rows.table, index, shard, run) for run in runs]
 
         return IndexSource(rows.table, rows.view, rows.open, rows.floor, index=index, runs=runs_of)
+
+
+def _rows_as_of(rows: pa.RecordBatch, table: TableInfo, request: PageRequest) -> pa.RecordBatch:
+    """Rows with the columns of an older definition, in its types.
+
+    A snapshot from before a change holds nothing else. Only changes of later commits may: these are null in a
+    column that was dropped before them, however much of it files still have, and must fit the older type.
+    """
+    assert request.definition is not None
+    then, columns = table.at(request.definition).schema, table.by_name(request.definition)
+    arrays, fields = list[pa.Array](), list[pa.Field]()
+    for array, field in zip(rows.columns, rows.schema, strict=True):
+        column = columns.get(field.name)
+        if column is None:  # one that the store adds
+            arrays.append(array)
+            fields.append(field)
+            continue
+        values = array
+        if column.until is not None and request.changes is not None:
+            came_before = pc.less_equal(rows.column(COMMIT_VERSION), column.last_commit)
+            values = pc.if_else(came_before, array, pa.scalar(None, array.type))
+        fields.append(then.field(field.name))
+        arrays.append(_narrowed(values, fields[-1], table))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _narrowed(array: pa.Array, field: pa.Field, table: TableInfo) -> pa.Array:
+    try:
+        fits = field.nullable or not array.null_count
+        array = array if array.type == field.type else array.cast(field.type)
+    except pa.ArrowInvalid:
+        fits = False
+    if not fits:
+        raise TableChanged(
+            f"column {field.name!r} of table {table.name!r} was dropped or widened since this read began, "
+            f"and a later commit has values that are no {field.type}; begin another one (a stream: start it "
+            "again)",
+            table=table.name,
+            column=field.name,
+        )
+    return array

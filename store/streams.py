@@ -182,6 +182,7 @@ def scan_snapshot(
         page_bytes=DEFAULT_PAGE_BYTES,
         lease=_snapshot_lease(context, state.table, at),
         feed=feed,
+        definition=state.table.definition,
     )
     return Scan(context, keep_lease(context, key), base, key, ends_lease=False)
 

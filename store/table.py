@@ -24,7 +24,7 @@ from elasticscan.store.names import Named
 from elasticscan.store.preconditions import KeyCheck
 from elasticscan.store.restoring import restore
 from elasticscan.store.scan import Scan
-from elasticscan.store.schema_changes import add_columns
+from elasticscan.store.schema_changes import add_columns, drop_columns, rename_column, widen_column
 from elasticscan.store.tags import add_tag
 from elasticscan.store.typed import arrow_keys, arrow_rows
 
@@ -125,6 +125,47 @@ class Table(Named):
             SchemaMismatch: there is one of another type, or a name is given twice or taken by the store.
         """
         return add_columns(self._context, self._find, fields).schema
+
+    def drop_columns(self, names: Sequence[str]) -> pa.Schema:
+        """Drop columns, all of them or none, while others write, scan and move; nothing is written anew.
+
+        No snapshot has them from then on, for whoever begins to read. Scans that have begun go on with them.
+        Their values leave the files when these are merged, once no snapshot from before can be read any more.
+        Returns the new schema.
+
+        Raises:
+            TableNotFound, ColumnNotFound: there is none.
+            InvalidOption: a key or an index is made of one; drop the index first.
+        """
+        return drop_columns(self._context, self._find, arguments.names("names", names)).schema
+
+    def rename_column(self, old: str, new: str) -> pa.Schema:
+        """Give a column another name, while others write, scan and move; nothing is written anew.
+
+        Every snapshot has it by the new name, for whoever begins to read. Returns the new schema.
+
+        Raises:
+            TableNotFound, ColumnNotFound: there is none.
+            AlreadyExists: another column has the name, or one that differs in case alone.
+            InvalidOption: a key or an index is made of it; drop the index first.
+            SchemaMismatch, LimitExceeded: no column may have such a name.
+        """
+        old, new = arguments.text("old", old), arguments.text("new", new)
+        return rename_column(self._context, self._find, old, new).schema
+
+    def widen_column(self, name: str, type: pa.DataType) -> pa.Schema:  # noqa: A002 - Arrow's word
+        """Give a column a wider type of the same kind, while others write, scan and move.
+
+        Nothing is written anew. Allowed are int8 to int16, int32 or int64 and so on, likewise uint8 to uint64
+        and float16 to float64, and decimals to more digits of the same scale. A column that has the type
+        already is left as it is. Returns the new schema.
+
+        Raises:
+            TableNotFound, ColumnNotFound: there is none.
+            InvalidOption: a key or an index is made of it; drop the index first.
+            SchemaMismatch: the type does not hold all values of the present one, or is of another kind.
+        """
+        return widen_column(self._context, self._find, arguments.text("name", name), type).schema
 
     def set_retention(self, seconds: float | None) -> None:
         """Return how long snapshots and changes stay readable without a lease.

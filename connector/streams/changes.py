@@ -9,6 +9,7 @@ import logging
 import math
 import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -161,7 +162,7 @@ class ChangeFeedReader(DataSourceReader):
         self._options = options
         table = open_store(options.store).table(options.table).definition
         columns = match_columns(schema, offered_schema(table, options))
-        self._columns, self._schema = columns, schema
+        self._columns, self._schema, self._definition = columns, schema, table.definition
 
     def partitions(self) -> Sequence[InputPartition]:
         store, options = open_store(self._options.store), self._options
@@ -170,6 +171,7 @@ class ChangeFeedReader(DataSourceReader):
         table = store.table(options.table).definition
         start = commit_before_start(store, table, options.changes)
         state = look(store.context, table.id, table.name, after=start)
+        state = replace(state, table=state.table.at(self._definition))
         first, last = InChanges(start), InChanges(_end(store, state, options.changes, start))
         lease = secrets.token_hex(8)
         return list(plan_changes(store, state, first, last, self._columns, options, lease))

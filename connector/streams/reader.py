@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -77,6 +78,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._columns = match_columns(schema, offered_schema(table, options))
         self._schema = schema
         self._store_id, self._table_id = store.context.info.store_id, table.id
+        self._definition = table.definition  # whose columns the stream has to its end
         self._lease = StreamLease(options.changes.stream_name, table.id)
         self._initial: dict[str, Any] | None = None
         self._target: int | None = None  # the newest commit, of a stream that ends with it
@@ -336,7 +338,8 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def _look(self, store: Store, **asked: Any) -> StreamState:
         """One look at the catalog: all that planning a micro-batch knows."""
-        return look(store.context, self._table_id, self._options.table, **asked)
+        state = look(store.context, self._table_id, self._options.table, **asked)
+        return replace(state, table=state.table.at(self._definition))
 
     def _newest(self, state: StreamState) -> int:
         return state.newest if self._target is None else min(self._target, state.newest)

@@ -102,7 +102,8 @@ class BatchReader:
         plain = None if layout is None else layout.columns_of(columns)
         if layout is not None and plain is not None:
             arrays = read_columns(self._file.read, layout, plain)
-            return pa.RecordBatch.from_arrays(arrays, schema=self.schema_of(columns))
+            fields = [self._schema_of_file.field(name) for name in columns]
+            return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
         batch = self._arrow_reader(tuple(columns)).get_batch(number)
         if len(columns) < len(self._schema_of_file):
             # Copy: Arrow puts the few columns that were asked for into one block with room for all columns.

@@ -110,7 +110,7 @@ def build_runs(
         Nothing of what was written so far remains.
     """
     columns = run_columns(table, index)
-    reader = FragmentReader(disk, fragment.path, columns, fragment.seal, table.schema)
+    reader = FragmentReader(disk, fragment.path, columns, fragment.seal, table)
     write = partial(_write_run, disk, table, index, fragment, origin)
     staged: list[StagedRun] = []
     try:

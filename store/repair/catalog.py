@@ -15,7 +15,7 @@ from elasticscan.base.clock import SystemClock
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import Catalog
-from elasticscan.metadata import Fragment, IndexInfo
+from elasticscan.metadata import Fragment, IndexInfo, TableInfo
 from elasticscan.storage import Disk
 from elasticscan.store.location import Location
 from elasticscan.store.repair.plan import FoundFile
@@ -29,7 +29,7 @@ class KnownStore:
     Attributes:
         newest: its newest commit.
         roots: of its shards, by their names.
-        tables: names of those that were not dropped, by id.
+        tables: those that were not dropped, by id.
         live: fragments of these that serve slots, by path; no path is ever given twice.
         shards: names, by id.
         commits: bounds of each fragment's commits, dropped ones included, by path.
@@ -39,7 +39,7 @@ class KnownStore:
     store: str
     newest: int
     roots: Mapping[str, str]
-    tables: Mapping[int, str]
+    tables: Mapping[int, TableInfo]
     live: Mapping[str, Fragment]
     shards: Mapping[int, str]
     commits: Mapping[str, tuple[int, int]]
@@ -52,7 +52,7 @@ class KnownStore:
             if path not in whole:
                 gone = f"its file {path} of shard {self.shards.get(fragment.shard)!r} is gone"
                 yield (
-                    f"table {self.tables[fragment.table]!r}: all {fragment.rows:,} rows in "
+                    f"table {self.tables[fragment.table].name!r}: all {fragment.rows:,} rows in "
                     f"slots {fragment.slots}, of commits {fragment.min_commit} to {fragment.max_commit} "
                     f"(older versions of them may come back): {unreadable.get(path, gone)}"
                 )
@@ -109,7 +109,7 @@ def _read(catalog: Catalog, location: Location) -> KnownStore:
     with catalog.reading() as tx:
         tx.check_whole()
         me, every = tx.identity(), tx.shards(removed=True)
-        tables = {table.id: table.name for table in tx.tables()}
+        tables = {table.id: table for table in tx.tables()}
         indexes: dict[int, tuple[IndexInfo, ...]] = {}
         for index in tx.indexes():
             indexes[index.table] = (*indexes.get(index.table, ()), index)

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from elasticscan.metadata import FRAGMENT, INDEX_RUN, IndexInfo, Manifest, Seal
+from elasticscan.metadata import FRAGMENT, INDEX_RUN, IndexInfo, Manifest, Seal, TableInfo
 from elasticscan.topology import SlotSet
 
 OVERWRITE = "overwrite"
@@ -62,6 +62,7 @@ class TablePlan:
         pieces: what its rows are in, oldest first.
         floor: commits before this one were overwritten.
         doubts: what the files could not tell, as sentences.
+        definition: as a catalog has it that is believed; None where files alone say what the columns are.
     """
 
     name: str
@@ -69,6 +70,12 @@ class TablePlan:
     floor: int
     indexes: tuple[IndexInfo, ...]
     doubts: tuple[str, ...]
+    definition: TableInfo | None = None
+
+    @property
+    def table(self) -> int:
+        """The table's id in the damaged store."""
+        return self.pieces[0].file.manifest.table
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from elasticscan.storage import (
     FragmentReader,
     PageSource,
     View,
-    described_schema,
+    described_columns,
     find_seal,
     is_fragment_path,
     open_disk,
@@ -106,12 +106,15 @@ def plan_from_files(
     else:
         sifted = list(known_store.sift(files, report.doubts))
         plan = plan_repair(sifted, known_store.store, known_store.indexes)
+        if plan is not None:
+            tables = (replace(t, definition=known_store.tables.get(t.table)) for t in plan.tables)
+            plan = replace(plan, tables=tuple(tables))
         report.lost += known_store.lost({file.manifest.path for file in sifted}, unreadable)
         made = {file.manifest.table for file in sifted if file.manifest.kind == FRAGMENT}
         report.doubts += [
-            f"table {name!r}: no file of it is there, so it was not made"
-            for table, name in known_store.tables.items()
-            if table not in made
+            f"table {table.name!r}: no file of it is there, so it was not made"
+            for table in known_store.tables.values()
+            if table.id not in made
         ]
     if plan is None:
         raise StoreDamaged(
@@ -165,9 +168,9 @@ class TableRows:
 
     def _open(self, fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
         without = self._damaged.get(fragment.id, frozenset())
-        disk, schema = self._disks[fragment.shard], self.info.schema
+        disk = self._disks[fragment.shard]
         return FragmentReader(
-            disk, fragment.path, columns, fragment.seal, schema, self._cache, without=without
+            disk, fragment.path, columns, fragment.seal, self.info, self._cache, without=without
         )
 
     def _is_readable(self, fragment: Fragment) -> bool:
@@ -196,22 +199,34 @@ class TableRows:
         )
 
     def _definition(self) -> TableInfo:
-        """The table as the file with the most columns knows it: columns are only ever appended."""
-        schemas = []
+        """The table as a whole catalog knows it, else as the file of its newest definition does."""
+        newest: TableInfo | None = None
         for piece in self._plan.pieces:
+            manifest = piece.file.manifest
+            if newest is not None and manifest.definition <= newest.definition:
+                continue
             with suppress(OperatorNeeded):
-                disk, path = self._disks[piece.file.root], piece.file.manifest.path
-                schemas.append(described_schema(disk, path, piece.file.seal))
-        widest = max(schemas, key=len, default=None)
-        if widest is None:
+                disk = self._disks[piece.file.root]
+                schema, columns = described_columns(disk, manifest.path, piece.file.seal)
+                newest = TableInfo(
+                    0,
+                    self._plan.name,
+                    schema,
+                    manifest.primary_key,
+                    manifest.shard_key,
+                    manifest.compression,
+                    0,
+                    0,
+                    definition=manifest.definition,
+                    columns=columns,
+                )
+        if newest is None:
             raise FragmentDamaged(
                 f"no file of table {self._plan.name!r} can be read, so its columns are not known",
                 table=self._plan.name,
             )
-        manifest = self._plan.pieces[0].file.manifest
-        return TableInfo(
-            0, self._plan.name, widest, manifest.primary_key, manifest.shard_key, manifest.compression, 0, 0
-        )
+        known = self._plan.definition or newest
+        return replace(newest, schema=known.schema, definition=known.definition, columns=known.columns)
 
 
 def _fragment(number: int, piece: PlannedPiece) -> Fragment:
@@ -244,7 +259,8 @@ def repair_into(context: Context, plan: StorePlan, disks: Sequence[Disk], report
             report.lost.append(f"table {planned.name!r}: {error.message}")
             continue
         with context.catalog.writing() as tx:
-            table = tx.create_table(planned.name, rows.info)
+            # Its own files begin with a first definition.
+            table = tx.create_table(planned.name, replace(rows.info, definition=1, columns=()))
         reader = pa.RecordBatchReader.from_batches(rows.info.schema, iter(rows))
         writer.write(context, table, reader)
         with context.catalog.reading() as tx:

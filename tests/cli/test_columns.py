@@ -1,4 +1,4 @@
-"""add-column, for people and for scripts."""
+"""add-column, drop-column, rename-column and widen-column, for people and for scripts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_people_are_told_what_was_added(shell: Shell, uri: str) -> None:
     [
         (("t", "note", "text"), 2, "must be one of Arrow's types"),
         (("t", "note", "decimal128(5,2)"), 2, "Table.add_columns"),
-        (("t", "value", "string"), 2, "types of columns never change"),
+        (("t", "value", "string"), 2, "or widen the column"),
         (("t", "VALUE", "double"), 2, "in case alone"),
         (("u", "note", "string"), 2, "no table 'u'"),
     ],
@@ -56,3 +56,32 @@ def test_what_cannot_be_added_is_an_error_that_says_why(
 
 def test_help_shows_types_with_brackets(shell: Shell) -> None:
     assert "timestamp[us]" in shell.ok("add-column", "--help")
+
+
+def test_columns_are_renamed_widened_and_dropped(shell: Shell, uri: str) -> None:
+    shell.json("add-column", uri, "t", "note", "int8")
+    assert shell.json("rename-column", uri, "t", "note", "remark")["column"] == "remark"
+    assert shell.json("widen-column", uri, "t", "remark", "int64")["type"] == "int64"
+    with Store.open(uri) as store:
+        assert str(store.table("t").schema.field("remark").type) == "int64"
+    assert shell.ok("drop-column", uri, "t", "remark") == "Column remark of t is dropped.\n"
+    with Store.open(uri) as store:
+        assert "remark" not in store.table("t").schema.names
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("drop-column", "t", "valeu"), "did you mean 'value'"),
+        (("rename-column", "t", "value", "id"), "already has a column 'id'"),
+        (("drop-column", "t", "id"), "primary key"),
+        (("widen-column", "t", "value", "int64"), "allowed are int8 to int16"),
+        (("widen-column", "t", "value", "decimal128(5,2)"), "Table.widen_column"),
+    ],
+)
+def test_changes_that_cannot_be_made_say_why(
+    shell: Shell, uri: str, words: tuple[str, ...], told: str
+) -> None:
+    code, message = shell.fails(words[0], uri, *words[1:])
+    assert code == 2
+    assert told in message

@@ -17,7 +17,8 @@ t s1 1 -1 0 1e999 nan é ../.. ~ file:// sqlite:// postgresql://u:p@127.0.0.1:1/
 """
 WORDS = ["", " ", "\0", "\udcff", NINES, f"-{NINES}", f"id = {NINES}", "id = 1", *_WORDS.split()]
 _COMMANDS = """
-create status tables load scan count changes add-column index indexes expand contract move split join compact
+create status tables load scan count changes add-column drop-column rename-column widen-column
+index indexes expand contract move split join compact
 gc verify topologies history tag restore-table explain drop streams
 """
 COMMANDS = _COMMANDS.split()

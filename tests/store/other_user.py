@@ -95,6 +95,8 @@ class Steps:
             "create_table": lambda: self.store.create_table("u", table.schema, ["id"]),
             "drop_table": lambda: self.store.table("t").drop(),
             "add_columns": lambda: self.store.table("t").add_columns([pa.field("v", pa.int64())]),
+            "drop_columns": lambda: self.store.table("t").drop_columns(["v"]),
+            "rename_column": lambda: self.store.table("t").rename_column("v", "w"),
             "set_retention": lambda: self.store.table("t").set_retention(5),
             "create_index": lambda: self.store.table("t").create_index("by_id", ["id"]),
             "expand": lambda: self.store.expand(["z"]),
@@ -111,6 +113,7 @@ class Steps:
 
 WRITES = (
     *("write", "overwrite", "delete", "create_table", "drop_table", "add_columns", "set_retention"),
+    *("drop_columns", "rename_column"),
     *("create_index", "expand", "contract", "move", "split", "join", "compact", "collect_garbage"),
     "rotate_secret",
 )

@@ -1,0 +1,540 @@
+"""Columns that are dropped, renamed and widened: what was written before, and who began before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import ipc
+
+from elasticscan.base.errors import (
+    AlreadyExists,
+    ColumnNotFound,
+    ElasticScanError,
+    InvalidOption,
+    LimitExceeded,
+    SchemaMismatch,
+    TableChanged,
+)
+from elasticscan.store import Store, Table, beginning, schema_changes, writer
+from elasticscan.store.repair.rebuild import repair_store
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("v", pa.string()),
+        pa.field("n", pa.int32()),
+        pa.field("d", pa.decimal128(5, 2)),
+        pa.field("must", pa.int8(), nullable=False),
+    ]
+)
+COUNT = 200
+FAR = 1 << 40
+Row = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def _nobody_pulls_the_plug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.fixture(params=[None, "zstd"], ids=["mapped", "compressed"])
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Two shards, a table of 200 rows: commit 2."""
+    with Store.create(tmp_path / "store", ["a", "b"], tablets=8, slots=32) as made:
+        made.create_table("t", SCHEMA, ["id"], compression=request.param)
+        made.table("t").upsert(old_rows(range(COUNT)))
+        yield made
+
+
+@pytest.fixture
+def table(store: Store) -> Table:
+    return store.table("t")
+
+
+@pytest.fixture
+def other(store: Store) -> Iterator[Store]:
+    """The same store as another process has it: with caches of its own, filled before anything changes."""
+    with Store.open(store.uri) as opened:
+        opened.table("t").scan().to_table()
+        yield opened
+
+
+def old_row(i: int) -> Row:
+    return {"id": i, "v": f"v{i % 5}", "n": i % 7 or None, "d": Decimal("1.25"), "must": i % 3}
+
+
+def old_rows(ids: Any) -> pa.Table:
+    return pa.Table.from_pylist([old_row(i) for i in ids], SCHEMA)
+
+
+OLD = {i: old_row(i) for i in range(COUNT)}
+
+
+def change(table: Table) -> None:
+    """All kinds of changes; dropped names come again, with other types."""
+    table.rename_column("v", "w")
+    table.widen_column("n", pa.int64())
+    table.widen_column("d", pa.decimal128(20, 2))
+    table.drop_columns(["must"])
+    table.add_columns([pa.field("must", pa.string()), pa.field("v", pa.float64())])
+
+
+def changed(row: Row) -> Row:
+    """A row from before the changes as it is after them."""
+    return {"id": row["id"], "w": row["v"], "n": row["n"], "d": row["d"], "must": None, "v": None}
+
+
+def new_row(i: int) -> Row:
+    return {"id": i, "w": "new", "n": FAR + i, "d": Decimal("1e12"), "must": "x", "v": 0.5}
+
+
+def write_new(table: Table, ids: Any) -> None:
+    table.upsert(pa.Table.from_pylist([new_row(i) for i in ids], table.schema))
+
+
+NEW_IDS = range(0, COUNT + 20, 4)
+MIXED = {i: changed(row) for i, row in OLD.items()} | {i: new_row(i) for i in NEW_IDS}
+
+
+def by_id(rows: pa.Table) -> dict[int, Row]:
+    listed = rows.to_pylist()
+    told = {row["id"]: row for row in listed}
+    assert len(told) == len(listed), "a row came twice"
+    return told
+
+
+def read(store: Store, **how: Any) -> dict[int, Row]:
+    return by_id(store.table("t").scan(**how).to_table())
+
+
+def file_columns(store: Store) -> set[str]:
+    """All columns of the fragments that serve slots."""
+    with store.context.catalog.reading() as tx:
+        places = [Path(store.context.root_of(f.shard)) / f.path for f in tx.fragments()]
+    return {name for place in places for name in ipc.open_file(place).schema.names}
+
+
+# ------------------------------------------------------------------------------------- what is read
+
+
+def test_rows_from_before_have_the_new_names_and_types_and_no_file_is_written_anew(
+    store: Store, other: Store, table: Table
+) -> None:
+    before, columns = store.context.catalog.versions()[1], file_columns(store)
+    change(table)
+    assert store.context.catalog.versions()[1] == before, "it is no commit"
+    assert file_columns(store) == columns
+    assert table.schema.names == ["id", "w", "n", "d", "must", "v"]
+    assert table.schema.types[2:4] == [pa.int64(), pa.decimal128(20, 2)]
+    write_new(table, NEW_IDS)
+    for made in (store, other):
+        assert read(made) == read(made, page_rows=7) == MIXED
+        assert read(made, snapshot=2) == {i: changed(row) for i, row in OLD.items()}
+        got = made.table("t").get([1, 0, 9_999], ["w", "must", "n"], keep_missing=True).to_pylist()
+        assert got[:2] == [{name: row[name] for name in ("w", "must", "n")} for row in (MIXED[1], MIXED[0])]
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("n > 1000", lambda row: (row["n"] or 0) > 1_000),
+        ("n = 3", lambda row: row["n"] == 3),
+        ("n >= 3 AND n < 1099511627780", lambda row: 3 <= (row["n"] or 0) < FAR + 4),
+        ("d > 100", lambda row: row["d"] > 100),
+        ("v IS NULL", lambda row: row["v"] is None),
+        ("v = 0.5", lambda row: row["v"] == 0.5),
+        ("w = 'v1'", lambda row: row["w"] == "v1"),
+        ("must = 'x'", lambda row: row["must"] == "x"),
+        ("must IS NULL", lambda row: row["must"] is None),
+    ],
+)
+def test_filters_meet_bounds_of_older_types_and_names(
+    store: Store, table: Table, text: str, means: Callable[[Row], bool]
+) -> None:
+    change(table)
+    write_new(table, NEW_IDS)
+    hits = {i: row for i, row in MIXED.items() if means(row)}
+    assert read(store, filter=text) == hits
+    store.compact()
+    assert read(store, filter=text) == hits
+    table.create_index("by_n", ["n"], include=["w", "v"])
+    table.create_index("by_must", ["must", "d"])
+    for index in ("auto", "none", "by_n", "by_must"):
+        assert read(store, filter=text, index=index) == hits
+
+
+def test_values_of_dropped_columns_leave_the_files_when_no_snapshot_from_before_is_kept(
+    store: Store, table: Table
+) -> None:
+    table.tag("before")
+    change(table)
+    write_new(table, NEW_IDS)
+    table.set_retention(0)
+    store.compact()
+    assert "must" in file_columns(store), "a scan at the tag may have begun before"
+    table.drop_tag("before")
+    write_new(table, NEW_IDS)
+    store.compact()
+    assert "must" not in file_columns(store)
+    assert read(store) == MIXED
+
+
+def test_a_name_that_comes_again_and_again_is_a_new_column_each_time(store: Store, table: Table) -> None:
+    for number in range(5):
+        table.add_columns([pa.field("again", pa.int32())])
+        assert table.scan(["again"]).to_table()["again"].null_count == COUNT
+        table.update({"again": str(number)}, "id < 10")
+        assert table.scan(filter=f"again = {number}").count() == 10
+        if number == 2:
+            store.compact()
+        table.rename_column("again", "once")
+        table.drop_columns(["once"])
+    assert read(store) == OLD
+
+
+# -------------------------------------------------------------------------------- who began before
+
+
+def test_scans_that_began_go_on_with_the_columns_that_they_began_with(
+    store: Store, other: Store, table: Table
+) -> None:
+    table.create_index("by_id", ["id"])
+    begun = [
+        table.scan(page_rows=20),
+        table.scan(["must", "v", "id"], "must < 2 AND n IS NOT NULL", page_rows=20),
+        table.scan(index="by_id", order_by="id DESC", page_rows=20),
+    ]
+    first = [next(iter(scan)) for scan in begun]
+    change(table)
+    write_new(table, NEW_IDS)
+
+    def check() -> None:
+        for scan, page in zip(begun, first, strict=True):
+            assert page.key is not None
+            rest = other.resume(page.key)
+            assert rest.schema == scan.schema
+            told = by_id(pa.concat_tables([pa.Table.from_batches([page.rows]), rest.to_table()]))
+            whole = {
+                i: row for i, row in OLD.items() if scan is not begun[1] or (row["must"] < 2 and row["n"])
+            }
+            assert told == {i: {name: row[name] for name in scan.schema.names} for i, row in whole.items()}
+
+    check()
+    store.compact()
+    check()
+    store.expand(["c"])
+    other.compact()
+    check()
+    assert by_id(pa.Table.from_batches([first[0].rows, *(page.rows for page in begun[0])])) == OLD
+    assert read(store) == MIXED
+
+
+def test_a_snapshot_is_never_read_by_a_definition_from_before_it(
+    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan looks its table up, then takes a lease on the newest snapshot."""
+    honest = beginning.choose_access
+    table.set_retention(0)  # so that a lease is needed
+
+    def later(*args: Any) -> Any:
+        monkeypatch.setattr(beginning, "choose_access", honest)
+        change(table)
+        write_new(table, NEW_IDS)
+        store.compact()
+        return honest(*args)
+
+    monkeypatch.setattr(beginning, "choose_access", later)
+    assert read(store) == MIXED
+
+
+def test_rows_staged_before_are_committed_as_they_are_now(store: Store, other: Store) -> None:
+    definition, ids = other.table("t").definition, range(COUNT - 10, COUNT + 30)
+    parts = [
+        writer.stage(other.context, definition, old_rows(some).to_batches()) for some in (ids[:20], ids[20:])
+    ]
+    change(store.table("t"))
+    store.table("t").create_index("by_must", ["must"], include=["v", "w"])
+    store.table("t").create_index("by_n", ["n"])
+    store.expand(["c"])  # their rows are staged again elsewhere
+    writer.publish(other.context, definition, [fragment for part in parts for fragment in part])
+    rows = {i: changed(old_row(i)) for i in (*range(COUNT), *ids)}
+    for made in (store, other):
+        assert read(made) == rows
+        assert read(made, index="by_must", filter="must IS NULL") == rows
+        assert read(made, index="by_n", filter="n > 3") == {
+            i: row for i, row in rows.items() if (row["n"] or 0) > 3
+        }
+
+
+def test_a_merge_and_a_move_under_way_keep_what_is_written_meanwhile(store: Store, other: Store) -> None:
+    reached: list[str] = []
+
+    def meanwhile(point: str) -> None:
+        if point == "fragments merged" and not reached:
+            reached.append(point)
+            change(other.table("t"))
+            write_new(other.table("t"), NEW_IDS)
+
+    store.context.checkpoint = meanwhile
+    store.table("t").upsert(old_rows(range(5)))
+    store.compact()
+    assert reached
+    rows = {i: changed(row) for i, row in OLD.items()} | {i: new_row(i) for i in NEW_IDS}
+    assert read(store) == read(other) == rows
+    store.expand(["c"])
+    store.compact()
+    assert read(store) == read(other) == rows
+
+
+def test_an_index_is_made_of_the_columns_that_there_are_when_it_is_entered(
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = other.context.catalog.writing
+
+    def later() -> Any:
+        monkeypatch.setattr(other.context.catalog, "writing", honest)
+        change(store.table("t"))
+        write_new(store.table("t"), NEW_IDS)
+        return honest()
+
+    monkeypatch.setattr(other.context.catalog, "writing", later)
+    other.table("t").create_index("by_must", ["must"])
+    assert read(store, index="by_must", filter="must = 'x'") == {i: new_row(i) for i in NEW_IDS}
+
+
+def test_changes_that_are_read_on_are_null_in_a_column_after_it_was_dropped(
+    store: Store, other: Store, table: Table
+) -> None:
+    feed = table.changes(2, columns=["id", "n", "v"], page_rows=5)
+    table.upsert(old_rows([1]))
+    feed = table.changes(2, columns=["id", "n", "v"], page_rows=5)
+    began, key = table.definition, feed.key
+    table.drop_columns(["v"])
+    table.upsert(pa.Table.from_pylist([{k: x for k, x in old_row(2).items() if k != "v"}], table.schema))
+    assert key is not None
+    told = other.resume(key).to_table().to_pylist()
+    assert [(row["_change_type"], row["v"]) for row in told] == [
+        ("update_preimage", "v1"),
+        ("update_postimage", "v1"),
+    ]
+    with store.context.catalog.reading() as tx:
+        newest = tx.versions()[1]
+    for _ in range(2):
+        later = beginning.begin_changes(
+            store.context,
+            lambda tx: (tx.table_by_id(began.id).at(began.definition), ()),
+            (newest - 1, newest),
+            None,
+            None,
+            True,
+            (10, 1 << 20),
+        )
+        assert [row["v"] for row in later.to_table().to_pylist()] == [None, None]
+        store.compact()
+
+
+def test_changes_that_do_not_fit_the_type_that_a_reader_began_with_end_it(store: Store, table: Table) -> None:
+    began = table.definition
+    table.widen_column("n", pa.int64())
+
+    def of_then(number: int) -> Any:
+        return beginning.begin_changes(
+            store.context,
+            lambda tx: (tx.table_by_id(began.id).at(began.definition), ()),
+            (number - 1, number),
+            ["id", "n"],
+            None,
+            False,
+            (10, 1 << 20),
+        )
+
+    number = table.upsert(old_rows([3]).set_column(2, table.schema.field("n"), pa.array([7], pa.int64())))
+    assert of_then(number).to_table().to_pylist() == [{"id": 3, "n": 7}]
+    number = table.upsert(old_rows([3]).set_column(2, table.schema.field("n"), pa.array([FAR], pa.int64())))
+    with pytest.raises(TableChanged, match="start it again"):
+        of_then(number).to_table()
+
+
+# -------------------------------------------------------------------------------- beside the rest
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_restore_over_changes_brings_the_rows_back_in_the_columns_of_now(
+    store: Store, table: Table, is_replaced: bool
+) -> None:
+    table.tag("before")
+    change(table)
+    write_new(table, NEW_IDS)
+    if is_replaced:
+        table.overwrite(pa.Table.from_pylist([new_row(7)], table.schema))
+    table.restore("before")
+    assert read(store) == {i: changed(row) for i, row in OLD.items()}
+    assert [commit.kind for commit in table.history()][:2] == ["create", "write"]
+    assert store.verify() == []
+
+
+def test_a_restore_begins_anew_when_columns_change_just_then(
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, reached = other.table("t"), list[str]()
+    write = old_rows(range(10)).set_column(2, SCHEMA.field("n"), pa.array([5] * 10, pa.int32()))
+    table.upsert(write)
+
+    def meanwhile(point: str) -> None:
+        if point == "rows staged" and not reached:
+            reached.append(point)
+            change(store.table("t"))
+
+    other.context.checkpoint = meanwhile
+    table.restore(2)
+    assert reached
+    assert read(store) == {i: changed(row) for i, row in OLD.items()}
+
+
+def test_a_backup_and_a_repair_have_the_columns_of_now(store: Store, table: Table, tmp_path: Path) -> None:
+    change(table)
+    write_new(table, NEW_IDS)
+    store.backup(tmp_path / "backup")
+    with Store.from_backup(tmp_path / "backup", tmp_path / "again") as again:
+        assert read(again) == MIXED
+        assert read(again, snapshot=2) == {i: changed(row) for i, row in OLD.items()}
+        again.table("t").rename_column("w", "x")
+        assert read(again, columns=["id", "x"])[1]["x"] == "v1"
+    for catalog in ("whole", "gone"):
+        if catalog == "gone":
+            store.close()
+            (Path(store.uri) / "catalog.db").unlink()
+        else:
+            table.rename_column("w", "later")  # which no file knows
+        report = repair_store(store.uri, tmp_path / catalog)
+        assert report.lost == []
+        with Store.open(tmp_path / catalog) as made:
+            fields = _schema_of_now()
+            if catalog == "whole":
+                assert made.table("t").schema.names == ["id", "later", "n", "d", "must", "v"]
+                made.table("t").rename_column("later", "w")
+            assert made.table("t").schema == pa.schema(fields)
+            assert read(made) == MIXED
+
+
+def _schema_of_now() -> list[pa.Field]:
+    return [
+        SCHEMA.field("id"),
+        pa.field("w", pa.string()),
+        pa.field("n", pa.int64()),
+        pa.field("d", pa.decimal128(20, 2)),
+        pa.field("must", pa.string()),
+        pa.field("v", pa.float64()),
+    ]
+
+
+# -------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "told"),
+    [
+        (lambda t: t.drop_columns([]), InvalidOption, "at least one"),
+        (lambda t: t.drop_columns(["v", "nn"]), ColumnNotFound, "did you mean"),
+        (lambda t: t.drop_columns(["v", "id"]), InvalidOption, "primary key"),
+        (lambda t: t.rename_column("id", "key"), InvalidOption, "primary key"),
+        (lambda t: t.rename_column("x", "y"), ColumnNotFound, "has no column 'x'"),
+        (lambda t: t.rename_column("v", "n"), AlreadyExists, "already has a column 'n'"),
+        (lambda t: t.rename_column("v", "N"), AlreadyExists, "differs in case at most"),
+        (lambda t: t.rename_column("v", "_slot"), SchemaMismatch, "taken by the store"),
+        (lambda t: t.rename_column("v", " "), SchemaMismatch, "is empty"),
+        (lambda t: t.rename_column("v", "x" * 2_000), LimitExceeded, "bytes"),
+        (lambda t: t.widen_column("id", pa.int64()), InvalidOption, "primary key"),
+        (lambda t: t.widen_column("n", pa.int16()), SchemaMismatch, "allowed are int8 to int16"),
+        (lambda t: t.widen_column("n", pa.uint64()), SchemaMismatch, "allowed are"),
+        (lambda t: t.widen_column("n", pa.float64()), SchemaMismatch, "allowed are"),
+        (lambda t: t.widen_column("v", pa.large_string()), SchemaMismatch, "allowed are"),
+        (lambda t: t.widen_column("d", pa.decimal128(9, 3)), SchemaMismatch, "allowed are"),
+        (lambda t: t.widen_column("d", pa.decimal128(4, 2)), SchemaMismatch, "allowed are"),
+        (lambda t: t.widen_column("n", "int64"), InvalidOption, "pyarrow.DataType"),
+        (lambda t: t.widen_column("m", pa.int64()), ColumnNotFound, "has no column 'm'"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused_and_nothing_is(
+    table: Table, call: Callable[[Table], Any], error: type[ElasticScanError], told: str
+) -> None:
+    before = table.definition
+    with pytest.raises(error, match=told):
+        call(table)
+    assert table.definition == before
+
+
+def test_columns_of_an_index_are_free_once_it_is_dropped(store: Store, table: Table) -> None:
+    table.create_index("by_v", ["v"], include=["n"])
+    for call in (
+        lambda: table.drop_columns(["v"]),
+        lambda: table.rename_column("v", "w"),
+        lambda: table.widen_column("n", pa.int64()),
+    ):
+        with pytest.raises(InvalidOption, match="drop the index first"):
+            call()
+    table.drop_index("by_v")
+    change(table)
+    table.create_index("by_v", ["w"], include=["n"])
+    write_new(table, NEW_IDS)
+    assert read(store, index="by_v", filter="w = 'new'") == {i: new_row(i) for i in NEW_IDS}
+
+
+def test_changing_nothing_changes_nothing(table: Table) -> None:
+    before = table.definition
+    assert table.rename_column("v", "v") == table.widen_column("n", pa.int32()) == SCHEMA
+    assert table.definition == before
+    assert table.rename_column("v", "V").names[1] == "V"
+
+
+def test_columns_that_were_dropped_and_names_that_were_given_are_bounded(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_changes, "MAX_COLUMNS", 7)
+    monkeypatch.setattr(schema_changes, "MAX_RENAMES", 2)
+    for _ in range(2):
+        table.add_columns([pa.field("more", pa.int8())])
+        table.drop_columns(["more"])
+    with pytest.raises(LimitExceeded, match="with those that were dropped"):
+        table.add_columns([pa.field("more", pa.int8())])
+    table.rename_column("v", "w")
+    table.rename_column("w", "v")
+    with pytest.raises(LimitExceeded, match="renamed 2 times"):
+        table.rename_column("v", "w")
+
+
+@pytest.mark.parametrize(
+    ("kind", "wider", "values"),
+    [
+        (pa.int8(), pa.int16(), [-128, 127]),
+        (pa.int16(), pa.int64(), [-(1 << 15), (1 << 15) - 1]),
+        (pa.uint8(), pa.uint64(), [0, 255]),
+        (pa.uint32(), pa.uint64(), [0, (1 << 32) - 1]),
+        (pa.float16(), pa.float32(), [0.5, -2.0]),
+        (pa.float16(), pa.float64(), [0.5, -2.0]),
+        (pa.float32(), pa.float64(), [0.5, float("inf")]),
+        (pa.decimal128(5, 2), pa.decimal128(38, 2), [Decimal("-999.99"), Decimal("999.99")]),
+        (pa.decimal256(5, 2), pa.decimal256(60, 2), [Decimal("-999.99"), Decimal("999.99")]),
+    ],
+    ids=str,
+)
+def test_every_widening_keeps_every_value(
+    tmp_path: Path, kind: pa.DataType, wider: pa.DataType, values: list[Any]
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("v", kind)])
+    with Store.create(tmp_path / "store", ["a"], tablets=1, slots=4) as store:
+        table = store.create_table("t", schema, ["id"])
+        ids = list(range(len(values) + 1))
+        table.upsert(pa.table([pa.array(ids), pa.array([*values, None], kind)], schema=schema))
+        assert table.widen_column("v", wider).field("v").type == wider
+        for _ in range(2):
+            assert [row["v"] for _, row in sorted(read(store).items())] == [*values, None]
+            table.upsert(pa.table([pa.array([9]), pa.array([None], wider)], schema=table.schema))
+            table.delete([9])
+            store.compact()
