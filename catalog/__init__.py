@@ -41,6 +41,7 @@ state          the store's own row; believed_time: what time it is taken to be
 placement      shards, tablets, topologies; moves: those under way; seal_keys: secrets
 indexes        indexes and their runs; fragments: files of rows
 tags           names that keep a snapshot; commits: tables, commits, leases; upkeep: its steps
+definitions    the columns of a table, as its row keeps them
 checks         the look at all of it; dump: all of it as values, and back
 catalog        `Catalog`, which opens transactions, and `Tx`, which is one
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.metadata import Column, TableInfo, schema_at
+from elasticscan.metadata import TableColumn, TableInfo, schema_at
 
 
 def packed_columns(table: TableInfo) -> dict[str, Any]:
@@ -35,11 +35,11 @@ def unpacked_columns(packed: bytes, past: str | None) -> dict[str, Any]:
     if past is None:
         return {"schema": schema}
     definition, entries = json.loads(past)
-    fields, columns = iter(schema), list[Column]()
+    fields, columns = iter(schema), list[TableColumn]()
     for since, names, until, last_commit in entries:
         own = [next(fields) for _ in since]
         columns.append(
-            Column(
+            TableColumn(
                 own[0].name,
                 tuple((number, name) for number, name in names),
                 tuple((number, field.type) for number, field in zip(since, own, strict=True)),

@@ -1,6 +1,6 @@
 """Facts about tables: what the catalog keeps and files carry, as frozen values.
 
-table       its schema, keys and life (`TableInfo`); its columns through all definitions (`Column`)
+table       its schema, keys and life (`TableInfo`); its columns through all definitions (`TableColumn`)
 fragment    an immutable file of sorted rows, with the slots it serves (`Fragment`); staged before its commit
 index       columns that runs of entries are sorted or hashed by, and the phases of its build (`IndexInfo`,
             `IndexPhase`, `INDEX_TRANSITIONS`); its runs (`IndexRun`)
@@ -12,7 +12,7 @@ Everything here is pure. `storage` writes and reads the files, `catalog` keeps t
 decides by the statistics; none of them knows the others.
 """
 
-from elasticscan.metadata.columns import Column, is_widening, new_column, schema_at
+from elasticscan.metadata.columns import TableColumn, is_widening, new_column, schema_at
 from elasticscan.metadata.fragments import (
     CHANGE_COLUMNS,
     CHANGE_TYPE,
@@ -70,7 +70,6 @@ __all__ = [
     "SORTED",
     "Block",
     "Bounds",
-    "Column",
     "Fragment",
     "FragmentStatistics",
     "IndexEvent",
@@ -84,6 +83,7 @@ __all__ = [
     "SlotInterval",
     "StagedFragment",
     "StagedRun",
+    "TableColumn",
     "TableInfo",
     "epochs_in",
     "intervals_of",

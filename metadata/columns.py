@@ -30,7 +30,7 @@ DROPPED = "\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table, in all definitions.
 
     Attributes:
@@ -69,7 +69,7 @@ class Column:
         """The name by which copies take it along once it is dropped."""
         return DROPPED + self.stored
 
-    def at(self, definition: int) -> Column | None:
+    def at(self, definition: int) -> TableColumn | None:
         """The column as it was known at a definition; None before it was made."""
         if definition < self.since:
             return None
@@ -93,24 +93,24 @@ class Column:
         return definition < self.since or (self.until is not None and definition >= self.until)
 
 
-def columns_of_schema(schema: pa.Schema) -> tuple[Column, ...]:
+def columns_of_schema(schema: pa.Schema) -> tuple[TableColumn, ...]:
     """The columns of a first definition."""
-    return tuple(Column(f.name, ((1, f.name),), ((1, f.type),), f.nullable) for f in schema)
+    return tuple(TableColumn(f.name, ((1, f.name),), ((1, f.type),), f.nullable) for f in schema)
 
 
-def schema_at(columns: Iterable[Column], definition: int) -> pa.Schema:
+def schema_at(columns: Iterable[TableColumn], definition: int) -> pa.Schema:
     """The columns that a definition has, by their names in it, in their newest types."""
     named = ((column.name_at(definition), column) for column in columns)
     return pa.schema([pa.field(name, c.type, c.nullable) for name, c in named if name is not None])
 
 
-def new_column(columns: Sequence[Column], field: pa.Field, definition: int) -> Column:
+def new_column(columns: Sequence[TableColumn], field: pa.Field, definition: int) -> TableColumn:
     """A column that a definition adds; its stored name is new, also if another one had its name before."""
     taken = {column.stored for column in columns}
     stored, number = field.name, definition
     while stored in taken:
         stored, number = f"{field.name}.{number}", number + 1
-    return Column(stored, ((definition, field.name),), ((definition, field.type),), field.nullable)
+    return TableColumn(stored, ((definition, field.name),), ((definition, field.type),), field.nullable)
 
 
 def is_widening(old: pa.DataType, new: pa.DataType) -> bool:

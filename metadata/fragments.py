@@ -9,7 +9,7 @@ from difflib import get_close_matches
 import pyarrow as pa
 
 from elasticscan.base.errors import ColumnNotFound, TableChanged
-from elasticscan.metadata.columns import Column, columns_of_schema, schema_at
+from elasticscan.metadata.columns import TableColumn, columns_of_schema, schema_at
 from elasticscan.metadata.indexes import StagedRun
 from elasticscan.metadata.manifest import Seal
 from elasticscan.metadata.statistics import Packed
@@ -121,14 +121,14 @@ class TableInfo:
     oldest_snapshot: int
     retention_seconds: float | None = None
     definition: int = 1
-    columns: tuple[Column, ...] = ()
+    columns: tuple[TableColumn, ...] = ()
     names_of: int | None = None
 
     @property
-    def all_columns(self) -> tuple[Column, ...]:
+    def all_columns(self) -> tuple[TableColumn, ...]:
         return self.columns or columns_of_schema(self.schema)
 
-    def redefined(self, columns: tuple[Column, ...]) -> TableInfo:
+    def redefined(self, columns: tuple[TableColumn, ...]) -> TableInfo:
         """The next definition."""
         definition = self.definition + 1
         return replace(self, definition=definition, columns=columns, schema=schema_at(columns, definition))
@@ -168,7 +168,7 @@ class TableInfo:
         fields = [pa.field(column.dropped_name, column.type) for column in gone]
         return replace(self, schema=pa.schema([*self.schema, *fields])) if gone else self
 
-    def by_name(self, definition: int | None = None) -> dict[str, Column]:
+    def by_name(self, definition: int | None = None) -> dict[str, TableColumn]:
         """The columns by the names that a definition, or `schema`, gives them, and dropped ones."""
         at = definition or self.names_of or self.definition
         named = {column.dropped_name: column for column in self.columns if column.until is not None}

@@ -90,7 +90,7 @@ class Block:
 class FragmentStatistics:
     """A fragment's columns, each with a block for every record batch; types without an order are missing.
 
-    `block_rows` are the rows of each record batch. Files name columns by their marks (`Column.mark`).
+    `block_rows` are the rows of each record batch. Files name columns by their marks (`TableColumn.mark`).
     """
 
     block_rows: tuple[int, ...]

@@ -30,11 +30,11 @@ from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import (
     FRAGMENT,
-    Column,
     Manifest,
     Origin,
     Seal,
     StagedFragment,
+    TableColumn,
     TableInfo,
     is_widening,
     pack_statistics,
@@ -240,7 +240,7 @@ class FragmentWriter:
         )
 
 
-def stored_name(columns: Mapping[str, Column], name: str) -> str:
+def stored_name(columns: Mapping[str, TableColumn], name: str) -> str:
     """The name in files of a column, or of one that no definition has, which is the store's own."""
     return columns[name].stored if name in columns else name
 
@@ -342,7 +342,7 @@ class FragmentReader(BatchReader):
                 if own.type != kind or stored != name:
                     self._converted[name] = stored, pa.field(name, kind, own.nullable)
 
-    def _added_field(self, name: str, column: Column | None) -> pa.Field:
+    def _added_field(self, name: str, column: TableColumn | None) -> pa.Field:
         """A column that the file lacks since it is older, or younger than its end."""
         definition = self._file.manifest.definition
         if self._table is None or column is None or not column.may_lack(definition):
@@ -535,7 +535,7 @@ def rows_below(slots: np.ndarray[Any, Any], slot: int) -> int:
     return len(slots) if slot > _LAST_SLOT else int(slots.searchsorted(np.uint16(slot)))
 
 
-def described_columns(disk: Disk, path: str, seal: Seal) -> tuple[pa.Schema, tuple[Column, ...]]:
+def described_columns(disk: Disk, path: str, seal: Seal) -> tuple[pa.Schema, tuple[TableColumn, ...]]:
     """The columns of the table that a fragment is of, as it knows them; raises `FragmentDamaged`.
 
     Returns:
@@ -550,7 +550,7 @@ def described_columns(disk: Disk, path: str, seal: Seal) -> tuple[pa.Schema, tup
             return pa.schema([field for name, field in own.items() if name not in SYSTEM_COLUMNS]), ()
         fields = [own[stored].with_name(name) for stored, name, _ in manifest.columns]
         columns = [
-            Column(stored, ((since, name),), ((since, own[stored].type),), own[stored].nullable)
+            TableColumn(stored, ((since, name),), ((since, own[stored].type),), own[stored].nullable)
             for stored, name, since in manifest.columns
         ]
     except UNREADABLE as error:

@@ -1,7 +1,7 @@
 """Columns of a table are added, dropped, renamed and widened: a definition changes, and no file is touched.
 
-Each change is one transaction, which gives the table its next definition (`metadata.Column`: how files of
-older ones are read). What others hold of an older one stays good:
+Each change is one transaction, which gives the table its next definition (`TableColumn`: how files of older
+ones are read). What others hold of an older one stays good:
 
 - A scan goes on with the columns that it began with: its key names the definition. It reads no snapshot that
   is newer than the change, so no value in it is beyond its types; copies take dropped columns along for as
@@ -25,7 +25,7 @@ from elasticscan.base.errors import AlreadyExists, InvalidOption, LimitExceeded,
 from elasticscan.base.limits import MAX_COLUMNS, MAX_RENAMES
 from elasticscan.base.showing import a_type, brief
 from elasticscan.catalog import Tx
-from elasticscan.metadata import Column, IndexInfo, TableInfo, is_widening, new_column, no_such_column
+from elasticscan.metadata import IndexInfo, TableColumn, TableInfo, is_widening, new_column, no_such_column
 from elasticscan.storage import check_definition, check_works, stored_schema
 from elasticscan.store.context import Context, Find
 
@@ -59,7 +59,7 @@ def drop_columns(context: Context, find: Find, names: Sequence[str]) -> TableInf
             _check_free(table, indexes, name, "dropped")
         last, until = tx.versions()[1], table.definition + 1
 
-        def dropped(column: Column) -> Column:
+        def dropped(column: TableColumn) -> TableColumn:
             return replace(column, until=until, last_commit=last)
 
         return _redefine(tx, table, _changed(table, names, dropped))
@@ -112,7 +112,7 @@ def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInf
         )
 
 
-def _redefine(tx: Tx, table: TableInfo, columns: tuple[Column, ...]) -> TableInfo:
+def _redefine(tx: Tx, table: TableInfo, columns: tuple[TableColumn, ...]) -> TableInfo:
     if len(columns) > MAX_COLUMNS:
         raise LimitExceeded(
             f"table {table.name!r} would have had {len(columns):,} columns with those that were dropped, and "
@@ -123,7 +123,7 @@ def _redefine(tx: Tx, table: TableInfo, columns: tuple[Column, ...]) -> TableInf
     return tx.redefine(table.redefined(columns))
 
 
-def _with_added(table: TableInfo, fields: Sequence[pa.Field]) -> tuple[Column, ...]:
+def _with_added(table: TableInfo, fields: Sequence[pa.Field]) -> tuple[TableColumn, ...]:
     columns = table.all_columns
     for field in fields:
         columns = (*columns, new_column(columns, field, table.definition + 1))
@@ -131,8 +131,8 @@ def _with_added(table: TableInfo, fields: Sequence[pa.Field]) -> tuple[Column, .
 
 
 def _changed(
-    table: TableInfo, names: Sequence[str], change: Callable[[Column], Column]
-) -> tuple[Column, ...]:
+    table: TableInfo, names: Sequence[str], change: Callable[[TableColumn], TableColumn]
+) -> tuple[TableColumn, ...]:
     """All columns, those of some names changed."""
     by_name = table.by_name()
     stored = {by_name[name].stored for name in names}
@@ -144,7 +144,7 @@ def _alone(table: TableInfo, schema: pa.Schema) -> TableInfo:
     return replace(table, schema=schema, definition=1, columns=())
 
 
-def _check_free(table: TableInfo, indexes: Sequence[IndexInfo], name: str, change: str) -> Column:
+def _check_free(table: TableInfo, indexes: Sequence[IndexInfo], name: str, change: str) -> TableColumn:
     """The column of a name; raises unless it is there, and no key and no index is made of it."""
     if name not in table.schema.names:
         raise no_such_column(table.name, name, table.schema.names)

@@ -55,7 +55,9 @@ from elasticscan.store import (
     lookups,
     mover,
     owners,
+    paging,
     preconditions,
+    schema_changes,
     steps,
     writer,
 )
@@ -875,20 +877,22 @@ def missing_columns_have_a_default(patch: Patch) -> None:
 
 @fault("programs", "a fragment that lacks a column of its table is not damaged")
 def missing_columns_are_damage(patch: Patch) -> None:
-    honest = fragment._added_fields
-    patch.setattr(fragment, "_added_fields", lambda file, lacking, table: honest(file, lacking, None))
+    def refuse(self: Any, name: str, *_: Any) -> None:
+        raise ValueError(f"it has no column {name!r}")
+
+    patch.setattr(fragment.FragmentReader, "_added_field", refuse)
 
 
 @fault("programs", "whoever has a table's definition looks it up again when it gained a column")
 def new_columns_are_not_told(patch: Patch) -> None:
-    honest = Tx.add_columns
+    honest = Tx.redefine
 
-    def silently(self: Tx, table: int, fields: Any) -> TableInfo:
+    def silently(self: Tx, table: TableInfo) -> TableInfo:
         with pytest.MonkeyPatch.context() as still:
             still.setattr(Tx, "bump_layout", lambda self: None)
-            return honest(self, table, fields)
+            return honest(self, table)
 
-    patch.setattr(Tx, "add_columns", silently)
+    patch.setattr(Tx, "redefine", silently)
 
 
 @fault(
@@ -911,6 +915,38 @@ def compaction_with_an_old_definition(patch: Patch) -> None:
 
     patch.setattr(compaction, "merge_fragments", remembering)
     patch.setattr(compaction, "PageSource", of_then)
+
+
+@fault("programs", "a name that was dropped and comes again is another column", style="columns change")
+def dropped_columns_come_back(patch: Patch) -> None:
+    honest = schema_changes.new_column
+
+    def by_its_name(columns: Any, field: pa.Field, definition: int) -> Any:
+        return replace(honest(columns, field, definition), stored=field.name)
+
+    patch.setattr(schema_changes, "new_column", by_its_name)
+
+
+@fault("programs", "a scan goes on with the columns that it began with", style="columns change")
+def scans_go_on_with_the_newest_columns(patch: Patch) -> None:
+    honest = paging.ScanPlan
+    patch.setattr(paging, "ScanPlan", lambda **plan: honest(**(plan | {"definition": None})))
+
+
+@fault("programs", "copies take along what was dropped while older scans may read it", style="columns change")
+def copies_leave_out_what_was_dropped(patch: Patch) -> None:
+    patch.setattr(TableInfo, "with_dropped", lambda self, oldest: self)
+
+
+@fault("programs", "an open file gives the columns of one definition", style="columns change")
+def readers_are_of_any_definition(patch: Patch) -> None:
+    honest = lookups.LruCache.get
+
+    def by_path(self: Any, key: Any, make: Any) -> Any:
+        is_fragment = isinstance(key, tuple) and len(key) == 5 and isinstance(key[2], tuple)
+        return honest(self, key[:3] if is_fragment else key, make)
+
+    patch.setattr(lookups.LruCache, "get", by_path)
 
 
 # ---------------------------------------------------------------------------- writes that check

@@ -63,13 +63,17 @@ from tests.store.random_tables import (
     ADDED_KINDS,
     ALL_WEIGHTS,
     BY_KEY,
+    CHANGING,
     CHECKING,
+    COLUMN_NAMES,
     DEFINITIONS,
     DOMAINS,
     MOST_COLUMNS,
     STYLES,
     STYLES_BY_NAME,
     TABLES,
+    VALUES,
+    WIDER,
 )
 
 Key = tuple[Any, ...]
@@ -279,6 +283,9 @@ class Program:
     ) -> None:
         self.store, self.other, self.clock, self.random = store, other, clock, rng
         self.schemas = {name: schema for name, (schema, _, _) in TABLES.items()}
+        # Rows are kept with a value for each column that there ever was; these are the places of those left.
+        self.places = {name: list(range(len(schema))) for name, schema in self.schemas.items()}
+        self.widths = {name: len(schema) for name, schema in self.schemas.items()}
         self.now_rows: dict[str, dict[Key, Row]] = {name: {} for name in TABLES}
         # What each table held after each of its commits: (commit, time, rows).
         self.history: dict[str, list[tuple[int, float, dict[Key, Row]]]] = {
@@ -305,7 +312,7 @@ class Program:
         self.merged, self.direct = rng.choice([0.3, 0.7]), 0.35
         if style.startswith("merged"):
             self.merged, self.direct = 1.0, 0.1
-        self.by_key = style == BY_KEY
+        self.by_key, self.changes_columns = style == BY_KEY, style == CHANGING
         self.depth = 0
         self.writers_wait = False  # inside the switch of a move: the catalog is locked
         self.collections = 0
@@ -364,7 +371,7 @@ class Program:
         rows: dict[Key, Row] = {}
         for key in chosen:
             k = self._value(table, "k")
-            more = [self.random.choice([None, *ADDED_KINDS[field.type]]) for field in added]
+            more = [self.random.choice([None, *VALUES[field.type]]) for field in added]
             if table == "one":
                 rows[key,] = (key, k, self._value(table, "d"), self._value(table, "s"), value, *more)
             else:  # few values of the shard key, so that slots hold many rows each
@@ -385,6 +392,7 @@ class Program:
         rows, schema = self._rows(table), self.schemas[table]
         columns = zip(*rows.values(), strict=True)
         data = pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+        rows = {key: self._whole(table, row) for key, row in rows.items()}
         number = self._try(lambda: write(self.some_store.table(table), data))
         if number is not None:
             # Whoever was let in before the commit has a smaller number, so its rows are there already.
@@ -407,6 +415,11 @@ class Program:
         self.now_rows[table] = rows
         self.touched[table].append((number, frozenset(touched)))
         self.history[table].append((number, self.clock.now(), rows))
+
+    def _whole(self, table: str, row: Row) -> Row:
+        """A row with nulls for the columns that were dropped."""
+        values = dict(zip(self.places[table], row, strict=True))
+        return tuple(values.get(place) for place in range(self.widths[table]))
 
     def _touched(self, table: str, after: int, upto: int) -> frozenset[Key]:
         """The keys that commits in (after, upto] wrote or deleted."""
@@ -498,8 +511,9 @@ class Program:
     def rows_at(self, table: str, snapshot: int) -> dict[Key, Row]:
         """Rows have nulls in the columns that came after them."""
         rows = next(rows for number, _, rows in reversed(self.history[table]) if number <= snapshot)
-        width = len(self.schemas[table])
-        return {key: (*row, *[None] * (width - len(row))) for key, row in rows.items()}
+        places, width = self.places[table], self.widths[table]
+        whole = {key: (*row, *[None] * (width - len(row))) for key, row in rows.items()}
+        return {key: tuple(row[place] for place in places) for key, row in whole.items()}
 
     # Columns and indexes
 
@@ -511,8 +525,40 @@ class Program:
         elif len(schema) < MOST_COLUMNS:
             kinds = self.random.choices(list(ADDED_KINDS), k=self.random.choice([1, 1, 2]))
             new = [pa.field(f"c{len(schema) + at}", kind) for at, kind in enumerate(kinds)]
-            self.schemas[table] = pa.schema([*schema, *new])
+            self._gain(table, new)
             assert self.some_store.table(table).add_columns(new).names == self.schemas[table].names
+
+    def _gain(self, table: str, new: list[pa.Field]) -> None:
+        self.schemas[table] = pa.schema([*self.schemas[table], *new])
+        self.places[table] += range(self.widths[table], self.widths[table] + len(new))
+        self.widths[table] += len(new)
+
+    def _change_column(self) -> None:
+        """Add, drop, rename or widen a column that came later; names that were dropped come again."""
+        table = self.random.choice(list(TABLES))
+        schema, handle = self.schemas[table], self.some_store.table(table)
+        added = list(range(len(TABLES[table][0]), len(schema)))
+        free = [name for name in COLUMN_NAMES if name not in schema.names]
+        how = self.random.choice(["add", "drop", "rename", "widen", "widen"])
+        at = self.random.choice(added) if added else 0
+        field = schema.field(at)
+        if free and (how == "add" or not added):
+            new = pa.field(self.random.choice(free), self.random.choice(list(WIDER)))
+            handle.add_columns([new])
+            self._gain(table, [new])
+        elif how == "drop":
+            handle.drop_columns([field.name])
+            self.schemas[table] = schema.remove(at)
+            self.places[table].pop(at)
+        elif how == "rename" and free:
+            field = field.with_name(self.random.choice(free))
+            handle.rename_column(schema.field(at).name, field.name)
+            self.schemas[table] = schema.set(at, field)
+        elif how == "widen" and WIDER[field.type] is not None:
+            handle.widen_column(field.name, WIDER[field.type])
+            self.schemas[table] = schema.set(at, field.with_type(WIDER[field.type]))
+        assert handle.schema.names == self.schemas[table].names
+        assert handle.schema.types == self.schemas[table].types
 
     def _index(self, table: str, name: str) -> IndexInfo | None:
         return next((i for i in self.store.table(table).indexes() if i.name == name), None)
@@ -657,6 +703,18 @@ class Program:
         decided = index in DEFINITIONS[table]
         if self.random.random() < (0.3 if decided else 0.6):
             return "", always
+        kind = self.schemas[table].field(names[-1]).type
+        if (
+            self.changes_columns
+            and kind in WIDER
+            and not pa.types.is_string(kind)
+            and self.random.random() < 0.7
+        ):
+            value = self.random.choice(VALUES[kind])
+            return (
+                f"{names[-1]} = {value}",
+                lambda row: None if row[names[-1]] is None else row[names[-1]] == value,
+            )
         if len(names) > len(DOMAINS[table]) and self.random.random() < 0.3:
             return f"{names[-1]} IS NULL", lambda row: row[names[-1]] is None
         tested = list(DOMAINS[table])

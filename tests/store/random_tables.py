@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -64,6 +65,25 @@ ADDED_KINDS: dict[pa.DataType, list[Any]] = {
     pa.large_binary(): [b"", b"\0x"],
 }
 MOST_COLUMNS = 8
+# The types of columns that are changed, each with the one that it is widened to.
+WIDER: dict[pa.DataType, pa.DataType | None] = {
+    pa.int8(): pa.int32(),
+    pa.int32(): pa.int64(),
+    pa.int64(): None,
+    pa.float32(): pa.float64(),
+    pa.float64(): None,
+    pa.decimal128(4, 2): pa.decimal128(20, 2),
+    pa.decimal128(20, 2): None,
+    pa.string(): None,
+}
+COLUMN_NAMES = ("x1", "x2", "x3", "x4")
+VALUES: dict[pa.DataType, list[Any]] = ADDED_KINDS | {
+    pa.int8(): [0, 1, -7, 127],
+    pa.int64(): [0, 1, -7, 1 << 40],
+    pa.float32(): [0.0, 2.5],
+    pa.decimal128(4, 2): [Decimal("0.00"), Decimal("12.25")],
+    pa.decimal128(20, 2): [Decimal("0.00"), Decimal("123456789.25")],
+}
 
 # The operations, and how often each is done: on rows and tablets, and on indexes and columns besides.
 WEIGHTS = {
@@ -173,7 +193,7 @@ STYLES: dict[str, dict[str, int]] = {
         "advance_one": 8,
     },
 }
-BY_KEY, CHECKING, KEEPERS = "by key", "writes that check", "keepers"
+BY_KEY, CHECKING, KEEPERS, CHANGING = "by key", "writes that check", "keepers", "columns change"
 # Those that only who names them gets, so that the programs of seeds stay what they are.
 STYLES_BY_NAME: dict[str, dict[str, int]] = {
     "merges of some": {
@@ -209,6 +229,23 @@ STYLES_BY_NAME: dict[str, dict[str, int]] = {
         "wait": 1,
         "collect_garbage": 2,
         "create_index": 1,
+    },
+    CHANGING: {
+        "write": 14,
+        "overwrite": 1,
+        "delete": 3,
+        "change_column": 12,
+        "get": 3,
+        "start_scan": 8,
+        "advance_one": 14,
+        "hand_over": 6,
+        "suspended_move": 5,
+        "move": 2,
+        "compact": 3,
+        "merge": 6,
+        "collect_garbage": 2,
+        "create_index": 1,
+        "wait": 1,
     },
     CHECKING: {
         "write": 4,

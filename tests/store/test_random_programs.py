@@ -12,7 +12,7 @@ import pytest
 from tests.seeds import ranges_of_seeds
 from tests.store.kept_programs import KeptProgram
 from tests.store.random_programs import Programs
-from tests.store.random_tables import BY_KEY, CHECKING, KEEPERS
+from tests.store.random_tables import BY_KEY, CHANGING, CHECKING, KEEPERS
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +47,9 @@ def test_writes_that_check_lose_nothing_and_are_refused_for_a_reason(
 def test_a_kept_store_is_exact_and_nothing_is_left_over(programs: Programs, seeds: range) -> None:
     for seed in seeds:
         programs.run(seed, KEEPERS)
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(12, 6, short=3), ids=str)
+def test_columns_change_beside_everything_else(programs: Programs, seeds: range) -> None:
+    for seed in seeds:
+        programs.run(seed, CHANGING)
