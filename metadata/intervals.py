@@ -41,10 +41,6 @@ class SlotInterval:
         only = self.fragments[0]
         return len(self.fragments) == 1 and only.unique and not only.tombstones
 
-    def share_of(self, fragment: Fragment) -> float:
-        """About how much of a fragment's rows is in these slots, 0 to 1."""
-        return (self.end - self.start) / max(fragment.slots_written, len(fragment.slots), 1)
-
 
 def intervals_of(fragments: Iterable[Fragment]) -> tuple[SlotInterval, ...]:
     """Sorted, disjoint intervals covering every slot that some fragment serves."""

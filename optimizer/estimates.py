@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 
 from elasticscan.filters import KeySet, KeySets
-from elasticscan.metadata import HASH, FragmentStatistics, KeyHistogram, SlotInterval
+from elasticscan.metadata import HASH, Fragment, FragmentStatistics, KeyHistogram, SlotInterval
 from elasticscan.optimizer.binding import IndexCondition
 from elasticscan.optimizer.keys import KeyCondition
 from elasticscan.protocol import KeyRanges
@@ -25,19 +25,27 @@ def rows_to_read(
     Where several versions of a row may meet, all are read as soon as one of them may match.
     """
     matching: dict[int, int] = {}
+    rows_per_slot: dict[int, float] = {}
     total = 0.0
     for interval in intervals:
         for fragment in interval.fragments:
             if fragment.id not in matching:
                 blocks = statistics.get(fragment.id)  # None where damage hides them
-                matching[fragment.id] = fragment.rows if blocks is None else _rows_in_blocks(blocks, key_sets)
-        if any(matching[fragment.id] for fragment in interval.fragments):
-            for fragment in interval.fragments:
-                blocks = statistics.get(fragment.id)
                 everything = fragment.rows if blocks is None else blocks.rows
-                rows = matching[fragment.id] if interval.is_plain else everything
-                total += rows * interval.share_of(fragment)
+                matching[fragment.id] = everything if blocks is None else _rows_in_blocks(blocks, key_sets)
+                rows_per_slot[fragment.id] = everything * _share_of_slot(fragment)
+        slots = interval.end - interval.start
+        if interval.is_plain:
+            (only,) = interval.fragments
+            total += matching[only.id] * _share_of_slot(only) * slots
+        elif any(matching[fragment.id] for fragment in interval.fragments):
+            total += sum(rows_per_slot[fragment.id] for fragment in interval.fragments) * slots
     return total
+
+
+def _share_of_slot(fragment: Fragment) -> float:
+    """About how much of a fragment's rows is in one of its slots, 0 to 1."""
+    return 1 / max(fragment.slots_written, len(fragment.slots), 1)
 
 
 def within(intervals: Sequence[SlotInterval], slots: SlotSet) -> tuple[SlotInterval, ...]:
@@ -82,7 +90,7 @@ def rows_by_key(
             share = UNKNOWN_SELECTIVITY if condition.fixed else 1.0
             if condition.limited is not None and known is not None:
                 share *= known.share_of(condition.limited, keys_of_limited)
-            rows += share * interval.share_of(fragment) * fragment.rows
+            rows += share * fragment.rows * _share_of_slot(fragment) * (interval.end - interval.start)
     return rows, seeks
 
 

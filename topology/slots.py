@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import SupportsIndex
 
 Range = tuple[int, int]
@@ -18,13 +18,15 @@ class SlotSet:
     """
 
     ranges: tuple[Range, ...] = ()
+    _count: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        last = -1
+        last, count = -1, 0
         for start, end in self.ranges:
             # Touching ranges are joined: else {0-8} and {0-4, 4-8} would be one set and two values.
             assert last < start < end, f"slot ranges must be sorted and apart; use SlotSet.of: {self.ranges}"
-            last = end
+            last, count = end, count + end - start
+        object.__setattr__(self, "_count", count)
 
     @classmethod
     def of(cls, ranges: Iterable[Range]) -> SlotSet:
@@ -68,7 +70,7 @@ class SlotSet:
         return bool(self.ranges)
 
     def __len__(self) -> int:
-        return sum(end - start for start, end in self.ranges)
+        return self._count
 
     def __contains__(self, slot: object) -> bool:
         # NumPy integers are not `int`, yet they are slots.
