@@ -145,3 +145,45 @@ def test_a_sink_brings_the_columns_of_its_stream_and_misses_none(
         (2_000, 6, None),
         (2_001, 7, None),
     ]
+
+
+def test_a_stream_that_runs_goes_on_when_columns_are_dropped_and_renamed(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    sink, table = Sink(), store.table("t")
+    query = start(stream(spark, store), sink, tmp_path / "c", processingTime="50 milliseconds")
+    query.processAllAvailable()
+    table.upsert(rows(1_000, 1_010))
+    table.rename_column("name", "called")
+    table.drop_columns(["v"])
+    table.upsert(pa.table({"id": [2_000], "called": ["x"]}, schema=table.schema))
+    query.processAllAvailable()
+    query.stop()
+    assert len(sink.rows) == 1_011
+    assert sorted(sink.rows)[-2:] == [(1_009, "n1", 0.5), (2_000, "x", None)]
+    assert read(spark, store).columns == ["id", "called"]
+    again = stream(spark, store)
+    assert again.columns[:2] == ["id", "called"]
+    run(again, sink, tmp_path / "c")
+
+
+def test_a_sink_that_runs_takes_a_wider_column_and_ends_without_a_dropped_one(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    table = store.table("t")
+    table.add_columns([NEW])
+    source = Source(spark, tmp_path / "source", "id bigint, name string, v double, n int")
+    source.add(line(2_000, n=6))
+    writing = source.frame().writeStream.format("elasticscan")
+    writing = writing.options(checkpointLocation=str(tmp_path / "c"))
+    query = writing.trigger(processingTime="50 milliseconds").start(f"{store.uri}/t")
+    query.processAllAvailable()
+    table.widen_column("n", pa.int64())
+    source.add(line(2_001, n=7))
+    query.processAllAvailable()
+    found = table.scan(["id", "n"], "id >= 2000").to_table().to_pylist()
+    assert sorted(found, key=str) == [{"id": 2_000, "n": 6}, {"id": 2_001, "n": 7}]
+    table.rename_column("n", "m")
+    source.add(line(2_002, n=8))
+    with pytest.raises(Exception, match="ES_SCHEMA_MISMATCH"):
+        query.processAllAvailable()
