@@ -136,8 +136,8 @@ LINES = {
 
 
 def plotted(points: Sequence[Mapping[str, float]]) -> str:
-    """An SVG with a line for each figure."""
-    highest = max(point[name] for point in points for name in LINES)
+    """An SVG with a line for each figure; one may be missing at some of the points."""
+    highest = max(point[name] for point in points for name in LINES if name in point)
     decades = math.ceil(math.log10(max(highest, 10)) * 2) / 2
     last = math.log10(points[-1]["commits"])
 
@@ -163,7 +163,8 @@ def plotted(points: Sequence[Mapping[str, float]]) -> str:
         for commits in (point["commits"] for point in points)
     ]
     for row, (name, (text, colour)) in enumerate(LINES.items()):
-        path = " ".join(f"{x(point['commits']):.1f},{y(point[name]):.1f}" for point in points)
+        there = [point for point in points if name in point]
+        path = " ".join(f"{x(point['commits']):.1f},{y(point[name]):.1f}" for point in there)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         at = MARGIN + 20 * row
         parts.append(f'<path d="M{right + 16} {at}h20" stroke="{colour}" stroke-width="2"/>')
