@@ -121,8 +121,14 @@ def catalog_changes(store: Store) -> dict[str, Callable[[], Any]]:
         "create table": lambda: store.create_table("other", SCHEMA, ["id"]),
         "drop table": lambda: store.table("t").drop(),
         "add columns": lambda: store.table("t").add_columns([pa.field("more", pa.int64())]),
-        "rename a column": lambda: store.table("t").rename_column("v", "w"),
-        "drop columns": lambda: store.table("t").drop_columns(["v"]),
+        "rename a column": lambda: (
+            store.table("t").rename_column("more", "most"),
+            store.table("t").rename_column("most", "more"),
+        ),
+        "drop columns": lambda: (
+            store.table("t").add_columns([pa.field("gone", pa.int64())]),
+            store.table("t").drop_columns(["gone"]),
+        ),
         "retention": lambda: store.table("t").set_retention(1.0),
         "split": lambda: store.split(tablet),
         "join": lambda: store.join(tablet, tablet + 1),
