@@ -33,9 +33,13 @@ from elasticscan.storage.fragment import (
     rows_below,
     writing_fragment,
 )
-from elasticscan.storage.merge import Array, MergeInput, Versions, windows
+from elasticscan.storage.lookup import slot_mask
+from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions, windows
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
+
+# What is no larger than this altogether is copied at once.
+SMALL_ROWS, SMALL_BYTES = BATCH_ROWS, 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,7 @@ class _Copy:
     ) -> None:
         self.source, self.slots, self.bounds, self.keep = source, slots, bounds, keep
         taking_part = [f for f in source.view.fragments if bounds.touch(f) and f.slots & slots]
+        self._taking_part = taking_part
         commits = {c for f in taking_part for c in (f.min_commit, f.max_commit)}
         versioned, deleted = len(commits) > 1, any(f.tombstones for f in taking_part)
         apart = keep.apart
@@ -142,6 +147,11 @@ class _Copy:
 
     def run(self) -> None:
         columns = tuple(self.source.table.schema.names)
+        if sum(fragment.rows for fragment in self._taking_part) <= SMALL_ROWS and (
+            sum(fragment.bytes for fragment in self._taking_part) <= SMALL_BYTES
+        ):
+            self._at_once(columns)
+            return
         for start, end in self.slots:
             for interval in self.source.view.between(start, end, self.bounds):
                 inputs = [MergeInput(f, self.source.open(f, columns)) for f in interval.fragments]
@@ -149,6 +159,18 @@ class _Copy:
                     self._slices(inputs[0], interval)
                 else:
                     self._merge(inputs, interval)
+
+    def _at_once(self, columns: tuple[str, ...]) -> None:
+        """Copy all rows together, however many intervals they lie in: small fragments have few in each."""
+        parts: list[InputRows] = []
+        for fragment in self._taking_part:
+            source = MergeInput(fragment, self.source.open(fragment, columns))
+            for index, batch in enumerate(source.reader):
+                # A fragment's file may have rows of slots that it does not serve any more.
+                served = slot_mask(fragment.slots & self.slots, source.reader.slots(index))
+                parts.append(InputRows(source, batch if served.all() else batch.filter(pa.array(served))))
+        if any(part.rows.num_rows for part in parts):
+            self._divide(Versions(parts, self.source.table.primary_key, self.bounds))
 
     def _whole(self, fragment: Fragment) -> bool:
         """True if every row of a fragment is kept and current, so that no rows have to be compared."""

@@ -163,7 +163,7 @@ def _find_newest(
         fragment = fragments[owner]
         if not bounds.touch(fragment):
             continue
-        asked = np.flatnonzero((newest < fragment.max_commit) & slot_mask(fragment, slots))
+        asked = np.flatnonzero((newest < fragment.max_commit) & slot_mask(fragment.slots, slots))
         if not len(asked):
             continue
         reader, places = source.open(fragment, names), pa.array(asked)

@@ -21,6 +21,7 @@ from elasticscan.base.order_keys import encode_row, sort_codes
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.batches.reader import UNREADABLE
 from elasticscan.storage.fragment import COMMIT, SLOT, UNTIL, FragmentReader
+from elasticscan.topology import SlotSet
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -144,7 +145,7 @@ def newest(
         if not bounds.touch(sibling):
             continue
         asked = counts & (owners != sibling.id) & (commits < sibling.max_commit)
-        asked = np.flatnonzero(asked & slot_mask(sibling, slots))
+        asked = np.flatnonzero(asked & slot_mask(sibling.slots, slots))
         if len(asked):
             places = pa.array(asked)
             sought = [key.take(places) for key in keys]
@@ -174,9 +175,9 @@ def _within(
     return commits, counts
 
 
-def slot_mask(fragment: Fragment, slots: NDArray[np.uint16]) -> Mask:
-    """True for each of these slots that a fragment serves."""
-    edges = np.array([edge for slot_range in fragment.slots for edge in slot_range])
+def slot_mask(some: SlotSet, slots: NDArray[np.uint16]) -> Mask:
+    """True for each of these slots that is one of some."""
+    edges = np.array([edge for slot_range in some for edge in slot_range])
     inside: Mask = np.searchsorted(edges, slots, "right") % 2 == 1
     return inside
 

@@ -198,7 +198,7 @@ def _served(fragment: Fragment, rows: pa.RecordBatch) -> pa.RecordBatch:
     first, last = int(slots[0]), int(slots[-1])
     if any(start <= first and last < end for start, end in fragment.slots):
         return rows
-    return rows.filter(pa.array(slot_mask(fragment, slots)))
+    return rows.filter(pa.array(slot_mask(fragment.slots, slots)))
 
 
 def run_of(
