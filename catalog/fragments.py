@@ -72,9 +72,10 @@ class FragmentTx(IndexTx):
                 bodies.append({"fragment_id": number, "body": fragment.statistics})
         self._rows.insert(fragments, *entered)
         self._rows.insert(statistics, *bodies)
-        for number, fragment in enumerate(new_fragments, first):
-            if fragment.runs:
-                self._insert_runs(table, number, fragment.shard, fragment.runs)
+        of_fragments = enumerate(new_fragments, first)
+        runs = [(number, fragment.shard, run) for number, fragment in of_fragments for run in fragment.runs]
+        if runs:
+            self._insert_runs(table, runs)
 
     def fragments(self, table: int | None = None, shard: int | None = None) -> tuple[Fragment, ...]:
         """The fragments that serve slots now, oldest first."""
@@ -247,7 +248,7 @@ class FragmentTx(IndexTx):
             return False
         if self._which_condemned((row.shard_id, run.path) for run in runs):
             return False
-        return self._insert_runs(index.table, fragment, row.shard_id, runs)
+        return self._insert_runs(index.table, [(fragment, row.shard_id, run) for run in runs])
 
 
 def _name_of(file: File) -> str:

@@ -96,14 +96,14 @@ class IndexTx(PlacementTx):
                 by_index.setdefault(index_of[row.run_id], []).append(unpack_histogram(row.body))
         return by_index
 
-    def _insert_runs(self, table: int, fragment: int, shard: int, runs: Iterable[StagedRun]) -> bool:
-        """Enter runs, but for those of an index that was dropped meanwhile; false if there were such."""
+    def _insert_runs(self, table: int, runs: Iterable[tuple[int, int, StagedRun]]) -> bool:
+        """Enter runs, each with its fragment and shard; false if some are left out: their index is gone."""
         live = {index.id for index in self.indexes(table)}
         all_runs = list(runs)
-        staged = [run for run in all_runs if run.index in live]
+        staged = [of for of in all_runs if of[2].index in live]
         first = self._next("next_run", len(staged))
         entered, bodies = [], []
-        for number, run in enumerate(staged, first):
+        for number, (fragment, shard, run) in enumerate(staged, first):
             own = {"id": number, "table_id": table, "index_id": run.index, "fragment_id": fragment}
             file = {"shard_id": shard, "path": run.path, "rows": run.rows, "bytes": run.bytes}
             entered.append(own | file | {"tail": run.tail, "digest": run.digest})

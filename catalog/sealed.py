@@ -21,7 +21,7 @@ must be) is seen as what it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -126,6 +126,7 @@ class SealedRows:
         self._raw = connection.dialect.name == "sqlite"
         self._pack = msgpack.Packer(buf_size=1 << 12).pack
         self._pending: dict[Group, Counted] = {}
+        self._groups: dict[str, dict[Hashable, list[Any]]] = {}  # as they were read, by table
 
     # Reading
 
@@ -160,10 +161,14 @@ class SealedRows:
     def all(self, table: Table, order_by: Any = None) -> list[Any]:
         """All rows of a table, dropped ones too, proved to be all."""
         form = _FORMS[table.name]
+        key = ("all", str(order_by))
+        if key in (read := self._groups.setdefault(form.name, {})):
+            return list(read[key])
         rows = self.select(table, order_by=order_by)
         kinds = {kind for grouping in form.groupings for kind in _kinds(grouping)}
         self._check(form, rows, group_digests.c.kind.in_(kinds), lambda group: group[0] in kinds)
-        return rows
+        read[key] = rows
+        return list(rows)
 
     def group(
         self,
@@ -174,6 +179,8 @@ class SealedRows:
     ) -> list[Any]:
         """The rows of a group (of its live ones, where dropped ones are apart), proved to be all.
 
+        They are read once in a transaction, and again once it has changed the table.
+
         Args:
             table: the table.
             part: values of the grouping's columns; all their values where they are left out.
@@ -182,6 +189,9 @@ class SealedRows:
         """
         form = _FORMS[table.name]
         grouping = grouping or form.groupings[0]
+        key = (grouping.kind, *sorted(part.items()), str(order_by))
+        if key in (read := self._groups.setdefault(form.name, {})):
+            return list(read[key])
         where = _conditions(table, part)
         if grouping.live:
             where.append(table.c.dropped_at.is_(None))
@@ -198,7 +208,8 @@ class SealedRows:
             return all(key in (None, has) for key, has in zip(group_key, group, strict=False))
 
         self._check(form, rows, and_(*stored), mine)
-        return rows
+        read[key] = rows
+        return list(rows)
 
     def count(self, grouping: Grouping, part: int) -> int:
         """The number of rows of a group, by its stored sums."""
@@ -229,6 +240,7 @@ class SealedRows:
             digest = self._digest(form.name, values)
             self._add(form.groups(values), 1, digest)
             entered.append(dict(zip(form.names, (*values, digest), strict=True)))
+        self._groups.pop(form.name, None)
         self._sql.execute(insert(table), entered)
 
     def update(self, table: Table, changes: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
@@ -262,6 +274,7 @@ class SealedRows:
     def put_back(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
         """Enter rows of a dump as they are, digests included; those of `group_digests`, too."""
         if rows:
+            self._groups.pop(table.name, None)
             self._sql.execute(insert(table), list(rows))
 
     def finish(self) -> int:
@@ -326,6 +339,7 @@ class SealedRows:
             self._pending[group] = _plus(self._pending.get(group, (0, 0)), (rows, digest))
 
     def _change(self, form: _Form, query: Any, entered: list[dict[str, Any]]) -> None:
+        self._groups.pop(form.name, None)
         changed = self._sql.execute(query, entered).rowcount
         if changed not in (len(entered), -1):
             raise _not_whole(f"{len(entered)} rows of table {form.name!r} were to change, {changed} did")

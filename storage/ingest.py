@@ -165,16 +165,18 @@ class Ingest:
 
 def _cuts(slots: Array, ranges: SlotSet) -> Iterator[tuple[int, int]]:
     """(offset, length) of the rows of each range of slots, where there are any."""
-    for start, end in ranges:
-        first, last = np.searchsorted(slots, (start, end)).tolist()
+    edges = np.array([edge for slot_range in ranges for edge in slot_range], dtype=np.uint32)
+    places = np.searchsorted(slots, edges).tolist()
+    for first, last in zip(places[::2], places[1::2], strict=True):
         if first < last:
             yield first, last - first
 
 
 def _touched_slots(slots: Array, placement: Placement, shard: int) -> SlotSet:
     """The slots of the tablets that have rows: whole tablets keep the list of ranges short."""
-    tablets = (tablet for tablet in placement.tablets if tablet.shard == shard)
-    return SlotSet.of(r for t in tablets for r in t.slots if next(_cuts(slots, t.slots), None))
+    tablets = [(tablet.start, tablet.end) for tablet in placement.tablets if tablet.shard == shard]
+    places = np.searchsorted(slots, np.array(tablets, dtype=np.uint32)).tolist()
+    return SlotSet.of(r for r, (first, last) in zip(tablets, places, strict=True) if first < last)
 
 
 def staged_source(

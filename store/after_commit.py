@@ -2,7 +2,8 @@
 
 The transaction of a commit counts the fragments at the shards that it wrote to, which costs one small query.
 Where there are too many, it enters a step of upkeep under its own name, and the work is done when the commit
-is over and visible. So of many writers each step has one, and no transaction is made to say so.
+is over and visible, at all shards in one transaction. So of many writers each step has one, and no
+transaction is made to say so.
 
 How much a writer does is bounded by an *allowance* of bytes, which grows with each commit: more than that is
 left to the commits that follow, or to a keeper. An error here is none of the commit: it is kept for `status`.
@@ -20,10 +21,10 @@ from elasticscan.base.forks import ChildSafeLock
 from elasticscan.catalog import Tx
 from elasticscan.metadata import StagedFragment
 from elasticscan.store.collector import collect_dropped
-from elasticscan.store.compaction import Merged
+from elasticscan.store.compaction import Merged, Merging, plan_merge
 from elasticscan.store.context import Claim, Context
 from elasticscan.store.owners import new_owner, retire
-from elasticscan.store.steps import Site, carry_out, claim, look_at
+from elasticscan.store.steps import MergePlan, Site, carry_out_together, claim, look_at
 from elasticscan.upkeep import Merge, Policy, depth_of
 
 # What a commit adds to the allowance: a fixed part, so that small commits keep up, and one by its own size,
@@ -37,6 +38,26 @@ PATIENCE = 4
 LOOK_EVERY = 16
 # After so many fragments went away, files whose grace period is over are removed, at most so many.
 GARBAGE_EVERY, GARBAGE_FILES = 256, 512
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is to be done at a site.
+
+    Attributes:
+        merges: those to come.
+        depth, count: of fragments, as `depth_of` and the catalog count them.
+        is_enough: the allowance is enough for some of what is due.
+        ended: the step is over.
+    """
+
+    site: Site
+    look: MergePlan
+    merges: list[Merge]
+    depth: int
+    count: int
+    is_enough: bool
+    ended: bool = False
 
 
 @dataclass(slots=True)
@@ -108,8 +129,8 @@ class AfterCommit:
     def _work(self, sites: Sequence[Site]) -> None:
         """Carry steps out, as far as the allowance goes."""
         try:
-            for site in sites:
-                self._merge_at(site)
+            if sites:
+                self._merge_at(sites)
             if sites and self._gone >= GARBAGE_EVERY:
                 self._gone = 0
                 collect_dropped(self.context, sites[0].table, GARBAGE_FILES)
@@ -117,26 +138,60 @@ class AfterCommit:
         except ElasticScanError as error:
             self.problem = str(error)
 
-    def _merge_at(self, site: Site) -> None:
+    def _merge_at(self, sites: Sequence[Site]) -> None:
+        """Merge at the shards of one table: what is due at each is planned, and becomes visible, together."""
         with self.context.catalog.reading() as tx:
-            look = look_at(self.context, tx, site, self.policy)
-        depth, count, ended = depth_of(look.parts, self.policy), look.fragments, False
-        affordable = self._affordable(look.merges, overdue=depth > OVERDUE * self.policy.slot_fragments)
-        for number, merge in enumerate(affordable, 1):
-            assert look.table is not None, "there is something to merge"
-            ends = self._mine if number == len(affordable) else None
-            merged = carry_out(self.context, look.table, site, merge, ends=ends)
-            self._allowance -= merge.bytes
-            self._gone += len(merged.gone)
-            count -= len(merged.gone) - merged.added
-            if look.is_of_newest(merge):
-                depth -= max(0, len(merged.gone) - 1)
-            ended = ends is not None and merged != Merged()
-        waits = PATIENCE if look.merges and not affordable else max(0, self.policy.slot_fragments - depth)
-        self._patience[site] = count + waits, self._commits + LOOK_EVERY
-        if not ended:
+            works = [self._plan(tx, site) for site in sites]
+            mergings = self._begin(tx, works)
+        while mergings:
+            ends = {work.site: self._mine for work in works if len(work.merges) == 1}
+            merged = carry_out_together(self.context, mergings, ends)
+            for work in works:
+                if work.merges:
+                    self._count(work, merged.get(work.site, Merged()))
+            mergings = []
+            if any(work.merges for work in works):
+                with self.context.catalog.reading() as tx:
+                    mergings = self._begin(tx, works)
+        unended = []
+        for work in works:
+            waits = max(0, self.policy.slot_fragments - work.depth) if work.is_enough else PATIENCE
+            self._patience[work.site] = work.count + waits, self._commits + LOOK_EVERY
+            if not work.ended:
+                unended.append(work.site)
+        if unended:
             with self.context.catalog.writing() as tx:
-                tx.end_step(site.target, self._mine)
+                for site in unended:
+                    tx.end_step(site.target, self._mine)
+
+    def _plan(self, tx: Tx, site: Site) -> _Work:
+        look = look_at(self.context, tx, site, self.policy)
+        depth = depth_of(look.parts, self.policy)
+        merges = self._affordable(look.merges, overdue=depth > OVERDUE * self.policy.slot_fragments)
+        self._allowance -= sum(merge.bytes for merge in merges)
+        return _Work(site, look, merges, depth, look.fragments, bool(merges) or not look.merges)
+
+    def _begin(self, tx: Tx, works: Sequence[_Work]) -> list[tuple[Site, Merging]]:
+        """The next merge at each site that has one; those that are not worth it any more are left out."""
+        begun = []
+        for work in works:
+            table = work.look.table
+            while work.merges and table is not None:
+                merge = work.merges[0]
+                merging = plan_merge(self.context, tx, table, work.site.shard, merge.fragments, merge.slots)
+                if merging is not None:
+                    begun.append((work.site, merging))
+                    break
+                del work.merges[0]
+        return begun
+
+    def _count(self, work: _Work, merged: Merged) -> None:
+        merge = work.merges.pop(0)
+        self._gone += len(merged.gone)
+        work.count -= len(merged.gone) - merged.added
+        if work.look.is_of_newest(merge):
+            work.depth -= max(0, len(merged.gone) - 1)
+        work.ended = not work.merges and merged != Merged()
 
     def _affordable(self, merges: Sequence[Merge], overdue: bool) -> list[Merge]:
         """The first merges that the allowance is enough for; all when they are overdue."""

@@ -14,7 +14,7 @@ the smallest first, so that memory and open files are bounded whatever the numbe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from elasticscan.base.limits import BATCH_BYTES
@@ -102,23 +102,55 @@ def merge_fragments(
         WriteConflict: garbage was collected with a grace shorter than the merge took. Nothing has changed.
     """
     with context.catalog.reading() as tx:
-        work = _plan(context, tx, table, shard, frozenset(fragments), slots)
+        work = plan_merge(context, tx, table, shard, fragments, slots)
     if work is None:
         return Merged()
+
+    def note_one(tx: Tx, merged: Sequence[Merged]) -> None:
+        if note is not None and merged[0] != Merged():
+            note(tx, merged[0])
+
+    return merge_together(context, [work], pace, note_one)[0]
+
+
+def merge_together(
+    context: Context,
+    mergings: Sequence[Merging],
+    pace: Callable[[int], None] | None,
+    note: Callable[[Tx, Sequence[Merged]], None],
+) -> list[Merged]:
+    """Carry out some planned merges, and make them visible in one transaction.
+
+    `note` is called in it with what was done by each. Otherwise as `merge_fragments`.
+    """
     with context.noticing_collection():
-        merged = work.carry_out(pace, note)
-    context.note_newest([shard])
+        try:
+            for merging in mergings:
+                merging.copy(pace)
+            context.checkpoint("fragments merged")
+            for merging in mergings:
+                merging.index()
+            with context.catalog.writing() as tx:
+                merged = [merging.enter(tx) for merging in mergings]
+                note(tx, merged)
+                for merging, result in zip(mergings, merged, strict=True):
+                    if result.added:
+                        merging.copies = []  # the commit refers to them, or nobody knows
+        finally:
+            discard([c.staged for merging in mergings for c in merging.copies], context.disk_of)
+    context.note_newest_afar(merging.shard for merging in mergings)
     return merged
 
 
-def _plan(
+def plan_merge(
     context: Context,
     tx: Tx,
     table: TableInfo,
     shard: int,
-    chosen: frozenset[int],
-    slots: SlotSet | None,
-) -> _Merging | None:
+    fragments: Collection[int],
+    slots: SlotSet | None = None,
+) -> Merging | None:
+    """Plan a merge of some fragments, as a transaction sees them; None if it is not worth it."""
     # The table as of the list of fragments, which may have values in a column that was just added.
     table = tx.table_by_id(table.id) or table
     horizon = tx.oldest_needed(table.id, context.retention_of(table))
@@ -126,16 +158,18 @@ def _plan(
     floor = max((n for n in tx.overwrites(table.id) if n <= horizon), default=0)
     there = [(f, f.slots if slots is None else f.slots & slots) for f in tx.fragments(table.id, shard)]
     parts = [replace(fragment, slots=own) for fragment, own in there if own]
+    chosen = frozenset(fragments)
     taking_part = worth_merging([part for part in parts if part.id in chosen], horizon)
     if not taking_part:
         return None
     others = [part for part in parts if part not in taking_part]
     upto = tx.versions()[1]
     overwritten = max((n for n in tx.overwrites(table.id) if n <= upto), default=0)
-    return _Merging(
+    return Merging(
         context,
         table,
         shard,
+        tx.indexes(table.id),
         taking_part,
         Bounds(floor, upto, since=horizon),
         keep_for(taking_part, others, horizon, overwritten),
@@ -173,43 +207,44 @@ def _beside(fragments: Sequence[Fragment], others: Sequence[Fragment]) -> list[F
 
 
 @dataclass(slots=True)
-class _Merging:
-    """One merge under way."""
+class Merging:
+    """One merge under way.
+
+    Attributes:
+        copies: files that are staged, and not entered yet.
+    """
 
     context: Context
     table: TableInfo
     shard: int
+    indexes: tuple[IndexInfo, ...]
     fragments: tuple[Fragment, ...]
     bounds: Bounds
     keep: Keep
+    copies: list[Copied] = field(default_factory=list)
     bytes_read: int = 0
     bytes_written: int = 0
 
-    def carry_out(
-        self, pace: Callable[[int], None] | None, note: Callable[[Tx, Merged], None] | None
-    ) -> Merged:
+    def copy(self, pace: Callable[[int], None] | None) -> None:
+        """Stage the merged fragments."""
+        self.copies = self._merge(pace)
+
+    def index(self) -> None:
+        """Stage their runs, so that there is less to do under the catalog's lock."""
+        self.copies = self._index(self.indexes, self.copies)
+
+    def enter(self, tx: Tx) -> Merged:
+        """Make them visible; nothing is done where others came first."""
         context, horizon = self.context, self.keep.horizon
-        copies: list[Copied] = []
-        try:
-            copies = self._merge(pace)
-            context.checkpoint("fragments merged")
-            copies = self._index(context.indexes(self.table.id), copies)
-            result = Merged()
-            with context.catalog.writing() as tx:
-                now = tx.table_by_id(self.table.id)
-                # A scan may have taken a lease on an older snapshot since the horizon was chosen.
-                if now is not None and _still_allowed(tx, self.table, horizon):
-                    copies = self._index(tx.indexes(self.table.id), copies)
-                    context.check_not_collected(copied.staged for copied in copies)
-                    result = self._swap(tx, copies, _slots_of(self.fragments) - _being_copied(tx))
-                    if horizon > now.oldest_snapshot:
-                        tx.set_oldest_snapshot(self.table.id, horizon)
-                    if note is not None and result != Merged():
-                        note(tx, result)
-                    if result.added:
-                        copies = []  # the commit refers to them, or nobody knows
-        finally:
-            discard([copied.staged for copied in copies], context.disk_of)
+        now = tx.table_by_id(self.table.id)
+        # A scan may have taken a lease on an older snapshot since the horizon was chosen.
+        if now is None or not _still_allowed(tx, self.table, horizon):
+            return Merged()
+        self.copies = self._index(tx.indexes(self.table.id), self.copies)
+        context.check_not_collected(copied.staged for copied in self.copies)
+        result = self._swap(tx, self.copies, _slots_of(self.fragments) - _being_copied(tx))
+        if horizon > now.oldest_snapshot:
+            tx.set_oldest_snapshot(self.table.id, horizon)
         return result
 
     # ------------------------------------------------------------------ files

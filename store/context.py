@@ -123,6 +123,7 @@ class Context:
         self.upkeep: Upkeep = NoUpkeep()
         self._statistics: dict[int, tuple[int, int, TableStatistics]] = {}
         self._by_name: dict[str, tuple[tuple[int, int], TableInfo, tuple[IndexInfo, ...]]] = {}
+        self._indexes: dict[int, tuple[int, tuple[IndexInfo, ...]]] = {}
         self._topology: Topology | None = None
 
     def disk_of(self, shard: int) -> Disk:
@@ -207,6 +208,12 @@ class Context:
                 with suppress(ElasticScanError):
                     disk, root, marker = self.disk_of(shard), self.root_of(shard), self.marker_of(shard)
                     advance_mark(disk, root, marker, mark, self.clock.now(), anew)
+
+    def note_newest_afar(self, shards: Iterable[int]) -> None:
+        """As `note_newest`; directories were noted by the transaction that changed something."""
+        afar = frozenset(shards).difference(self.local_shards())
+        if afar:
+            self.note_newest(afar)
 
     def local_shards(self) -> tuple[int, ...]:
         """Active shards whose roots are directories: to look at these costs no network."""
@@ -306,6 +313,14 @@ class Context:
             self._by_name[name] = cached = (versions, table, tx.indexes(table.id))
         return cached[1], cached[2]
 
+    def table_now(self, name: str) -> TableInfo:
+        """A table as it is now, in a transaction only if something changed; raises `TableNotFound`."""
+        cached = self._by_name.get(name)
+        if cached is not None and cached[0] == self.catalog.versions():
+            return cached[1]
+        with self.catalog.reading() as tx:
+            return self.table(tx, name)[0]
+
     def retention_of(self, table: TableInfo) -> float:
         """Return how long a table's snapshots stay readable without a lease, in seconds."""
         return self.info.retention_seconds if table.retention_seconds is None else table.retention_seconds
@@ -402,9 +417,16 @@ class Context:
         return cached[1]
 
     def indexes(self, table_id: int) -> tuple[IndexInfo, ...]:
-        """A table's indexes as they are now, also those that are still being built."""
+        """A table's indexes as they are now, also those that are still being built.
+
+        Costs one small query unless the layout has changed, as it does with every index.
+        """
+        cached = self._indexes.get(table_id)
+        if cached is not None and cached[0] == self.catalog.versions()[0]:
+            return cached[1]
         with self.catalog.reading() as tx:
-            return tx.indexes(table_id)
+            self._indexes[table_id] = cached = (tx.versions()[0], tx.indexes(table_id))
+        return cached[1]
 
     def statistics(self, table_id: int) -> TableStatistics:
         """Statistics of a table's fragments and runs as they are now."""

@@ -7,12 +7,13 @@ garbage                 a collection of garbage
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from elasticscan.catalog import Tx
 from elasticscan.metadata import TableInfo
-from elasticscan.store.compaction import Merged, merge_fragments
+from elasticscan.store.compaction import Merged, Merging, merge_fragments, merge_together
 from elasticscan.store.context import Context
 from elasticscan.store.owners import owner_is_gone
 from elasticscan.topology import SlotSet
@@ -99,26 +100,34 @@ def look_at(context: Context, tx: Tx, site: Site, policy: Policy, tidy: bool = F
 
 
 def carry_out(
-    context: Context,
-    table: TableInfo,
-    site: Site,
-    merge: Merge,
-    pace: Pace | None = None,
-    ends: str | None = None,
+    context: Context, table: TableInfo, site: Site, merge: Merge, pace: Pace | None = None
 ) -> Merged:
-    """Carry one merge out.
+    """Carry one merge out; `pace` as in `merge_fragments`."""
+    context.checkpoint("step begun")
+    note = partial(_note, site, None)
+    return merge_fragments(context, table, site.shard, merge.fragments, pace, merge.slots, note)
 
-    Args:
-        context: the store.
-        table, site, merge: as planned.
-        pace: see `merge_fragments`.
-        ends: the owner whose step is over with this merge.
+
+def carry_out_together(
+    context: Context, mergings: Sequence[tuple[Site, Merging]], ends: Mapping[Site, str]
+) -> dict[Site, Merged]:
+    """Carry merges at several sites out, to be seen at once.
+
+    The steps of `ends` are over with that, each of its owner, where something was merged.
     """
+    sites = [site for site, _ in mergings]
 
-    def note(tx: Tx, merged: Merged) -> None:
-        tx.add_done(site.target, len(merged.gone), merged.bytes_read, merged.bytes_written)
-        if ends is not None:
-            tx.end_step(site.target, ends)
+    def note(tx: Tx, merged: Sequence[Merged]) -> None:
+        for site, result in zip(sites, merged, strict=True):
+            if result != Merged():
+                _note(site, ends.get(site), tx, result)
 
     context.checkpoint("step begun")
-    return merge_fragments(context, table, site.shard, merge.fragments, pace, merge.slots, note)
+    merged = merge_together(context, [merging for _, merging in mergings], None, note)
+    return dict(zip(sites, merged, strict=True))
+
+
+def _note(site: Site, ends: str | None, tx: Tx, merged: Merged) -> None:
+    tx.add_done(site.target, len(merged.gone), merged.bytes_read, merged.bytes_written)
+    if ends is not None:
+        tx.end_step(site.target, ends)

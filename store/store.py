@@ -229,8 +229,7 @@ class Store(Named):
 
     def table(self, name: str) -> Table:
         """A table by its name. Raises `TableNotFound`, naming the nearest."""
-        with self._context.catalog.reading() as tx:
-            return Table(self._context, self._context.table(tx, arguments.text("name", name))[0])
+        return Table(self._context, self._context.table_now(arguments.text("name", name)))
 
     def tables(self) -> tuple[Table, ...]:
         """All tables, by name."""

@@ -82,24 +82,22 @@ class Table(Named):
     @property
     def definition(self) -> TableInfo:
         """All that the catalog says of the table."""
-        with self._context.catalog.reading() as tx:
-            return self._find(tx)[0]
+        return self._mine(self._context.table_now(self._name))
 
     def _find(self, tx: Tx) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
         """The table and its indexes, as a transaction sees them."""
         info, indexes = self._context.table(tx, self._name)
+        return self._mine(info), indexes
+
+    def _mine(self, info: TableInfo) -> TableInfo:
+        """Raises `TableChanged` unless the table that has the name is this one."""
         if info.id != self._id:
             raise TableChanged(
                 f"table {self._name!r} was dropped and made again since this handle of it was taken; take "
                 f"another with store.table({self._name!r})",
                 table=self._name,
             )
-        return info, indexes
-
-    def _check_is_there(self) -> None:
-        """Raises what became of the table, if it was dropped."""
-        with self._context.catalog.reading() as tx:
-            self._find(tx)
+        return info
 
     def drop(self) -> None:
         """Drop the table; its files are removed by a later `Store.collect_garbage`."""
@@ -501,7 +499,7 @@ class Table(Named):
         try:
             return self._context.look(self._id)
         except TableChanged:
-            self._check_is_there()
+            self._mine(self._context.table_now(self._name))  # says what became of it
             raise
 
     def changes(

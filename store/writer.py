@@ -152,7 +152,7 @@ def _publish_prepared(
         with suppress(ElasticScanError):  # then they are garbage
             remove_staged(context, _made(fragments, staged))
         raise
-    context.note_newest({fragment.shard for fragment in committed})
+    context.note_newest_afar({fragment.shard for fragment in committed})
     paths = {fragment.path for fragment in committed}
     discard([f for f in (*staged, *fragments) if f.path not in paths], context.disk_of)
     return number
@@ -223,7 +223,8 @@ def _publish(
                 mine = [fragment for fragment in fragments if (fragment.shard, fragment.path) in paths]
                 discard([fragment for fragment in fragments if fragment not in mine], context.disk_of)
                 return earlier, mine
-            if tx.table_by_id(table.id) is None and tx.reserved_table(table.id) is None:
+            is_there = tx.table_by_id(table.id) is not None
+            if not is_there and tx.reserved_table(table.id) is None:
                 raise TableChanged(
                     f"table {table.name!r} was dropped while rows were written to it; nothing was committed",
                     table=table.name,
@@ -235,7 +236,8 @@ def _publish(
             )
             if in_place and (check is None or check.holds(tx, fragments, at_last)):
                 context.check_not_collected(fragments)
-                tx.enter_reserved(table.id)
+                if not is_there:
+                    tx.enter_reserved(table.id)
                 kind = _kind_of(kind, fragments)
                 number = tx.add_commit(table.id, kind, fragments, txn, user_metadata)
                 claim(tx, table.id, fragments)

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import pairwise
-from operator import or_
 
 from elasticscan.metadata import Fragment, IndexRun
 from elasticscan.topology import SlotSet
@@ -87,7 +85,7 @@ def depth_of(parts: Sequence[Part], policy: Policy) -> int:
 
 def mean_depth(parts: Sequence[Part]) -> float:
     """Return from how many fragments a slot is read, on average."""
-    slots = reduce(or_, (part.slots for part in parts), SlotSet())
+    slots = _slots_of(parts)
     return sum(len(part.slots) for part in parts) / max(len(slots), 1)
 
 
@@ -121,8 +119,12 @@ def plan_history(parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:
 
 
 def _merge(parts: Sequence[Part]) -> Merge:
-    slots = reduce(or_, (part.slots for part in parts))
-    return Merge(tuple(sorted(part.id for part in parts)), slots, sum(part.bytes for part in parts))
+    ids = tuple(sorted(part.id for part in parts))
+    return Merge(ids, _slots_of(parts), sum(part.bytes for part in parts))
+
+
+def _slots_of(parts: Iterable[Part]) -> SlotSet:
+    return SlotSet.of(slots for part in parts for slots in part.slots)
 
 
 def _due(parts: Sequence[Part], policy: Policy) -> list[Part]:
@@ -132,7 +134,7 @@ def _due(parts: Sequence[Part], policy: Policy) -> list[Part]:
     excess = len(small) + len(deepest) - policy.slot_fragments
     if excess <= 0:
         return []
-    every_slot = max(len(reduce(or_, (part.slots for part in parts))), 1)
+    every_slot = max(len(_slots_of(parts)), 1)
 
     def density(part: Part) -> float:
         return part.bytes / every_slot if part.bytes < policy.small_bytes else part.density

@@ -407,7 +407,7 @@ def swap_of_slots_that_left(patch: Patch) -> None:
         tx.bump_layout()
         return compaction.Merged(added=len(copies))
 
-    patch.setattr(compaction._Merging, "_swap", blindly)
+    patch.setattr(compaction.Merging, "_swap", blindly)
 
 
 def _keeping(patch: Patch, change: Callable[[Keep], Keep]) -> None:

@@ -296,7 +296,7 @@ def test_a_compaction_that_fails_leaves_no_file(store: Store, monkeypatch: pytes
     def failing(*_: Any) -> int:
         raise OSError("the network is away")
 
-    monkeypatch.setattr(compaction._Merging, "_swap", failing)
+    monkeypatch.setattr(compaction.Merging, "_swap", failing)
     with pytest.raises(OSError, match="away"):
         store.compact()
     assert sorted(Path(store.uri).rglob("*.arrow")) == before
