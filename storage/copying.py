@@ -38,8 +38,8 @@ from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions, wi
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
 
-# What is no larger than this altogether is copied at once.
-SMALL_ROWS, SMALL_BYTES = BATCH_ROWS, 4 << 20
+# Fragments that are no larger than this together, nor have more rows than a batch, are copied at once.
+SMALL_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,8 @@ class _Copy:
 
     def run(self) -> None:
         columns = tuple(self.source.table.schema.names)
-        if sum(fragment.rows for fragment in self._taking_part) <= SMALL_ROWS and (
-            sum(fragment.bytes for fragment in self._taking_part) <= SMALL_BYTES
-        ):
+        few = sum(fragment.rows for fragment in self._taking_part) <= BATCH_ROWS
+        if few and sum(fragment.bytes for fragment in self._taking_part) <= SMALL_BYTES:
             self._at_once(columns)
             return
         for start, end in self.slots:

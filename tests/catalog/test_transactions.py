@@ -33,6 +33,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import Catalog, DroppedFile, IdempotencyKey, NewStore, Tx
 from elasticscan.catalog.placement import _pack_topology, _unpack_topology
+from elasticscan.catalog.sealed import SealedRows
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.topology import (
     Event,
@@ -90,6 +91,29 @@ def add_table(catalog: Catalog, name: str = "t") -> TableInfo:
 def add_commit(catalog: Catalog, table: TableInfo, *fragments: StagedFragment, kind: str = "write") -> int:
     with catalog.writing() as tx:
         return tx.add_commit(table.id, kind, fragments)
+
+
+def test_a_group_is_read_once_in_a_transaction_and_again_once_it_has_changed(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, reads, select = add_table(catalog), list[str](), SealedRows.select
+    monkeypatch.setattr(
+        SealedRows, "select", lambda self, of, *a, **n: reads.append(of.name) or select(self, of, *a, **n)
+    )
+    with catalog.writing() as tx:
+        assert tx.fragments(table.id) == tx.fragments(table.id) == ()
+        assert reads.count("fragments") == 1
+        tx.add_commit(table.id, "write", [staged()])
+        (fragment,) = tx.fragments(table.id)
+        tx.set_fragment_slots({fragment.id: SlotSet.span(0, 4)})
+        assert [f.slots for f in tx.fragments(table.id)] == [SlotSet.span(0, 4)]
+        tx.set_fragment_slots({fragment.id: SlotSet()})
+        assert tx.fragments(table.id) == ()
+    with catalog.reading() as tx:
+        assert tx.fragments(table.id) == ()
+        before = len(reads)
+        assert tx.shards() == tx.shards()
+        assert len(reads) == before + 1
 
 
 # ----------------------------------------------------------------------------- commits and their order

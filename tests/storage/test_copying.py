@@ -39,10 +39,10 @@ SEEDS = st.integers(0, 1 << 32)
 PLENTY = (1 << 20, 1 << 30)
 
 
-@pytest.fixture(autouse=True)
-def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["in windows", "at once"])
+def _small_batches(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
-    monkeypatch.setattr(copying_module, "BATCH_ROWS", 4)
+    monkeypatch.setattr(copying_module, "BATCH_ROWS", 4 if request.param == "in windows" else 1_000)
 
 
 def versions_in(copied: Copied, shelf: Shelf) -> list[Version]:
@@ -95,8 +95,8 @@ def within(scenario: Scenario, bounds: Bounds, slots: SlotSet) -> list[Version]:
 
 
 def some_slots(rng: random.Random, slot_count: int) -> SlotSet:
-    start = rng.randrange(slot_count)
-    return SlotSet.span(start, rng.randint(start + 1, slot_count))
+    starts = [rng.randrange(slot_count) for _ in range(rng.randint(1, 2))]
+    return SlotSet.of((start, rng.randint(start + 1, slot_count)) for start in starts)
 
 
 def as_fragment(copied: Copied, number: int) -> Fragment:

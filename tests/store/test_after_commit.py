@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import DiskFull, InvalidOption
-from elasticscan.catalog import StepsDone
+from elasticscan.catalog import Catalog, StepsDone
 from elasticscan.store import Store, after_commit
 from elasticscan.store.after_commit import AfterCommit
 from elasticscan.store.steps import MergePlan, look_at
@@ -112,6 +112,19 @@ def test_a_site_is_looked_at_only_when_something_may_be_due_however_much_history
     with store.context.catalog.reading() as tx:
         assert any(fragment.superseded_at is not None for fragment in tx.fragments())
     assert len(looks) <= 2 * 60 / 6
+
+
+def test_merges_at_several_shards_become_visible_in_one_transaction(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, writing = list[int](), Catalog.writing
+    monkeypatch.setattr(Catalog, "writing", lambda self: written.append(1) or writing(self))
+    per_commit = []
+    for number in range(9):
+        written.clear()
+        write(store, range(100), number)
+        per_commit.append((len(written), merges(store)))
+    assert per_commit == [(1, 0)] * 8 + [(2, 2)]
 
 
 def test_without_upkeep_every_commit_leaves_its_fragments(store: Store) -> None:
