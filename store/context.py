@@ -211,9 +211,10 @@ class Context:
 
     def note_newest_afar(self, shards: Iterable[int]) -> None:
         """As `note_newest`; directories were noted by the transaction that changed something."""
-        afar = frozenset(shards).difference(self.local_shards())
-        if afar:
-            self.note_newest(afar)
+        with suppress(ElasticScanError):
+            afar = frozenset(shards).difference(self.local_shards())
+            if afar:
+                self.note_newest(afar)
 
     def local_shards(self) -> tuple[int, ...]:
         """Active shards whose roots are directories: to look at these costs no network."""
