@@ -435,11 +435,11 @@ def partial_merge_forgets_snapshots(patch: Patch) -> None:
 
 
 def _swapping(
-    patch: Patch, swap: Callable[[Swap, compaction._Merging, Tx, list[Copied], SlotSet], Any]
+    patch: Patch, swap: Callable[[Swap, compaction.Merging, Tx, list[Copied], SlotSet], Any]
 ) -> None:
-    honest = compaction._Merging._swap
+    honest = compaction.Merging._swap
     patch.setattr(
-        compaction._Merging, "_swap", lambda self, tx, copies, slots: swap(honest, self, tx, copies, slots)
+        compaction.Merging, "_swap", lambda self, tx, copies, slots: swap(honest, self, tx, copies, slots)
     )
 
 
@@ -480,7 +480,7 @@ def merged_fragments_hold_the_newest_commit_alone(patch: Patch) -> None:
 
 @fault("programs", "a stage of a merge keeps tombstones for those that follow", style="keepers")
 def stages_drop_tombstones(patch: Patch) -> None:
-    honest = compaction._Merging._copy
+    honest = compaction.Merging._copy
 
     def greedy(self: Any, sources: Any, replaced: Any, keep: Keep, pace: Any) -> Any:
         is_a_stage = replaced is sources
@@ -488,7 +488,7 @@ def stages_drop_tombstones(patch: Patch) -> None:
             self, sources, replaced, replace(keep, drop_tombstones=True) if is_a_stage else keep, pace
         )
 
-    patch.setattr(compaction._Merging, "_copy", greedy)
+    patch.setattr(compaction.Merging, "_copy", greedy)
 
 
 @fault("programs", "a tag keeps its snapshot", style="keepers")
