@@ -3,7 +3,7 @@
 python benchmarks/run.py [--rows 10000000] [--rounds 3] [--only spark,python,load,memory,key]
                          [--memory-rows 100000000] [--keep DIR]
                          [--commits 1000] (and trust, streams, indexes, spark-indexes,
-                         large-spark-indexes, keys, spark-keys, upkeep)
+                         large-spark-indexes, keys, spark-keys, upkeep, shared)
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from indexes import (
 )
 from keys import bench_get, bench_key_scans, bench_spark_key, bench_unequal_runs
 from measure import Results, by_turns, seconds
+from shared_store import bench_many_tasks, bench_stream_beside_readers, bench_writers
 from small_commits import bench_upkeep
 from streams import bench_streams
 from trust import bench_spark_trust, bench_trust
@@ -248,10 +249,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--only",
-        default="load,python,key,trust,spark,streams,memory,indexes,spark-indexes,keys,spark-keys,upkeep",
+        default="load,python,key,trust,spark,streams,memory,indexes,spark-indexes,keys,spark-keys,upkeep,shared",
     )
     parser.add_argument("--memory-rows", type=int, default=100_000_000)
     parser.add_argument("--commits", type=int, default=1_000, help="of the upkeep benchmark")
+    parser.add_argument("--stream-commits", type=int, default=200, help="of the stream beside readers")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
     only = set(options.only.split(","))
@@ -302,6 +304,12 @@ def main() -> int:
             spark.stop()
         if "upkeep" in only:
             bench_upkeep(results, Path(temporary), options.commits, options.rows)
+        if "shared" in only:
+            bench_writers(results, Path(temporary))
+            spark = start_spark(work)
+            bench_many_tasks(results, spark, Path(temporary))
+            bench_stream_beside_readers(results, spark, Path(temporary), options.stream_commits)
+            spark.stop()
         if "memory" in only:
             bench_memory(results, Path(temporary), options.memory_rows)
     missed = [row for row in results.rows if not row[3]]
