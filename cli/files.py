@@ -22,7 +22,9 @@ from elasticscan.base.limits import BATCH_ROWS
 # The types of a CSV file are guessed from this many bytes at its beginning, and hold for all of it.
 GUESS_BYTES = 32 << 20
 _CSV_BLOCK_BYTES = 4 << 20
-_HINTS = {"csv": "; name the type of a column with --type NAME=TYPE"}
+_HINTS = {
+    "csv": "; say what stands for null, as in --null NA, or name the type of a column with --type NAME=TYPE"
+}
 
 # Called with the bytes of the file that were read since the last call.
 OnRead = Callable[[int], None]
@@ -33,8 +35,7 @@ class CsvRules:
     """Rules for reading CSV text as values.
 
     Attributes:
-        nulls: what stands for null, also in text columns; none: the usual spellings, and text
-            stays text.
+        nulls: what stands for null beside a field with nothing in it, not even quotes.
         types: types of columns by name, instead of guessed ones.
     """
 
@@ -43,10 +44,12 @@ class CsvRules:
 
     def options(self, types: Mapping[str, pa.DataType]) -> Any:
         """The rules as options of pyarrow, with the types of columns."""
-        arguments: dict[str, Any] = {"column_types": dict(types)}
-        if self.nulls:
-            arguments |= {"null_values": ["", *self.nulls], "strings_can_be_null": True}
-        return pyarrow.csv.ConvertOptions(**arguments)
+        return pyarrow.csv.ConvertOptions(
+            column_types=dict(types),
+            null_values=["", *self.nulls],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        )
 
 
 def kind_of(path: Path) -> str:
@@ -73,12 +76,29 @@ def schema_of(path: Path, rules: CsvRules) -> pa.Schema:
         if kind == "arrow":
             with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
                 return reader.schema.remove_metadata()
-        guessed = pyarrow.csv.open_csv(
-            _open_csv(path)[1],
-            read_options=pyarrow.csv.ReadOptions(block_size=GUESS_BYTES),
-            convert_options=rules.options(rules.types or {}),
-        ).schema
+        guessed = _guess(path, rules.options(rules.types or {}))
+        if not rules.nulls:
+            _check_no_null_is_text(path, guessed, rules.types or {})
     return pa.schema([field.with_type(_table_type(field.type)) for field in guessed])
+
+
+def _guess(path: Path, options: Any) -> pa.Schema:
+    reading = pyarrow.csv.ReadOptions(block_size=GUESS_BYTES)
+    return pyarrow.csv.open_csv(_open_csv(path)[1], read_options=reading, convert_options=options).schema
+
+
+def _check_no_null_is_text(path: Path, guessed: pa.Schema, types: Mapping[str, pa.DataType]) -> None:
+    """Refuse a column that would be text only for the sake of an NA or NULL among its numbers."""
+    usual = _guess(path, pyarrow.csv.ConvertOptions(column_types=dict(types)))
+    for strict, lenient in zip(guessed, usual, strict=True):
+        if strict.type != lenient.type and not pa.types.is_null(lenient.type):
+            raise SchemaMismatch(
+                f"{path} has text among the values of column {strict.name!r}, which else are "
+                f"{lenient.type}; say what stands for null, as in --null NA, or that it is text, with "
+                f"--type {strict.name}=string",
+                file=str(path),
+                column=strict.name,
+            )
 
 
 def _table_type(guessed: pa.DataType) -> pa.DataType:

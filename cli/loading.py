@@ -33,7 +33,8 @@ def load(
     compression: Annotated[str | None, typer.Option(help="lz4 or zstd; none by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace all rows by these.")] = False,
     null: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="CSV: what stands for null, also in text.")
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="CSV: what is null, beside empty fields without quotes."),
     ] = None,
     type_: Annotated[
         list[str] | None, typer.Option("--type", metavar="NAME=TYPE", help="CSV: a column's Arrow type.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
@@ -36,7 +37,7 @@ def console(stderr: bool = False) -> Console:
 def answer(as_json: bool, value: Any, text: RenderableType) -> None:
     """Print the outcome of a command: a value for scripts, or text for people; markup in it counts."""
     if as_json:
-        print(json.dumps(value, indent=2, default=plain))
+        print(_json(value, indent=2))
     else:
         console().print(text)
 
@@ -55,11 +56,34 @@ def listing(*titles: str, right: Collection[str] = ()) -> Table:
 
 
 def print_json_line(value: Any, stderr: bool = False) -> None:
-    print(json.dumps(value, default=plain), file=sys.stderr if stderr else sys.stdout)
+    print(_json(value), file=sys.stderr if stderr else sys.stdout)
 
 
 def print_json_lines(values: Iterable[Any]) -> None:
-    sys.stdout.writelines(f"{json.dumps(value, default=plain)}\n" for value in values)
+    sys.stdout.writelines(f"{_json(value)}\n" for value in values)
+
+
+def _json(value: Any, **how: Any) -> str:
+    """The value as JSON, which knows no NaN and no infinity: those become texts, as in Spark."""
+    try:
+        return json.dumps(value, default=plain, allow_nan=False, **how)
+    except ValueError:
+        return json.dumps(_without_nan(value), default=plain, allow_nan=False, **how)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key: _without_nan(part) for key, part in value.items()}
+    return [_without_nan(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def printable(text: str) -> str:
+    """Text with its control characters escaped: what a row holds must not steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def plain(value: Any) -> Any:

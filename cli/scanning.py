@@ -27,7 +27,15 @@ from elasticscan.cli.options import (
     names_of,
     snapshot_of,
 )
-from elasticscan.cli.output import answer, console, plain, print_json_line, print_json_lines, progress
+from elasticscan.cli.output import (
+    answer,
+    console,
+    plain,
+    print_json_line,
+    print_json_lines,
+    printable,
+    progress,
+)
 from elasticscan.store import Page, Scan, Store
 
 # The rows that are shown when no option says how many.
@@ -155,7 +163,7 @@ def show_rows(schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> int:
 
 
 def _text(value: Any) -> str:
-    return plain(value) if isinstance(value, bytes) else str(value)
+    return plain(value) if isinstance(value, bytes) else printable(str(value))
 
 
 def _report_file(begun: Scan, rows: int, path: Path, as_json: bool) -> None:

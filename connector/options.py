@@ -228,6 +228,28 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
     return options
 
 
+# Options of other formats that people type.
+_SNAPSHOT = "'versionAsOf' takes a commit number or a tag"
+_FEED = "'startingVersion' and 'endingVersion' choose the commits of a change feed"
+_ELSEWHERE = {
+    "branch": "there are no branches; " + _SNAPSHOT,
+    "tag": _SNAPSHOT,
+    "snapshot-id": _SNAPSHOT,
+    "as-of-timestamp": "'timestampAsOf' takes a time",
+    "start-snapshot-id": _FEED,
+    "end-snapshot-id": _FEED,
+    "ignorechanges": "a stream leaves no change out; 'skipChangeCommits' leaves out commits that delete",
+    "ignoredeletes": "'skipChangeCommits' leaves out commits that delete",
+    "inferschema": "a table has its columns",
+    "limit": "use DataFrame.limit",
+    "overwriteschema": "'mergeSchema' adds columns; others are changed in Python, by the table's methods",
+    "partitionby": "rows are spread by the shard key: 'shardKey' of a new table",
+    "pushdown": "'filter' and 'columns' say what the source reads",
+    "replacewhere": "delete those rows first, with Table.delete(where=…), then append",
+    "where": "'filter' takes a SQL condition",
+}
+
+
 def _by_name(options: Mapping[str, str]) -> dict[str, str]:
     """The options by their proper names."""
     names = {option.name.lower(): option.name for option in OPTIONS} | {"path": "path"}
@@ -239,6 +261,8 @@ def _by_name(options: Mapping[str, str]) -> dict[str, str]:
         elif lower == "paths":
             texts.setdefault("path", _only_path(text))
         elif lower not in _FROM_SPARK and not lower.startswith(_FROM_SPARK_PREFIXES):
+            if lower in _ELSEWHERE:
+                raise InvalidOption(f"there is no option {key!r}; {_ELSEWHERE[lower]}", option=key)
             near = difflib.get_close_matches(lower, names, n=1, cutoff=0.5)
             hint = f"did you mean {names[near[0]]!r}?" if near else f"there are {', '.join(names.values())}"
             raise InvalidOption(f"there is no option {key!r}; {hint}", option=key)

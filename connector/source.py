@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -12,7 +14,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import InvalidOption
+from elasticscan.base.errors import InvalidOption, UnsupportedType
+from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import (
     Options,
@@ -29,7 +32,7 @@ from elasticscan.connector.streams.changes import ChangeFeedReader
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.connector.writing import ElasticScanWriter
 from elasticscan.filters import Predicate
-from elasticscan.store import Store
+from elasticscan.store import Store, Table
 
 
 class ElasticScanSource(DataSource):
@@ -81,12 +84,22 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(ElasticScanSource)
 
 
+def _fits_spark(table: Table) -> bool:
+    try:
+        spark_schema(table.schema)
+    except UnsupportedType as error:
+        warnings.warn(f"table {table.name!r} gets no view: {error.message}", stacklevel=3)
+        return False
+    return True
+
+
 def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> AttachedStore:
     """Make a temporary view of every table of a store.
 
     A view shows one snapshot: the newest when it is first read. Calling again makes the views
     anew, with newer snapshots and tables that came since. INSERT INTO and INSERT OVERWRITE work on
-    the views.
+    the views. A table with columns that Spark has no type for gets none, with a warning; read it with the
+    option `columns`.
 
     Args:
         uri: the store.
@@ -100,7 +113,7 @@ def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> Attached
         InvalidOption: a view's name would not be one.
     """
     with Store.open(uri) as store:
-        tables = [table.name for table in store.tables()]
+        tables = [table.name for table in store.tables() if _fits_spark(table)]
     if prefix is not None and not prefix.replace("_", "a").isalnum():
         raise InvalidOption(
             f"prefix={prefix!r} cannot begin the name of a view; use letters, digits and underscores",

@@ -265,6 +265,8 @@ class Sealer:
 
 def _raw(text: object) -> bytes:
     """A key's bytes, checked for length and version."""
+    if text is None:
+        raise _refusal("it is None, the key after a scan's last page: all rows were returned")
     if not isinstance(text, str) or not 0 < len(text) <= MAX_KEY_CHARS:
         raise _refusal("it is empty, too long or no text")
     try:

@@ -184,11 +184,9 @@ def user_metadata(value: Any) -> dict[str, str]:
     return said
 
 
-def snapshot(value: Any) -> int | str | None:
-    """A commit number or the name of a tag; None for the newest."""
-    if value is None or isinstance(value, str):
-        return None if value is None else text("snapshot", value)
-    return whole_number("snapshot", value, 0, MAX_NUMBER)
+def snapshot(value: Any) -> int | str | datetime | None:
+    """A commit number, the name of a tag, or a time; None for the newest."""
+    return None if value is None else past("snapshot", value)
 
 
 def _finite(option: str, value: Any, allowed: str, most: float = sys.float_info.max) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from datetime import datetime
 
-from elasticscan.base.errors import InvalidOption
+from elasticscan.base.errors import InvalidOption, SnapshotNotFound
 from elasticscan.catalog import Tx
 from elasticscan.filters import Predicate
 from elasticscan.metadata import TableInfo, no_such_column
@@ -25,7 +26,7 @@ def begin_scan(
     find: Find,
     columns: list[str] | None,
     filter: str | None,  # noqa: A002 - the word users know
-    snapshot: int | str | None,
+    snapshot: int | str | datetime | None,
     page_limits: tuple[int, int],
     *,
     index: str,
@@ -104,9 +105,18 @@ def begin_changes(
         context.check_newest()
     with context.catalog.reading() as tx:
         (table, _), newest = find(tx), tx.versions()[1]
+        for commit in (after, after if upto is None else upto):
+            if commit > newest:
+                raise SnapshotNotFound(
+                    f"commit {commit} is still to come: the newest is {newest}; a reader that follows "
+                    "goes on after the last commit that it has read",
+                    table=table.name,
+                    snapshot=commit,
+                    newest=newest,
+                )
         check_kept(table, after)
         base = context.newest_topology(tx)
-    upto = newest if upto is None else min(upto, newest)
+    upto = newest if upto is None else upto
     segments = (Segment(after, upto, 0, context.info.slots),) if after < upto else ()
     column_names, lease = columns_of(table, columns), secrets.token_hex(8)
     return scan_changes(context, table, base, segments, column_names, filter, feed, page_limits, lease)

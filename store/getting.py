@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def get_rows(
     look: Look,
     keys: Any,
     columns: list[str] | None,
-    snapshot: int | str | None,
+    snapshot: int | str | datetime | None,
     keep_missing: bool,
 ) -> pa.Table:
     """The rows with some keys, in the order of these; for one that is not there none, or one of nulls.
@@ -63,7 +64,7 @@ def get_rows(
         layout=look.layout,
         definition=table.definition,
     )
-    if isinstance(snapshot, str):
+    if isinstance(snapshot, str | datetime):
         with context.catalog.reading() as tx:
             snapshot = snapshot_of(tx, table, snapshot)
     places = np.empty(len(order), dtype=np.int64)

@@ -30,6 +30,10 @@ class Page:
     standing: ContinuationKey = field(repr=False)
     _seal: Callable[[ContinuationKey], str] = field(repr=False)
 
+    def __getstate__(self) -> dict[str, object]:
+        """What is sent elsewhere: the rows and the sealed key."""
+        return {"rows": self.rows, "key": self.key}
+
     @cached_property
     def key(self) -> str | None:
         """The continuation key after this page, for `Store.resume`; None after the last page.

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import RowsChanged, SnapshotNotFound, WriteConflict
+from elasticscan.base.errors import RowsChanged, WriteConflict
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.order_keys import sort_codes
-from elasticscan.catalog import Tx
 from elasticscan.metadata import CHANGE_TYPE, TableInfo
 from elasticscan.storage import DELETE, INSERT
 from elasticscan.store.beginning import begin_changes, begin_scan
@@ -50,7 +49,8 @@ def restore(context: Context, find: Find, to: int | str | datetime, said: Mappin
     """
     context.check_newest()
     with context.catalog.reading() as tx:
-        snapshot = _snapshot(tx, find(tx)[0], to)
+        snapshot = snapshot_of(tx, find(tx)[0], to)
+    assert snapshot is not None, "it was given"
     conflict: RowsChanged | None = None
     for _ in range(MOST_ATTEMPTS):
         try:
@@ -63,23 +63,6 @@ def restore(context: Context, find: Find, to: int | str | datetime, said: Mappin
         f"to be restored to snapshot {snapshot}; nothing was restored: pause them, and try again",
         **conflict.fields,
     )
-
-
-def _snapshot(tx: Tx, table: TableInfo, to: int | str | datetime) -> int:
-    if not isinstance(to, datetime):
-        number = snapshot_of(tx, table, to)
-        assert number is not None, "it was given"
-        return number
-    time = to if to.tzinfo else to.replace(tzinfo=UTC)
-    number = tx.commit_before(time.timestamp())
-    if number < table.created_commit:
-        raise SnapshotNotFound(
-            f"table {table.name!r} was made after {time.isoformat()}; its first snapshot is "
-            f"{table.created_commit}",
-            table=table.name,
-            time=time.isoformat(),
-        )
-    return number
 
 
 def _attempt(context: Context, find: Find, snapshot: int, said: Mapping[str, str]) -> int:

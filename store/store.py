@@ -115,6 +115,7 @@ class Store(Named):
         tablets = arguments.whole_number("tablets", tablets, 1, MAX_SLOTS)
         retention = arguments.seconds("retention_seconds", retention_seconds)
         hash = arguments.choice("hash", hash, HASHES)  # noqa: A001
+        upkeep = arguments.choice("upkeep", upkeep, UPKEEP)
         placement = initial_placement(slots, tablets, range(1, len(names) + 1))
         roots = tuple((name, location.stored_root(name, shard_roots.get(name))) for name in names)
         make_store(location, disks, clock, NewStore(roots, placement, hash, retention))

@@ -190,7 +190,7 @@ class Table(Named):
             table = self._find(tx)[0].id
             return tx.commits(table) if most is None else tx.newest_commits(table, most)
 
-    def tag(self, name: str, snapshot: int | str | None = None) -> Tag:
+    def tag(self, name: str, snapshot: int | str | datetime | None = None) -> Tag:
         """Name a snapshot, and keep it readable until the tag is dropped, whatever is merged or moved.
 
         Keeping it keeps what was written since, too: every later snapshot can be read for as long. A name
@@ -417,7 +417,7 @@ class Table(Named):
         index: str = AUTO,
         order_by: str | Sequence[str] | None = None,
         limit: int | None = None,
-        snapshot: int | str | None = None,
+        snapshot: int | str | datetime | None = None,
         page_rows: int = DEFAULT_PAGE_ROWS,
         page_bytes: int = DEFAULT_PAGE_BYTES,
     ) -> Scan:
@@ -460,7 +460,7 @@ class Table(Named):
         self,
         keys: Any,
         columns: Sequence[str] | None = None,
-        snapshot: int | str | None = None,
+        snapshot: int | str | datetime | None = None,
         *,
         keep_missing: bool = False,
     ) -> pa.Table:
@@ -526,11 +526,12 @@ class Table(Named):
 
         Raises:
             ChangesExpired: some of the changes are no longer kept.
+            SnapshotNotFound: one of the commits is still to come.
             CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
             TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
         """
         after = arguments.whole_number("after", after, 0, MAX_NUMBER)
-        upto = arguments.or_none(arguments.whole_number, "upto", upto, 0, MAX_NUMBER)
+        upto = arguments.or_none(arguments.whole_number, "upto", upto, after, MAX_NUMBER)
         return begin_changes(
             self._context,
             self._find,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from elasticscan.base.errors import InvalidName
+from datetime import UTC, datetime
+
+from elasticscan.base.errors import InvalidName, SnapshotNotFound
 from elasticscan.base.limits import check_name
 from elasticscan.catalog import Tag, Tx
 from elasticscan.metadata import TableInfo
 from elasticscan.store.context import Context, Find
+
+_TAKEN = frozenset({"earliest", "latest", "newest"})
 
 
 def check_tag_name(name: object) -> str:
@@ -16,26 +20,42 @@ def check_tag_name(name: object) -> str:
         InvalidName: it is not.
     """
     text = check_name("tag", name)
-    if text.isdecimal():
+    if text.isdecimal() or text in _TAKEN:
         raise InvalidName(
-            f"the tag name {text!r} is not allowed: it would be taken for the number of a commit; begin it "
-            "with a letter",
+            f"the tag name {text!r} is not allowed: it would be taken for "
+            f"{'a word of startingVersion' if text in _TAKEN else 'the number of a commit'}; choose another",
             kind="tag",
             name=text,
         )
     return text
 
 
-def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | None) -> int | None:
-    """The commit number that a number or a tag stands for; None for the newest stays None.
+def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) -> int | None:
+    """The commit number that a number, a tag or a time (UTC where it has no zone) stands for.
+
+    Of a time it is the newest snapshot then. None, for the newest, stays None.
 
     Raises:
         TagNotFound: there is no such tag.
+        SnapshotNotFound: the table was made later.
     """
-    return tx.tag(table, asked).snapshot if isinstance(asked, str) else asked
+    if isinstance(asked, str):
+        return tx.tag(table, asked).snapshot
+    if not isinstance(asked, datetime):
+        return asked
+    time = asked if asked.tzinfo else asked.replace(tzinfo=UTC)
+    number = tx.commit_before(time.timestamp())
+    if number < table.created_commit:
+        raise SnapshotNotFound(
+            f"table {table.name!r} was made after {time.isoformat()}; its first snapshot is "
+            f"{table.created_commit}",
+            table=table.name,
+            time=time.isoformat(),
+        )
+    return number
 
 
-def add_tag(context: Context, find: Find, name: str, snapshot: int | str | None) -> Tag:
+def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datetime | None) -> Tag:
     """Name a snapshot of a table, the newest for None, and keep it from here on.
 
     Raises:

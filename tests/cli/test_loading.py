@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,6 +112,36 @@ def test_a_failed_load_leaves_a_table_as_it_was(
     assert message.startswith("[ES_SCHEMA_MISMATCH]")
     assert told in message
     assert read(uri) == before
+
+
+def test_what_a_scan_wrote_as_csv_loads_as_it_was(shell: Shell, empty: str, tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("v", pa.string())])
+    rows = [
+        {"id": 1, "x": float("inf"), "v": ""},
+        {"id": 2, "x": None, "v": None},
+        {"id": 3, "x": 0.5, "v": "NULL"},
+        {"id": 4, "x": -0.5, "v": 'a,"b"\n'},
+    ]
+    with Store.open(empty) as store:
+        store.create_table("t", schema, ["id"]).upsert([*rows, {"id": 5, "x": float("nan"), "v": "nan"}])
+    shell.ok("scan", empty, "t", "-o", tmp_path / "r.csv")
+    shell.ok("load", empty, "t", tmp_path / "r.csv")
+    shell.ok("load", empty, "u", tmp_path / "r.csv", "--primary-key", "id")
+    for name in ("t", "u"):
+        again = read(empty, name).to_pylist()
+        assert again[:4] == rows
+        assert math.isnan(again[4]["x"])
+        assert again[4]["v"] == "nan"
+
+
+def test_text_among_numbers_has_to_be_explained(shell: Shell, empty: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("id,v\n1,NA\n2,3\n")
+    code, message = shell.fails("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id")
+    assert code == 2
+    assert "--null NA" in message
+    assert "--type v=string" in message
+    shell.ok("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id", "--type", "v=string")
+    assert read(empty)["v"].to_pylist() == ["NA", "3"]
 
 
 def test_a_spelling_of_null_can_be_named(shell: Shell, empty: str, tmp_path: Path) -> None:

@@ -27,6 +27,24 @@ def test_all_rows_go_to_stdout_as_json_lines(shell: Shell, uri: str, rows: pa.Ta
     assert sorted(found, key=lambda row: row["id"]) == rows.to_pylist()
 
 
+def test_values_that_json_has_no_form_for_and_control_characters_are_text(
+    shell: Shell, tmp_path: Path
+) -> None:
+    place = str(tmp_path / "odd.store")
+    with Store.create(place, ["s1"], tablets=1) as store:
+        table = store.create_table(
+            "t", pa.schema([("id", pa.int64()), ("x", pa.float64()), ("v", pa.string())]), ["id"]
+        )
+        values = (float("nan"), float("inf"), float("-inf"))
+        table.upsert([{"id": at, "x": x, "v": "\x1b[31mred\nß"} for at, x in enumerate(values)])
+    out = shell.ok("scan", place, "t", "--json")
+    told = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
+    assert sorted(row["x"] for row in told) == ["-Infinity", "Infinity", "NaN"]
+    shown = shell.ok("scan", place, "t")
+    assert "\x1b[31mred" not in shown
+    assert "\\x1b[31mred\\nß" in shown
+
+
 def test_people_see_the_first_rows_and_that_there_are_more(shell: Shell, uri: str) -> None:
     assert "20 rows of snapshot 2; there are more" in shell.ok("scan", uri, "t")
     key = json.loads(shell.run("scan", uri, "t", "--pages", 1, "--page-rows", 30, "--json")[2])

@@ -338,6 +338,17 @@ def test_every_reference_of_a_query_reads_the_newest_snapshot(spark: SparkSessio
     assert spark.sql(text).collect() == [(1_000, 999)]
 
 
+def test_a_table_that_spark_has_no_types_for_gets_no_view(spark: SparkSession, store: Store) -> None:
+    store.create_table("wide", pa.schema([("k", pa.int64()), ("d", pa.decimal256(50, 3))]), ["k"])
+    try:
+        with pytest.warns(UserWarning, match="table 'wide' gets no view.*column 'd'"):
+            shop = attach(spark, store.uri)
+        assert "wide" not in shop
+        assert shop.sql("SELECT count(*) FROM t").collect() == [(store.table("t").scan().count(),)]
+    finally:
+        store.table("wide").drop()
+
+
 def test_what_is_no_query_goes_to_spark_over_views_made_anew(spark: SparkSession, store: Store) -> None:
     shop = attach(spark, store.uri)
     shop.sql("INSERT INTO t SELECT id + 1000 AS id, name, v FROM t WHERE id < 10")

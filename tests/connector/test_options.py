@@ -175,6 +175,24 @@ def test_an_impossible_value_is_refused_by_name(name: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
+        ("snapshot-id", "versionAsOf"),
+        ("tag", "versionAsOf"),
+        ("ignoreChanges", "skipChangeCommits"),
+        ("ignoreDeletes", "skipChangeCommits"),
+        ("where", "filter"),
+        ("pushdown", "filter"),
+        ("overwriteSchema", "mergeSchema"),
+        ("start-snapshot-id", "startingVersion"),
+    ],
+)
+def test_an_option_of_another_format_tells_what_to_use(typed: str, meant: str) -> None:
+    assert f"there is no option {typed!r}; " in refused(**{typed: "1"})
+    assert f"'{meant}'" in refused(**{typed: "1"})
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
         ("column", "columns"),
         ("versionAsOff", "versionAsOf"),
         ("snapshotTimestampAsOf", "timestampAsOf"),

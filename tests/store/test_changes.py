@@ -10,7 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ChangesExpired, InvalidOption, ScanFinished, ScanInUse, TableChanged
+from elasticscan.base.errors import (
+    ChangesExpired,
+    InvalidOption,
+    ScanFinished,
+    ScanInUse,
+    SnapshotNotFound,
+    TableChanged,
+)
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.store import Scan, Store, Table
 from elasticscan.store.leases import end_lease
@@ -112,6 +119,14 @@ def test_without_commits_there_are_no_changes(table: Table) -> None:
     assert scan.key is None
     assert scan.to_table().num_rows == 0
     assert table.changes(7).schema == scan.schema == table.changes(1).schema
+
+
+def test_commits_that_are_still_to_come_or_go_back_are_refused(table: Table) -> None:
+    for after, upto in ((8, None), (9_999, None), (0, 8)):
+        with pytest.raises(SnapshotNotFound, match="the newest is 7"):
+            table.changes(after, upto)
+    with pytest.raises(InvalidOption, match="upto"):
+        table.changes(2, 1)
 
 
 def test_a_scan_of_changes_keeps_what_it_has_not_read(store: Store, table: Table, clock: ManualClock) -> None:

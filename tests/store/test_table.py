@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ import pytest
 import elasticscan
 from elasticscan.base.errors import (
     ColumnNotFound,
+    ContinuationKeyError,
     IndexNotFound,
     InvalidKey,
     InvalidOption,
     ScanFinished,
     SchemaMismatch,
+    SnapshotNotFound,
     TableChanged,
     TableNotFound,
     UnknownName,
@@ -28,6 +31,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.store import Scan, Store, Table
 from elasticscan.store.paging import Pages
+from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int32()), ("day", pa.string()), ("km", pa.float64())])
 
@@ -593,3 +597,40 @@ def test_any_other_name_is_a_plain_attribute_error(store: Store, trips: Table) -
     assert not hasattr(trips, "nonsense")
     with pytest.raises(AttributeError, match="'Table' object has no attribute 'nonsense'"):
         trips.nonsense  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_snapshot_is_chosen_by_time_too(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with Store.create(tmp_path / "timed.store", ["s1"], tablets=2, clock=clock) as store:
+        table = store.create_table("t", pa.schema([("id", pa.int64()), ("v", pa.int64())]), ["id"])
+        for v in range(3):
+            clock.advance(100)
+            table.upsert([{"id": 1, "v": v}])
+        then = datetime.fromtimestamp(1_000_250.0, UTC)
+        for time in (then, then.replace(tzinfo=None), then.astimezone(timezone(timedelta(hours=5)))):
+            assert table.scan(snapshot=time).to_table()["v"].to_pylist() == [1]
+            assert table.get([1], snapshot=time)["v"].to_pylist() == [1]
+        assert table.tag("then", then).snapshot == table.history()[-2].number
+        with pytest.raises(SnapshotNotFound, match="was made after"):
+            table.scan(snapshot=datetime(1970, 1, 2, tzinfo=UTC))
+
+
+def test_a_page_travels_with_its_key(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "sent.store", ["s1"], tablets=2) as store:
+        table = store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
+        table.upsert([{"id": at} for at in range(100)])
+        first = next(table.scan(page_rows=30))
+        sent = pickle.loads(pickle.dumps(first))
+        assert sent.rows.equals(first.rows)
+        assert sent.rows.num_rows + store.resume(sent.key).count() == 100
+
+
+def test_a_store_that_could_not_be_opened_as_asked_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="upkeep"):
+        Store.create(tmp_path / "no.store", ["s1"], upkeep="on")
+    assert not (tmp_path / "no.store").exists()
+    with Store.create(tmp_path / "no.store", ["s1"], upkeep="off") as store:
+        scan = store.create_table("t", pa.schema([("id", pa.int64())]), ["id"]).scan()
+        assert scan.count() == 0
+        with pytest.raises(ContinuationKeyError, match="all rows were returned"):
+            store.resume(scan.key)  # type: ignore[arg-type]

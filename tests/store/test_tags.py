@@ -132,7 +132,7 @@ def test_an_unknown_name_tells_the_nearest(table: Table) -> None:
         assert caught.value.fields["nearest"] == "release_1"
 
 
-@pytest.mark.parametrize("name", ["17", "", "A", "a-b", "a" * 65])
+@pytest.mark.parametrize("name", ["17", "latest", "earliest", "newest", "", "A", "a-b", "a" * 65])
 def test_a_name_that_could_be_none_is_refused(table: Table, name: str) -> None:
     with pytest.raises(InvalidName):
         table.tag(name)
