@@ -126,7 +126,10 @@ def _shared_type(values: Sequence[Expression]) -> pa.DataType:
     kind = common_type(value.type for value in values)
     if kind is None or not is_computable(kind):
         kinds = ", ".join(dict.fromkeys(type_name(value.type) for value in values))
-        odd = next((value.type for value in values if not (is_computable(value.type) or pt.is_null(value.type))), None)
+        odd = next(
+            (value.type for value in values if not (is_computable(value.type) or pt.is_null(value.type))),
+            None,
+        )
         hint = "CAST one to the type of the other"
         if odd is not None:
             hint = f"of {type_name(odd)} conditions test IS [NOT] NULL alone; compare the rows that were read"
