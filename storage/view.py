@@ -37,7 +37,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Sections:
     """The slots as they are seen within some bounds."""
 
     intervals: tuple[SlotInterval, ...]
@@ -51,7 +51,7 @@ class View:
 
     def __init__(self, fragments: Iterable[Fragment]) -> None:
         self.fragments = tuple(fragments)
-        self._looks: dict[Bounds, _Look] = {}
+        self._looks: dict[Bounds, _Sections] = {}
 
     def between(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotInterval]:
         """The intervals of `[start, end)`, cut to it, with the fragments that count in `bounds`."""
@@ -71,7 +71,7 @@ class View:
                 return
             yield Stretch(max(start, stretch.start), min(end, stretch.end), stretch.layers)
 
-    def _look(self, bounds: Bounds) -> _Look:
+    def _look(self, bounds: Bounds) -> _Sections:
         look = self._looks.get(bounds)
         if look is None:
             if len(self._looks) >= _MOST_BOUNDS:  # a change scan asks for each commit once
@@ -79,7 +79,7 @@ class View:
             intervals = intervals_of(f for f in self.fragments if bounds.touch(f))
             stretches = _stretches_of(intervals, bounds)
             ends = tuple(i.end for i in intervals), tuple(stretch.end for stretch in stretches)
-            look = self._looks[bounds] = _Look(intervals, ends[0], stretches, ends[1])
+            look = self._looks[bounds] = _Sections(intervals, ends[0], stretches, ends[1])
         return look
 
 

@@ -42,7 +42,7 @@ GARBAGE_EVERY, GARBAGE_FILES = 256, 512
 
 @dataclass(slots=True)
 class _Work:
-    """What is to be done at a site.
+    """The steps that are due at a site.
 
     Attributes:
         merges: those to come.

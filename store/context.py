@@ -29,7 +29,7 @@ from elasticscan.protocol import Cluster, ContinuationKey
 from elasticscan.storage import Disk, Hashing
 from elasticscan.store.location import Location
 from elasticscan.store.lookups import (
-    Look,
+    CurrentTable,
     LruCache,
     ScanLayout,
     SlotPlaces,
@@ -344,7 +344,7 @@ class Context:
 
         return self._bases.get(number, read)
 
-    def look(self, table_id: int) -> Look:
+    def look(self, table_id: int) -> CurrentTable:
         """One look at the catalog: a table and where slots are; costs one small query unless they changed.
 
         Raises `TableChanged`.
@@ -352,10 +352,12 @@ class Context:
         layout, newest = self.catalog.versions()
         state, placed = self._tables.get(table_id), self._placement
         if state and placed and state.layout == placed[0] == layout and state.serves(newest):
-            return Look(layout, newest, state, placed[1])
+            return CurrentTable(layout, newest, state, placed[1])
         with self.catalog.reading() as tx:
             layout, newest = tx.versions()
-            return Look(layout, newest, self._table_state_in(tx, table_id, newest), self.placement_in(tx))
+            return CurrentTable(
+                layout, newest, self._table_state_in(tx, table_id, newest), self.placement_in(tx)
+            )
 
     def table_state(
         self, table_id: int, snapshot: int, after: int | None = None, layout: int | None = None

@@ -26,7 +26,7 @@ from elasticscan.reader import read_by_key
 from elasticscan.store.beginning import columns_of
 from elasticscan.store.context import Context
 from elasticscan.store.leases import end_lease, lease_snapshot
-from elasticscan.store.lookups import Look
+from elasticscan.store.lookups import CurrentTable
 from elasticscan.store.tags import snapshot_of
 from elasticscan.store.typed import arrow_keys
 from elasticscan.store.writer import conform_keys
@@ -38,7 +38,7 @@ Numbers = NDArray[np.int64]
 
 def get_rows(
     context: Context,
-    look: Look,
+    look: CurrentTable,
     keys: Any,
     columns: list[str] | None,
     snapshot: int | str | datetime | None,
@@ -73,7 +73,7 @@ def get_rows(
 
 
 def _read(
-    context: Context, look: Look, request: RowRequest, snapshot: int | None
+    context: Context, look: CurrentTable, request: RowRequest, snapshot: int | None
 ) -> tuple[Numbers, list[pa.RecordBatch]]:
     """For each key the number of its row, -1 for none, in the rows that are there."""
     if snapshot is not None:
@@ -98,7 +98,7 @@ def _read(
 
 
 def _read_at(
-    context: Context, look: Look, request: RowRequest, snapshot: int
+    context: Context, look: CurrentTable, request: RowRequest, snapshot: int
 ) -> tuple[Numbers, list[pa.RecordBatch]]:
     cluster, count, rows = context.cluster, len(request.slots), 0
     request = replace(request, snapshot=snapshot, layout=look.layout)

@@ -165,8 +165,8 @@ class TableState:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What one look at the catalog showed.
+class CurrentTable:
+    """A table as it is now, by one look at the catalog.
 
     Attributes:
         layout, newest: of the catalog: its layout, and the number of the newest commit.

@@ -31,7 +31,7 @@ class Page:
     _seal: Callable[[ContinuationKey], str] = field(repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        """What is sent elsewhere: the rows and the sealed key."""
+        """The rows and the sealed key: all that is of use elsewhere."""
         return {"rows": self.rows, "key": self.key}
 
     @cached_property

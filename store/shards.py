@@ -113,7 +113,7 @@ class LocalShards:
                 failed, layout = state, None
 
     def _rows_of(self, state: TableState, request: PageRequest | RowRequest) -> PageSource:
-        """What a shard has of a table."""
+        """The fragments that a shard has of a table."""
         view, floor, table = state.view(request.shard), state.floor(request.snapshot), state.table
         if request.definition is not None:
             table = table.named_as(request.definition)

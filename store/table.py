@@ -19,7 +19,7 @@ from elasticscan.store.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.context import Context
 from elasticscan.store.getting import get_rows
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
-from elasticscan.store.lookups import Look
+from elasticscan.store.lookups import CurrentTable
 from elasticscan.store.names import Named
 from elasticscan.store.preconditions import KeyCheck
 from elasticscan.store.restoring import restore
@@ -494,7 +494,7 @@ class Table(Named):
             self._context.check_newest()
         return get_rows(self._context, self._look(), keys, names, asked, keep_missing)
 
-    def _look(self) -> Look:
+    def _look(self) -> CurrentTable:
         """The table as it is now, and where its slots are."""
         try:
             return self._context.look(self._id)
