@@ -6,7 +6,8 @@ catalog knew. The rules by which files of one table become one state again:
 - A file that a merge replaced (it lists them) counts no more for the merge's slots, if that is whole; nor
   does a merge all of whose sources another one replaced, too: it was never entered.
 - Where a tablet left a shard, its rows stay in files there. They count no more for slots of which a file
-  at another shard, of a later epoch, has all rows up to theirs: what was deleted since may be gone there.
+  at another shard, of a later epoch, has all rows up to theirs: what was deleted since may be gone there. So has
+  the copy with which the tablet came back, which is at the same shard.
 - History, which a merge or a move put into files of its own, is no part of the newest state.
 - A write does not know its own commit. It is taken for the one after the newest commit that it knew, which is
   exact when writes came one after another. Copies know the commits of their rows.
@@ -27,7 +28,7 @@ from itertools import pairwise
 from elasticscan.metadata import FRAGMENT, INDEX_RUN, IndexInfo, Manifest, Seal, TableInfo
 from elasticscan.topology import SlotSet
 
-OVERWRITE = "overwrite"
+OVERWRITE, MOVE = "overwrite", "move"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,9 @@ def _living_slots(file: FoundFile, complete: Iterable[FoundFile], merges: Iterab
         if merge.root == file.root and file.manifest.path in merge.manifest.replaces:
             slots -= merge.manifest.slots
     for other in complete:
-        if other.root != file.root and _newest(file.manifest) <= other.manifest.max_commit:
+        # A move wrote it where the tablet had not been; if the tablet was there once, it had left meanwhile.
+        has_moved = other.root != file.root or other.manifest.operation == MOVE
+        if has_moved and _newest(file.manifest) <= other.manifest.max_commit:
             slots -= _later(other.manifest, file.manifest) & other.manifest.slots
     return slots
 
