@@ -6,8 +6,8 @@ catalog knew. The rules by which files of one table become one state again:
 - A file that a merge replaced (it lists them) counts no more for the merge's slots, if that is whole; nor
   does a merge all of whose sources another one replaced, too: it was never entered.
 - Where a tablet left a shard, its rows stay in files there. They count no more for slots of which a file
-  at another shard, of a later epoch, has all rows up to theirs: what was deleted since may be gone there. So has
-  the copy with which the tablet came back, which is at the same shard.
+  at another shard, of a later epoch, has all rows up to theirs: what was deleted since may be gone there.
+  The copy with which the tablet came back, at the same shard, counts like them.
 - History, which a merge or a move put into files of its own, is no part of the newest state.
 - A write does not know its own commit. It is taken for the one after the newest commit that it knew, which is
   exact when writes came one after another. Copies know the commits of their rows.
