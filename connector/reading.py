@@ -62,10 +62,8 @@ class ElasticScanReader(DataSourceReader):
         self._schema = schema
         # Fails here, where the plan is made, rather than in every task.
         table = open_store(options.store).table(options.table).definition
-        self._columns, self._definition = (
-            match_columns(schema, offered_schema(table, options)),
-            table.definition,
-        )
+        self._columns = match_columns(schema, offered_schema(table, options))
+        self._definition = table.definition
         rows = offered_schema(table, replace(options, explain=False)).names
         self._scanned = rows if options.explain else self._columns
 

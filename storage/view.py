@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from elasticscan.metadata import Bounds, Fragment, SlotInterval, intervals_of
 
@@ -51,36 +52,41 @@ class View:
 
     def __init__(self, fragments: Iterable[Fragment]) -> None:
         self.fragments = tuple(fragments)
-        self._looks: dict[Bounds, _Sections] = {}
+        self._sections: dict[Bounds, _Sections] = {}
 
     def between(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotInterval]:
         """The intervals of `[start, end)`, cut to it, with the fragments that count in `bounds`."""
-        look = self._look(bounds)
-        for index in range(bisect_right(look.interval_ends, start), len(look.intervals)):
-            interval = look.intervals[index]
-            if interval.start >= end:
-                return
+        sections = self._sections_of(bounds)
+        for interval in _within(sections.intervals, sections.interval_ends, start, end):
             yield SlotInterval(max(start, interval.start), min(end, interval.end), interval.fragments)
 
     def stretches(self, start: int, end: int, bounds: Bounds) -> Iterator[Stretch]:
         """The same slots, in as few stretches as large fragments allow."""
-        look = self._look(bounds)
-        for index in range(bisect_right(look.stretch_ends, start), len(look.stretches)):
-            stretch = look.stretches[index]
-            if stretch.start >= end:
-                return
+        sections = self._sections_of(bounds)
+        for stretch in _within(sections.stretches, sections.stretch_ends, start, end):
             yield Stretch(max(start, stretch.start), min(end, stretch.end), stretch.layers)
 
-    def _look(self, bounds: Bounds) -> _Sections:
-        look = self._looks.get(bounds)
-        if look is None:
-            if len(self._looks) >= _MOST_BOUNDS:  # a change scan asks for each commit once
-                self._looks.clear()
+    def _sections_of(self, bounds: Bounds) -> _Sections:
+        sections = self._sections.get(bounds)
+        if sections is None:
+            if len(self._sections) >= _MOST_BOUNDS:  # a change scan asks for each commit once
+                self._sections.clear()
             intervals = intervals_of(f for f in self.fragments if bounds.touch(f))
             stretches = _stretches_of(intervals, bounds)
             ends = tuple(i.end for i in intervals), tuple(stretch.end for stretch in stretches)
-            look = self._looks[bounds] = _Sections(intervals, ends[0], stretches, ends[1])
-        return look
+            self._sections[bounds] = sections = _Sections(intervals, ends[0], stretches, ends[1])
+        return sections
+
+
+Part = TypeVar("Part", SlotInterval, Stretch)
+
+
+def _within(parts: Sequence[Part], ends: Sequence[int], start: int, end: int) -> Iterator[Part]:
+    """The parts that meet `[start, end)`, in order; `ends` are theirs."""
+    for index in range(bisect_right(ends, start), len(parts)):
+        if parts[index].start >= end:
+            return
+        yield parts[index]
 
 
 def _stretches_of(intervals: Sequence[SlotInterval], bounds: Bounds) -> tuple[Stretch, ...]:

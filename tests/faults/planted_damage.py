@@ -112,6 +112,20 @@ def copies_are_not_proven(patch: Patch) -> None:
     patch.setattr(mover, "PageSource", of_anything)
 
 
+@fault(
+    "damage",
+    "without a catalog a file's footer is what its manifest has the digest of",
+    style="swapped_columns_below_a_repair",
+)
+def footers_are_believed_by_a_repair(patch: Patch) -> None:
+    honest = sealed_file.digest_of
+
+    def careless(data: Any) -> int:
+        return Whatever(honest(data)) if isinstance(data, memoryview) else honest(data)
+
+    patch.setattr(sealed_file, "digest_of", careless)
+
+
 @fault("damage", "a disk that reads short is not believed", style="short_reads")
 def short_reads_are_believed(patch: Patch) -> None:
     patch.setattr(sealed_file, "_exactly", lambda file, path, offset, length: file.read_at(offset, length))

@@ -16,7 +16,7 @@ from elasticscan.storage import read_manifest
 from elasticscan.storage.disk import LocalDisk
 from elasticscan.storage.sealed_file import SEGMENT_BYTES
 from tests.storage.faulty_disk import FaultyDisk
-from tests.store.damage_model import NAMES, Model, files_below, root_of
+from tests.store.damage_model import Model, files_below, root_of
 
 Disks = dict[str, FaultyDisk]
 FileKey = tuple[str, str]  # (name of the shard's root, path)
@@ -129,17 +129,16 @@ def footer_bit(place: Path, model: Model, disks: Disks, rng: random.Random) -> D
 
 
 @kind(often=("repair",))
-def column_name_below_a_repair(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
-    """The footer is sound for Arrow; only a column has another name."""
-    key, path = rng.choice(_fragments(place, model))
-    content = path.read_bytes()
-    table = "big" if key[1].startswith("t1/") else "small"
-    names = [name.encode() for name in NAMES[table][1:4]]
+def swapped_columns_below_a_repair(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
+    """The footer is sound for Arrow; only two columns of one type have each other's names."""
+    key, path = rng.choice([one for one in _fragments(place, model) if not one[0][1].startswith("t1/")])
+    content = bytearray(path.read_bytes())
     # A flatbuffer's string: its length, its bytes, a zero.
-    places = [content.rfind(len(name).to_bytes(4, "little") + name + b"\0") + 4 for name in names]
-    at = rng.choice([place for place in places if place > 4])
-    _flip(path, at, rng)
-    return Damage(f"the name of a column at byte {at} of {key}", frozenset({key}))
+    k, v = (content.rfind(b"\1\0\0\0" + name + b"\0") + 4 for name in (b"k", b"v"))
+    assert min(k, v) > 3, "the footer names both"
+    content[k], content[v] = content[v], content[k]
+    path.write_bytes(content)
+    return Damage(f"the names of two columns at bytes {k} and {v} of {key}", frozenset({key}))
 
 
 def _fragments(place: Path, model: Model) -> list[tuple[FileKey, Path]]:
