@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import Table, select
@@ -277,4 +278,8 @@ def _fragment(row: Any) -> Fragment:
 
 def _slots(row: Any) -> SlotSet:
     with decoding(f"the list of slots of fragment {row.id}"):
-        return SlotSet.parse(row.slots)
+        return _parse_slots(row.slots)
+
+
+# Fragments at one shard have nearly all the same slots, thousands of ranges where there are as many tablets.
+_parse_slots = lru_cache(maxsize=64)(SlotSet.parse)
