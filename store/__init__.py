@@ -55,6 +55,7 @@ How the parts work together, operation by operation, and what each conflicts wit
 """
 
 from elasticscan.catalog import Commit, IdempotencyKey, Tag
+from elasticscan.store.access_paths import slots_of_filter
 from elasticscan.store.adoption import Adopted
 from elasticscan.store.arguments import user_metadata
 from elasticscan.store.backup import BackedUp
@@ -142,6 +143,7 @@ __all__ = [
     "rows_by_slot",
     "scan_changes",
     "scan_snapshot",
+    "slots_of_filter",
     "stage",
     "streams_of",
     "table_to_write",

@@ -18,6 +18,7 @@ from elasticscan.protocol import ContinuationKey, IndexOrder, KeyList, KeyRanges
 from elasticscan.reader import SortKey
 from elasticscan.store.context import Context
 from elasticscan.store.ordering import Order, indexes_in_order, whole_order
+from elasticscan.topology import SlotSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,12 @@ def bind_to_key(context: Context, table: TableInfo, predicate: Predicate | None)
     """A filter as slots of this store, and ranges of primary keys."""
     condition = None if predicate is None else predicate.condition
     return bind_key(condition, table, context.info.slots, context.info.hash)
+
+
+def slots_of_filter(context: Context, table: TableInfo, filter: str | None) -> SlotSet:  # noqa: A002
+    """The slots of a table that can hold rows that meet a filter."""
+    predicate = None if filter is None else Predicate.parse(filter, table.schema)
+    return bind_to_key(context, table, predicate).slots
 
 
 def _of_order(

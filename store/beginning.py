@@ -11,7 +11,7 @@ from elasticscan.catalog import Tx
 from elasticscan.filters import Predicate
 from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments
-from elasticscan.store.access_paths import Access, choose_access
+from elasticscan.store.access_paths import Access, choose_access, slots_of_filter
 from elasticscan.store.context import Context, Find
 from elasticscan.store.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
 from elasticscan.store.lookups import ScanLayout, check_kept
@@ -133,12 +133,16 @@ def scan_changes(
     page_limits: tuple[int, int],
     lease: str,
 ) -> Scan:
-    """A scan of segments, one after another; without a lease where a stream holds what it needs."""
+    """A scan of segments, one after another; without a lease where a stream holds what it needs.
+
+    A change has the key of its row, so slots without rows for the filter have no changes for it either.
+    """
+    slots = SlotSet.of((segment.start, segment.end) for segment in segments)
     key = ContinuationKey(
         table=table.id,
         snapshot=segments[-1].upto if segments else table.oldest_snapshot,
         base_topology=base.number,
-        slots=SlotSet.of((segment.start, segment.end) for segment in segments),
+        slots=slots & slots_of_filter(context, table, filter),
         cursors=(),
         columns=tuple(columns),
         filter=filter,

@@ -25,6 +25,7 @@ from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.catalog import Commit, Tx
 from elasticscan.metadata import Fragment, TableInfo
 from elasticscan.protocol import ContinuationKey, Cursor
+from elasticscan.store.access_paths import slots_of_filter
 from elasticscan.store.context import Context
 from elasticscan.store.leases import keep_lease, stream_of
 from elasticscan.store.lookups import SlotPlaces
@@ -163,19 +164,20 @@ def scan_snapshot(
     feed: bool,
     page_rows: int,
 ) -> Scan:
-    """A scan of some slots of the snapshot with which a stream began.
+    """A scan of some slots of the snapshot with which a stream began, as far as the filter leaves them.
 
     Raises:
         SnapshotExpired: it is gone.
         TableChanged: the table was dropped.
     """
     base = state.places.base
+    slots &= slots_of_filter(context, state.table, filter)
     key = ContinuationKey(
         table=state.table.id,
         snapshot=at,
         base_topology=base.number,
         slots=slots,
-        cursors=(Cursor(slots),),
+        cursors=(Cursor(slots),) if slots else (),
         columns=tuple(columns),
         filter=filter,
         page_rows=page_rows,

@@ -116,7 +116,6 @@ def plan_changes(
     # Deletes have no new rows: without a change feed, reading across them does no harm.
     passed = [c.number for c in commits if _must_pass(c, options.changes)]
     parts = segments(sorted(c.number for c in read), passed, first, last, places.placement.slot_count)
-    rows = sum(change_rows(commit, options.changes) for commit in read)
     scan = scan_changes(
         store.context,
         table,
@@ -128,6 +127,8 @@ def plan_changes(
         (options.batch_rows, DEFAULT_PAGE_BYTES),
         lease,
     )
+    rows = sum(change_rows(commit, options.changes) for commit in read)
+    rows = rows * len(scan.slots) // places.placement.slot_count
     return partitions_of(store, scan, _tasks(places, scan.slots, rows, options), places)
 
 
@@ -138,9 +139,7 @@ def stored_columns(table: TableInfo, columns: Sequence[str]) -> list[str]:
 
 def _tasks(places: SlotPlaces, slots: SlotSet, rows: float, options: Options) -> list[ScanPart]:
     """Slots of each task. Rows are taken to be spread evenly: hashing sees to that."""
-    if not slots:
-        return []
-    weights = np.full(places.placement.slot_count, _WHOLE / len(slots))
+    weights = np.full(places.placement.slot_count, _WHOLE / max(len(slots), 1))
     limits = task_limits(_WHOLE, rows, options)
     return cut(places.placement, places.base.placement, weights, *limits, slots=slots)
 

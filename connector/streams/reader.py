@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -60,7 +61,16 @@ from elasticscan.connector.streams.offsets import (
 from elasticscan.connector.streams.snapshot import plan_snapshot, rows_left
 from elasticscan.filters import Predicate
 from elasticscan.metadata import Bounds, Fragment, TableInfo
-from elasticscan.store import Commit, Store, StreamState, hold_snapshot, look, look_behind, rows_by_slot
+from elasticscan.store import (
+    Commit,
+    Store,
+    StreamState,
+    hold_snapshot,
+    look,
+    look_behind,
+    rows_by_slot,
+    slots_of_filter,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -205,7 +215,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         end = slots
         if budget is not None:
             floor = store.context.table_state(table.id, at).floor(at)
-            counts = _count_rows(store, table, Bounds(floor, at, since=at))
+            counts = self._count_rows(store, table, Bounds(floor, at, since=at))
             end = cut_slots(counts, start.slot, budget)
         return InChanges(at) if end >= slots else InSnapshot(at, end)
 
@@ -248,7 +258,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         floor = number
         if feed and commit.kind == "overwrite":  # its changes include the rows that it deletes
             floor = store.context.table_state(table.id, number).floor(number - 1)
-        counts = _count_rows(store, table, Bounds(floor, number, since=number - 1))
+        counts = self._count_rows(store, table, Bounds(floor, number, since=number - 1))
         return counts * 2 if feed and commit.kind in ("write", "merge") else counts
 
     def _cut(self, store: Store, table: TableInfo, commit: Commit, slot: int, most: int) -> InChanges:
@@ -256,6 +266,20 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         counts = self._rows_given_by_slot(store, table, commit)
         end = cut_slots(counts, slot, most)
         return InChanges(commit.number) if end >= len(counts) else InChanges(commit.number - 1, end)
+
+    def _count_rows(self, store: Store, table: TableInfo, bounds: Bounds) -> Counts:
+        """Rows by slot, in slots that the filter leaves; counted once for a snapshot or a large commit."""
+        context, text = store.context, self._options.filter
+
+        def count() -> Counts:
+            counts, every = np.zeros(context.info.slots, dtype=np.int64), rows_by_slot(context, table, bounds)
+            for start, end in slots_of_filter(context, table, text):
+                counts[start:end] = every[start:end]
+            return counts
+
+        key = ("rows by slot", table.id, self._definition, bounds, text)
+        counts: Counts = context.derived.get(key, count)
+        return counts
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Measure the stream's distance behind the table: for people, in the query's progress."""
@@ -376,10 +400,3 @@ def _check_reached(position: Position, table: TableInfo, newest: int) -> None:
             f"is {newest}; if the store was restored from a backup, start a new stream with a new checkpoint",
             table=table.name,
         )
-
-
-def _count_rows(store: Store, table: TableInfo, bounds: Bounds) -> Counts:
-    """Rows by slot; counted once for all micro-batches of a snapshot or a large commit."""
-    key, context = ("rows by slot", table.id, bounds), store.context
-    counts: Counts = context.derived.get(key, lambda: rows_by_slot(context, table, bounds))
-    return counts

@@ -17,7 +17,7 @@ from elasticscan.topology import SlotSet
 def plan_snapshot(
     store: Store, state: StreamState, part: SnapshotPart, columns: Sequence[str], options: Options
 ) -> list[ScanPartition]:
-    """Tasks that together read the rows of some slots of a snapshot once.
+    """Tasks that together read the rows of some slots of a snapshot once, as far as the filter leaves slots.
 
     Args:
         state: a look with the table's fragments.
@@ -26,22 +26,22 @@ def plan_snapshot(
     Raises:
         SnapshotExpired: the snapshot is no longer kept.
     """
-    places, slots = state.places, SlotSet.span(part.start, part.end)
+    places = state.places
     scan = scan_snapshot(
         store.context,
         state,
         part.at,
-        slots,
+        SlotSet.span(part.start, part.end),
         stored_columns(state.table, columns),
         options.filter,
         options.changes.feed,
         options.batch_rows,
     )
     weights = slot_bytes(state.fragments, places.placement.slot_count)
-    size = float(weights[part.start : part.end].sum())
-    size, most = task_limits(size, _rows(state.fragments, slots), options)
+    size = float(sum(weights[start:end].sum() for start, end in scan.slots))
+    size, most = task_limits(size, _rows(state.fragments, scan.slots), options)
     size = min(size, options.split_bytes)
-    parts = cut(places.placement, places.base.placement, weights, size, most, slots)
+    parts = cut(places.placement, places.base.placement, weights, size, most, scan.slots)
     return partitions_of(store, scan, parts, places)
 
 

@@ -8,8 +8,9 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from elasticscan.base.errors import (
     SnapshotNotFound,
     TableChanged,
 )
+from elasticscan.base.hashing import slots_of
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.partitions import ScanPartition
@@ -44,6 +46,7 @@ from elasticscan.connector.streams import lease as stream_lease
 from elasticscan.connector.streams.changes import ChangeFeedReader
 from elasticscan.storage.disk import LocalDisk
 from elasticscan.store import Store
+from elasticscan.topology import SlotSet
 from tests.connector.conftest import SCHEMA
 from tests.connector.stream_query import History, Query, Row, carried, read_all, rows, without_times
 
@@ -535,6 +538,102 @@ def test_every_change_is_read_once_through_moves_restarts_and_replays(tmp_path: 
         found.run_to_the_end()
         first = 0 if start == "1" else begun
         assert without_times(found, found.rows) == history.expected(found, snapshot, first)
+
+
+FILTERS: list[tuple[str, Callable[[int], bool]]] = [
+    ("id = 40", lambda key: key == 40),
+    ("id IN (3, 17, 250, 9000)", lambda key: key in (3, 17, 250)),
+    ("id BETWEEN 90 AND 99 AND id != 95", lambda key: 90 <= key < 100 and key != 95),
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_changes_of_some_keys_are_read_once_through_moves_restarts_and_replays(
+    tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    condition, holds = FILTERS[seed % len(FILTERS)]
+    with Store.create(tmp_path / "random.store", ["s1", "s2"], tablets=4, slots=32) as store:
+        store.create_table("t", SCHEMA, ["id"])
+        store.create_table("other", SCHEMA, ["id"])
+        history = History(store)
+        history.write(rows(0, 300))
+        options = {"readChangeFeed": rng.choice(["true", "false"]), "maxRowsPerTrigger": "25"}
+        found, begun = Query(store.uri, options | {"filter": condition}), newest(history)
+        found.step(rng.choice(LIMITS), rng.choice([None, "logged", "read"]))
+        found.meanwhile = lambda: rng.random() < 0.3 and disturb(history, rng)
+        for _ in range(25):
+            match rng.choice(["write", "write", "disturb", "step", "step", "restart"]):
+                case "write":
+                    write_something(history, rng)
+                    history.write({key: (key, "again", rng.random()) for key in (17, 40, 95, 97)})
+                case "disturb":
+                    disturb(history, rng)
+                case "step":
+                    found.step(rng.choice(LIMITS), rng.choice([None, None, "logged", "read"]))
+                case "restart":
+                    found.restart()
+        found.run_to_the_end()
+        expected = history.expected(found, begun, begun)
+        assert without_times(found, found.rows) == Counter(
+            {row: times for row, times in expected.items() if holds(row[0])}
+        )
+
+
+def slots_of_keys(history: History, *keys: int) -> SlotSet:
+    hashed = slots_of([pa.array(keys, pa.int64())], 64)
+    return SlotSet.of((int(slot), int(slot) + 1) for slot in hashed)
+
+
+def slots_planned(history: History, parts: Sequence[InputPartition]) -> SlotSet:
+    planned = [history.store.context.sealer.open(part.key).slots for part in parts]  # type: ignore[attr-defined]
+    return reduce(SlotSet.__or__, planned, SlotSet())
+
+
+def test_conditions_on_the_key_leave_slots_out_of_the_snapshot_and_of_changes(history: History) -> None:
+    found = query(history, filter="id IN (40, 7) AND v > 0", maxRowsPerTrigger="100", readChangeFeed="true")
+    reader = found.started()
+    first = carried(reader.initialOffset())
+    end = carried(reader.latestOffset(first, ReadMaxRows(100)))
+    assert "commit" in end, "rows that the filter leaves out by their slots don't count"
+    parts = reader.partitions(first, end)
+    assert slots_planned(history, parts) == slots_of_keys(history, 7, 40)
+    assert sorted(row[0] for row in read_all(reader, parts)[0]) == [7, 40]
+    history.write(rows(0, 300, v=2.0))
+    history.delete([7])
+    changes = carried(reader.latestOffset(end, ReadAllAvailable()))
+    parts = reader.partitions(end, changes)
+    assert slots_planned(history, parts) == slots_of_keys(history, 7, 40)
+    kinds = sorted((row[0], row[3]) for row in read_all(reader, parts)[0])
+    updated = ["update_postimage", "update_preimage"]
+    assert kinds == [(7, "delete"), *((7, kind) for kind in updated), *((40, kind) for kind in updated)]
+
+
+def test_a_large_commit_is_not_cut_where_the_filter_leaves_few_of_its_slots(history: History) -> None:
+    found = query(history, filter="id = 40", startingVersion="latest")
+    found.step(ReadMaxRows(50))
+    history.write(rows(0, 900, v=2.0))
+    found.run_to_the_end(ReadMaxRows(50))
+    assert found.batches == [[], [(40, "n5", 2.0)]]
+
+
+def test_a_filter_that_no_row_can_meet_makes_batches_without_tasks(history: History) -> None:
+    found = query(history, filter="id = 1 AND id = 2", maxRowsPerTrigger="100")
+    found.step()
+    history.write(rows(0, 300, v=2.0))
+    found.run_to_the_end()
+    assert found.sizes == [[]] * len(found.ends)
+    assert found.ends[-1]["commit"] == newest(history)
+
+
+def test_a_batch_of_changes_of_one_key_reads_its_slot_alone(history: History) -> None:
+    source = query(history, filter="id = 40", readChangeFeed="true", startingVersion="1").source()
+    reader = source.reader(source.schema())
+    history.write(rows(0, 300, v=2.0))
+    parts = reader.partitions()
+    assert slots_planned(history, parts) == slots_of_keys(history, 40)
+    assert len(read_all(reader, parts)[0]) == 3
+    assert history.store.table("t").changes(1, filter="id = 40").explain()["slots"] == 1
 
 
 def test_changes_of_one_key_come_in_the_order_of_their_commits(history: History) -> None:
