@@ -16,10 +16,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from measure import processor_seconds
 from small_commits import (
     COMMIT_ROWS,
     LOADED,
@@ -62,12 +63,6 @@ class Growth:
     fragments: int
     status_ms: float
     catalog_mb: float
-
-
-def processor_seconds(work: Callable[[], object]) -> float:
-    started = time.process_time()
-    work()
-    return time.process_time() - started
 
 
 def grown(work: Path, commits: int) -> Iterator[Growth]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from data import SCHEMA, batches
 from measure import Results, by_turns, seconds
 
+from elasticscan.connector import attach
 from elasticscan.store import Store
 
 MANY = 10_000
@@ -79,7 +80,7 @@ def bench_unequal_runs(results: Results, work: Path) -> None:
 
 
 def bench_spark_key(results: Results, spark: Any, place: Path) -> None:
-    """One key through Spark, beside a read of a table without rows."""
+    """One key through Spark, beside a read of a table without rows: by the option `filter`, and in SQL."""
     with Store.open(place) as store:
         if all(table.name != "nothing" for table in store.tables()):
             store.create_table("nothing", SCHEMA, ["id"])
@@ -88,11 +89,21 @@ def bench_spark_key(results: Results, spark: Any, place: Path) -> None:
         reader = spark.read.format("elasticscan").options(store=str(place), table=table, **options)
         return len(reader.load().collect())
 
-    assert read("t", filter="id = 4711") == 1
+    catalog = attach(spark, str(place))
+
+    def queried(text: str) -> int:
+        return len(catalog.sql(text).collect())
+
+    assert read("t", filter="id = 4711") == queried("SELECT * FROM t WHERE id = 4711") == 1
     took = by_turns(
         15,
         warmups=5,
         one=lambda: read("t", filter="id = 4711"),
         nothing=lambda: read("nothing"),
+        sql_one=lambda: queried("SELECT * FROM t WHERE id = 4711"),
+        sql_nothing=lambda: queried("SELECT * FROM nothing"),
     )
-    results.at_most("id = 4711 through Spark, ms beyond no rows", (took["one"] - took["nothing"]) * 1e3, 50)
+    for how, one, nothing in (("", "one", "nothing"), (" SQL", "sql_one", "sql_nothing")):
+        detail = f"{took[one] * 1e3:.0f} and {took[nothing] * 1e3:.0f} ms"
+        beyond = (took[one] - took[nothing]) * 1e3
+        results.at_most(f"id = 4711 through Spark{how}, ms beyond no rows", beyond, 50, detail)

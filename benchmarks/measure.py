@@ -14,6 +14,13 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
+def processor_seconds(work: Callable[[], object]) -> float:
+    """Of all threads: wall time would show who else uses the machine."""
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
 def by_turns(rounds: int, warmups: int = 1, **works: Callable[[], object]) -> dict[str, float]:
     """Median seconds of each, measured A B C, A B C, …: drift of the machine hits all alike.
 

@@ -5,16 +5,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import Results, seconds
-from small_commits import loaded, open_files_limited, rows_of, scan_seconds
+from measure import Results, processor_seconds, seconds
+from small_commits import loaded, open_files_limited, rows_of, scanned
 
 from elasticscan.store import Store
 
@@ -59,41 +63,87 @@ def bench_many_tasks(results: Results, spark: Any, work: Path) -> None:
         results.at_most("… count() / of a compacted table", counted / compacted, 1.3)
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What reads beside a stream cost in one stretch of its commits; times in milliseconds.
+
+    Attributes:
+        scan, point: medians of processor time, as ratios to those of a store without a stream, by turns.
+        resident_mb: memory of the reading process.
+    """
+
+    commits: int
+    scan_ms: float
+    scan: float
+    point_ms: float
+    point: float
+    slot_fragments: int
+    open_files: int
+    catalog_mb: float
+    resident_mb: float
+
+
 def bench_stream_beside_readers(results: Results, spark: Any, work: Path, commits: int) -> None:
     """Scans and point queries beside a stream that makes so many commits, one after the other."""
-    with open_files_limited(256), loaded(work / "stream", LOADED) as store:
+    with (
+        open_files_limited(256),
+        loaded(work / "stream", LOADED) as store,
+        loaded(work / "quiet", LOADED) as quiet,
+    ):
         rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", BATCH_ROWS).load()
         query = (
-            rows.selectExpr(f"value * 7919 % {LOADED} AS id", "value % 1000 AS k", "rand() AS v")
+            rows.selectExpr(f"value * 7919 % {LOADED} AS id", "value % 100000 AS k", "rand() AS v")
             .writeStream.format("elasticscan")
             .option("checkpointLocation", str(work / "stream-checkpoint"))
             .start(f"{store.uri}/t")
         )
         try:
-            scans, points = _sampled(store, commits)
+            curve = list(_sampled(store, quiet, commits))
         finally:
             query.stop()
-        first, last = statistics.median(scans[0]), max(statistics.median(some) for some in scans[1:])
-        detail = f"{first * 1e3:.1f} and {last * 1e3:.1f} ms"
-        results.at_most(
-            f"scan beside {commits:,} commits of a stream, worst / first", last / first, 2, detail
-        )
-        first, last = statistics.median(points[0]), max(statistics.median(some) for some in points[1:])
-        detail = f"{first * 1e3:.1f} and {last * 1e3:.1f} ms"
-        results.at_most("… k = 5 by an index, worst / first", last / first, 2, detail)
+    worst = max(curve, key=lambda point: point.scan)
+    results.at_most(
+        f"scan beside {commits:,} commits of a stream, worst stretch / of a store without a stream",
+        worst.scan,
+        2,
+        f"{worst.scan_ms:.1f} ms",
+    )
+    worst = max(curve, key=lambda point: point.point)
+    results.at_most("… k = 5 by an index", worst.point, 2, f"{worst.point_ms:.1f} ms")
+    most = max(point.slot_fragments for point in curve)
+    results.at_most("… fragments of the worst slot, with one of a commit that is just made", most, 9)
 
 
-def _sampled(store: Store, commits: int) -> tuple[list[list[float]], list[list[float]]]:
-    """Seconds of scans and of point queries, for each of some stretches of the commits."""
-    scans: list[list[float]] = [[] for _ in range(SAMPLES)]
-    points: list[list[float]] = [[] for _ in range(SAMPLES)]
+def _sampled(store: Store, quiet: Store, commits: int) -> Iterator[Beside]:
+    """Reads of both stores by turns, in stretches of the commits that are made meanwhile."""
     begin = store.status()["snapshot"]
-    while (done := store.status()["snapshot"] - begin) < commits:
-        at = done * SAMPLES // commits
-        scans[at].append(scan_seconds(store))
-        points[at].append(scan_seconds(store, filter="k = 5"))
-        time.sleep(0.2)
-    return [some for some in scans if some], [some for some in points if some]
+    reads = [(of, how) for how in ({}, {"filter": "k = 5"}) for of in (store, quiet)]
+    done, stretch = 0, 0
+    while stretch < SAMPLES:
+        stretch = done * SAMPLES // commits + 1
+        took: list[list[float]] = [[] for _ in reads]
+        while (done := store.status()["snapshot"] - begin) * SAMPLES < stretch * commits:
+            for (of, how), times in zip(reads, took, strict=True):
+                times.append(processor_seconds(lambda of=of, how=how: scanned(of, **how)))  # type: ignore[misc]
+            time.sleep(0.2)
+        if took[0]:
+            yield _measured(store, done, *map(statistics.median, took))
+
+
+def _measured(store: Store, commits: int, scan: float, quiet: float, point: float, calm: float) -> Beside:
+    measured = Beside(
+        commits=commits,
+        scan_ms=scan * 1e3,
+        scan=scan / quiet,
+        point_ms=point * 1e3,
+        point=point / calm,
+        slot_fragments=store.status()["tables"][0]["upkeep"]["slot_fragments"],
+        open_files=sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        catalog_mb=sum(path.stat().st_size for path in Path(store.uri).glob("catalog.db*")) / 1e6,
+        resident_mb=int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6,
+    )
+    print("      " + json.dumps({name: round(value, 2) for name, value in asdict(measured).items()}))
+    return measured
 
 
 def main() -> None:
