@@ -17,6 +17,7 @@ import pyarrow as pa
 from elasticscan.base.errors import (
     ColumnNotFound,
     FilterError,
+    IndexChanged,
     InvalidOption,
     RowsChanged,
     WriteConflict,
@@ -153,6 +154,8 @@ def _change(
 ) -> Changed:
     """Read rows, stage what becomes of them, and commit; again where somebody changed them meanwhile.
 
+    Likewise where the columns, or the index by which they were looked up, changed.
+
     Raises:
         WriteConflict: they were changed each time.
         RowsChanged: they were changed after `since`.
@@ -161,15 +164,16 @@ def _change(
     if done is not None:
         return Changed(done, 0)
     for _ in range(MOST_ATTEMPTS):
-        with _reading(selection, columns) as (scan, table):
-            if table is None:
-                continue
-            try:
-                return _attempt(selection, scan, table, kind, change_of(table))
-            except RowsChanged as error:
-                if selection.since is not None:
-                    raise
-                conflict = error
+        try:
+            with _reading(selection, columns) as (scan, table):
+                if table is not None:
+                    return _attempt(selection, scan, table, kind, change_of(table))
+        except IndexChanged:
+            pass  # dropped while it was read, and nobody had asked for it
+        except RowsChanged as error:
+            if selection.since is not None:
+                raise
+            conflict = error
     raise WriteConflict(
         f"rows of table {selection.table().name!r} that meet the condition were changed by others each of "
         f"the {MOST_ATTEMPTS} times that they were read; nothing was written: try again, or change fewer",

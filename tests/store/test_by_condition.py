@@ -157,6 +157,21 @@ def test_rows_that_others_change_each_time_are_left_alone(store: Store, table: T
     assert counts(table) == {**dict.fromkeys(range(100), 0), 7: by_condition.MOST_ATTEMPTS}
 
 
+@pytest.mark.parametrize("checks", [False, True])
+def test_an_index_that_is_dropped_while_rows_are_looked_up_by_it_does_no_harm(
+    store: Store, table: Table, checks: bool
+) -> None:
+    many = range(100_000)
+    table.upsert(pa.table([many, many, ["Oslo"] * len(many), [[]] * len(many)], SCHEMA))
+    table.create_index("by_n", ["n"])
+    commit = store.status()["snapshot"]
+    assert table.scan(filter="n = 5").explain()["access"] == "by_n"
+    each_time(store, "page asked for", lambda _: table.drop_index("by_n"), most=1)
+    table.update({"n": "n + 1"}, "n = 5", if_unchanged_since=commit if checks else None)
+    assert table.indexes() == ()
+    assert sorted(table.scan(["id"], "n = 6").to_table()["id"].to_pylist()) == [5, 6]
+
+
 def test_rows_that_come_meanwhile_are_later(store: Store, table: Table) -> None:
     each_time(store, "rows staged", lambda _: table.upsert(rows([500], 1)), most=1)
     table.delete(where="true")
