@@ -19,7 +19,7 @@ from tests.store import test_catalog_away, test_definitions_meanwhile, test_root
 from tests.store.damage_programs import DamagePrograms
 from tests.store.kept_programs import KeptProgram
 from tests.store.random_programs import Programs
-from tests.store.random_tables import KEEPERS
+from tests.store.random_tables import KEEPERS, KEPT_CHANGING
 
 # Named schedules: tests that need a directory and nothing else.
 SCENARIOS = vars(test_root_scenarios) | vars(test_catalog_away) | vars(test_definitions_meanwhile)
@@ -41,7 +41,7 @@ def read_seeds() -> dict[str, int]:
 @contextmanager
 def _open(harness: Harness, directory: Path) -> Iterator[Run]:
     if harness == "programs":
-        with Programs(directory, {KEEPERS: KeptProgram}) as programs:
+        with Programs(directory, {KEEPERS: KeptProgram, KEPT_CHANGING: KeptProgram}) as programs:
             yield programs.run
     elif harness == "simulation":
         yield lambda seed, _: Simulation(seed).run()

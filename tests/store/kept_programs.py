@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import ChangesExpired, SnapshotExpired
@@ -26,6 +27,7 @@ from elasticscan.base.limits import LEASE_SECONDS, SILENT_SECONDS
 from elasticscan.metadata import Fragment
 from elasticscan.store import Store, compaction, keeper
 from elasticscan.store.after_commit import AfterCommit
+from elasticscan.store.backup import BackedUp
 from elasticscan.store.keeper import Keeper
 from elasticscan.store.mover import Mover
 from elasticscan.store.owners import owning
@@ -33,7 +35,7 @@ from elasticscan.store.steps import claim
 from elasticscan.upkeep import Policy, depth_of, parts_of
 from tests.base.manual_clock import ManualClock
 from tests.store.random_programs import DEAD_OWNER, Program, comparable, rows_of
-from tests.store.random_tables import TABLES
+from tests.store.random_tables import TABLES, WIDER
 
 MOST_ROUNDS = 12  # of the last keeper, until nothing is due
 
@@ -71,7 +73,7 @@ def some_policy(chance: random.Random) -> Policy:
 
 
 class KeptProgram(Program):
-    """A random program of the style "keepers"."""
+    """A random program of the styles "keepers" and "kept columns change"."""
 
     def __init__(
         self, store: Store, other: Store, clock: ManualClock, rng: random.Random, style: str
@@ -81,6 +83,7 @@ class KeptProgram(Program):
         self.at_once = rng.choice([3, 5, 32])
         self.tagged: dict[str, dict[str, int]] = {name: {} for name in TABLES}
         self.tags_made, self.backups, self.backing_up = 0, 0, False
+        self.backed_up: list[BackedUp] = []  # those that are there
         self.overwrites: dict[str, list[int]] = {name: [] for name in TABLES}
         for writer in (store, other):
             if rng.random() < 0.5:
@@ -173,6 +176,12 @@ class KeptProgram(Program):
 
     # Tags and restores
 
+    def _scanned_snapshot(self, table: str, newest: int) -> int:
+        tagged = list(self.tagged[table].values())
+        if self.changes_columns and tagged and self.random.random() < 0.4:
+            return self.random.choice(tagged)
+        return super()._scanned_snapshot(table, newest)
+
     def _tag(self) -> None:
         table = self.random.choice(list(TABLES))
         snapshot, name = self._some_snapshot(table), f"t{self.tags_made}"
@@ -230,7 +239,8 @@ class KeptProgram(Program):
             there = before.keys() | after.keys()
             replaced = any(to < other < number for other in self.overwrites[table])
             touched = there if replaced else there & self._touched(table, to, number - 1)
-            self._note(table, number, after, touched)
+            rows = {key: self._whole(table, row) for key, row in after.items()}
+            self._note(table, number, rows, touched)
 
     def _overwrite(self) -> None:
         commits = {table: len(history) for table, history in self.history.items()}
@@ -243,8 +253,8 @@ class KeptProgram(Program):
         began = self.clock.now()
         try:
             super()._change_where()
-        except SnapshotExpired:
-            assert self.clock.now() > began + LEASE_SECONDS, "a leased snapshot expired"
+        except (SnapshotExpired, ChangesExpired):
+            assert self.clock.now() > began + LEASE_SECONDS, "what it needs has a lease, and expired"
 
     # Copies and changes
 
@@ -254,27 +264,51 @@ class KeptProgram(Program):
             return  # a place takes one backup at a time
         self.backups += 1
         target, copy = self._beside("backups"), self._beside("copy")
-        schemas = dict(self.schemas)
+        definitions = {table: max(those) for table, those in self.definitions.items()}
+        keep = self.random.choice([None, 1])
         self.backing_up = True
         try:
-            backed_up = self.some_store.backup(target, keep=self.random.choice([None, 1]))
+            made = self.some_store.backup(target, keep=keep)
         finally:
             self.backing_up = False
-        name = backed_up.name
-        with self._alone(), Store.from_backup(target, copy, name=name, clock=self.clock) as made:
-            assert made.verify() == []
+        self.backed_up = [made] if keep == 1 else [*self.backed_up, made]
+        one = self.random.choice(self.backed_up) if self.changes_columns else made
+        with self._alone(), Store.from_backup(target, copy, name=one.name, clock=self.clock) as other:
+            assert other.verify() == []
             for table in TABLES:
-                names = made.table(table).schema.names
-                assert len(names) >= len(schemas[table]), "a column is missing that was there before"
-                expected = self.rows_at(table, backed_up.snapshot).values()
-                got = Counter(row for page in made.table(table).scan() for row in rows_of(page))
-                assert got == Counter(comparable(row[: len(names)]) for row in expected), table
-                for tag in made.table(table).tags():
-                    rows = self.rows_at(table, tag.snapshot).values()
-                    pages = made.table(table).scan(snapshot=tag.name)
-                    got = Counter(row for page in pages for row in rows_of(page))
-                    assert got == Counter(comparable(row[: len(names)]) for row in rows), tag
+                definition = other.table(table).definition.definition
+                assert one is not made or definition >= definitions[table], "a change of columns is missing"
+                self._check_copy(other, table, one.snapshot)
+            if self.changes_columns:
+                self._live_on(other, self.random.choice(list(TABLES)), one.snapshot)
         shutil.rmtree(copy)
+
+    def _check_copy(self, copy: Store, table: str, newest: int) -> None:
+        """A table of a backup has the columns and the rows that it had then, at its tags, too."""
+        handle = copy.table(table)
+        number = handle.definition.definition
+        schema = self.definitions[table][number][0]
+        assert (handle.schema.names, handle.schema.types) == (schema.names, schema.types)
+        for snapshot, asked in [(newest, None), *((tag.snapshot, tag.name) for tag in handle.tags())]:
+            rows = self.rows_at(table, snapshot, number).values()
+            got = Counter(row for page in handle.scan(snapshot=asked) for row in rows_of(page))
+            assert got == Counter(map(comparable, rows)), f"a copy of {table}, {asked or 'now'}"
+
+    def _live_on(self, copy: Store, table: str, newest: int) -> None:
+        """In a copy a name is given to another column, and older rows come back."""
+        handle = copy.table(table)
+        number, added = handle.definition.definition, handle.schema.names[len(TABLES[table][0]) :]
+        to = self.random.randint(handle.definition.oldest_snapshot, newest)
+        expected = [comparable(row) for row in self.rows_at(table, to, number).values()]
+        if added:
+            handle.drop_columns(added[-1:])
+            handle.add_columns([pa.field(added[-1], self.random.choice(list(WIDER)))])
+            expected = [(*row[:-1], None) for row in expected]
+        handle.restore(to)
+        assert Keeper(copy.context, self.policy).keep().problems == []
+        got = Counter(row for page in handle.scan() for row in rows_of(page))
+        assert got == Counter(expected), f"a copy of {table} that was restored to {to}"
+        assert copy.verify() == []
 
     def _beside(self, name: str) -> Path:
         place = self.store.context.location.directory

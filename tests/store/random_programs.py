@@ -68,6 +68,7 @@ from tests.store.random_tables import (
     COLUMN_NAMES,
     DEFINITIONS,
     DOMAINS,
+    KEPT_CHANGING,
     MOST_COLUMNS,
     STYLES,
     STYLES_BY_NAME,
@@ -286,6 +287,10 @@ class Program:
         # Rows are kept with a value for each column that there ever was; these are the places of those left.
         self.places = {name: list(range(len(schema))) for name, schema in self.schemas.items()}
         self.widths = {name: len(schema) for name, schema in self.schemas.items()}
+        # Of each table's definitions, by their numbers: the schema and the places of its columns.
+        self.definitions: dict[str, dict[int, tuple[pa.Schema, list[int]]]] = {name: {} for name in TABLES}
+        for name in TABLES:
+            self._note_definition(name)
         self.now_rows: dict[str, dict[Key, Row]] = {name: {} for name in TABLES}
         # What each table held after each of its commits: (commit, time, rows).
         self.history: dict[str, list[tuple[int, float, dict[Key, Row]]]] = {
@@ -312,7 +317,7 @@ class Program:
         self.merged, self.direct = rng.choice([0.3, 0.7]), 0.35
         if style.startswith("merged"):
             self.merged, self.direct = 1.0, 0.1
-        self.by_key, self.changes_columns = style == BY_KEY, style == CHANGING
+        self.by_key, self.changes_columns = style == BY_KEY, style in (CHANGING, KEPT_CHANGING)
         self.depth = 0
         self.writers_wait = False  # inside the switch of a move: the catalog is locked
         self.collections = 0
@@ -441,6 +446,7 @@ class Program:
         columns = zip(*rows.values(), strict=True)
         whole = self.schemas[table]
         data = pa.table([pa.array(c, f.type) for c, f in zip(columns, whole, strict=True)], schema=whole)
+        written = {key: self._whole(table, row) for key, row in rows.items()}
         how, began = self.random.choice(["upsert", "delete", "insert"]), self.clock.now()
         handle = self.some_store.table(table)
         try:
@@ -465,7 +471,7 @@ class Program:
         lost = rows.keys() & set(there)
         assert not lost, f"{how} since {since} as commit {number} went over {lost}"
         left = {key: row for key, row in before.items() if key not in rows}
-        self._note(table, number, left if how == "delete" else before | rows, rows)
+        self._note(table, number, left if how == "delete" else before | written, rows)
 
     def _change_where(self) -> None:
         """A delete or an update by condition: as if done at one moment since it began."""
@@ -495,7 +501,8 @@ class Program:
         self.noise_left = noise
         fitting = [one for one in candidates if Counter(map(comparable, one[0].values())) == got]
         assert fitting, f"where {text} as commit {number} is as at no moment since {began}"
-        self._note(table, number, *fitting[-1])
+        left, met = fitting[-1]
+        self._note(table, number, {key: self._whole(table, row) for key, row in left.items()}, met)
 
     def _try(self, operation: Callable[[], int]) -> int | None:
         """It may be refused only when somebody collected its files as garbage meanwhile."""
@@ -508,10 +515,11 @@ class Program:
             assert self.collections > collections, "refused for no reason"
             return None
 
-    def rows_at(self, table: str, snapshot: int) -> dict[Key, Row]:
-        """Rows have nulls in the columns that came after them."""
+    def rows_at(self, table: str, snapshot: int, definition: int | None = None) -> dict[Key, Row]:
+        """Rows as the newest definition has them, or another: with nulls in columns that came after them."""
         rows = next(rows for number, _, rows in reversed(self.history[table]) if number <= snapshot)
-        places, width = self.places[table], self.widths[table]
+        places = self.places[table] if definition is None else self.definitions[table][definition][1]
+        width = self.widths[table]
         whole = {key: (*row, *[None] * (width - len(row))) for key, row in rows.items()}
         return {key: tuple(row[place] for place in places) for key, row in whole.items()}
 
@@ -525,13 +533,20 @@ class Program:
         elif len(schema) < MOST_COLUMNS:
             kinds = self.random.choices(list(ADDED_KINDS), k=self.random.choice([1, 1, 2]))
             new = [pa.field(f"c{len(schema) + at}", kind) for at, kind in enumerate(kinds)]
+            added = self.some_store.table(table).add_columns(new).names
             self._gain(table, new)
-            assert self.some_store.table(table).add_columns(new).names == self.schemas[table].names
+            assert added == self.schemas[table].names
 
     def _gain(self, table: str, new: list[pa.Field]) -> None:
         self.schemas[table] = pa.schema([*self.schemas[table], *new])
         self.places[table] += range(self.widths[table], self.widths[table] + len(new))
         self.widths[table] += len(new)
+        self._note_definition(table)
+
+    def _note_definition(self, table: str) -> None:
+        """Call it as soon as the columns were changed."""
+        number = self.store.table(table).definition.definition
+        self.definitions[table][number] = (self.schemas[table], list(self.places[table]))
 
     def _change_column(self) -> None:
         """Add, drop, rename or widen a column that came later; names that were dropped come again."""
@@ -559,6 +574,7 @@ class Program:
             self.schemas[table] = schema.set(at, field.with_type(WIDER[field.type]))
         assert handle.schema.names == self.schemas[table].names
         assert handle.schema.types == self.schemas[table].types
+        self._note_definition(table)
 
     def _index(self, table: str, name: str) -> IndexInfo | None:
         return next((i for i in self.store.table(table).indexes() if i.name == name), None)
@@ -626,9 +642,7 @@ class Program:
         table = self.random.choice(list(TABLES))
         names = self.schemas[table].names
         newest = self.store.context.catalog.versions()[1]
-        snapshot = newest
-        if self.random.random() < 0.4:
-            snapshot = self.random.randint(self.store.table(table).definition.oldest_snapshot, newest)
+        snapshot = self._scanned_snapshot(table, newest)
         columns = self.random.choice([names, self.random.sample(names, self.random.randint(1, len(names)))])
         index, order, descending = self._some_path(table)
         text, means = self._some_condition(table, index)
@@ -672,6 +686,11 @@ class Program:
         self._resume(
             scan.key, [], (table, what, Counter(ordered), ordered if order else None, most_pages + 4)
         )
+
+    def _scanned_snapshot(self, table: str, newest: int) -> int:
+        if self.random.random() < 0.4:
+            return self.random.randint(self.store.table(table).definition.oldest_snapshot, newest)
+        return newest
 
     def _kept_seconds(self, table: str, snapshot: int) -> float:
         """For how long retention still keeps a snapshot."""

@@ -194,6 +194,7 @@ STYLES: dict[str, dict[str, int]] = {
     },
 }
 BY_KEY, CHECKING, KEEPERS, CHANGING = "by key", "writes that check", "keepers", "columns change"
+KEPT_CHANGING = "kept columns change"
 # Those that only who names them gets, so that the programs of seeds stay what they are.
 STYLES_BY_NAME: dict[str, dict[str, int]] = {
     "merges of some": {
@@ -290,6 +291,33 @@ STYLES_BY_NAME: dict[str, dict[str, int]] = {
         "build_on": 1,
         "drop_index": 1,
         "add_column": 2,
+        "wait": 1,
+    },
+    KEPT_CHANGING: {
+        "write": 18,
+        "overwrite": 1,
+        "delete": 3,
+        "checked_write": 3,
+        "change_where": 3,
+        "change_column": 14,
+        "get": 2,
+        "start_scan": 6,
+        "advance_one": 12,
+        "hand_over": 5,
+        "read_changes": 3,
+        "tag": 6,
+        "drop_tag": 2,
+        "read_tag": 4,
+        "restore": 7,
+        "back_up": 2,
+        "keep": 14,
+        "merge": 4,
+        "suspended_move": 4,
+        "move": 2,
+        "split": 1,
+        "join": 1,
+        "collect_garbage": 2,
+        "create_index": 1,
         "wait": 1,
     },
 }

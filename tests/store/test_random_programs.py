@@ -12,12 +12,14 @@ import pytest
 from tests.seeds import ranges_of_seeds
 from tests.store.kept_programs import KeptProgram
 from tests.store.random_programs import Programs
-from tests.store.random_tables import BY_KEY, CHANGING, CHECKING, KEEPERS
+from tests.store.random_tables import BY_KEY, CHANGING, CHECKING, KEEPERS, KEPT_CHANGING
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    with Programs(tmp_path_factory.mktemp("programs"), {KEEPERS: KeptProgram}) as programs:
+    with Programs(
+        tmp_path_factory.mktemp("programs"), {KEEPERS: KeptProgram, KEPT_CHANGING: KeptProgram}
+    ) as programs:
         yield programs
 
 
@@ -53,3 +55,11 @@ def test_a_kept_store_is_exact_and_nothing_is_left_over(programs: Programs, seed
 def test_columns_change_beside_everything_else(programs: Programs, seeds: range) -> None:
     for seed in seeds:
         programs.run(seed, CHANGING)
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(8, 3, short=1), ids=str)
+def test_columns_change_in_a_kept_store_that_is_tagged_restored_and_backed_up(
+    programs: Programs, seeds: range
+) -> None:
+    for seed in seeds:
+        programs.run(seed, KEPT_CHANGING)
