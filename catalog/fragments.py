@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Table, select
+from sqlalchemy import Table
 
 from elasticscan.base.errors import WriteConflict
 from elasticscan.catalog.failures import damaged, decoding
@@ -16,8 +16,10 @@ from elasticscan.metadata import (
     Fragment,
     FragmentStatistics,
     IndexInfo,
+    KeyHistogram,
     StagedFragment,
     StagedRun,
+    unpack_histogram,
     unpack_statistics,
 )
 from elasticscan.topology import SlotSet
@@ -218,15 +220,21 @@ class FragmentTx(IndexTx):
 
     # Statistics
 
-    def statistics(self, table: int) -> dict[int, FragmentStatistics]:
-        """Return what is known of a table's fragments, by their ids; old or empty ones are missing."""
-        f = fragments.c
-        live = select(f.id).where(f.table_id == table, f.dropped_at.is_(None))
+    def statistics(self, of: Collection[int]) -> dict[int, FragmentStatistics]:
+        """Return what is known of some fragments, by their ids; old or empty ones are missing."""
         by_fragment = {}
-        for row in self._rows.select(statistics, statistics.c.fragment_id.in_(live)):
+        for row in self._of(statistics, "fragment_id", of):
             with decoding(f"the statistics of fragment {row.fragment_id}"):
                 by_fragment[row.fragment_id] = unpack_statistics(row.body)
         return by_fragment
+
+    def histograms(self, runs: Collection[int]) -> dict[int, KeyHistogram]:
+        """The histograms of some runs, by their ids."""
+        by_run = {}
+        for row in self._of(histograms, "run_id", runs):
+            with decoding(f"the histogram of index run {row.run_id}"):
+                by_run[row.run_id] = unpack_histogram(row.body)
+        return by_run
 
     # Runs of indexes
 

@@ -10,8 +10,6 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import select
-
 from elasticscan.base.errors import AlreadyExists, IndexNotFound
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.placement import PlacementTx
@@ -21,9 +19,7 @@ from elasticscan.metadata import (
     IndexInfo,
     IndexPhase,
     IndexRun,
-    KeyHistogram,
     StagedRun,
-    unpack_histogram,
 )
 
 
@@ -84,17 +80,6 @@ class IndexTx(PlacementTx):
         rows = self._rows.group(index_runs, {"table_id": table}, order_by=index_runs.c.id)
         names = ("id", "index_id", "fragment_id", "path", "rows", "bytes", "tail", "digest")
         return tuple(IndexRun(*(getattr(row, name) for name in names)) for row in rows)
-
-    def histograms(self, table: int) -> dict[int, list[KeyHistogram]]:
-        """The histograms of all runs of a table, by the index's id."""
-        index_of = {run.id: run.index for run in self.runs(table)}
-        r = index_runs.c
-        live = select(r.id).where(r.table_id == table, r.dropped_at.is_(None))
-        by_index: dict[int, list[KeyHistogram]] = {}
-        for row in self._rows.select(histograms, histograms.c.run_id.in_(live)):
-            with decoding(f"the histogram of index run {row.run_id}"):
-                by_index.setdefault(index_of[row.run_id], []).append(unpack_histogram(row.body))
-        return by_index
 
     def _insert_runs(self, table: int, runs: Iterable[tuple[int, int, StagedRun]]) -> bool:
         """Enter runs, each with its fragment and shard; false if some are left out: their index is gone."""

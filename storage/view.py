@@ -54,6 +54,10 @@ class View:
         self.fragments = tuple(fragments)
         self._sections: dict[Bounds, _Sections] = {}
 
+    def intervals(self, bounds: Bounds) -> tuple[SlotInterval, ...]:
+        """All intervals, with the fragments that count in `bounds`."""
+        return self._sections_of(bounds).intervals
+
     def between(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotInterval]:
         """The intervals of `[start, end)`, cut to it, with the fragments that count in `bounds`."""
         sections = self._sections_of(bounds)

@@ -12,7 +12,7 @@ from typing import Any
 
 from elasticscan.base.errors import ElasticScanError, IndexChanged, IndexNotReady, InvalidOption
 from elasticscan.filters import KeySets, Predicate, column_sets
-from elasticscan.metadata import AUTO, DIRECT, KEY, NONE, IndexInfo, TableInfo
+from elasticscan.metadata import AUTO, DIRECT, KEY, NONE, Fragment, IndexInfo, IndexRun, TableInfo
 from elasticscan.optimizer import Choice, IndexCondition, KeyCondition, bind, bind_key, choose
 from elasticscan.protocol import ContinuationKey, IndexOrder, KeyList, KeyRanges
 from elasticscan.reader import SortKey
@@ -70,9 +70,11 @@ def choose_access(
     predicate: Predicate | None,
     name: str,
     order: Order | None,
+    snapshot: int | None,
 ) -> tuple[Choice, KeyCondition]:
     """Choose the cheapest path, or the one asked for by name or order; `Access.along` follows it.
 
+    Costs are those of a snapshot, of the newest for None.
     Whatever the path, no row that meets the filter is outside the slots of the key's condition.
 
     Raises:
@@ -85,7 +87,10 @@ def choose_access(
             "create_index again if its build was killed",
             index=named.name,
         )
-    statistics, key = context.statistics(table.id), bind_to_key(context, table, predicate)
+    newest = context.catalog.versions()[1]
+    at, state = newest if snapshot is None else snapshot, context.table_state(table.id, newest)
+    statistics, key = context.statistics(state), bind_to_key(context, table, predicate)
+    runs = {index: state.runs_at(at, index) for index in indexes if index.ready and state.has(index)}
 
     def chosen(access: str) -> Choice:
         return choose(
@@ -93,12 +98,12 @@ def choose_access(
             table.schema,
             table.primary_key,
             columns,
-            statistics.intervals,
+            state.intervals_at(at),
             statistics.fragments_of(table.definition),
-            [(index, statistics.runs.get(index.id, [])) for index in indexes if index.ready],
+            [(index, statistics.histograms(run for _, run in read)) for index, read in runs.items()],
             access,
-            lambda index, ranges: _count_entries(context, table, index, ranges),
-            max(statistics.shards, 1),
+            lambda index, ranges: _count_entries(context, state.table, index, runs[index], ranges),
+            max(state.shards, 1),
             key,
         )
 
@@ -136,16 +141,18 @@ def _of_order(
 
 
 def _count_entries(
-    context: Context, table: TableInfo, index: IndexInfo, ranges: Sequence[tuple[bytes, bytes]]
+    context: Context,
+    table: TableInfo,
+    index: IndexInfo,
+    runs: Sequence[tuple[Fragment, IndexRun]],
+    ranges: Sequence[tuple[bytes, bytes]],
 ) -> float | None:
-    """The entries in some ranges of an index, at all shards, as it is now."""
-    state = context.table_state(table.id, context.catalog.versions()[1])
+    """The entries in some ranges of some runs of an index."""
     entries = 0
     try:
-        for fragment in state.fragments:
-            for run in state.runs(fragment, index):
-                reader = context.readers.open_run(state.table, index, fragment.shard, run)
-                entries += sum(reader.lower_bound(high) - reader.lower_bound(low) for low, high in ranges)
+        for fragment, run in runs:
+            reader = context.readers.open_run(table, index, fragment.shard, run)
+            entries += sum(reader.lower_bound(high) - reader.lower_bound(low) for low, high in ranges)
     except ElasticScanError:
         return None  # reading the index raises it
     return float(entries)

@@ -50,7 +50,7 @@ def begin_scan(
     column_names = columns_of(table, columns)
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
     order = order_of(order_by, table.schema)
-    choice, by_key = choose_access(context, table, indexes, column_names, predicate, index, order)
+    choice, by_key = choose_access(context, table, indexes, column_names, predicate, index, order, asked)
     at, (base, layout, definition) = held or lease_snapshot(context, lease, table, asked, look)
     if definition != table.definition:  # a snapshot is read by a definition that is not older than it
         end_lease(context, lease)

@@ -23,7 +23,6 @@ from elasticscan.metadata import (
     StagedFragment,
     TableInfo,
     epochs_in,
-    intervals_of,
 )
 from elasticscan.protocol import Cluster, ContinuationKey
 from elasticscan.storage import Disk, Hashing
@@ -35,7 +34,6 @@ from elasticscan.store.lookups import (
     SlotPlaces,
     TableState,
     TableStatistics,
-    by_shard,
     check_kept,
     check_reached,
 )
@@ -121,7 +119,7 @@ class Context:
         # What follows from a scan's key and a table's definition alone, for the layers above.
         self.derived: LruCache[Hashable, Any] = LruCache()
         self.upkeep: Upkeep = NoUpkeep()
-        self._statistics: dict[int, tuple[int, int, TableStatistics]] = {}
+        self._statistics: dict[int, tuple[TableState | None, TableStatistics]] = {}
         self._by_name: dict[str, tuple[tuple[int, int], TableInfo, tuple[IndexInfo, ...]]] = {}
         self._indexes: dict[int, tuple[int, tuple[IndexInfo, ...]]] = {}
         self._topology: Topology | None = None
@@ -431,26 +429,25 @@ class Context:
             self._indexes[table_id] = cached = (tx.versions()[0], tx.indexes(table_id))
         return cached[1]
 
-    def statistics(self, table_id: int) -> TableStatistics:
-        """Statistics of a table's fragments and runs as they are now."""
-        layout, last_commit = self.catalog.versions()
-        cached = self._statistics.get(table_id)
-        if cached is not None and cached[:2] == (layout, last_commit):
-            return cached[2]
+    def statistics(self, state: TableState) -> TableStatistics:
+        """Statistics of a table's fragments and runs; those that were read for an earlier layout are kept."""
+        number = state.table.id
+        before, kept = self._statistics.get(number, (None, TableStatistics(0, {}, {}, {})))
+        if before is state:
+            return kept
+        fragments = {fragment.id for fragment in state.fragments}
+        runs = {run.id for run in state.all_runs()}
+        bodies = {of: kept.bodies[of] for of in fragments & kept.bodies.keys()}
+        histograms = {of: kept.runs[of] for of in runs & kept.runs.keys()}
         with self.catalog.reading() as tx:
-            layout, last_commit = tx.versions()
-            live = tx.fragments(table=table_id)
-            table = tx.table_by_id(table_id)
-            known_values = tx.statistics(table_id)
-            histograms = tx.histograms(table_id)
-        shards = by_shard(live).values()
-        intervals = tuple(interval for fragments in shards for interval in intervals_of(fragments))
-        if table is not None and table.columns:
-            names = {column.mark: name for name, column in table.by_name().items()}
-            known_values = {number: values.renamed(names) for number, values in known_values.items()}
-        definition = 1 if table is None else table.definition
-        statistics = TableStatistics(definition, known_values, intervals, histograms, len(shards))
-        self._statistics[table_id] = (layout, last_commit, statistics)
+            bodies |= tx.statistics(fragments - bodies.keys())
+            histograms |= tx.histograms(runs - histograms.keys())
+        named = bodies
+        if state.table.columns:
+            names = {column.mark: name for name, column in state.table.by_name().items()}
+            named = {of: body.renamed(names) for of, body in bodies.items()}
+        statistics = TableStatistics(state.table.definition, named, bodies, histograms)
+        self._statistics[number] = state, statistics
         return statistics
 
     def origin(self, operation: str, replaces: Iterable[Fragment] = ()) -> Origin:

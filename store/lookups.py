@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, TypeVar
 
 from elasticscan.base.errors import CatalogOutdated, ChangesExpired, IndexChanged
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.metadata import (
+    Bounds,
     Fragment,
     FragmentStatistics,
     IndexInfo,
@@ -50,21 +52,24 @@ class LruCache(Generic[Key, Value]):
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """Statistics of a table: by fragment, and by index of all its runs.
+    """Statistics of a table's fragments and of the runs of its indexes, by their ids.
 
-    `intervals` are the slots of the fragments, shard by shard, over so many `shards`. Columns are named as
-    `definition` of the table names them.
+    Columns of `fragments` are named as `definition` of the table names them; in `bodies` they have the names
+    that files give them, and nothing of these ever changes.
     """
 
     definition: int
-    fragments: dict[int, FragmentStatistics]
-    intervals: tuple[SlotInterval, ...]
-    runs: dict[int, list[KeyHistogram]]
-    shards: int
+    fragments: Mapping[int, FragmentStatistics]
+    bodies: Mapping[int, FragmentStatistics]
+    runs: Mapping[int, KeyHistogram]
 
-    def fragments_of(self, definition: int) -> dict[int, FragmentStatistics]:
+    def fragments_of(self, definition: int) -> Mapping[int, FragmentStatistics]:
         """Statistics of fragments for whoever names columns by a definition; none if that is another."""
         return self.fragments if definition == self.definition else {}
+
+    def histograms(self, runs: Iterable[IndexRun]) -> list[KeyHistogram]:
+        """The histograms of some runs, as far as there are any."""
+        return [self.runs[run.id] for run in runs if run.id in self.runs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +163,34 @@ class TableState:
     def runs(self, fragment: Fragment, index: IndexInfo) -> list[IndexRun]:
         """A fragment's entries in an index; every fragment has them once the index is ready."""
         return self._runs[fragment.id, index.id]
+
+    def all_runs(self) -> Iterator[IndexRun]:
+        """The runs of all fragments and indexes."""
+        return chain.from_iterable(self._runs.values())
+
+    def has(self, index: IndexInfo) -> bool:
+        """True unless an index was dropped."""
+        return index.id in self._indexes
+
+    def runs_at(self, snapshot: int, index: IndexInfo) -> list[tuple[Fragment, IndexRun]]:
+        """The runs that a scan of a snapshot through an index reads."""
+        bounds = self.bounds(snapshot)
+        read = (fragment for fragment in self.fragments if bounds.touch(fragment))
+        return [(fragment, run) for fragment in read for run in self.runs(fragment, index)]
+
+    def intervals_at(self, snapshot: int) -> list[SlotInterval]:
+        """The slots of the fragments that a scan of a snapshot reads, shard by shard."""
+        bounds = self.bounds(snapshot)
+        return [interval for view in self._views.values() for interval in view.intervals(bounds)]
+
+    @property
+    def shards(self) -> int:
+        """Count the shards that have fragments of the table."""
+        return len(self._views)
+
+    def bounds(self, snapshot: int) -> Bounds:
+        """The commits whose rows count at a snapshot."""
+        return Bounds(self.floor(snapshot), snapshot, since=snapshot)
 
     def floor(self, snapshot: int) -> int:
         """The newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.catalog import Tx
 from elasticscan.storage.indexes import pages as index_pages
-from elasticscan.store import Store
+from elasticscan.store import Store, Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("k", pa.int64()), ("v", pa.float64())])
 ROWS = 400_000
@@ -80,6 +81,48 @@ def test_a_direct_scan_is_priced_by_what_it_will_read(tmp_path: Path, compacted:
     actual = scan.explain()["actual"]["rows_scanned"]
     assert direct["rows_scanned"] == pytest.approx(actual, rel=0.05)
     assert (actual < ROWS / 2) == compacted
+
+
+def rows_to_scan(table: Table, snapshot: int | None = None) -> dict[str, float]:
+    told = table.scan(None, "k >= 0", snapshot=snapshot).explain()
+    return {each["access"]: each["rows_scanned"] for each in told["candidates"]}
+
+
+def test_rows_that_only_other_snapshots_have_are_not_priced(tmp_path: Path) -> None:
+    made = Store.create(tmp_path / "s", ["a", "b"])
+    table = made.create_table("t", SCHEMA, ["id"])
+    numbers = np.arange(3_000)
+    rows = pa.table({"id": numbers, "k": numbers % 7, "v": numbers / 7}, schema=SCHEMA)
+    for _ in range(3):
+        table.upsert(rows)
+    table.create_index("by_k", ["k"])
+    table.compact()  # older versions become history
+    assert rows_to_scan(table) == {"direct": 3_000, "by_k": 3_000}
+    before = made.status()["snapshot"]
+    table.overwrite(rows.slice(0, 5))
+    assert rows_to_scan(table) == {"direct": 5, "by_k": 5}
+    assert rows_to_scan(table, before) == {"direct": 3_000, "by_k": 3_000}
+
+
+def test_statistics_are_read_once_for_each_fragment_and_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Store.create(tmp_path / "s", ["a"], upkeep="off")
+    table = made.create_table("t", SCHEMA, ["id"])
+    table.create_index("by_k", ["k"])
+    asked: list[tuple[str, int]] = []
+    for name in ("statistics", "histograms"):
+        honest = getattr(Tx, name)
+
+        def noting(self: Tx, of: Any, name: str = name, honest: Any = honest) -> Any:
+            asked.extend((name, number) for number in of)
+            return honest(self, of)
+
+        monkeypatch.setattr(Tx, name, noting)
+    for number in range(4):
+        table.upsert(pa.table({"id": [number], "k": [number], "v": [0.5]}, schema=SCHEMA))
+        assert rows_to_scan(table) == {"direct": number + 1, "by_k": number + 1}
+    assert len(asked) == len(set(asked)) == 8
 
 
 # By primary key
