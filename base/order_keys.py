@@ -43,6 +43,7 @@ _FIXED = pa.binary(1).id
 # Types that are stored as a signed integer, and its bytes.
 _INTEGERS: dict[int, int] = {pa.int8().id: 1, pa.int16().id: 2, pa.int32().id: 4, pa.int64().id: 8}
 _TIMES: dict[int, int] = {pa.date32().id: 4, pa.timestamp("us").id: 8}
+SIGNED_WIDTHS: dict[int, int] = _INTEGERS | _TIMES
 _TEXTS = frozenset({pa.string().id, pa.large_string().id})
 _BINARIES = frozenset({pa.binary().id, pa.large_binary().id})
 _LARGE = frozenset({pa.large_string().id, pa.large_binary().id})

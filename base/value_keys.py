@@ -33,7 +33,13 @@ from numpy.typing import NDArray
 
 from elasticscan.base.errors import UnsupportedType
 from elasticscan.base.hashing import spark_hash
-from elasticscan.base.order_keys import ENCODERS, encode_integer, encode_time, encoded_lengths
+from elasticscan.base.order_keys import (
+    ENCODERS,
+    SIGNED_WIDTHS,
+    encode_integer,
+    encode_time,
+    encoded_lengths,
+)
 from elasticscan.base.order_keys import sort_codes as key_sort_codes
 
 NULL = b"\0"  # the key of a null
@@ -88,6 +94,34 @@ def encoded_value_lengths(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
         measurable = values.type.id in ENCODERS
         lengths += 1 + (encoded_lengths([values]) if measurable else 8)
     return lengths
+
+
+def can_be_sought(kind: pa.DataType) -> bool:
+    """True if `place_of` finds keys in columns of a type."""
+    return kind.id in _NUMBERS
+
+
+def place_of(column: pa.Array, key: bytes) -> tuple[int, int]:
+    """[begin, end) of the rows of an ascending column in which a key with further columns may lie.
+
+    Rows before `begin` are below the key and those from `end` on above it; those between have the value that
+    the key begins with. A key that has no more than that value lies before all of them.
+    """
+    width, offset = _NUMBERS[column.type.id]
+    nulls: int = column.null_count
+    if key[:1] != VALUES:
+        if key >= END:
+            return len(column), len(column)
+        return 0, nulls if len(key) > 1 else 0
+    if nulls == len(column):  # it may have no values
+        return nulls, nulls
+    sign = "u" if offset == 0 else "i"
+    values = np.frombuffer(column.buffers()[1], f"{sign}{width}", len(column), column.offset * width)[nulls:]
+    # A key that was cut within the value is the lowest of those that begin so.
+    number = int.from_bytes(key[1 : 1 + width].ljust(width, b"\0"), "big") - offset
+    value = values.dtype.type(number)
+    begin = nulls + int(values.searchsorted(value))
+    return begin, begin if len(key) <= 1 + width else nulls + int(values.searchsorted(value, "right"))
 
 
 def successor(prefix: bytes) -> bytes:
@@ -174,4 +208,9 @@ _ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
     **{kind: partial(encode_integer, width, 0) for kind, width in _UNSIGNED.items()},
     **{kind: partial(encode_time, width, 1 << (8 * width - 1)) for kind, width in _TIMES.items()},
     **{kind: ENCODERS[pa.binary().id] for kind in _VIEWS},
+}
+# Types whose values are numbers in Arrow's buffers: their bytes, and what a key adds to them.
+_NUMBERS: dict[int, tuple[int, int]] = {
+    **{kind: (width, 1 << (8 * width - 1)) for kind, width in (SIGNED_WIDTHS | _TIMES).items()},
+    **{kind: (width, 0) for kind, width in _UNSIGNED.items()},
 }

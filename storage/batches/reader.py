@@ -51,6 +51,7 @@ class BatchReader:
             int
         ] = ()  # of the batches in the file; of a compressed file nobody asks for them
         self._by_arrow: dict[tuple[str, ...], Any] = {}
+        self._schemas: dict[tuple[str, ...], pa.Schema] = {}
         self._path = path
         with self._readable():
             reader = ipc.open_file(self._file.as_arrow_file())
@@ -80,7 +81,18 @@ class BatchReader:
 
     def schema_of(self, columns: Sequence[str]) -> pa.Schema:
         """The schema of some of the reader's columns."""
-        return pa.schema([self._schema_of_file.field(name) for name in columns])
+        names = tuple(columns)
+        schema = self._schemas.get(names)
+        if schema is None:
+            schema = self._schemas[names] = pa.schema([self._field_of(name) for name in names])
+        return schema
+
+    def _field_of(self, name: str) -> pa.Field:
+        return self._schema_of_file.field(name)
+
+    def holds(self, index: int) -> bool:
+        """True if a batch is in memory."""
+        return index in self._kept
 
     def batch(self, index: int) -> pa.RecordBatch:
         return self._kept.get(index, self._read_whole)
@@ -124,7 +136,7 @@ class BatchReader:
         A batch that nobody holds, and that there is no room to keep, is not read for the sake of some rows.
         """
         arrays = None
-        if index not in self._kept:
+        if not self.holds(index):
             with self._readable():
                 arrays = self._rows_alone(self._numbers[index], rows, columns)
         if arrays is None:
