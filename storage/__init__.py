@@ -52,7 +52,8 @@ The modules, from the bottom up:
 disk         the protocol of files, and what carries it out; disk_errors: what a disk's error means
 sealed_file  Arrow files that prove themselves; batches: record batches of them, whole or in part
 fragment     the sorted file of rows; statistics: bounds of its columns, collected while it is written
-view         the fragments that serve some slots; lookup: single rows, and which version is the newest
+view         the fragments that serve some slots; key_filter: primary keys that a fragment does not have
+lookup       single rows by number and by key, and which version is the newest
 packing      codes of several columns as one integer, which sorts faster
 merge        several fragments in one order; overlay: few rows laid over a large fragment
 pages        pages of both; counting: how many rows there are

@@ -42,6 +42,7 @@ from elasticscan.metadata import (
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.batches.reader import UNREADABLE, BatchReader
 from elasticscan.storage.disk import Disk
+from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.sealed_file import SealedFile, SealingSink
 from elasticscan.storage.statistics import StatisticsCollector
 from elasticscan.topology import SlotSet
@@ -413,9 +414,6 @@ class FragmentReader(BatchReader):
         arrays = super()._rows_alone(number, rows, [self._name_in_file(name) for name in columns])
         return None if arrays is None else self._convert(columns, arrays)
 
-    def schema_of(self, columns: Sequence[str]) -> pa.Schema:
-        return pa.schema([self._field_of(name) for name in columns])
-
     def _field_of(self, name: str) -> pa.Field:
         if name in self._lacking:
             return self._lacking[name]
@@ -427,6 +425,11 @@ class FragmentReader(BatchReader):
         if nulls is None or len(nulls) < count:
             nulls = self._nulls[field.name] = pa.nulls(count, field.type)
         return nulls.slice(0, count)
+
+    @cached_property
+    def key_filter(self) -> KeyFilter:
+        """A filter of primary keys, which the reader has among its columns."""
+        return KeyFilter(self.kept_beside(), int(self.starts[-1]))
 
     @cached_property
     def slot_starts(self) -> NDArray[np.int64]:

@@ -24,12 +24,10 @@ from elasticscan.storage.lookup import (
     Mask,
     Places,
     Rows,
-    commits_of,
+    Sought,
     fetch_by_group,
-    find,
     integers,
     rows_at,
-    slot_mask,
 )
 from elasticscan.storage.pages import PageBuilder, PageSource, Piece, pieces_of
 
@@ -159,19 +157,16 @@ def _find_newest(
     """For each key the fragment with its newest version that counts, by number, and the row; -1 for none."""
     owners, rows, newest = (np.full(len(slots), -1, dtype=np.int64) for _ in range(3))
     fragments, names = source.view.fragments, source.table.primary_key
+    sought = Sought(slots, keys, names, lambda fragment: source.open(fragment, names))
     for owner in sorted(range(len(fragments)), key=lambda number: -fragments[number].max_commit):
         fragment = fragments[owner]
         if not bounds.touch(fragment):
             continue
-        asked = np.flatnonzero((newest < fragment.max_commit) & slot_mask(fragment.slots, slots))
+        asked = np.flatnonzero(newest < fragment.max_commit)
         if not len(asked):
-            continue
-        reader, places = source.open(fragment, names), pa.array(asked)
-        found = find(reader, slots[asked], [key.take(places) for key in keys], names, bounds.snapshot)
-        there = found >= 0
-        asked, found = asked[there], found[there]
-        commits = commits_of(fragment, reader, found)
+            break  # those that follow are older
+        asked, places, commits = sought.find_in(fragment, asked, bounds)
         newer = (commits > newest[asked]) & (commits >= bounds.floor)
-        asked, found = asked[newer], found[newer]
-        owners[asked], rows[asked], newest[asked] = owner, found, commits[newer]
+        asked = asked[newer]
+        owners[asked], rows[asked], newest[asked] = owner, places[newer], commits[newer]
     return owners, rows

@@ -17,25 +17,20 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import UsageError
-from elasticscan.base.order_keys import encode_row, sort_codes
+from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.batches.reader import UNREADABLE
 from elasticscan.storage.fragment import COMMIT, SLOT, UNTIL, FragmentReader
+from elasticscan.storage.key_filter import Comparable, KeyHashes, comparable, key_hashes
 from elasticscan.topology import SlotSet
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Places: TypeAlias = Rows | slice  # in an array of rows
-Comparable: TypeAlias = Any  # an array of NumPy, or one of Arrow: bytes and texts
 
 FEW_KEYS = 6  # up to so many are sought one by one
 
 Parts: TypeAlias = Sequence[tuple[int, int, int]]  # [begin, end) of some rows, and their batch
-
-# Compared by Arrow; everything else as integers.
-_TEXTS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.binary(1))
-_BYTES = frozenset(kind.id for kind in _TEXTS)
-_DECIMAL = pa.decimal128(1).id
 
 
 def gather(
@@ -141,19 +136,14 @@ def newest(
     slots = np.concatenate([candidates.slots for candidates in groups])
     owners = np.repeat([candidates.fragment.id for candidates in groups], [len(c.rows) for c in groups])
     keys = [pa.concat_arrays(parts) for parts in zip(*(c.keys for c in groups), strict=True)]
+    sought = Sought(slots, keys, primary_key, open_fragment)
     for sibling in sorted(siblings, key=lambda f: f.max_commit, reverse=True):
         if not bounds.touch(sibling):
             continue
-        asked = counts & (owners != sibling.id) & (commits < sibling.max_commit)
-        asked = np.flatnonzero(asked & slot_mask(sibling.slots, slots))
+        asked = np.flatnonzero(counts & (owners != sibling.id) & (commits < sibling.max_commit))
         if len(asked):
-            places = pa.array(asked)
-            sought = [key.take(places) for key in keys]
-            reader = open_fragment(sibling)
-            rows = find(reader, slots[asked], sought, primary_key, bounds.snapshot)
-            newer = rows >= 0
-            newer[newer] = commits_of(sibling, reader, rows[newer]) > commits[asked[newer]]
-            counts[asked[newer]] = False
+            asked, _, theirs = sought.find_in(sibling, asked, bounds)
+            counts[asked[theirs > commits[asked]]] = False
     return np.split(counts, np.cumsum([len(candidates.rows) for candidates in groups])[:-1])
 
 
@@ -185,7 +175,21 @@ def slot_mask(some: SlotSet, slots: NDArray[np.uint16]) -> Mask:
 def commits_of(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArray[np.int64]:
     if COMMIT not in reader.columns:
         return np.full(len(rows), fragment.min_commit, dtype=np.int64)
+    held = _held_batch(reader, rows)
+    if held is not None:
+        commits = integers(reader, reader.batch(held).column(COMMIT))
+        there: NDArray[np.int64] = commits[rows - reader.starts[held]]
+        return there
     return integers(reader, rows_at(reader, rows, (COMMIT,)).column(COMMIT))
+
+
+def _held_batch(reader: FragmentReader, rows: Rows) -> int | None:
+    """The number of the batch in memory where all of some rows are, if they are in one."""
+    if not len(rows) or rows.min() < 0:
+        return None
+    index = int(np.searchsorted(reader.starts, rows[0], "right")) - 1
+    within = index < reader.batch_count and rows.max() < reader.starts[index + 1]
+    return index if within and rows.min() >= reader.starts[index] and reader.holds(index) else None
 
 
 def integers(reader: FragmentReader, column: pa.Array) -> NDArray[np.int64]:
@@ -226,6 +230,61 @@ def _equal(
     except UNREADABLE as error:
         raise reader.damaged(error) from error
     return equal
+
+
+class Sought:
+    """Primary keys that several fragments are asked for.
+
+    Args:
+        slots, keys: the keys, and the slots that they hash to.
+        primary_key: names of the key's columns.
+        open_fragment: opens a fragment for these columns.
+    """
+
+    def __init__(
+        self,
+        slots: NDArray[np.uint16],
+        keys: Sequence[pa.Array],
+        primary_key: Sequence[str],
+        open_fragment: Callable[[Fragment], FragmentReader],
+    ) -> None:
+        self._slots, self._keys, self._names = slots, keys, tuple(primary_key)
+        self._open = open_fragment
+        self._hashes: KeyHashes | None = None
+
+    def find_in(self, fragment: Fragment, asked: Rows, bounds: Bounds) -> tuple[Rows, Rows, Rows]:
+        """Find some of the keys, by number, in a fragment, tombstones too.
+
+        Returns:
+            The numbers of those that it has, the rows of their newest versions up to the snapshot, and the
+            commits of these.
+        """
+        asked = asked[slot_mask(fragment.slots, self._slots[asked])]
+        if not len(asked):
+            return asked, asked, asked
+        reader = self._open(fragment)
+        if reader.key_filter.is_worth_asking(len(asked)):
+            asked = asked[self._may_be_in(reader, asked)]
+            if not len(asked):
+                return asked, asked, asked
+        places = pa.array(asked)
+        keys = [key.take(places) for key in self._keys]
+        rows = find(reader, self._slots[asked], keys, self._names, bounds.snapshot)
+        there = rows >= 0
+        asked, rows = asked[there], rows[there]
+        return asked, rows, commits_of(fragment, reader, rows) if len(rows) else rows
+
+    def _may_be_in(self, reader: FragmentReader, asked: Rows) -> Mask:
+        def own() -> KeyHashes:
+            parts = [key_hashes([batch.column(name) for name in self._names]) for batch in reader]
+            return np.concatenate(parts or [np.empty(0, dtype=np.uint32)])
+
+        try:
+            if self._hashes is None:
+                self._hashes = key_hashes(self._keys)
+            return reader.key_filter.may_have(self._hashes[asked], own)
+        except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
+            raise reader.damaged(error) from error
 
 
 def find(
@@ -384,17 +443,6 @@ class _Search:
                 columns.append(batch.column(COMMIT).to_numpy(zero_copy_only=True))
             self._cached[index] = columns
         return columns
-
-
-def comparable(column: pa.Array) -> list[Comparable]:
-    """A key column as one or two columns that compare across arrays; the most significant first."""
-    kind = column.type
-    if kind.id in _BYTES:
-        return [column]
-    if kind.id == _DECIMAL:
-        halves = np.frombuffer(column.buffers()[1], np.int64, 2 * len(column), 16 * column.offset)
-        return [halves[1::2], halves[0::2].view(np.uint64)]
-    return [sort_codes(column)]
 
 
 def _take(values: Comparable, rows: Rows) -> Comparable:

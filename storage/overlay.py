@@ -29,7 +29,8 @@ from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.batches.reader import UNREADABLE
 from elasticscan.storage.fragment import SLOT, SYSTEM_COLUMNS, FragmentReader
-from elasticscan.storage.lookup import commits_of, comparable, places_of, slot_mask
+from elasticscan.storage.key_filter import comparable
+from elasticscan.storage.lookup import commits_of, places_of, slot_mask
 from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions
 from elasticscan.storage.packing import pack_alike
 from elasticscan.storage.view import Layers

@@ -22,7 +22,7 @@ from elasticscan.base.errors import FragmentDamaged
 from elasticscan.base.value_keys import sort_codes
 from elasticscan.metadata import Fragment, IndexInfo
 from elasticscan.protocol import Cursors, IndexOrder, PageRequest, PageRows, merge
-from elasticscan.storage.fragment import SLOT, FragmentReader
+from elasticscan.storage.fragment import SLOT
 from elasticscan.storage.indexes.iterator import RunIterator
 from elasticscan.storage.indexes.run import ROW, RunReader, key_columns, run_columns
 from elasticscan.storage.lookup import Candidates, Places, fetch_by_group, newest, rows_at
@@ -66,6 +66,7 @@ def read_index_page(source: IndexSource, request: PageRequest) -> PageRows:
 # Entries of runs: the iterator that gave it, its number in the run, its slot and its row.
 _ENTRY = np.dtype([("iterator", np.intp), ("number", np.int64), ("slot", np.uint16), ("row", np.int64)])
 _Entries: TypeAlias = NDArray[np.void]
+_NO_ENTRIES = np.empty(0, _ENTRY)
 
 
 class _IndexPage:
@@ -81,12 +82,11 @@ class _IndexPage:
         covered = run_columns(table, source.index)
         self.covered = tuple(dict.fromkeys(name for name in columns if name in covered))
         self.missing = tuple(dict.fromkeys(name for name in columns if name not in covered))
-        self.opened = tuple(dict.fromkeys((*self.missing, *table.primary_key)))
         self.fragments = [fragment for fragment in source.view.fragments if bounds.touch(fragment)]
         self.scanned = 0
         arrays = [pa.array([], field.type) for field in self.schema]
         self.rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        self.entries = np.empty(0, _ENTRY)  # those of the rows
+        self.entries = _NO_ENTRIES  # those of the rows
         slots = SlotSet.of(slot_range for cursor in self.cursors for slot_range in cursor.slots)
         self.end = slots.ranges[-1][1] if slots else 0
         self.serving = self._count_serving()
@@ -214,6 +214,8 @@ class _IndexPage:
         """The next entries of an iterator, of the slots that the iterator reads."""
         iterator = self.iterators[number]
         numbers = iterator.take(cut)
+        if not len(numbers):
+            return _NO_ENTRIES
         self.scanned += len(numbers)
         entries = np.empty(len(numbers), _ENTRY)
         places = iterator.run.take(numbers, (SLOT, ROW))
@@ -231,7 +233,7 @@ class _IndexPage:
             self.fragments,
             self.source.table.primary_key,
             self.bounds,
-            self._open,
+            lambda fragment: self.source.open(fragment, self.source.table.primary_key),
         )
         counting = []
         for part, doubt in zip(parts, doubts, strict=True):
@@ -256,9 +258,6 @@ class _IndexPage:
         keys = iterator.run.take(asked["number"], self.source.table.primary_key).columns
         return Candidates(iterator.fragment, asked["row"], asked["slot"], keys)
 
-    def _open(self, fragment: Fragment) -> FragmentReader:
-        return self.source.open(fragment, self.opened)
-
     def _merge(self, parts: Sequence[_Entries]) -> _Entries:
         """Entries of several iterators in the order of their keys."""
         entries: _Entries = np.concatenate(parts)
@@ -280,7 +279,8 @@ class _IndexPage:
             return self.iterators[iterator].run.take(entries["number"][at], self.covered)
 
         def missing(fragment: int, at: Places) -> pa.RecordBatch:
-            return rows_at(self._open(self.fragments[fragment]), entries["row"][at], self.missing)
+            reader = self.source.open(self.fragments[fragment], self.missing)
+            return rows_at(reader, entries["row"][at], self.missing)
 
         columns: dict[str, pa.Array] = {}
         if self.covered:

@@ -44,6 +44,7 @@ from elasticscan.storage import (
 )
 from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
+from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.pages import Piece, pieces_of
 from elasticscan.storage.view import View
 from elasticscan.store import (
@@ -759,6 +760,12 @@ def only_the_newest_fragment_is_asked_for_keys(patch: Patch) -> None:
         return np.where(owners >= 0, first, -1), rows
 
     patch.setattr(listed, "_find_newest", in_the_newest)
+
+
+@fault("programs", "a filter has every key of its fragment", style="by key")
+def filters_deny_a_key_that_is_there(patch: Patch) -> None:
+    honest = KeyFilter.may_have
+    patch.setattr(KeyFilter, "may_have", lambda self, hashes, make: honest(self, hashes, lambda: make()[1:]))
 
 
 @fault("programs", "the slots of a condition are those that its values hash to", style="by key")
