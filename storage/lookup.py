@@ -173,23 +173,19 @@ def slot_mask(some: SlotSet, slots: NDArray[np.uint16]) -> Mask:
 
 
 def commits_of(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArray[np.int64]:
+    """The commits of rows by number; raises `FragmentDamaged` for one that is not there."""
     if COMMIT not in reader.columns:
         return np.full(len(rows), fragment.min_commit, dtype=np.int64)
-    held = _held_batch(reader, rows)
-    if held is not None:
-        commits = integers(reader, reader.batch(held).column(COMMIT))
-        there: NDArray[np.int64] = commits[rows - reader.starts[held]]
-        return there
-    return integers(reader, rows_at(reader, rows, (COMMIT,)).column(COMMIT))
-
-
-def _held_batch(reader: FragmentReader, rows: Rows) -> int | None:
-    """The number of the batch in memory where all of some rows are, if they are in one."""
-    if not len(rows) or rows.min() < 0:
-        return None
-    index = int(np.searchsorted(reader.starts, rows[0], "right")) - 1
-    within = index < reader.batch_count and rows.max() < reader.starts[index + 1]
-    return index if within and rows.min() >= reader.starts[index] and reader.holds(index) else None
+    batches = np.searchsorted(reader.starts, rows, "right") - 1
+    numbers: list[int] = np.unique(batches).tolist()
+    if not all(0 <= number < reader.batch_count and reader.holds(number) for number in numbers):
+        return integers(reader, rows_at(reader, rows, (COMMIT,)).column(COMMIT))
+    commits = np.empty(len(rows), dtype=np.int64)
+    for number in numbers:
+        here = batches == number
+        values = integers(reader, reader.batch(number).column(COMMIT))
+        commits[here] = values[rows[here] - reader.starts[number]]
+    return commits
 
 
 def integers(reader: FragmentReader, column: pa.Array) -> NDArray[np.int64]:
