@@ -507,9 +507,9 @@ class FragmentReader(BatchReader):
         index, row = self.seek_from(slot, low, primary_key)
         return int(self.starts[index]) + row
 
-    def rows_below(self, slot: int) -> int:
-        """Count how many rows have a lower slot."""
-        return int(self.slot_starts[min(slot, len(self.slot_starts) - 1)])
+    def rows_below(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count for each of some slots how many rows have a lower one."""
+        return self.slot_starts[np.minimum(slots, len(self.slot_starts) - 1)]
 
     def slices(self, begin: int, end: int) -> Iterator[pa.RecordBatch]:
         """Rows by number as slices of their batches."""

@@ -1,8 +1,8 @@
-"""Newer rows laid over the record batches of a large fragment.
+"""Other rows laid over the record batches of a large fragment.
 
-Where a large fragment, with each key once, meets few newer rows, nothing is sorted anew: the places of their
-keys among its rows are found by bisection, and each of its batches is taken once, with the newer rows where
-they belong. So a scan pays for the few, and one copy of the batch.
+Where a large fragment, with each key once, meets others, nothing of it is sorted anew: the rows of the others
+are merged, the places of their keys among its rows are found by bisection, and each of its batches is copied
+once, with the newer rows where they belong. So a scan pays for the others, and one copy of the batch.
 
     a batch of the large one    2  4     6  8  |  10  12
     rows of the others             4' 5     8†
@@ -11,12 +11,18 @@ they belong. So a scan pays for the few, and one copy of the batch.
 A row of another fragment belongs to the batch in which its key would be: from the first key of that
 batch on, up to that of the next one; the first batch begins, and the last one ends, with the fragment. What
 was laid over is sorted as all batches are, so pages are slices of it, and kept as a batch that was read is.
+
+The others are merged for as many batches at once as one batch has room for. Nothing but their newest rows
+says what becomes of a batch: where two snapshots find the same, in whatever files, they share it. So a commit
+costs the batches that it touches. Of each fragment the overlays used last stay, and others leave the cache.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -25,27 +31,35 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import UsageError
+from elasticscan.base.forks import ChildSafeLock
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.batches.reader import UNREADABLE
-from elasticscan.storage.fragment import SLOT, SYSTEM_COLUMNS, FragmentReader
+from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, SYSTEM_COLUMNS, FragmentReader
 from elasticscan.storage.key_filter import comparable
-from elasticscan.storage.lookup import commits_of, places_of, slot_mask
+from elasticscan.storage.lookup import Mask, Rows, commits_of, places_of, slot_mask
 from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions
 from elasticscan.storage.packing import pack_alike
 from elasticscan.storage.view import Layers
 
-_MOST_KEPT = 16  # overlays of one fragment: there is one for each snapshot that sees it with others
+_MOST_KEPT = 3  # overlays of one fragment: there is one for each snapshot that sees it with others
+_MOST_JOINED = 64  # so many rows are laid over a batch by copying what lies between them
+_BISECTED_SHARE = 1 / 16  # up to this share of a batch's rows, each key is bisected for
+
+_LOCK = ChildSafeLock()  # of the overlays of all readers
 
 
 class Overlay:
-    """A large fragment and newer rows as one sorted run of batches. Threads may share one.
+    """A large fragment and other rows as one sorted run of batches. Threads may share one.
 
     Args:
         large: a fragment with each key once, without tombstones or history, all of whose commits count.
         others: fragments whose rows replace those of `large`, or lie between them, or hide them.
         primary_key: names of the key's columns.
         bounds: which commits count.
+
+    Attributes:
+        fits: the other rows that may belong to a batch are never more than another batch.
     """
 
     def __init__(
@@ -56,16 +70,24 @@ class Overlay:
         self._others, self._names, self._bounds = others, tuple(primary_key), bounds
         ranges = large.fragment.slots.ranges
         self._slots = ranges[0][0], ranges[-1][1]
-        self._kept = large.reader.kept_beside()
+        self._siblings: dict[Hashable, Overlay] = large.reader.overlays
+        self._batches, self._newest = large.reader.kept_beside(), large.reader.kept_beside()
         self._edges: dict[int, tuple[int, ...]] = {}
         self.batch_count = large.reader.batch_count
+        self._spans = self._cut()
+        self.fits = bool(self._spans)
 
     def batch(self, index: int) -> pa.RecordBatch:
-        return self._kept.get(index, self._lay_over)
+        return self._batches.get(index, self._lay_over)
 
     def slots(self, index: int) -> NDArray[np.uint16]:
         slots: NDArray[np.uint16] = self.batch(index).column(SLOT).to_numpy(zero_copy_only=True)
         return slots
+
+    def forget(self) -> None:
+        """Leave the room in the cache to others."""
+        self._batches.forget()
+        self._newest.forget()
 
     def seek(self, slot: int, key: bytes | None, primary_key: Sequence[str]) -> tuple[int, int]:
         """(batch, row) of the first row of `slot` or later; with `key`, beyond that key in the slot.
@@ -79,118 +101,247 @@ class Overlay:
 
     def _begins_below(self, index: int, slot: int, low: bytes | None) -> bool:
         """True if a batch begins at a slot, or a key of it, or before it."""
-        reader = self._large.reader
-        first = reader.slot_range(index)[0]
-        if first != slot or reader.slot_range(index - 1)[1] < slot:
+        first = self._large.reader.slot_range(index)[0]
+        if first != slot or not self._begins_within(index):
             return first <= slot
-        return low is not None and reader.row_key(reader.batch(index), 0, self._names) <= low
+        return low is not None and self._first_key(index) <= low
+
+    def _begins_within(self, index: int) -> bool:
+        """True if the batch before one ends with rows of the slot with which that begins."""
+        reader = self._large.reader
+        return reader.slot_range(index - 1)[1] == reader.slot_range(index)[0]
+
+    def _first_key(self, index: int) -> bytes:
+        return self._large.reader.row_key(self._large.reader.batch(index), 0, self._names)
+
+    # Rows of the others
+
+    def _cut(self) -> list[int]:
+        """The first batch of each span, for which the others are merged at once; none if they do not fit.
+
+        The rows of a slot that goes over several batches count for each of them.
+        """
+        firsts = [self._large.reader.slot_range(index)[0] for index in range(1, self.batch_count)]
+        begins = np.array([self._slots[0], *firsts])
+        ends = np.array([*(slot + 1 for slot in firsts), self._slots[1]])
+        rows, size = np.zeros(self.batch_count), np.zeros(self.batch_count)
+        for one in self._others:
+            count = one.reader.rows_below(ends) - one.reader.rows_below(begins)
+            rows += count
+            size += count * (one.fragment.bytes / max(one.fragment.rows, 1))
+        spans, span = [0], np.zeros(2)
+        for index, added in enumerate(np.stack((rows / BATCH_ROWS, size / BATCH_BYTES), axis=1)):
+            if (added > 1).any():
+                return []
+            span += added
+            if (span > 1).any():
+                spans.append(index)
+                span = added
+        return spans
 
     def _edge(self, index: int) -> tuple[int, ...]:
         """The numbers of the rows of the other fragments at which a batch begins."""
-        reader, edge = self._large.reader, self._edges.get(index)
+        edge = self._edges.get(index)
         if edge is None:
             is_inner = 0 < index < self.batch_count
-            slot = reader.slot_range(index)[0] if is_inner else self._slots[index > 0]
-            if is_inner and reader.slot_range(index - 1)[1] == slot:
-                low = reader.row_key(reader.batch(index), 0, self._names)
+            slot = self._large.reader.slot_range(index)[0] if is_inner else self._slots[index > 0]
+            if is_inner and self._begins_within(index):
+                low = self._first_key(index)
                 edge = tuple(one.reader.first_row(slot, low, self._names) for one in self._others)
             else:
-                edge = tuple(one.reader.rows_below(slot) for one in self._others)
+                edge = tuple(int(one.reader.rows_below(np.array(slot))) for one in self._others)
             self._edges[index] = edge
         return edge
 
-    def fits(self) -> bool:
-        """True if the other rows that may belong to a batch are never more than another batch."""
-        reader = self._large.reader
-        inner = [reader.slot_range(index)[0] for index in range(1, self.batch_count)]
-        begins, ends = [self._slots[0], *inner], [*(slot + 1 for slot in inner), self._slots[1]]
-        rows, size = np.zeros(self.batch_count), np.zeros(self.batch_count)
-        for one in self._others:
-            below = one.reader.rows_below
-            count = np.array([below(end) - below(begin) for begin, end in zip(begins, ends, strict=True)])
-            rows += count
-            size += count * (one.fragment.bytes / max(one.fragment.rows, 1))
-        return bool((rows <= BATCH_ROWS).all() and (size <= BATCH_BYTES).all())
+    def _newer(self, index: int) -> pa.RecordBatch:
+        """The newest row of each key of the others that belongs to a batch, in order, tombstones too."""
+        number = bisect_right(self._spans, index) - 1
+        end = self._spans[number + 1] if number + 1 < len(self._spans) else self.batch_count
+        rows = self._newest.get(number, lambda _: self._merge(self._spans[number], end))
+        if not rows.num_rows:
+            return rows
+        first = self._first_row(rows, index) if index > self._spans[number] else 0
+        beyond = self._first_row(rows, index + 1) if index + 1 < end else rows.num_rows
+        return rows.slice(first, beyond - first)
 
-    def _lay_over(self, index: int) -> pa.RecordBatch:
-        batch = self._large.reader.batch(index)
-        extents = zip(self._others, self._edge(index), self._edge(index + 1), strict=True)
+    def _first_row(self, rows: pa.RecordBatch, index: int) -> int:
+        """The first of some sorted rows that does not belong to the batches before one."""
+        reader = self._large.reader
+        low = self._first_key(index) if self._begins_within(index) else None
+        return reader.row_from(rows, reader.slot_range(index)[0], low, self._names)
+
+    def _merge(self, begin: int, end: int) -> pa.RecordBatch:
+        """The newest rows of the others for the batches [begin, end), with their commits."""
+        extents = zip(self._others, self._edge(begin), self._edge(end), strict=True)
         parts = [
             InputRows(one, _served(one.fragment, rows))
-            for one, begin, end in extents
-            for rows in one.reader.slices(begin, end)
+            for one, first, beyond in extents
+            for rows in one.reader.slices(first, beyond)
         ]
-        columns = [name for name in batch.schema.names if name not in SYSTEM_COLUMNS]
         if not parts:
-            return batch.select([*columns, SLOT])
+            return pa.RecordBatch.from_arrays([], names=[])
         versions = Versions(parts, self._names, self._bounds)
         newest = versions.order[versions.first]
-        if not len(newest):
-            return batch.select([*columns, SLOT])
-        rows, replaces = self._places(index, versions, newest)
-        counts = np.ones(len(newest), dtype=bool)
+        rows = versions.rows.take(pa.array(newest))
+        own = {SLOT: versions.slots, COMMIT: versions.commits, DELETED: versions.deleted}
+        arrays = [*rows.columns, *(pa.array(values[newest]) for values in own.values())]
+        return pa.RecordBatch.from_arrays(arrays, names=[*rows.schema.names, *own])
+
+    # Batches
+
+    def _lay_over(self, index: int) -> pa.RecordBatch:
+        batch, newer = self._large.reader.batch(index), self._newer(index)
+        names = [*(name for name in batch.schema.names if name not in SYSTEM_COLUMNS), SLOT]
+        if not newer.num_rows:
+            return batch.select(names)
+        made = self._made_before(index, newer)
+        if made is not None:
+            return made
+        rows, replaces = self._places(index, newer)
+        counts = np.ones(len(rows), dtype=bool)
         if not self._is_older:
             replaced = rows[replaces] + self._large.reader.starts[index]
             theirs = commits_of(self._large.fragment, self._large.reader, replaced)
-            counts[replaces] = theirs < versions.commits[newest[replaces]]
-        living = counts & ~versions.deleted[newest]
-        chosen, is_same = _chosen(batch.num_rows, rows, newest, replaces, living, counts & ~living)
-        newer = versions.rows.append_column(SLOT, pa.array(versions.slots))
+            counts[replaces] = theirs < newer.column(COMMIT).to_numpy()[replaces]
+        deleted = newer.column(DELETED).to_numpy(zero_copy_only=False)
+        changes = _Changes(rows, replaces, counts & ~deleted, counts & deleted & replaces)
+        kept = (SLOT, *self._names) if changes.keep_keys else ()
+        if len(rows) <= _MOST_JOINED:
+            build = partial(_joined, changes.pieces(batch.num_rows))
+        else:
+            build = partial(_taken, changes.indices(batch.num_rows))
         arrays = [
-            batch.column(name)
-            if is_same and name in (SLOT, *self._names)
-            else pc.take(
-                pa.concat_arrays([batch.column(name), newer.column(name)]), chosen, boundscheck=False
-            )
-            for name in (*columns, SLOT)
+            batch.column(name) if name in kept else build(batch.column(name), newer.column(name))
+            for name in names
         ]
-        return pa.RecordBatch.from_arrays(arrays, names=[*columns, SLOT])
+        return pa.RecordBatch.from_arrays(arrays, names=names)
 
-    def _places(self, index: int, versions: Versions, newest: Array) -> tuple[Array, Array]:
-        """The rows of a batch before which some rows belong, and whether these replace them."""
-        reader, count = self._large.reader, len(newest)
-        batch, slots = reader.batch(index), versions.slots[newest]
-        keys = [versions.rows.column(name).take(pa.array(newest)) for name in self._names]
+    def _made_before(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch | None:
+        """The batch as another overlay has made it, of the same rows."""
+        with _LOCK:
+            siblings = list(self._siblings.values())
+        for sibling in siblings:
+            if (made := sibling.made(index, newer)) is not None:
+                return made
+        return None
+
+    def made(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch | None:
+        """The batch, if it is there and was made of these rows of the others."""
+        number = bisect_right(self._spans, index) - 1
+        batch = self._batches.peek(index)
+        if batch is None or self._newest.peek(number) is None:
+            return None
+        return batch if self._newer(index).equals(newer) else None
+
+    def _places(self, index: int, newer: pa.RecordBatch) -> tuple[Rows, Mask]:
+        """The rows of a batch before which newer rows belong, and whether these replace them."""
+        reader, batch = self._large.reader, self._large.reader.batch(index)
+        keys, slots = [newer.column(name) for name in self._names], newer.column(SLOT).to_numpy()
+        low, high = (reader.slots(index).searchsorted(slots, side) for side in ("left", "right"))
         try:
             own = [part for name in self._names for part in comparable(batch.column(name))]
-            theirs = [part for key in keys for part in comparable(key)]
+            sought = [part for key in keys for part in comparable(key)]
         except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
             raise reader.damaged(error) from error
-        if all(isinstance(part, np.ndarray) and part.dtype.kind == "i" for part in own):
-            packed = pack_alike([reader.slots(index), *own], [slots, *theirs])
+        if not all(isinstance(part, np.ndarray) for part in own):
+            first = reader.starts[index]
+            places, replaces = places_of(
+                reader, first + low, first + high, keys, self._names, self._bounds.snapshot
+            )
+            return places - first, replaces
+        if len(slots) > _BISECTED_SHARE * batch.num_rows and all(part.dtype.kind == "i" for part in own):
+            packed = pack_alike([reader.slots(index), *own], [slots, *sought])
             if packed is not None:
-                rows, sought = packed
-                places = rows.searchsorted(sought)
-                return places, rows[np.minimum(places, len(rows) - 1)] == sought
-        begins = np.flatnonzero(np.diff(slots, prepend=slots[:1] + np.uint16(1)))
-        low, high = (
-            np.repeat(reader.slots(index).searchsorted(slots[begins], side), np.diff(begins, append=count))
-            for side in ("left", "right")
-        )
-        first = reader.starts[index]
-        places, replaces = places_of(
-            reader, first + low, first + high, keys, self._names, self._bounds.snapshot
-        )
-        return places - first, replaces
+                places = packed[0].searchsorted(packed[1])
+                return places, packed[0][np.minimum(places, len(packed[0]) - 1)] == packed[1]
+        return _bisected(own, sought, low, high)
+
+
+def _bisected(own: Sequence[Array], sought: Sequence[Array], low: Rows, high: Rows) -> tuple[Rows, Mask]:
+    """For each key the first of the rows [low, high) that is not below it, and whether it is its key."""
+    end = high
+    while (searching := low < high).any():
+        middle = np.minimum((low + high) >> 1, len(own[0]) - 1)
+        below, _ = _compared(own, sought, middle)
+        low = np.where(searching & below, middle + 1, low)
+        high = np.where(searching & ~below, middle, high)
+    return low, (low < end) & _compared(own, sought, np.minimum(low, len(own[0]) - 1))[1]
+
+
+def _compared(own: Sequence[Array], sought: Sequence[Array], rows: Rows) -> tuple[Mask, Mask]:
+    """(less, equal) for some rows, each beside one of the keys sought."""
+    values = own[0][rows]
+    less, equal = values < sought[0], values == sought[0]
+    for mine, theirs in zip(own[1:], sought[1:], strict=True):
+        values = mine[rows]
+        less |= equal & (values < theirs)
+        equal &= values == theirs
+    return less, equal
 
 
 Run: TypeAlias = FragmentReader | Overlay
 
 
-def _chosen(
-    count: int, rows: Array, newest: Array, replaces: Array, living: Array, gone: Array
-) -> tuple[pa.Array, bool]:
-    """The rows to take, of `count` rows and others behind them; and if the keys stay as they are."""
-    chosen = np.arange(count)
-    replacing, added, gone = living & replaces, living & ~replaces, gone & replaces
-    chosen[rows[replacing]] = count + newest[replacing]
-    chosen[rows[gone]] = -1
-    has_gone, has_added = bool(gone.any()), bool(added.any())
-    if has_added:
-        chosen = np.insert(chosen, rows[added], count + newest[added])
-    if has_gone:
-        chosen = chosen[chosen >= 0]
-    return pa.array(chosen), not has_gone and not has_added
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """Newer rows of a batch: the rows before which they belong, and whether these have their keys.
+
+    Attributes:
+        living: they are in the batch that results.
+        gone: they take away the row with their key.
+    """
+
+    rows: Rows
+    replaces: Mask
+    living: Mask
+    gone: Mask
+
+    @property
+    def keep_keys(self) -> bool:
+        """True if the batch that results has the same keys."""
+        return not (self.gone | (self.living & ~self.replaces)).any()
+
+    def pieces(self, count: int) -> list[tuple[bool, int, int]]:
+        """Stretches of a batch of `count` rows, and the newer rows between them: (newer, begin, rows)."""
+        pieces, begin = [], 0
+        chosen = np.flatnonzero(self.living | self.gone)
+        parts = (chosen, self.rows[chosen], self.replaces[chosen], self.living[chosen])
+        for number, row, replaces, lives in zip(*(part.tolist() for part in parts), strict=True):
+            if begin < row:
+                pieces.append((False, begin, row - begin))
+            if lives:
+                pieces.append((True, number, 1))
+            begin = row + replaces
+        if begin < count:
+            pieces.append((False, begin, count - begin))
+        return pieces
+
+    def indices(self, count: int) -> pa.Array:
+        """The rows to take of a batch of `count` rows and the newer ones behind it."""
+        indices = np.arange(count, dtype=np.int32)
+        numbers = np.arange(count, count + len(self.rows), dtype=np.int32)
+        replacing, added = self.living & self.replaces, self.living & ~self.replaces
+        indices[self.rows[replacing]] = numbers[replacing]
+        indices[self.rows[self.gone]] = -1
+        if added.any():
+            places = self.rows[added] + np.arange(np.count_nonzero(added))
+            whole = np.empty(count + len(places), dtype=np.int32)
+            is_old = np.ones(len(whole), dtype=bool)
+            is_old[places] = False
+            whole[places], whole[is_old] = numbers[added], indices
+            indices = whole
+        return pa.array(indices[indices >= 0] if self.gone.any() else indices)
+
+
+def _joined(pieces: Sequence[tuple[bool, int, int]], old: pa.Array, new: pa.Array) -> pa.Array:
+    """Stretches of two columns one behind the other: they are copied as they are, whatever their type."""
+    if not pieces:
+        return old.slice(0, 0)
+    return pa.concat_arrays([(new if is_new else old).slice(begin, rows) for is_new, begin, rows in pieces])
+
+
+def _taken(indices: pa.Array, old: pa.Array, new: pa.Array) -> pa.Array:
+    return pc.take(pa.concat_arrays([old, new]), indices, boundscheck=False)
 
 
 def _served(fragment: Fragment, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -211,18 +362,24 @@ def run_of(
 ) -> Run | None:
     """The rows of layers as one sorted run of batches; None where too many rows belong to one batch.
 
-    An overlay is kept with its large fragment.
+    An overlay is kept with its large fragment, until as many others were used since as are kept.
     """
     reader = open_fragment(layers.base, columns)
     if not layers.others:
         return reader.plain
     whole = all(map(bounds.wholly_hold, layers.others))
     key = (layers.key, None if whole else (bounds.floor, bounds.snapshot))
-    if key not in reader.overlays:
-        if len(reader.overlays) >= _MOST_KEPT:
-            reader.overlays.clear()
+    with _LOCK:
+        kept = reader.overlays.pop(key, None)
+        if kept is not None:
+            reader.overlays[key] = kept  # behind those that were not used since
+    if kept is None:
         others = [MergeInput(fragment, open_fragment(fragment, columns)) for fragment in layers.others]
-        overlay = Overlay(MergeInput(layers.base, reader), others, primary_key, bounds)
-        reader.overlays[key] = overlay if overlay.fits() else None
-    run: Run | None = reader.overlays.get(key)  # None, too, if another thread has just cleared them
-    return run
+        kept = Overlay(MergeInput(layers.base, reader), others, primary_key, bounds)
+        with _LOCK:
+            kept = reader.overlays.setdefault(key, kept)
+            dropped = [reader.overlays.pop(key) for key in list(reader.overlays)[:-_MOST_KEPT]]
+        for overlay in dropped:
+            overlay.forget()
+    run: Overlay = kept
+    return run if run.fits else None

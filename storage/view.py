@@ -11,13 +11,11 @@ from typing import TypeVar
 from elasticscan.metadata import Bounds, Fragment, SlotInterval, intervals_of
 
 _MOST_BOUNDS = 64
-# Beyond this share of a fragment's rows, others are merged with it, not laid over it.
-MOST_SHARE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Layers:
-    """A large fragment that has each key once, and others with few rows, wherever these meet it."""
+    """A fragment that has each key once, and others, wherever these meet it."""
 
     base: Fragment
     others: tuple[Fragment, ...]
@@ -113,13 +111,10 @@ def _stretches_of(intervals: Sequence[SlotInterval], bounds: Bounds) -> tuple[St
 
 def _base_of(interval: SlotInterval, bounds: Bounds) -> Fragment | None:
     """The fragment of an interval over which the others can be laid; None where they have to be merged."""
-    base = max(interval.fragments, key=_density)
-    if not base.unique or base.tombstones or not bounds.wholly_hold(base):
-        return None
     if any(fragment.superseded_at is not None for fragment in interval.fragments):
         return None
-    others = sum(_density(fragment) for fragment in interval.fragments) - _density(base)
-    return base if others <= MOST_SHARE * _density(base) else None
+    fitting = [f for f in interval.fragments if f.unique and not f.tombstones and bounds.wholly_hold(f)]
+    return max(fitting, key=_density, default=None)
 
 
 def _density(fragment: Fragment) -> float:

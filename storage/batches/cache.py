@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from weakref import WeakValueDictionary
 
@@ -62,6 +62,13 @@ class BatchCache:
                 _, (_, gone) = self._batches.popitem(last=False)
                 self._bytes -= gone
 
+    def forget(self, reader: int, indices: Iterable[int]) -> None:
+        """Drop batches of a reader that nobody will ask for again."""
+        with self._lock:
+            for index in indices:
+                _, gone = self._batches.pop((reader, index), (None, 0))
+                self._bytes -= gone
+
     def kept(self) -> KeptBatches:
         """A place for the batches of one more reader."""
         return KeptBatches(self, self.new_reader())
@@ -80,6 +87,14 @@ class KeptBatches:
 
     def __contains__(self, index: int) -> bool:
         return self._held.get(index) is not None
+
+    def peek(self, index: int) -> pa.RecordBatch | None:
+        """A batch if it is there."""
+        return self._held.get(index)
+
+    def forget(self) -> None:
+        """Leave the room of these batches to others."""
+        self._cache.forget(self._reader, list(self._held))
 
     def get(self, index: int, make: Callable[[int], pa.RecordBatch]) -> pa.RecordBatch:
         """A batch; `make` makes it if it is not there."""
