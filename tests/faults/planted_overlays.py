@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 
-from elasticscan.storage import overlay, pages
+from elasticscan.metadata import Bounds, Fragment, SlotInterval
+from elasticscan.storage import overlay, pages, view
 from elasticscan.storage.overlay import Overlay
 from tests.faults.planted import Patch, fault
 
@@ -35,8 +37,8 @@ def batches_end_before_their_newer_rows(patch: Patch) -> None:
 
 @fault("programs", "a tombstone takes away the row of the large fragment")
 def tombstones_laid_over_hide_nothing(patch: Patch) -> None:
-    honest = overlay._chosen
-    patch.setattr(overlay, "_chosen", lambda *args: honest(*args[:-1], np.zeros_like(args[-1])))
+    honest = overlay._Changes
+    patch.setattr(overlay, "_Changes", lambda *args: honest(*args[:-1], np.zeros_like(args[-1])))
 
 
 @fault("programs", "a row of the large fragment that is newer than the others' stays")
@@ -48,3 +50,20 @@ def older_rows_are_laid_over_newer_ones(patch: Patch) -> None:
         self._is_older = True
 
     patch.setattr(Overlay, "__init__", careless)
+
+
+@fault("programs", "a batch that was laid over serves those snapshots alone that find the same rows over it")
+def overlays_share_batches_whatever_lies_over_them(patch: Patch) -> None:
+    patch.setattr(Overlay, "made", lambda self, index, newer: self._batches.peek(index))
+
+
+@fault("programs", "nothing is laid over a fragment whose own rows say that a key was deleted")
+def rows_are_laid_over_tombstones(patch: Patch) -> None:
+    honest = view._base_of
+
+    def careless(interval: SlotInterval, bounds: Bounds) -> Fragment | None:
+        plain = [dataclasses.replace(fragment, tombstones=0) for fragment in interval.fragments]
+        base = honest(SlotInterval(interval.start, interval.end, tuple(plain)), bounds)
+        return None if base is None else interval.fragments[plain.index(base)]
+
+    patch.setattr(view, "_base_of", careless)

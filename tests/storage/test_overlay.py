@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import functools
 import random
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.metadata import Bounds
+from elasticscan.metadata import Bounds, Fragment
 from elasticscan.protocol import Cursor
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage import overlay as overlay_module
+from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.fragment import FragmentReader
 from elasticscan.storage.overlay import Overlay, run_of
-from elasticscan.storage.pages import read_page
+from elasticscan.storage.pages import PageSource, read_page
+from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
 from tests.storage.versions import (
     KEY_KINDS,
@@ -58,10 +66,11 @@ class Layered:
         self.shelf = Shelf(table_of(self.kind, rng.choice((None, "lz4"))), rng.choice((1, 2, 5, 16)))
         pool = sorted({self.kind.make(rng, n) for n in range(rng.choice((20, 50)))})
         begun = rng.randint(1, 4)
+        share = rng.choice((0.1, 0.4, 1.0))  # of keys that the others may have
         large = rng.sample(pool, max(1, int(len(pool) * rng.choice((0.5, 0.8, 1)))))
         commits = (begun, begun + 1) if rng.random() < 0.3 else (begun,)
         self._add([self._version(key, rng.choice(commits), 0.0) for key in large], rng.random() < 0.3)
-        few = [key for key in pool if rng.random() < rng.choice((0.1, 0.4))]
+        few = [key for key in pool if rng.random() < share]
         for commit in rng.sample(range(1, 12), rng.randint(1, 4)):
             if commit not in commits:
                 touched = [key for key in few if rng.random() < 0.4]
@@ -122,6 +131,58 @@ def test_batches_of_any_size_are_laid_over(seed: int) -> None:
         patch.setattr(fragment_module, "BATCH_ROWS", 1 + seed % 8)
         layered = Layered(seed)
         layered.check(99, varying(layered.rng))
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"BATCH_ROWS": 3},
+        {"BATCH_ROWS": 9},
+        {"BATCH_BYTES": 9_000},
+        {"_MOST_JOINED": 0},
+        {"_MOST_JOINED": 2},
+        {"_BISECTED_SHARE": 0.0},
+        {"_BISECTED_SHARE": 0.0, "_MOST_JOINED": 0},
+        {"_BISECTED_SHARE": 9.0},
+    ],
+    ids=str,
+)
+@settings(max_examples=20, deadline=None)
+@given(SEEDS)
+def test_batches_are_laid_over_by_any_of_the_ways(bound: dict[str, float], seed: int) -> None:
+    """Rows are merged for more or fewer batches at once, joined or taken, bisected for or packed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in bound.items():
+            patch.setattr(overlay_module, name, value)
+        layered = Layered(seed)
+        layered.check(layered.rng.choice((99, layered.rng.randint(0, 30))), varying(layered.rng))
+
+
+@settings(max_examples=100, deadline=None)
+@given(SEEDS)
+def test_snapshots_that_share_batches_see_each_its_own_rows(seed: int) -> None:
+    """Every snapshot and floor is read by turns from the same open files, newer and older."""
+    layered = Layered(seed)
+    rng, shelf = layered.rng, layered.shelf
+    served = [fragment for fragment in shelf.fragments if fragment.slots]
+    bounds = [(floor, snapshot) for snapshot in (3, 6, 9, 12, 25, 99) for floor in (0, 0, rng.randint(1, 5))]
+    source = shelf.source(served)
+    for floor, snapshot in rng.choices(bounds, k=12):
+        known = tuple(f for f in served if rng.random() < 0.8) if rng.random() < 0.4 else tuple(served)
+        numbers = {fragment.id for fragment in known}
+        at_once = replace(source, view=View(known), floor=min(floor, snapshot))
+        pages = read_all(
+            read_page, at_once, shelf.everything(), snapshot, [*shelf.table.primary_key, "v"], same(PLENTY)
+        )
+        versions = [
+            version
+            for fragment in served
+            if fragment.id in numbers
+            for version in shelf.contents[fragment.id]
+            if version.slot in fragment.slots
+        ]
+        expected = visible(versions, at_once.floor, snapshot)
+        assert together(pages, shelf) == sorted((shelf.slot_of(k), k, value) for k, value in expected.items())
 
 
 def test_most_of_these_tables_are_read_by_an_overlay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,21 +308,40 @@ def test_rows_that_crowd_in_one_place_are_merged_instead(
     assert rows_of(shelf) == dict.fromkeys(range(0, 32, 2), "old") | dict.fromkeys(range(100, 104), "new")
 
 
-@pytest.mark.parametrize("shape", ["versions", "tombstones", "beyond", "many", "history"])
+@pytest.mark.parametrize("shape", ["versions", "tombstones", "beyond", "history"])
 def test_nothing_is_laid_over_a_fragment_of_another_shape(shape: str) -> None:
-    large, few = loaded(), [(3, 5, "new")]
+    large, few = loaded(), [(3, 5, "new"), (4, 5, None)]
     if shape == "versions":
         large.append((0, 2, "newer"))
     elif shape == "tombstones":
         large.append((99, 1, None))
     elif shape == "beyond":
         large.append((99, 100, "beyond"))
-    elif shape == "many":
-        few = [(key, 5, "new") for key in range(9)]
     shelf = shelf_of(large, few)
     if shape == "history":
         shelf.fragments[1] = replace(shelf.fragments[1], superseded_at=100)
     assert overlay_of(shelf) is None
+
+
+def test_others_may_have_more_rows_than_the_fragment_over_which_they_are_laid() -> None:
+    writes: list[list[tuple[int, int, str | None]]] = [
+        [(key, commit, f"{commit}") for key in range(5 * commit, 5 * commit + 12)] for commit in (2, 3, 4)
+    ]
+    shelf = shelf_of(loaded(), *writes)
+    assert isinstance(overlay_of(shelf), Overlay)
+    expected = dict.fromkeys(range(0, 32, 2), "old")
+    for rows in writes:
+        expected |= {key: value for key, _, value in rows if value is not None}
+    for rows_of_page in (1, 3, 7, 100):
+        assert rows_of(shelf, limit=(rows_of_page, 1 << 30)) == expected
+
+
+def test_the_fragment_with_most_rows_of_those_that_fit_is_the_one_that_others_are_laid_over() -> None:
+    deletes: list[tuple[int, int, str | None]] = [(key, 2, None) for key in range(60)]
+    shelf = shelf_of(loaded(), deletes, [(3, 3, "new"), (4, 3, "new")])
+    (stretch,) = shelf.source().view.stretches(0, 1, Bounds(0, 99, 99))
+    assert stretch.layers is not None and stretch.layers.base is shelf.fragments[0]
+    assert rows_of(shelf) == {3: "new", 4: "new"}
 
 
 def test_batches_that_were_laid_over_are_kept_and_shared_by_pages_and_snapshots() -> None:
@@ -275,6 +355,179 @@ def test_batches_that_were_laid_over_are_kept_and_shared_by_pages_and_snapshots(
     later = read_all(read_page, source, shelf.everything(), 6, ["k", "v"], same(PLENTY))
     assert together(later, shelf) == together(first, shelf)
     assert len(source.open(shelf.fragments[0], ("k", "v")).overlays) == 1
+
+
+def batches_of(overlay: Overlay) -> list[pa.RecordBatch]:
+    return [overlay.batch(index) for index in range(overlay.batch_count)]
+
+
+def shared(some: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> list[bool]:
+    """True for each batch whose values are the other's, uncopied."""
+    places = [[batch.column("v").buffers()[-1].address for batch in batches] for batches in (some, others)]
+    return [a == b for a, b in zip(*places, strict=True)]
+
+
+def laid_over(shelf: Shelf, source: PageSource, fragments: Sequence[Fragment], snapshot: int) -> Overlay:
+    bounds = Bounds(0, snapshot, snapshot)
+    (stretch,) = View(fragments).stretches(0, shelf.slot_count, bounds)
+    assert stretch.layers is not None
+    run = run_of(stretch.layers, source.open, ("k", "v"), ("k",), bounds)
+    assert isinstance(run, Overlay)
+    return run
+
+
+def test_a_commit_makes_anew_only_the_batches_that_it_touches() -> None:
+    """Batches begin with 0, 8, 16, 24. A commit adds a row to the third, and one to the second."""
+    shelf = shelf_of(
+        loaded(), [(4, 2, "new"), (17, 2, "new")], [(18, 3, "newer")], [(9, 4, None), (11, 4, "x")]
+    )
+    source = shelf.source()
+    first = laid_over(shelf, source, shelf.fragments[:2], 2)
+    before = batches_of(first)
+    then = batches_of(laid_over(shelf, source, shelf.fragments[:3], 3))
+    now = batches_of(laid_over(shelf, source, shelf.fragments, 4))
+    assert shared(before, then) == [True, True, False, True]
+    assert shared(then, now) == [True, False, True, True]
+    # An older snapshot that knows the newer files has its own batches still.
+    again = batches_of(laid_over(shelf, source, shelf.fragments, 2))
+    assert all(shared(before, again))
+
+
+def test_batches_stay_when_upkeep_merges_what_was_laid_over_them() -> None:
+    few: list[list[tuple[int, int, str | None]]] = [
+        [(4, 2, "new"), (17, 2, "new")],
+        [(4, 3, "newer"), (20, 3, None)],
+    ]
+    shelf = shelf_of(loaded(), *few, [row for rows in few for row in rows])
+    source = shelf.source()
+    before = batches_of(laid_over(shelf, source, shelf.fragments[:3], 9))
+    merged = batches_of(laid_over(shelf, source, [shelf.fragments[0], shelf.fragments[3]], 9))
+    assert all(shared(before, merged))
+
+
+def test_batches_with_other_values_of_the_same_commit_are_not_shared() -> None:
+    """An older catalog may have been put back: the commits that were made since have the same numbers."""
+    shelf = shelf_of(loaded(), [(4, 2, "lost")], [(4, 2, "new")])
+    source = shelf.source()
+    lost = laid_over(shelf, source, shelf.fragments[:2], 9).batch(0)
+    new = laid_over(shelf, source, [shelf.fragments[0], shelf.fragments[2]], 9).batch(0)
+    assert [batch.column("v")[2].as_py() for batch in (lost, new)] == ["lost", "new"]
+
+
+def test_overlays_of_past_snapshots_leave_the_cache() -> None:
+    """Of a hundred snapshots the last few are kept, however much room there is."""
+    cache, many = BatchCache(), [[(2 * number, number, "new")] for number in range(2, 102)]
+    shelf = shelf_of(loaded(200), *many)
+
+    @functools.cache
+    def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
+        return FragmentReader(shelf.disk, fragment.path, columns, fragment.seal, shelf.table, cache)
+
+    source = replace(shelf.source(), open=open_fragment)
+    seen = []
+    for snapshot in range(2, 102):
+        overlay = laid_over(shelf, source, shelf.fragments[:snapshot], snapshot)
+        batches_of(overlay)
+        seen.append(cache.kept_bytes)
+    assert seen[-1] < 2 * max(seen[:4])
+    reader = open_fragment(shelf.fragments[0], ("k", "v"))
+    assert len(reader.overlays) == overlay_module._MOST_KEPT
+    assert overlay in reader.overlays.values()
+
+
+def test_an_overlay_that_is_read_again_and_again_stays() -> None:
+    shelf = shelf_of(loaded(), *[[(2 * number, number, "new")] for number in range(2, 12)])
+    source = shelf.source()
+    old = laid_over(shelf, source, shelf.fragments[:2], 2)
+    for snapshot in range(3, 12):
+        laid_over(shelf, source, shelf.fragments[:snapshot], snapshot)
+        assert laid_over(shelf, source, shelf.fragments[:2], 2) is old
+
+
+def test_a_reader_of_an_overlay_that_was_dropped_goes_on() -> None:
+    shelf = shelf_of(loaded(), *[[(2 * number, number, "new")] for number in range(2, 12)])
+    source = shelf.source()
+    old = laid_over(shelf, source, shelf.fragments[:2], 2)
+    before = [batch.to_pydict() for batch in batches_of(old)]
+    for snapshot in range(3, 12):
+        batches_of(laid_over(shelf, source, shelf.fragments[:snapshot], snapshot))
+    assert [batch.to_pydict() for batch in batches_of(old)] == before
+
+
+# ------------------------------------------------------------------------------- columns of all types
+
+TYPES: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.bool_(), [True, False]),
+    (pa.int8(), [-1, 2]),
+    (pa.uint64(), [1, 1 << 63]),
+    (pa.float32(), [0.5, -0.0]),
+    (pa.float64(), [0.5, 1e300]),
+    (pa.decimal128(30, 4), [decimal.Decimal("1.5"), decimal.Decimal("-12345678901234567890.1234")]),
+    (pa.date32(), [datetime.date(2024, 2, 29)]),
+    (pa.timestamp("us", "UTC"), [datetime.datetime(2024, 2, 29, tzinfo=datetime.UTC)]),
+    (pa.string(), ["", "a", "\U0001f600" * 9]),
+    (pa.large_string(), ["", "b" * 99]),
+    (pa.binary(), [b"", b"\0\xff"]),
+    (pa.binary(3), [b"abc", b"\0\0\0"]),
+    (pa.list_(pa.int32()), [[], [1, None, 3]]),
+    (pa.map_(pa.string(), pa.int64()), [[], [("a", 1)]]),
+    (pa.struct([("x", pa.int64()), ("y", pa.string())]), [{"x": 1, "y": None}, {"x": None, "y": "z"}]),
+    (pa.list_(pa.struct([("x", pa.string())])), [[{"x": "a"}, None], []]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), TYPES, ids=[str(kind) for kind, _ in TYPES])
+@settings(max_examples=25, deadline=None)
+@given(SEEDS)
+def test_columns_of_any_type_are_joined_and_taken(kind: pa.DataType, values: list[Any], seed: int) -> None:
+    """Slices of longer columns, nulls or none, against lists."""
+    rng = random.Random(seed)
+    some = [*values, None] if rng.random() < 0.7 else values
+    count, few = rng.randint(1, 40), rng.randint(1, 12)
+    before, behind = rng.randint(0, 9), rng.randint(0, 9)
+    whole = pa.array(rng.choices(some, k=before + count + behind), kind)
+    old, new = (
+        whole.slice(before, count),
+        pa.array(rng.choices(some, k=few + before), kind).slice(before, few),
+    )
+    places = sorted(rng.sample(range(2 * count + 1), min(few, 2 * count + 1)))  # odd ones are those of rows
+    new = new.slice(0, len(places))
+    rows, replaces = np.array(places) // 2, np.array(places) % 2 == 1
+    deleted, counts = (np.array([rng.random() < share for _ in places]) for share in (0.4, 0.8))
+    changes = overlay_module._Changes(rows, replaces, counts & ~deleted, counts & deleted & replaces)
+    expected: list[Any] = []
+    at = 0
+    for number, row in enumerate(rows.tolist()):
+        expected += old[at:row].to_pylist()
+        at = row
+        if changes.living[number]:
+            expected.append(new[number].as_py())
+        if replaces[number] and counts[number]:
+            at += 1
+    expected += old[at:].to_pylist()
+    joined = overlay_module._joined(changes.pieces(count), old, new)
+    taken = overlay_module._taken(changes.indices(count), old, new)
+    assert joined.to_pylist() == taken.to_pylist() == expected
+    joined.validate(full=True)
+    keys_stay = not any((changes.living & ~replaces) | changes.gone)
+    assert changes.keep_keys is keys_stay
+
+
+@settings(max_examples=100, deadline=None)
+@given(SEEDS)
+def test_many_keys_are_bisected_for_at_once(seed: int) -> None:
+    rng = random.Random(seed)
+    values = range(rng.choice((2, 5, 50)))
+    own = sorted(
+        {(rng.choice((0, 1, 7)), rng.choice(values), rng.choice(values)) for _ in range(rng.randint(1, 60))}
+    )
+    sought = sorted({(rng.choice((0, 1, 3, 7, 9)), rng.choice(values), rng.choice(values)) for _ in range(9)})
+    slots, slots_sought = (np.array([row[0] for row in rows], np.uint16) for rows in (own, sought))
+    low, high = (slots.searchsorted(slots_sought, side) for side in ("left", "right"))
+    columns = [[np.array([row[at] for row in rows]) for at in (1, 2)] for rows in (own, sought)]
+    places, there = overlay_module._bisected(columns[0], columns[1], low, high)
+    assert places.tolist() == [bisect_left(own, key) for key in sought]
+    assert there.tolist() == [key in own for key in sought]
 
 
 def test_keys_and_slots_of_a_batch_whose_keys_stay_are_not_copied() -> None:
