@@ -17,8 +17,8 @@ A shard answers requests here, cursors in and cursors out (`read_page`, `read_in
 `read_ranges` and `read_listed` where only some primary keys are asked for, `read_rows` without a page).
 How a page is read: the slots asked for are cut into intervals that the same
 fragments serve. Where it is one fragment with nothing newer than the snapshot and nothing
-deleted, slices of its record batches go out uncopied. Where such a fragment meets others with few rows, these
-are laid over each of its batches once (`overlay`), and slices of the result go out; it is kept like a batch.
+deleted, slices of its record batches go out uncopied. Where such a fragment meets others, these are laid
+over each of its batches once (`overlay`), and slices of the result go out; it is kept like a batch.
 Elsewhere a window of rows is gathered from all fragments, sorted once, and the newest version of each key
 kept.
 
@@ -55,7 +55,7 @@ fragment     the sorted file of rows; statistics: bounds of its columns, collect
 view         the fragments that serve some slots; key_filter: primary keys that a fragment does not have
 lookup       single rows by number and by key, and which version is the newest
 packing      codes of several columns as one integer, which sorts faster
-merge        several fragments in one order; overlay: few rows laid over a large fragment
+merge        several fragments in one order; overlay: others laid over a large fragment
 pages        pages of both; counting: how many rows there are
 ranges       rows with keys in some ranges; listed: rows with some keys, many at once
 indexes      index files and their pages; changes: what commits did to rows

@@ -187,7 +187,7 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
     """Rows of a request's cursors, in the order of their pieces, until the page is full or there are no more.
 
     Where one fragment serves a range of slots, holds nothing newer than the snapshot and
-    nothing deleted, its rows go out as slices of its batches, also with few others laid over it;
+    nothing deleted, its rows go out as slices of its batches, also with others laid over it;
     elsewhere versions are merged.
     What statistics rule out is skipped within the page, however much it is, so a page
     without rows is still the last one. `scanned` counts versions of rows, but
