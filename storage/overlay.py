@@ -204,12 +204,12 @@ class Overlay:
             theirs = commits_of(self._large.fragment, self._large.reader, replaced)
             counts[replaces] = theirs < newer.column(COMMIT).to_numpy()[replaces]
         deleted = newer.column(DELETED).to_numpy(zero_copy_only=False)
-        changes = _Changes(rows, replaces, counts & ~deleted, counts & deleted & replaces)
-        kept = (SLOT, *self._names) if changes.keep_keys else ()
+        placed = _Placed(rows, replaces, counts & ~deleted, counts & deleted & replaces)
+        kept = (SLOT, *self._names) if placed.keep_keys else ()
         if len(rows) <= _MOST_JOINED:
-            build = partial(_joined, changes.pieces(batch.num_rows))
+            build = partial(_joined, placed.pieces(batch.num_rows))
         else:
-            build = partial(_taken, changes.indices(batch.num_rows))
+            build = partial(_taken, placed.indices(batch.num_rows))
         arrays = [
             batch.column(name) if name in kept else build(batch.column(name), newer.column(name))
             for name in names
@@ -283,7 +283,7 @@ Run: TypeAlias = FragmentReader | Overlay
 
 
 @dataclass(frozen=True, slots=True)
-class _Changes:
+class _Placed:
     """Newer rows of a batch: the rows before which they belong, and whether these have their keys.
 
     Attributes:

@@ -494,7 +494,7 @@ def test_columns_of_any_type_are_joined_and_taken(kind: pa.DataType, values: lis
     new = new.slice(0, len(places))
     rows, replaces = np.array(places) // 2, np.array(places) % 2 == 1
     deleted, counts = (np.array([rng.random() < share for _ in places]) for share in (0.4, 0.8))
-    changes = overlay_module._Changes(rows, replaces, counts & ~deleted, counts & deleted & replaces)
+    changes = overlay_module._Placed(rows, replaces, counts & ~deleted, counts & deleted & replaces)
     expected: list[Any] = []
     at = 0
     for number, row in enumerate(rows.tolist()):
