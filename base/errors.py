@@ -7,6 +7,7 @@
     │   ├── InvalidKey              ES_INVALID_KEY           a primary key that is null, repeated or too long
     │   ├── KeysExist               ES_KEYS_EXIST            of rows that were to be inserted
     │   ├── UnknownName             ES_UNKNOWN_NAME          a method of another name; an AttributeError, too
+    │   ├── NotPicklable            ES_NOT_PICKLABLE         open the store there; a TypeError, too
     │   ├── LimitExceeded           ES_LIMIT_EXCEEDED        a definition or a row that is too large
     │   ├── SchemaMismatch          ES_SCHEMA_MISMATCH
     │   ├── UnsupportedType         ES_UNSUPPORTED_TYPE
@@ -97,6 +98,7 @@ __all__ = [
     "KeysExist",
     "LimitExceeded",
     "MoveInProgress",
+    "NotPicklable",
     "OperatorNeeded",
     "OutOfResources",
     "ReadOnlyStore",
@@ -175,6 +177,10 @@ class InvalidKey(UsageError):
 
 class UnknownName(UsageError, AttributeError):
     code = "ES_UNKNOWN_NAME"
+
+
+class NotPicklable(UsageError, TypeError):
+    code = "ES_NOT_PICKLABLE"
 
 
 class KeysExist(UsageError):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
-from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.errors import ElasticScanError, InvalidOption
 from elasticscan.cli import (
     backups,
     changing,
@@ -23,18 +23,32 @@ from elasticscan.cli import (
     upkeep,
 )
 from elasticscan.cli import topology as changes
-from elasticscan.cli.options import wants_json
+from elasticscan.cli.options import remember_json, wants_json
 from elasticscan.cli.output import report_error
 
 STORE, DATA, CHANGE, CARE = "A store", "Its data", "Where tablets live", "Its upkeep"
+
+# What words that cannot be parsed raise, in whichever click typer brings along.
+WrongWords = cast("type[Exception]", typer.BadParameter.__base__)
 
 
 class Commands(TyperGroup):
     """Turns typed errors into a message and an exit code, in one place for all commands."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        remember_json(ctx, "--json" in args)  # its own callback is not reached when other words are wrong
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except WrongWords as error:
+            if not wants_json(ctx):
+                raise
+            told = cast("Any", error)
+            why = told.format_message().rstrip(".")
+            wrong = InvalidOption(f"{why}; see `{told.ctx.command_path} --help`")
+            raise typer.Exit(report_error(wrong, as_json=True)) from error
         except ElasticScanError as error:
             raise typer.Exit(report_error(error, wants_json(ctx))) from error
         except KeyboardInterrupt as error:

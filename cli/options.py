@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated
 
 import pyarrow as pa
 import typer
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.limits import MAX_NUMBER, NAME_PATTERN
+from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.base.showing import brief
 from elasticscan.store import user_metadata
 
@@ -21,7 +19,8 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9}
 
 
-def _remember(context: typer.Context, value: bool) -> bool:
+def remember_json(context: typer.Context, value: bool) -> bool:
+    """Note whether a command was given `--json`; returns that."""
     context.meta[_JSON] = value
     return value
 
@@ -38,7 +37,7 @@ Tablet = Annotated[
 ]
 # Eager, so that errors in the other options are printed as JSON, too.
 Json = Annotated[
-    bool, typer.Option("--json", help="Print JSON, for scripts.", callback=_remember, is_eager=True)
+    bool, typer.Option("--json", help="Print JSON, for scripts.", callback=remember_json, is_eager=True)
 ]
 Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Which, in this order.")]
 Filter = Annotated[str | None, typer.Option("--filter", metavar="SQL", help="A condition on the rows.")]
@@ -89,20 +88,10 @@ def names_of(text: str | None) -> list[str] | None:
 
 
 def snapshot_of(text: str | None) -> int | str | None:
-    """`17` as 17, anything else as the name of a tag; None stays None."""
+    """`17` as 17, anything else, the name of a tag or a time, as it is; None stays None."""
     if text is None or not (text.isascii() and text.isdecimal()):
         return text
     return int(text) if len(text) < len(str(MAX_NUMBER)) else MAX_NUMBER
-
-
-def past_of(text: str) -> int | str | datetime:
-    """As `snapshot_of`, or a time in ISO's form."""
-    if re.fullmatch(NAME_PATTERN, text) or not text:
-        return snapshot_of(text) or ""
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return text
 
 
 def shards_of(items: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from elasticscan.cli.options import Json, Snapshot, Table, Uri, past_of, snapshot_of
+from elasticscan.cli.options import Json, Snapshot, Table, Uri, snapshot_of
 from elasticscan.cli.output import answer, listing, size, when
 from elasticscan.store import Store
 
@@ -60,7 +60,7 @@ def restore_table(
     """Make a table again what it was at a snapshot, by a new commit."""
     with Store.open(uri) as store:
         handle = store.table(table)
-        number = handle.restore(past_of(to))
+        number = handle.restore(snapshot_of(to) or "")
         snapshot = next(int(c.user_metadata["restored_to"]) for c in handle.history() if c.number == number)
     value = {"table": table, "restored_to": snapshot, "commit": number}
     answer(json, value, f"{escape(table)} is what it was at snapshot {snapshot}, since commit {number}.")

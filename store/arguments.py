@@ -12,9 +12,11 @@ import json
 import math
 import operator
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from numbers import Real
@@ -27,6 +29,7 @@ from elasticscan.base.limits import (
     MAX_PAGE_BYTES,
     MAX_PAGE_ROWS,
     MAX_USER_METADATA_BYTES,
+    NAME_PATTERN,
 )
 from elasticscan.base.showing import brief
 from elasticscan.catalog import IdempotencyKey
@@ -158,10 +161,15 @@ def transaction(value: Any) -> IdempotencyKey | None:
 
 
 def past(option: str, value: Any) -> int | str | datetime:
-    """A commit number, the name of a tag, or a time."""
+    """A commit number, the name of a tag, or a time, which may be text of ISO's form."""
     if isinstance(value, datetime):
         return value
-    return text(option, value) if isinstance(value, str) else whole_number(option, value, 0, MAX_NUMBER)
+    if not isinstance(value, str):
+        return whole_number(option, value, 0, MAX_NUMBER)
+    if not re.fullmatch(NAME_PATTERN, text(option, value)):
+        with suppress(ValueError):
+            return datetime.fromisoformat(value)
+    return value
 
 
 def user_metadata(value: Any) -> dict[str, str]:

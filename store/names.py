@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from elasticscan.base.errors import UnknownName
+from elasticscan.base.errors import NotPicklable, UnknownName
 
 _OF_TABLE = {
     "add_columns": "add_columns(fields)",
@@ -122,9 +122,23 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
     }
 )
 
+# What to send to another process in place of each, and what to do with it there.
+_SENT = {
+    "Store": "send store.uri, and call elasticscan.open(uri)",
+    "Table": "send store.uri and table.name, and call elasticscan.open(uri).table(name)",
+    "Scan": "send store.uri and scan.key, and go on with elasticscan.open(uri).resume(key)",
+}
+
 
 class Named:
-    """A class whose errors for missing names say what to write instead."""
+    """A class whose errors for missing names say what to write instead.
+
+    Its objects hold connections and open files, so they stay in their process.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind = type(self).__name__
+        raise NotPicklable(f"a {kind} cannot be pickled or copied; {_SENT[kind]} there", kind=kind)
 
     if not TYPE_CHECKING:  # else type checkers take every name for one that exists
 

@@ -198,7 +198,7 @@ class Table(Named):
 
         Args:
             name: 1 to 64 of a-z, 0-9 and _, not digits alone.
-            snapshot: a commit number, another tag, or a datetime; the newest by default.
+            snapshot: a commit number, another tag, or a time, also as text; the newest by default.
 
         Raises:
             InvalidName, LimitExceeded: mend the call.
@@ -382,7 +382,7 @@ class Table(Named):
         the commit's `user_metadata` has `restored_to`.
 
         Args:
-            to: a commit number, a tag, or a datetime (UTC where it has no zone): the newest snapshot then.
+            to: a commit number, a tag, or a time, also as text (UTC without a zone): the newest then.
             user_metadata: as in `upsert`.
 
         Returns:
@@ -433,7 +433,7 @@ class Table(Named):
                 equal values come in the rest of that order, then in that of the primary key. Nulls come
                 first, NaN above all numbers, as in Spark. Without it rows come in no particular order.
             limit: give so many rows and no more; the keys of pages know how many are left.
-            snapshot: a commit number, a tag, or a datetime (UTC where it has no zone); the newest by default.
+            snapshot: a commit number, a tag, or a time, also as text (UTC without a zone); else the newest.
             page_rows: most rows of a page, 1 to 16,777,216 (before the filter).
             page_bytes: most bytes of a page, up to 1 TiB, unless a single row is larger.
 
@@ -471,7 +471,7 @@ class Table(Named):
         Args:
             keys: as for `delete`: Arrow, or a list of values, tuples or dicts.
             columns: which, in which order; all by default.
-            snapshot: a commit number, a tag, or a datetime (UTC where it has no zone); the newest by default.
+            snapshot: a commit number, a tag, or a time, also as text (UTC without a zone); else the newest.
             keep_missing: False gives no row for a key that is not there. True gives one of nulls, so that row
                 i is that of key i; the columns of the key are null in no other.
 

@@ -103,6 +103,25 @@ def test_with_json_an_error_is_json_on_stderr(shell: Shell, tmp_path: Path) -> N
     assert "nowhere" in error["fields"]["uri"]
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["status", "--jsn", "--json"], "No such option: --jsn"),
+        (["status", "--json"], "Missing argument 'URI'"),
+        (["scan", "there", "--page-rows", "many", "--json"], "Invalid value for '--page-rows'"),
+        (["tag", "create", "--json"], "Missing argument"),
+        (["statu", "there", "--json"], "No such command 'statu'"),
+    ],
+)
+def test_with_json_wrong_words_are_told_as_json(shell: Shell, words: list[str], why: str) -> None:
+    code, out, err = shell.run(*words)
+    error = json.loads(err)["error"]
+    assert (code, out) == (2, "")
+    assert (error["code"], error["exit_code"]) == ("ES_INVALID_OPTION", 2)
+    assert why in error["message"]
+    assert "--help" in error["message"]
+
+
 def test_a_table_is_dropped_when_that_is_confirmed(shell: Shell, uri: str) -> None:
     code, told = shell.fails("drop", uri, "t")
     assert (code, "--yes" in told) == (2, True)

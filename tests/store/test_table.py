@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -21,15 +23,18 @@ from elasticscan.base.errors import (
     IndexNotFound,
     InvalidKey,
     InvalidOption,
+    NotPicklable,
     ScanFinished,
     SchemaMismatch,
     SnapshotNotFound,
     TableChanged,
     TableNotFound,
+    TagNotFound,
     UnknownName,
     UsageError,
 )
 from elasticscan.store import Scan, Store, Table
+from elasticscan.store.names import INSTEAD
 from elasticscan.store.paging import Pages
 from tests.base.manual_clock import ManualClock
 
@@ -592,6 +597,22 @@ def test_a_name_that_people_type_is_told_with_the_one_there_is(
     assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
 
 
+def test_what_is_told_works_as_it_is_written(trips: Table) -> None:
+    commit = trips.upsert(rows(range(3)))
+    assert eval(INSTEAD["Table"]["version"], {"table": trips}) == commit  # noqa: S307
+    assert eval(INSTEAD["Table"]["truncate"], {"table": trips}) == commit + 1  # noqa: S307
+    assert trips.scan().count() == 0
+
+
+def test_stores_tables_and_scans_tell_what_to_send_instead(store: Store, trips: Table) -> None:
+    for own, sent in ((store, "store.uri"), (trips, "table.name"), (trips.scan(), "scan.key")):
+        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(NotPicklable, match=re.escape(sent)) as refused:
+                copied(own)
+            assert isinstance(refused.value, TypeError)
+            assert "elasticscan.open(uri)" in refused.value.message
+
+
 def test_any_other_name_is_a_plain_attribute_error(store: Store, trips: Table) -> None:
     assert not hasattr(store, "write")
     assert not hasattr(trips, "nonsense")
@@ -610,7 +631,14 @@ def test_a_snapshot_is_chosen_by_time_too(tmp_path: Path) -> None:
         for time in (then, then.replace(tzinfo=None), then.astimezone(timezone(timedelta(hours=5)))):
             assert table.scan(snapshot=time).to_table()["v"].to_pylist() == [1]
             assert table.get([1], snapshot=time)["v"].to_pylist() == [1]
+        for text in ("1970-01-12T13:50:50", "1970-01-12 13:50:50Z", "1970-01-12T18:50:50+05:00"):
+            assert table.scan(snapshot=text).to_table()["v"].to_pylist() == [1]
+            assert table.get([1], snapshot=text)["v"].to_pylist() == [1]
         assert table.tag("then", then).snapshot == table.history()[-2].number
+        table.restore("1970-01-12T13:50:50")
+        assert table.scan().to_table()["v"].to_pylist() == [1]
+        with pytest.raises(TagNotFound, match="1970-13-12"):
+            table.restore("1970-13-12")
         with pytest.raises(SnapshotNotFound, match="was made after"):
             table.scan(snapshot=datetime(1970, 1, 2, tzinfo=UTC))
 
