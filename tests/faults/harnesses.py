@@ -10,6 +10,7 @@ from tempfile import mkdtemp
 
 import pytest
 
+import tests.faults.planted_columns
 import tests.faults.planted_damage
 import tests.faults.planted_overlays
 import tests.faults.planted_roots  # noqa: F401 - enters its faults

@@ -1,0 +1,45 @@
+"""Faults of columns that change in a store that is kept, restored and backed up; see `planted`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from elasticscan.metadata import TableInfo
+from elasticscan.store import backup, restoring
+from elasticscan.store.context import Context
+from tests.faults.planted import Patch, fault
+
+
+@fault("programs", "a restore brings back columns that came later", style="kept columns change")
+def restores_forget_later_columns(patch: Patch) -> None:
+    honest = restoring.undone
+
+    def of_the_first_definition(events: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
+        rows, later = honest(events, table), {name for name, c in table.by_name().items() if c.since > 1}
+        columns = [
+            pa.nulls(len(rows), field.type) if field.name in later else column
+            for field, column in zip(rows.schema, rows.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+    patch.setattr(restoring, "undone", of_the_first_definition)
+
+
+@fault("programs", "a backup has the definitions of its moment", style="kept columns change")
+def backups_tell_definitions_of_another_moment(patch: Patch) -> None:
+    look, pack, contexts = backup._look, backup._pack, list[Context]()
+
+    def remembering(context: Context) -> Any:
+        contexts.append(context)
+        return look(context)
+
+    def with_the_newest(one: Any) -> bytes:
+        with contexts[-1].catalog.reading() as tx:
+            tables = tx.dump()["tables"]
+        return pack(replace(one, catalog={**one.catalog, "tables": tables}))
+
+    patch.setattr(backup, "_look", remembering)
+    patch.setattr(backup, "_pack", with_the_newest)
