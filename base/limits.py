@@ -79,6 +79,11 @@ WRITE_BUFFER_BYTES: Final = 128 << 20
 BUSY_SECONDS: Final = 120.0
 FORK_WAIT_SECONDS: Final = 20.0
 
+# How long a lost connection to a database server is made anew, before an error tells of it; and how long for
+# the first one of a process, whose address may be wrong.
+RECONNECT_SECONDS: Final = 60.0
+FIRST_CONNECT_SECONDS: Final = 10.0
+
 # Files that a process keeps open to read from; others are opened again when they are read.
 OPEN_FILES: Final = 64
 

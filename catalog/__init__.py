@@ -18,7 +18,9 @@ shards at once, one transaction moves a tablet. What it promises:
   believes that it is over (`believed_time.py`).
 - **State tables drive.** A move and an index's build change by the tables of `topology` and `metadata` alone;
   `Tx.transition` is the one writer of their rows.
-- **The answer to a commit may be lost**, and then the error says so (`CommitUnknown`).
+- **Connections to a server may be lost**, and nobody notices: transactions are carried over, and the fate of
+  a commit whose answer was lost is found out (`server.py`). Only a server that stays away is told, and of a
+  commit that its fate is not known (`CommitUnknown`).
 
 The tables are described in `docs/formats.md`. A fragment's row lists the slots that it speaks
 for; a tablet that leaves a shard is struck from the lists there in the transaction that moves it,
@@ -36,6 +38,7 @@ The modules, from the bottom up:
 tables         the SQL tables; failures: the errors of a database, as ours
 sealed         rows that prove themselves: the one reader and writer of all of them
 connections    few, of no thread in particular, none across a fork; readonly: catalogs that nobody writes
+server         transactions that outlive their connections
 engine         opening a database, and its transactions; home: where its file lies
 state          the store's own row; believed_time: what time it is taken to be
 placement      shards, tablets, topologies; moves: those under way; seal_keys: secrets
@@ -56,6 +59,7 @@ from elasticscan.catalog.engine import holds_store
 from elasticscan.catalog.fragments import DroppedFile
 from elasticscan.catalog.moves import OwnedMove
 from elasticscan.catalog.seal_keys import KEYS, SecretTx
+from elasticscan.catalog.server import begun_again
 from elasticscan.catalog.state import StoreInfo
 from elasticscan.catalog.tags import Tag
 from elasticscan.catalog.upkeep import OwnedStep, StepsDone
@@ -75,5 +79,6 @@ __all__ = [
     "StoreInfo",
     "Tag",
     "Tx",
+    "begun_again",
     "holds_store",
 ]

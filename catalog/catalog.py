@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select, text
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import AlreadyExists, ReadOnlyStore, StoreCopied
-from elasticscan.catalog.connections import Watch, transaction
+from elasticscan.catalog.connections import Watch, is_postgres, transaction
 from elasticscan.catalog.dump import Dump, DumpTx
 from elasticscan.catalog.engine import (
     check_format,
@@ -28,7 +29,7 @@ from elasticscan.catalog.moves import MoveTx
 from elasticscan.catalog.readonly import why_not_writable
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
 from elasticscan.catalog.sealed import versions_digest
-from elasticscan.catalog.tables import metadata, store_state
+from elasticscan.catalog.tables import metadata, of_servers, store_state
 from elasticscan.catalog.upkeep import UpkeepTx
 from elasticscan.topology import Placement
 
@@ -123,10 +124,14 @@ class Catalog:
             # The mode of a store's directory says who may read the store; other directories' modes do not.
             make_file(file, like_directory=isinstance(url, Path))
         engine = make_engine(url)
+        writing_options: dict[str, Any] = {"writing": True}
+        if is_postgres(engine):
+            writing_options["isolation_level"] = "READ COMMITTED"
         try:
-            with translate_errors(engine), transaction(engine, writing=True) as sql:
+            with translate_errors(engine), transaction(engine, **writing_options) as sql:
                 metadata.create_all(sql)
                 if engine.dialect.name == "postgresql":
+                    of_servers.create_all(sql)
                     sql.execute(text("LOCK TABLE store_state IN EXCLUSIVE MODE"))
                 if sql.execute(select(store_state.c.format_version)).first():
                     raise AlreadyExists(

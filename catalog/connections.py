@@ -39,6 +39,11 @@ def is_sqlite(engine: Engine) -> bool:
     return engine.dialect.name == "sqlite"
 
 
+def is_postgres(engine: Engine) -> bool:
+    """True for a server whose transactions outlive their connections (`server.py`)."""
+    return engine.dialect.name == "postgresql" and engine.dialect.driver == "psycopg"
+
+
 @contextmanager
 def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
     """A transaction, with the execution options of its connection; a fork waits for its end.
@@ -55,8 +60,8 @@ def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
             yield connection
         finally:
             if os.getpid() != process:
-                _never_free(stack.pop_all())
-                raise _unsafe_fork()
+                never_free(stack.pop_all())
+                raise unsafe_fork()
 
 
 class Watch:
@@ -116,7 +121,7 @@ class Watch:
 
     def abandon(self) -> None:
         for index, slot in enumerate(self._slots):
-            _never_free(slot.connection)
+            never_free(slot.connection)
             self._slots[index] = _Slot()
 
 
@@ -147,12 +152,12 @@ def _connect(engine: Engine) -> Any:
     return connection
 
 
-def _never_free(connection: object) -> None:
+def never_free(connection: object) -> None:
     """Keep an object for as long as the process lives, also while the interpreter takes itself down."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
-def _unsafe_fork() -> UnsafeFork:
+def unsafe_fork() -> UnsafeFork:
     return UnsafeFork(
         "this process was forked amid a transaction of its parent, so it cannot use the catalog; fork "
         "when the parent is not writing, or start processes with multiprocessing's 'spawn' or 'forkserver'",
@@ -175,7 +180,7 @@ class _Forks:
     def check(self, engine: Engine) -> None:
         """Raises `UnsafeFork` in a child that cannot use SQLite."""
         if (self.unsafe or os.getpid() != self.process) and is_sqlite(engine):
-            raise _unsafe_fork()
+            raise unsafe_fork()
 
     def before(self) -> None:
         self._forking.acquire()
@@ -210,7 +215,7 @@ class _Forks:
         for watch in list(self.watches):
             watch.abandon()
         for engine in list(self.engines):
-            _never_free(engine.pool)
+            never_free(engine.pool)
             engine.dispose(close=False)
 
 

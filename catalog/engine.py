@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, inspect, select, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from elasticscan.base.errors import InvalidOption, StoreNotFound, StoreTooNew
-from elasticscan.base.limits import BUSY_SECONDS
+from elasticscan.base.limits import BUSY_SECONDS, FIRST_CONNECT_SECONDS
 from elasticscan.base.redaction import shown, without
-from elasticscan.catalog.connections import follow_forks, is_sqlite, transaction
+from elasticscan.catalog.connections import follow_forks, is_postgres, is_sqlite, transaction
 from elasticscan.catalog.failures import damaged, translate_errors
 from elasticscan.catalog.readonly import read_only_engine
+from elasticscan.catalog.server import ServerTransaction, patiently, server_transaction
 from elasticscan.catalog.tables import FORMAT_VERSION, store_state
+
+T = TypeVar("T")
+
+# A server whose machine is gone says nothing: when that is noticed, unless a URL says otherwise.
+_SIGNS_OF_LIFE: Final = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
 
 
 def make_engine(url: str | Path, read_only: bool = False) -> Engine:
@@ -40,6 +52,11 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
             follow_forks(engine)
             return engine
         arguments: dict[str, Any] = {"connect_args": {"timeout": BUSY_SECONDS}} if sqlite else {}
+        if parsed.get_driver_name() == "psycopg":
+            # Transactions are begun by hand; prepared statements would not get through every proxy.
+            given = {name: seconds for name, seconds in _SIGNS_OF_LIFE.items() if name not in parsed.query}
+            arguments = {"isolation_level": "AUTOCOMMIT", "pool_timeout": BUSY_SECONDS}
+            arguments["connect_args"] = given | {"prepare_threshold": None}
         # Parameters of statements are secrets and rows' values: errors do not tell them.
         engine = create_engine(parsed, pool_size=8, max_overflow=32, hide_parameters=True, **arguments)
     except ArgumentError as error:
@@ -98,14 +115,14 @@ def why_read_only(engine: Engine) -> str | None:
     """The reason why this user may only read a database; None when it may write, or does not say."""
     if engine.dialect.name != "postgresql":
         return None
-    with reading(engine) as connection:
-        may_write, only_reads, standby = connection.execute(
-            select(
-                func.has_table_privilege(store_state.name, "UPDATE"),
-                func.current_setting("transaction_read_only"),
-                func.pg_is_in_recovery(),
-            )
-        ).one()
+
+    def look(connection: Connection) -> tuple[bool, str, bool]:
+        may_write = func.has_table_privilege(store_state.name, "UPDATE")
+        only_reads = func.current_setting("transaction_read_only")
+        row = connection.execute(select(may_write, only_reads, func.pg_is_in_recovery())).one()
+        return row[0], row[1], row[2]
+
+    may_write, only_reads, standby = looking(engine, look)
     if standby:
         return "the database server is a standby, which only reads"
     if only_reads == "on":
@@ -141,32 +158,54 @@ def holds_store(url: str | Path) -> bool:
         path = engine.url.database
         if engine.dialect.name == "sqlite" and not (path and Path(path).exists()):
             return False
-        with reading(engine) as connection:
+
+        def look(connection: Connection) -> bool:
             there = inspect(connection).has_table(store_state.name)
             return there and connection.execute(select(store_state.c.id)).first() is not None
+
+        return looking(engine, look)
     finally:
         engine.dispose()
 
 
+def looking(engine: Engine, look: Callable[[Connection], T]) -> T:
+    """Look at something in a transaction of its own, again where the connection was lost."""
+
+    def once() -> T:
+        with transaction(engine) as connection:
+            return look(connection)
+
+    with translate_errors(engine):
+        return once() if is_sqlite(engine) else patiently(once, FIRST_CONNECT_SECONDS)
+
+
 @contextmanager
-def reading(engine: Engine) -> Iterator[Connection]:
+def reading(engine: Engine) -> Iterator[Connection | ServerTransaction]:
     """A transaction that sees one state of the catalog.
 
     SQLite's always do; elsewhere each statement would see its own.
     """
+    if is_postgres(engine):
+        with translate_errors(engine), server_transaction(engine, writing=False) as server:
+            yield server
+        return
     level = {} if is_sqlite(engine) else {"isolation_level": "REPEATABLE READ"}
     with translate_errors(engine), transaction(engine, **level) as connection:
         yield connection
 
 
 @contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
+def writing(engine: Engine) -> Iterator[Connection | ServerTransaction]:
     """The one writing transaction: others wait until it ends.
 
     It begins by touching the state row. That is the lock on databases with row locks, and makes
     the order of commit numbers the order in which commits become visible. A process that had the
     store open when a newer release changed its format stops here.
     """
+    if is_postgres(engine):
+        with translate_errors(engine), server_transaction(engine, writing=True) as server:
+            yield server
+        return
     with translate_errors(engine), transaction(engine, writing=True) as connection:
         readable = store_state.c.format_version <= FORMAT_VERSION
         touched = connection.execute(update(store_state).where(readable).values(layout=store_state.c.layout))
@@ -181,15 +220,18 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 def check_format(engine: Engine, where: str) -> None:
     """Refuse a catalog that is none, or of another format."""
+
+    def look(connection: Connection) -> Any:
+        if not inspect(connection).has_table(store_state.name):
+            raise StoreNotFound(
+                f"{where} holds no elasticscan store; "
+                "create one with elasticscan.create or `elasticscan create`",
+                uri=where,
+            )
+        return connection.execute(select(store_state.c.format_version)).scalar_one()
+
     try:
-        with reading(engine) as connection:
-            if not inspect(connection).has_table(store_state.name):
-                raise StoreNotFound(
-                    f"{where} holds no elasticscan store; "
-                    "create one with elasticscan.create or `elasticscan create`",
-                    uri=where,
-                )
-            version = connection.execute(select(store_state.c.format_version)).scalar_one()
+        version = looking(engine, look)
     except SQLAlchemyError as error:
         raise damaged(error) from error
     if not isinstance(version, int) or version < FORMAT_VERSION:

@@ -3,7 +3,7 @@
 the database says                                      the caller gets
 its disk is full                                       DiskFull
 it is locked, out of reach, not writable, went away    CatalogUnavailable
-it went away while it committed                        CommitUnknown
+it went away while it committed, and stayed so         CommitUnknown
 a row, page or text makes no sense, a key is twice     StoreDamaged
 """
 
@@ -55,6 +55,10 @@ _NO_SENSE = (
 _FULL = ("is full", "no space left")
 _NOT_DONE = ("locked", "busy")  # said by a commit that was refused
 _READ_ONLY_STATES = ("42501", "25006")  # PostgreSQL: insufficient_privilege, read_only_sql_transaction
+
+
+class Interrupted(CatalogUnavailable):
+    """A connection was lost, nothing was done, and others have changed the catalog: begin again."""
 
 
 @contextmanager
@@ -129,11 +133,16 @@ def translate_commit_error(error: DBAPIError) -> ElasticScanError:
     words = str(error.orig).lower()
     if not isinstance(meaning, CatalogUnavailable) or any(word in words for word in _NOT_DONE):
         return meaning
+    return commit_unknown(error)
+
+
+def commit_unknown(error: SQLAlchemyError) -> CommitUnknown:
+    said = error.orig if isinstance(error, DBAPIError) else error
     return CommitUnknown(
-        f"the connection to the catalog was lost while it committed ({error.orig}): either all was done, or "
+        f"the connection to the catalog was lost while it committed ({said}): either all was done, or "
         "nothing. Look (at commits() after a write) before you repeat it; a write with txn= may be repeated "
         "at once, it is done only once",
-        detail=str(error.orig),
+        detail=str(said),
     )
 
 

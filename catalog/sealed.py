@@ -45,7 +45,8 @@ from sqlalchemy.types import NULLTYPE
 
 from elasticscan.base.errors import RESTORE, StoreDamaged
 from elasticscan.catalog.failures import decoding
-from elasticscan.catalog.tables import Grouping, group_digests, metadata
+from elasticscan.catalog.server import ServerTransaction
+from elasticscan.catalog.tables import Grouping, group_digests, metadata, store_state
 
 Group = tuple[str, int, int]  # kind, and the values of at most two columns
 Counted = tuple[int, int]  # rows, sum of their digests
@@ -121,7 +122,7 @@ SEALED = tuple(form.table for form in _FORMS.values())
 class SealedRows:
     """The rows of one transaction. Changes of sums wait for `finish`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection | ServerTransaction) -> None:
         self._sql = connection
         self._raw = connection.dialect.name == "sqlite"
         self._pack = msgpack.Packer(buf_size=1 << 12).pack
@@ -140,11 +141,19 @@ class SealedRows:
             query = query.order_by(order_by)
         with decoding(f"table {table.name!r}"):
             rows = list(self._sql.execute(query if limit is None else query.limit(limit)))
+        return self._checked(form, rows)
+
+    def _checked(self, form: _Form, rows: list[Any]) -> list[Any]:
         digest = self._digest
         for row in rows:
             if digest(form.name, row[:-1]) != row[-1]:
                 raise _alteration(form, row)
         return rows
+
+    def state(self) -> list[Any]:
+        """The rows of `store_state`: a server gave one with its first answer."""
+        first = self._sql.take_state() if isinstance(self._sql, ServerTransaction) else None
+        return self.select(store_state) if first is None else self._checked(_FORMS[store_state.name], [first])
 
     def one(self, table: Table, missing_is_checked: bool = True, **equal: Any) -> Any | None:
         """The row with these values, or None; that there is none is looked up once more in all rows."""

@@ -18,6 +18,7 @@ from elasticscan.catalog.believed_time import Belief, Times, observe
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.home import Home
 from elasticscan.catalog.sealed import SealedRows, to_signed, versions_digest
+from elasticscan.catalog.server import ServerTransaction
 from elasticscan.catalog.tables import FORMAT_VERSION, store_state
 from elasticscan.topology import Placement
 
@@ -59,7 +60,9 @@ class StateTx:
             of something is over, is in `times`.
     """
 
-    def __init__(self, connection: Connection, now: float, store_id: str | None = None) -> None:
+    def __init__(
+        self, connection: Connection | ServerTransaction, now: float, store_id: str | None = None
+    ) -> None:
         self._sql = connection
         self._expected = store_id
         self._rows = SealedRows(connection)
@@ -126,7 +129,7 @@ class StateTx:
     def _state(self, name: str) -> Any:
         if self._state_row is None:
             try:
-                rows = self._rows.select(store_state)
+                rows = self._rows.state()
             except StoreDamaged:
                 self._check_format()  # a newer release may keep other digests
                 raise

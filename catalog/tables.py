@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Column,
+    DateTime,
     Double,
     ForeignKey,
     Index,
@@ -23,11 +24,13 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    func,
 )
 
 FORMAT_VERSION = 1
 
 metadata = MetaData()
+of_servers = MetaData()  # what a database server has besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,4 +332,12 @@ tags = _sealed_table(
     Column("snapshot", BigInteger, nullable=False),
     Column("created_at", Double, nullable=False),
     groups=(Grouping("tags", by=("table_id",)),),
+)
+
+# The transactions that were committed of late, by ids of their own (`server.py`): no facts, so no digest.
+outcomes = Table(
+    "outcomes",
+    of_servers,
+    Column("id", String(32), primary_key=True),
+    Column("made_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )

@@ -54,11 +54,13 @@ def bounds() -> dict[str, str]:
     """The lower bound of each package that users install."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = {}
-    for requirement in [*project["dependencies"], *project["optional-dependencies"]["cli"]]:
+    extras = project["optional-dependencies"]
+    for requirement in [*project["dependencies"], *extras["cli"], *extras["postgres"]]:
         bound = _BOUND.match(requirement)
         if bound is None:
             raise SystemExit(f"pyproject.toml gives {requirement!r} no lower bound")
         found[bound[1]] = bound[2]
+    found["psycopg-binary"] = found["psycopg"]  # what its extra `binary` is
     return found
 
 

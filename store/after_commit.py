@@ -84,14 +84,20 @@ class AfterCommit:
     def follow(self) -> Iterator[Claim]:
         """See `Upkeep`."""
         sites: list[Site] = []
+
+        def claim_due(tx: Tx, table: int, staged: Collection[StagedFragment]) -> None:
+            self._busy.difference_update(sites)  # of a transaction that was interrupted, and begins again
+            sites.clear()
+            self._claim_due(tx, table, staged, sites)
+
         try:
-            yield lambda tx, table, staged: sites.extend(self._due(tx, table, staged))
+            yield claim_due
             self._work(sites)
         finally:
             self._busy.difference_update(sites)
 
-    def _due(self, tx: Tx, table: int, staged: Collection[StagedFragment]) -> Iterator[Site]:
-        """Enter the steps that are due at the shards that a commit wrote to."""
+    def _claim_due(self, tx: Tx, table: int, staged: Collection[StagedFragment], sites: list[Site]) -> None:
+        """Enter the steps that are due at the shards that a commit wrote to; `sites` gets where."""
         size = sum(fragment.bytes for fragment in staged)
         self._allowance = min(MOST_BYTES, self._allowance + COMMIT_BYTES + COMMIT_SHARE * size)
         self._commits += 1
@@ -101,10 +107,9 @@ class AfterCommit:
             limit, until = self._patience.get(site, (most, 0))
             is_due = count > limit or (count > most and self._commits > until)
             if is_due and self._take(site):
-                if claim(tx, site.target, self._mine):
-                    yield site
-                else:
-                    self._busy.discard(site)
+                sites.append(site)
+                if not claim(tx, site.target, self._mine):
+                    self._busy.discard(sites.pop())
 
     def _take(self, site: Site) -> bool:
         """Take a site for this thread; false while another one is at work there."""

@@ -37,7 +37,7 @@ from elasticscan.base.errors import (
     StoreTooNew,
 )
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Catalog, Dump, holds_store
+from elasticscan.catalog import Catalog, Dump, begun_again, holds_store
 from elasticscan.metadata import Seal
 from elasticscan.storage import Disk, verify_file
 from elasticscan.store.aliases import check_apart
@@ -151,6 +151,7 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
     return BackedUp(name, backup.snapshot, len(backup.files), copied, copied_bytes, removed)
 
 
+@begun_again
 def _look(context: Context) -> tuple[str, _Backup]:
     """A name for a backup of now, and what is to be in it, from one look at the catalog."""
     with context.catalog.reading() as tx:

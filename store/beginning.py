@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from elasticscan.base.errors import InvalidOption, SnapshotNotFound
-from elasticscan.catalog import Tx
+from elasticscan.catalog import Tx, begun_again
 from elasticscan.filters import Predicate
 from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments
@@ -21,6 +21,7 @@ from elasticscan.store.tags import snapshot_of
 from elasticscan.topology import SlotSet, Topology
 
 
+@begun_again
 def begin_scan(
     context: Context,
     find: Find,
@@ -90,6 +91,7 @@ def begin_scan(
     return Scan(context, table, base, key, choice=choice, access=access, leased=leased, layout=layout)
 
 
+@begun_again
 def begin_changes(
     context: Context,
     find: Find,

@@ -24,7 +24,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.showing import brief
-from elasticscan.catalog import IdempotencyKey
+from elasticscan.catalog import IdempotencyKey, begun_again
 from elasticscan.filters import Assignment
 from elasticscan.metadata import AUTO, TableInfo, no_such_column
 from elasticscan.storage import conform
@@ -69,6 +69,7 @@ class Selection:
     txn: IdempotencyKey | None = None
     user_metadata: Mapping[str, str] | None = None
 
+    @begun_again
     def table(self) -> TableInfo:
         with self.context.catalog.reading() as tx:
             return self.find(tx)[0]
@@ -181,6 +182,7 @@ def _change(
     )
 
 
+@begun_again
 def _commit_of(selection: Selection) -> int | None:
     """The commit that was made under the same `txn` before."""
     if selection.txn is None:

@@ -21,7 +21,7 @@ from elasticscan.base.errors import (
     ShardUnavailable,
 )
 from elasticscan.base.limits import TRASH_SECONDS
-from elasticscan.catalog import DroppedFile
+from elasticscan.catalog import DroppedFile, begun_again
 from elasticscan.metadata import Manifest
 from elasticscan.storage import Disk, read_manifest
 from elasticscan.store.aliases import Place, place_of
@@ -108,6 +108,7 @@ class _Collection:
                 self.skipped.append((newest.name, str(error)))
         return looks
 
+    @begun_again
     def _look(self, shard: Shard, ids: frozenset[int]) -> _Look:
         disk = self._context.check_root(shard.id)
         # The mark's file is written anew, for its time says what time it is at the shard now.
@@ -174,6 +175,7 @@ class _Collection:
             self._book(look, [file for file in files if file[1] in gone], gone)
         return done
 
+    @begun_again
     def _book(self, look: _Look, pardoned: Sequence[tuple[int, str]], gone: Iterable[str]) -> None:
         """Forget files that are gone."""
         forgotten = [file for path in gone for file in look.dropped.get(path, ())]

@@ -15,7 +15,7 @@ from elasticscan.base.errors import (
     TableChanged,
     WriteConflict,
 )
-from elasticscan.catalog import Catalog, StoreInfo, Tx
+from elasticscan.catalog import Catalog, StoreInfo, Tx, begun_again
 from elasticscan.metadata import (
     Fragment,
     IndexInfo,
@@ -131,6 +131,7 @@ class Context:
         """
         return self._shard_and_disk(shard)[1]
 
+    @begun_again
     def _shard_and_disk(self, shard: int) -> tuple[Shard, Disk]:
         opened = self._disks.get(shard)
         if opened is None:
@@ -165,6 +166,7 @@ class Context:
         """Raises `KeyTooLong`."""
         return self.sealer.seal(key)
 
+    @begun_again
     def incarnation(self) -> str:
         """The id of this copy of the store; costs one small query unless something moved."""
         if self.catalog.versions()[0] != self._identity.layout:
@@ -207,6 +209,11 @@ class Context:
                     disk, root, marker = self.disk_of(shard), self.root_of(shard), self.marker_of(shard)
                     advance_mark(disk, root, marker, mark, self.clock.now(), anew)
 
+    def note_newest_here(self) -> None:
+        """As `note_newest`, at directories."""
+        with suppress(ElasticScanError):
+            self.note_newest(self.local_shards())
+
     def note_newest_afar(self, shards: Iterable[int]) -> None:
         """As `note_newest`; directories were noted by the transaction that changed something."""
         with suppress(ElasticScanError):
@@ -214,6 +221,7 @@ class Context:
             if afar:
                 self.note_newest(afar)
 
+    @begun_again
     def local_shards(self) -> tuple[int, ...]:
         """Active shards whose roots are directories: to look at these costs no network."""
         cached, layout = self._local, self.catalog.versions()[0]
@@ -265,20 +273,24 @@ class Context:
         """(layout, newest commit): while these are the same, so is everything that readers see."""
         return self.catalog.versions()
 
+    @begun_again
     def commit_before(self, timestamp: float) -> int:
         """The newest commit made at or before a time, in seconds since 1970; 0 when there is none."""
         with self.catalog.reading() as tx:
             return tx.commit_before(timestamp)
 
+    @begun_again
     def tables(self) -> tuple[tuple[TableInfo, ...], int]:
         """All tables, and the newest commit, from one look at the catalog."""
         with self.catalog.reading() as tx:
             return tx.tables(), tx.versions()[1]
 
+    @begun_again
     def shard_names(self) -> dict[int, str]:
         with self.catalog.reading() as tx:
             return {shard.id: shard.name for shard in tx.shards()}
 
+    @begun_again
     def placement(self) -> Placement:
         """Return where tablets are now; costs one small query unless something moved."""
         cached = self._placement
@@ -312,6 +324,7 @@ class Context:
             self._by_name[name] = cached = (versions, table, tx.indexes(table.id))
         return cached[1], cached[2]
 
+    @begun_again
     def table_now(self, name: str) -> TableInfo:
         """A table as it is now, in a transaction only if something changed; raises `TableNotFound`."""
         cached = self._by_name.get(name)
@@ -333,6 +346,7 @@ class Context:
         self._topology = tx.newest_topology(self._topology)
         return self._topology
 
+    @begun_again
     def topology(self, number: int) -> Topology:
         """A published topology: it never changes, so each is read once."""
 
@@ -342,6 +356,7 @@ class Context:
 
         return self._bases.get(number, read)
 
+    @begun_again
     def look(self, table_id: int) -> CurrentTable:
         """One look at the catalog: a table and where slots are; costs one small query unless they changed.
 
@@ -357,6 +372,7 @@ class Context:
                 layout, newest, self._table_state_in(tx, table_id, newest), self.placement_in(tx)
             )
 
+    @begun_again
     def table_state(
         self, table_id: int, snapshot: int, after: int | None = None, layout: int | None = None
     ) -> TableState:
@@ -405,6 +421,7 @@ class Context:
         self._tables[table_id] = state
         return state
 
+    @begun_again
     def newest_definition(self, table_id: int) -> TableInfo | None:
         """A table as it is now, also one that is reserved; None when it was dropped."""
         layout = self.catalog.versions()[0]
@@ -417,6 +434,7 @@ class Context:
             self._definitions[table_id] = cached = (layout, table)
         return cached[1]
 
+    @begun_again
     def indexes(self, table_id: int) -> tuple[IndexInfo, ...]:
         """A table's indexes as they are now, also those that are still being built.
 
@@ -429,6 +447,7 @@ class Context:
             self._indexes[table_id] = cached = (tx.versions()[0], tx.indexes(table_id))
         return cached[1]
 
+    @begun_again
     def statistics(self, state: TableState) -> TableStatistics:
         """Statistics of a table's fragments and runs; those that were read for an earlier layout are kept."""
         number = state.table.id

@@ -16,6 +16,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import check_name
 from elasticscan.base.showing import a_type, brief
+from elasticscan.catalog import begun_again
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import check_definition, check_works, stored_schema
 from elasticscan.store import arguments
@@ -52,6 +53,7 @@ def define_table(
     return table
 
 
+@begun_again
 def reserve_table(
     context: Context,
     name: str,

@@ -10,7 +10,7 @@ from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, Mov
 from elasticscan.base.forks import Birthplace
 from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
 from elasticscan.base.resources import starting_threads
-from elasticscan.catalog import Tx
+from elasticscan.catalog import Tx, begun_again
 from elasticscan.store.context import Context
 from elasticscan.store.mover import UNDO_WAITS_SECONDS, Mover
 from elasticscan.store.owners import beating, owner_is_gone, owning
@@ -51,6 +51,7 @@ class Elasticity:
         self._on_progress = on_progress or (lambda _done, _planned: None)
         self._parallel = parallel
 
+    @begun_again
     def expand(self, new: Sequence[tuple[str, str]]) -> Topology:
         """Add shards (name, root) and move the fewest tablets that balance.
 
@@ -70,6 +71,7 @@ class Elasticity:
                 self._carry_out(plans, owner, tolerate=True)
         return self._publish(f"expanded by {', '.join(name for name, _ in new)}")
 
+    @begun_again
     def contract(self, name: str) -> Topology:
         """Move everything off a shard, then remove it. Waits for moves to it that are under way."""
         with self._context.catalog.writing() as tx:
@@ -82,6 +84,7 @@ class Elasticity:
         self._drain(shard.id)
         return self._publish(f"contracted by {name}")
 
+    @begun_again
     def move(self, tablet_id: int, target_name: str) -> Topology:
         """Move one tablet."""
         with owning() as owner:
@@ -104,6 +107,7 @@ class Elasticity:
                 Mover(self._context, owner, self._bytes_per_second).carry_out(move)
         return self._publish(f"tablet {tablet_id} moved to {target_name}")
 
+    @begun_again
     def split(self, tablet_id: int, at: int | None = None) -> Topology:
         """Cut a tablet in two, in the middle or before slot `at`; copies nothing."""
         with self._context.catalog.writing() as tx:
@@ -114,6 +118,7 @@ class Elasticity:
             tx.replace_placement(placement, split_tablet(placement, tablet_id, at, (left, right)))
             return tx.append_topology(f"tablet {tablet_id} split into {left} and {right}")
 
+    @begun_again
     def join(self, left: int, right: int) -> Topology:
         """Make two neighbouring tablets at one shard one; copies nothing."""
         with self._context.catalog.writing() as tx:
@@ -125,6 +130,7 @@ class Elasticity:
             tx.replace_placement(placement, join_tablets(placement, left, right, joined))
             return tx.append_topology(f"tablets {left} and {right} joined into {joined}")
 
+    @begun_again
     def resume(self) -> int:
         """Finish what processes that died left behind; returns how many tablets were to move.
 
@@ -176,6 +182,7 @@ class Elasticity:
             self._context.clock.sleep(_POLL_SECONDS)
             waited += _POLL_SECONDS
 
+    @begun_again
     def _plan_draining(self, shard: int, owner: str) -> list[Move] | None:
         """Moves that empty a shard; none while others move its tablets. None when it was removed."""
         with self._context.catalog.writing() as tx:
@@ -253,6 +260,7 @@ class Elasticity:
             else:
                 return
 
+    @begun_again
     def _publish(self, reason: str) -> Topology:
         with self._context.catalog.writing() as tx:
             return tx.append_topology(reason)

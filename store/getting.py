@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from elasticscan.base.errors import SnapshotExpired, TableChanged
 from elasticscan.base.hashing import slots_of
+from elasticscan.catalog import begun_again
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import RowRequest
 from elasticscan.reader import read_by_key
@@ -36,6 +37,7 @@ MOST_KEYS = 1 << 16  # are asked for at once
 Numbers = NDArray[np.int64]
 
 
+@begun_again
 def get_rows(
     context: Context,
     look: CurrentTable,

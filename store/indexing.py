@@ -25,6 +25,7 @@ from elasticscan.base.limits import MAX_INDEXES, MAX_KEY_COLUMNS, check_name
 from elasticscan.base.resources import starting_threads
 from elasticscan.base.showing import brief
 from elasticscan.base.value_keys import check_index_type
+from elasticscan.catalog import begun_again
 from elasticscan.metadata import (
     AUTO,
     DIRECT,
@@ -136,6 +137,7 @@ def define_index(
     return IndexInfo(0, table.id, name, kind, tuple(columns), carried)
 
 
+@begun_again
 def create_index(
     context: Context, table: TableInfo, definition: IndexInfo, on_progress: OnIndexed | None = None
 ) -> IndexInfo:
@@ -178,6 +180,7 @@ def create_index(
     return index
 
 
+@begun_again
 def _look_for_missing(context: Context, index: IndexInfo) -> IndexInfo:
     """The index as it is now: ready, so that scans use it, once every fragment has its runs."""
     with context.catalog.writing() as tx:
@@ -198,6 +201,7 @@ def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: On
             on_progress(done, total)
 
 
+@begun_again
 def _build_one(context: Context, table: TableInfo, index: IndexInfo, fragment: Fragment) -> Fragment:
     disk = context.writable_disk(fragment.shard)
     try:

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import LEASE_SECONDS, STREAM_LEASE_SECONDS
-from elasticscan.catalog import Tx
+from elasticscan.catalog import Tx, begun_again
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ContinuationKey
 from elasticscan.store.context import Context
@@ -56,6 +56,7 @@ def hold_snapshot(
     return at, look(tx)
 
 
+@begun_again
 def lease_snapshot(
     context: Context, lease: str, table: TableInfo, snapshot: int | None, look: Callable[[Tx], Seen]
 ) -> tuple[int, Seen]:
@@ -88,6 +89,7 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
     return _keep_lease(context, key, context.table_state(key.table, key.snapshot, after)).at(key.definition)
 
 
+@begun_again
 def _keep_lease(context: Context, key: ContinuationKey, state: TableState) -> TableInfo:
     now = context.clock.now()
     if not key.lease or not key.cursors:  # the stream that it is a part of holds what it reads
@@ -113,6 +115,7 @@ def _keep_lease(context: Context, key: ContinuationKey, state: TableState) -> Ta
     return table
 
 
+@begun_again
 def end_lease(context: Context, lease: str) -> None:
     """Let go of a scan's snapshot, if it was ever leased and that can be written."""
     if context.catalog.read_only is not None or not lease:
@@ -147,6 +150,7 @@ def _held_commit(table: TableInfo, key: ContinuationKey) -> int:
 # Streams
 
 
+@begun_again
 def hold_for_stream(context: Context, table_id: int, name: str, commit: int) -> None:
     """Keep the changes after a commit for a stream with a name, and nothing before them any longer."""
     named = f"{context.info.store_id}/{table_id}/{name}"

@@ -17,7 +17,7 @@ from elasticscan.base.errors import (
     TabletNotFound,
     TryAgain,
 )
-from elasticscan.catalog import Tx
+from elasticscan.catalog import Tx, begun_again
 from elasticscan.metadata import Bounds
 from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Checkpoint, Context
@@ -107,6 +107,7 @@ class Mover:
         self._advance(progress, Event.COPIED)
         self._switch(progress)
 
+    @begun_again
     def _advance(self, progress: _Progress, event: Event) -> None:
         with self._context.catalog.writing() as tx:
             after = tx.transition(progress.move, self.owner, event)
@@ -120,15 +121,19 @@ class Mover:
 
     def _copy_round(self, progress: _Progress) -> None:
         """Copy what was committed since the last round."""
-        with self._context.catalog.reading() as tx:
-            upto = tx.versions()[1]
-            sources = _sources(self._context, tx, progress, upto)
+        sources, upto = self._due(progress)
         started = self._context.clock.now()
         copied = self._copy(progress, sources, upto)
         self._checkpoint("copied")
         if self._bytes_per_second:
             due = started + copied / self._bytes_per_second
             self._context.clock.sleep(max(0.0, due - self._context.clock.now()))
+
+    @begun_again
+    def _due(self, progress: _Progress) -> tuple[_Sources, int]:
+        with self._context.catalog.reading() as tx:
+            upto = tx.versions()[1]
+            return _sources(self._context, tx, progress, upto), upto
 
     def _copy(self, progress: _Progress, sources: _Sources, upto: int) -> int:
         target = progress.move.target
@@ -150,6 +155,7 @@ class Mover:
         progress.copied_to = upto
         return size
 
+    @begun_again
     def _rest_rows(self, progress: _Progress) -> int:
         """Count how many rows were committed near the tablet since the last round, at most."""
         with self._context.catalog.reading() as tx:
@@ -157,11 +163,13 @@ class Mover:
         slots = progress.tablet.slots
         return sum(f.rows for f in fragments if f.max_commit > progress.copied_to and f.slots & slots)
 
+    @begun_again
     def _switch(self, progress: _Progress) -> None:
         """Let the target serve: new epoch, its fragments in, the source's out, in one transaction.
 
         The last commits are copied inside it. No writer can commit meanwhile, so a row that the
-        source accepted is at the target, or its writer has to route again.
+        source accepted is at the target, or its writer has to route again. Where it begins again, what was
+        copied inside it is there: no commit is taken back.
         """
         move, slots = progress.move, progress.tablet.slots
         with self._context.catalog.writing() as tx:

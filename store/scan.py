@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import InvalidOption, ScanFinished, ScanInUse
 from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.catalog import begun_again
 from elasticscan.metadata import TableInfo
 from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, slots_of
@@ -329,6 +330,7 @@ class Scan(Named, Iterator[Page]):
             )
         return self._context.seal(state.restrict_to(slots))
 
+    @begun_again
     def _is_leased(self) -> bool:
         with self._context.catalog.reading() as tx:
             return tx.lease_end(self._state.lease) > tx.now

@@ -24,7 +24,7 @@ import pyarrow as pa
 from elasticscan.base.errors import AlreadyExists, InvalidOption, LimitExceeded, SchemaMismatch
 from elasticscan.base.limits import MAX_COLUMNS, MAX_RENAMES
 from elasticscan.base.showing import a_type, brief
-from elasticscan.catalog import Tx
+from elasticscan.catalog import Tx, begun_again
 from elasticscan.metadata import IndexInfo, TableColumn, TableInfo, is_widening, new_column, no_such_column
 from elasticscan.storage import check_definition, check_works, stored_schema
 from elasticscan.store.context import Context, Find
@@ -35,6 +35,7 @@ _WIDENINGS = (
 )
 
 
+@begun_again
 def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
     """Append columns to a table, in one transaction; those that it has already are skipped."""
     new_fields = _fields(fields)
@@ -49,6 +50,7 @@ def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
         return _redefine(tx, table, _with_added(table, new)) if new else table
 
 
+@begun_again
 def drop_columns(context: Context, find: Find, names: Sequence[str]) -> TableInfo:
     """Drop columns of a table, all or none."""
     if not names:
@@ -65,6 +67,7 @@ def drop_columns(context: Context, find: Find, names: Sequence[str]) -> TableInf
         return _redefine(tx, table, _changed(table, names, dropped))
 
 
+@begun_again
 def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo:
     """Give a column another name."""
     with context.catalog.writing() as tx:
@@ -88,6 +91,7 @@ def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo
         return _redefine(tx, table, renamed)
 
 
+@begun_again
 def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInfo:
     """Give a column a type that holds all values of its own; nothing is done if it has it already."""
     if not isinstance(kind, pa.DataType):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.limits import SECRETS_SECONDS
-from elasticscan.catalog import Catalog
+from elasticscan.catalog import Catalog, begun_again
 from elasticscan.protocol import ContinuationKey, Macs, Sealer
 
 
@@ -58,6 +58,7 @@ class StoreSealer:
             cached = self._cached = self._look()
         return cached
 
+    @begun_again
     def _look(self) -> _Secrets:
         with self._catalog.reading() as tx:
             offsets = Macs(tx.offset_keys(), "stream offset")

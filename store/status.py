@@ -8,6 +8,7 @@ from typing import Any
 
 from elasticscan.base.errors import CatalogOutdated, OperatorNeeded
 from elasticscan.base.redaction import shown
+from elasticscan.catalog import begun_again
 from elasticscan.metadata import Fragment, TableInfo
 from elasticscan.store import verifying
 from elasticscan.store.amplification import steps_of, upkeep_of
@@ -46,6 +47,7 @@ def _shard(shard: Shard, placement: Placement, fragments: Iterable[Fragment]) ->
     }
 
 
+@begun_again
 def status_of(context: Context) -> dict[str, Any]:
     """Describe a store, as `Store.status` returns it: row counts apart, from one look at the catalog."""
     with context.catalog.reading() as tx:

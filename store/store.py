@@ -25,7 +25,7 @@ from elasticscan.base.limits import (
     check_name,
 )
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import KEYS, Catalog, NewStore
+from elasticscan.catalog import KEYS, Catalog, NewStore, begun_again
 from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, verifying
@@ -171,7 +171,7 @@ class Store(Named):
             context.upkeep = AfterCommit(context)
         catalog.when_copied = lambda: settle_copy(context)
         catalog.before_writing = context.look_at_marks
-        catalog.after_writing = lambda: context.note_newest(context.local_shards())
+        catalog.after_writing = context.note_newest_here
         return cls(context, location, disks)
 
     def close(self) -> None:
@@ -201,6 +201,7 @@ class Store(Named):
 
     # Tables
 
+    @begun_again
     def create_table(
         self,
         name: str,
@@ -232,6 +233,7 @@ class Store(Named):
         """A table by its name. Raises `TableNotFound`, naming the nearest."""
         return Table(self._context, self._context.table_now(arguments.text("name", name)))
 
+    @begun_again
     def tables(self) -> tuple[Table, ...]:
         """All tables, by name."""
         with self._context.catalog.reading() as tx:
@@ -254,6 +256,7 @@ class Store(Named):
         table = keep_lease(self._context, key)
         return Scan(self._context, table, self._context.topology(key.base_topology), key, ends_lease)
 
+    @begun_again
     def rotate_secret(self, revoke: bool = False) -> int:
         """Replace the secret that seals continuation keys; returns its number.
 
@@ -324,11 +327,13 @@ class Store(Named):
         return self.elasticity().resume()
 
     @property
+    @begun_again
     def topology(self) -> Topology:
         """The newest published topology: the base of scans that begin now."""
         with self._context.catalog.reading() as tx:
             return tx.newest_topology()
 
+    @begun_again
     def topology_history(self) -> tuple[Topology, ...]:
         """All topologies, oldest first; the last is not published while a plan moves tablets."""
         with self._context.catalog.reading() as tx:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import InvalidOption, TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
-from elasticscan.catalog import Commit, IdempotencyKey, Tag, Tx
+from elasticscan.catalog import Commit, IdempotencyKey, Tag, Tx, begun_again
 from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
 from elasticscan.store import arguments, compaction, preconditions, writer
 from elasticscan.store.beginning import begin_changes, begin_scan
@@ -175,6 +175,7 @@ class Table(Named):
         with self._context.catalog.writing() as tx:
             tx.set_retention(self._find(tx)[0].id, retention)
 
+    @begun_again
     def history(self, limit: int | None = None) -> tuple[Commit, ...]:
         """The commits, oldest first: number, kind, rows, bytes, time and what their writers said.
 
@@ -207,6 +208,7 @@ class Table(Named):
         """
         return add_tag(self._context, self._find, name, arguments.snapshot(snapshot))
 
+    @begun_again
     def tags(self) -> tuple[Tag, ...]:
         """The tags, the oldest snapshot first."""
         with self._context.catalog.reading() as tx:
@@ -577,12 +579,14 @@ class Table(Named):
         asked = define_index(table, arguments.text("index", index), columns, kind, include)
         return create_index(self._context, table, asked, on_progress)
 
+    @begun_again
     def drop_index(self, index: str) -> None:
         """Remove an index. Scans that read it end with `IndexChanged`."""
         name = arguments.text("index", index)
         with self._context.catalog.writing() as tx:
             tx.transition_index(tx.index(self._find(tx)[0].id, name), IndexEvent.DROPPED)
 
+    @begun_again
     def indexes(self) -> tuple[IndexInfo, ...]:
         """The indexes; those with `ready=False` are being built, or their build was killed."""
         with self._context.catalog.reading() as tx:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from elasticscan.base.errors import InvalidName, SnapshotNotFound
 from elasticscan.base.limits import check_name
-from elasticscan.catalog import Tag, Tx
+from elasticscan.catalog import Tag, Tx, begun_again
 from elasticscan.metadata import TableInfo
 from elasticscan.store.context import Context, Find
 
@@ -55,6 +55,7 @@ def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) ->
     return number
 
 
+@begun_again
 def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datetime | None) -> Tag:
     """Name a snapshot of a table, the newest for None, and keep it from here on.
 

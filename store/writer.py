@@ -20,7 +20,7 @@ from elasticscan.base.errors import (
     TableChanged,
 )
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
-from elasticscan.catalog import IdempotencyKey
+from elasticscan.catalog import IdempotencyKey, begun_again
 from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo
 from elasticscan.storage import (
     DELETED,
@@ -72,6 +72,7 @@ def stage(
         raise
 
 
+@begun_again
 def remove_staged(context: Context, staged: Sequence[StagedFragment]) -> None:
     """Remove files that were staged, except for those that the catalog knows: their commit went through."""
     with context.catalog.reading() as tx:
@@ -81,18 +82,21 @@ def remove_staged(context: Context, staged: Sequence[StagedFragment]) -> None:
     )
 
 
+@begun_again
 def is_committed(context: Context, table_id: int, txn: IdempotencyKey) -> bool:
     """True if a write with this pair of names was committed before."""
     with context.catalog.reading() as tx:
         return tx.commit_of_txn(table_id, txn) is not None
 
 
+@begun_again
 def has_forerunner(context: Context, table: TableInfo, application: str) -> bool:
     """True if an application wrote to a table that was dropped before this one got its name."""
     with context.catalog.reading() as tx:
         return tx.has_forerunner(table, application)
 
 
+@begun_again
 def table_to_write(context: Context, table_id: int) -> TableInfo | None:
     """A table, also one that is reserved for its first write; None when it was dropped."""
     with context.catalog.reading() as tx:
@@ -194,6 +198,7 @@ def _made(fragments: Sequence[StagedFragment], staged: Sequence[StagedFragment])
     return [fragment for fragment in fragments if fragment.path not in paths]
 
 
+@begun_again
 def _publish(
     context: Context,
     table: TableInfo,

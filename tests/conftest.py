@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.base.postgres import Server, start_server
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -68,3 +70,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session.sparkContext.setLogLevel("ERROR")
         yield session
         session.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A server of this session's own: `tests/base/postgres.py`."""
+    with start_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+def catalog_url(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """The place of a new catalog: on both databases, for tests of what holds on each."""
+    return tmp_path / "catalog.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+def postgres_url(postgres: Server) -> Iterator[str]:
+    """The URL of an empty database."""
+    with postgres.database() as name:
+        yield postgres.url(name)

@@ -338,6 +338,7 @@ STATEMENTS = frozenset({"insert", "update", "delete", "text", "exec_driver_sql"}
 KNOWN_STATEMENTS = {
     "catalog/engine.py": {"update", "exec_driver_sql"},  # the write lock; BEGIN
     "catalog/catalog.py": {"text"},  # LOCK TABLE
+    "catalog/server.py": {"exec_driver_sql"},  # ROLLBACK
     "catalog/checks.py": {"text"},  # PRAGMA integrity_check
     "catalog/readonly.py": {"exec_driver_sql"},  # BEGIN
 }

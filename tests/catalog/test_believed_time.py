@@ -103,14 +103,14 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def where(tmp_path: Path, clock: ManualClock) -> Path:
+def where(catalog_url: Path | str, clock: ManualClock) -> Path | str:
     new = NewStore((("a", "shards/a"),), initial_placement(16, 4, [1]), "spark", 7 * DAY)
-    Catalog.create(tmp_path / "catalog.db", clock, "here", new)
-    return tmp_path / "catalog.db"
+    Catalog.create(catalog_url, clock, "here", new)
+    return catalog_url
 
 
 @pytest.fixture
-def catalog(where: Path, clock: ManualClock) -> Iterator[Catalog]:
+def catalog(where: Path | str, clock: ManualClock) -> Iterator[Catalog]:
     opened = Catalog(where, clock, "here")
     yield opened
     opened.close()
@@ -133,7 +133,7 @@ def oldest_needed(catalog: Catalog, table: TableInfo) -> int:
 
 
 def test_a_writer_two_days_behind_does_not_make_its_commit_look_old(
-    catalog: Catalog, where: Path, clock: ManualClock, table: TableInfo
+    catalog: Catalog, where: Path | str, clock: ManualClock, table: TableInfo
 ) -> None:
     for _ in range(10):
         clock.advance(DAY)
@@ -151,7 +151,7 @@ def test_a_writer_two_days_behind_does_not_make_its_commit_look_old(
 
 
 def test_a_compactor_thirty_days_ahead_expires_nothing(
-    catalog: Catalog, where: Path, clock: ManualClock, table: TableInfo
+    catalog: Catalog, where: Path | str, clock: ManualClock, table: TableInfo
 ) -> None:
     first = commit(catalog, table)
     ahead = Catalog(where, Shifted(clock, 30 * DAY), "here")
@@ -183,7 +183,7 @@ def test_a_store_that_nobody_wrote_to_for_a_month_expires_in_the_end(
 
 
 def test_a_lease_of_a_process_far_ahead_does_not_live_for_ever(
-    catalog: Catalog, where: Path, clock: ManualClock, table: TableInfo
+    catalog: Catalog, where: Path | str, clock: ManualClock, table: TableInfo
 ) -> None:
     ahead = Catalog(where, Shifted(clock, 3_650 * DAY), "here")
     with ahead.writing() as tx:
@@ -198,7 +198,7 @@ def test_a_lease_of_a_process_far_ahead_does_not_live_for_ever(
 
 
 def test_a_lease_of_a_process_behind_lasts_its_time(
-    catalog: Catalog, where: Path, clock: ManualClock, table: TableInfo
+    catalog: Catalog, where: Path | str, clock: ManualClock, table: TableInfo
 ) -> None:
     behind = Catalog(where, Shifted(clock, -2 * DAY), "here")
     with behind.writing() as tx:
@@ -210,7 +210,7 @@ def test_a_lease_of_a_process_behind_lasts_its_time(
 
 
 def test_a_sign_of_life_of_a_process_behind_is_no_old_one(
-    catalog: Catalog, where: Path, clock: ManualClock
+    catalog: Catalog, where: Path | str, clock: ManualClock
 ) -> None:
     behind = Catalog(where, Shifted(clock, -2 * DAY), "here")
     with behind.writing() as tx:

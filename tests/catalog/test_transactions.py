@@ -69,7 +69,7 @@ def clock() -> ManualClock:
     return ManualClock(1_000.0)
 
 
-def make(where: Path, clock: ManualClock) -> Catalog:
+def make(where: Path | str, clock: ManualClock) -> Catalog:
     placement = initial_placement(SLOTS, 4, [1, 2])
     shards = (("a", "shards/a"), ("b", "shards/b"))
     Catalog.create(where, clock, str(where), NewStore(shards, placement, "spark", 100.0))
@@ -77,8 +77,8 @@ def make(where: Path, clock: ManualClock) -> Catalog:
 
 
 @pytest.fixture
-def catalog(tmp_path: Path, clock: ManualClock) -> Iterator[Catalog]:
-    made = make(tmp_path / "catalog.db", clock)
+def catalog(catalog_url: Path | str, clock: ManualClock) -> Iterator[Catalog]:
+    made = make(catalog_url, clock)
     yield made
     made.close()
 
@@ -140,16 +140,17 @@ WRITER = """
     from pathlib import Path
     from elasticscan.base.clock import SystemClock
     from elasticscan.catalog import Catalog
-    catalog = Catalog(Path(sys.argv[1]), SystemClock(), "here")
+    url = sys.argv[1]
+    catalog = Catalog(url if "://" in url else Path(url), SystemClock(), "here")
     for n in range(15):
         with catalog.writing() as tx:
             print(tx.add_commit(tx.table("t").id, "write", []))
 """
 
 
-def test_commit_numbers_of_many_processes_are_consecutive(catalog: Catalog, tmp_path: Path) -> None:
+def test_commit_numbers_of_many_processes_are_consecutive(catalog: Catalog, catalog_url: Path | str) -> None:
     add_table(catalog)
-    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path / "catalog.db")]
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(catalog_url)]
     writers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     outputs = [writer.communicate(timeout=120)[0] for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0, 0]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from elasticscan.catalog import engine
 from elasticscan.cli import loading
 from tests.cli.conftest import Shell
 
@@ -22,6 +23,12 @@ index indexes expand contract move split join compact
 gc verify topologies history tag restore-table explain drop streams
 """
 COMMANDS = _COMMANDS.split()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a server that is not there."""
+    monkeypatch.setattr(engine, "FIRST_CONNECT_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("seed", range(3))

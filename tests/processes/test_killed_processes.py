@@ -23,6 +23,8 @@ from elasticscan.store import Store
 PROGRAMS = Path(__file__).with_name("programs.py")
 KILLS = int(os.environ.get("ELASTICSCAN_KILLS", "6"))
 
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+
 pytestmark = pytest.mark.long
 
 
@@ -83,11 +85,26 @@ def change() -> Any:
 def uri(tmp_path: Path) -> str:
     place = str(tmp_path / "store")
     with Store.create(place, ["s1", "s2", "s3"], tablets=12, slots=256) as store:
-        store.create_table("t", pa.schema([("id", pa.int64()), ("v", pa.int64())]), ["id"])
+        store.create_table("t", SCHEMA, ["id"])
     return place
 
 
-def test_a_killed_writer_leaves_exactly_the_acknowledged_commits(uri: str, change: Any) -> None:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The same store, with its catalog in its directory or at a server."""
+    if request.param == "sqlite":
+        uri: str = request.getfixturevalue("uri")
+        return uri
+    url: str = request.getfixturevalue("postgres_url")
+    with Store.create(
+        url, {n: str(tmp_path / n) for n in ("s1", "s2", "s3")}, tablets=12, slots=256
+    ) as store:
+        store.create_table("t", SCHEMA, ["id"])
+    return url
+
+
+def test_a_killed_writer_leaves_exactly_the_acknowledged_commits(any_uri: str, change: Any) -> None:
+    uri = any_uri
     chance = random.Random(7)
     state: dict[int, int] = {}
     with program("move", uri, "1"):

@@ -211,17 +211,15 @@ class Programs:
         """Run the program of a seed; `style` is one of all styles, by default the seed's own."""
         rng = random.Random(seed)
         style = style or rng.choice(list(STYLES))
-        template = self.directory / f"template{rng.choice([0, 60])}"
-        place = self.directory / f"store{seed}"
-        shutil.copytree(template, place)
+        retention, place, clock = rng.choice([0, 60]), self.directory / f"store{seed}", ManualClock(START)
         try:
-            clock = ManualClock(START)
-            with pytest.MonkeyPatch.context() as patch, fast_store(place, clock, self._point) as store:
-                store.context.catalog.settle()  # the copy has secrets of its own before any key is made
+            uri = self.make(place, retention)
+            with pytest.MonkeyPatch.context() as patch, fast_store(uri, clock, self._point) as store:
+                store.context.catalog.settle()  # a copy has secrets of its own before any key is made
                 _make_small(patch, rng)
                 if style == CHECKING:
                     patch.setattr(preconditions, "SMALL_REST_ROWS", rng.choice([0, 10, 1_000]))
-                with fast_store(place, clock, self._point) as other:
+                with fast_store(uri, clock, self._point) as other:
                     self._program = self._kinds.get(style, Program)(store, other, clock, rng, style)
                     self._program.run()
         except BaseException as error:
@@ -230,6 +228,11 @@ class Programs:
         finally:
             self._program = None
             shutil.rmtree(place)
+
+    def make(self, place: Path, retention: int) -> Path | str:
+        """A new store whose files are at a place; returns its uri."""
+        shutil.copytree(self.directory / f"template{retention}", place)
+        return place
 
     def _point(self, _: str = "") -> None:
         """Let others in wherever another process could come between two steps."""
@@ -254,10 +257,14 @@ def _make_small(patch: pytest.MonkeyPatch, rng: random.Random) -> None:
     patch.setattr(binding, "MAX_RANGES", rng.choice([2, 1_000]))
 
 
-def fast_store(place: Path, clock: ManualClock, checkpoint: Callable[[str], None] = lambda _: None) -> Store:
+def fast_store(
+    uri: Path | str, clock: ManualClock, checkpoint: Callable[[str], None] = lambda _: None
+) -> Store:
     """A store whose catalog does not wait for the disk: nobody pulls the plug on a test."""
-    store = Store.open(place, clock=clock, checkpoint=checkpoint, upkeep="off")
+    store = Store.open(uri, clock=clock, checkpoint=checkpoint, upkeep="off")
     engine = store.context.catalog._engine
+    if engine.dialect.name != "sqlite":
+        return store
     engine.dispose()
 
     @event.listens_for(engine, "connect")
@@ -916,7 +923,15 @@ class Program:
             # Names of removed shards come back; their ids never do.
             taken = set(self.store.context.shard_names().values())
             free = next(name for name in ("s1", "s2", "s3", "s4", "s5", "s6") if name not in taken)
-            self.store.expand([free])
+            self.store.expand(self._with_root(free))
+
+    def _with_root(self, name: str) -> list[str] | dict[str, str]:
+        """A new shard, with a place for it where the catalog is not in a directory of the store's own."""
+        context = self.store.context
+        if context.location.directory is not None:
+            return [name]
+        other = Path(context.root_of(min(context.shard_names())))
+        return {name: str(other.with_name(f"{name}-{self.new_shards}"))}
 
     def _contract(self) -> None:
         busy = {shard for plan in self.under_way for shard in (plan.source, plan.target)}

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import DiskFull, InvalidOption
-from elasticscan.catalog import Catalog, StepsDone
+from elasticscan.catalog import Catalog, StepsDone, Tx
 from elasticscan.store import Store, after_commit
-from elasticscan.store.after_commit import AfterCommit
 from elasticscan.store.steps import MergePlan, look_at
 from elasticscan.upkeep import Policy, depth_of, parts_of
 from tests.base.manual_clock import ManualClock
@@ -173,17 +172,21 @@ def test_a_merge_that_fails_is_none_of_the_commit(store: Store, points: Points) 
     assert depth(store) <= Policy().slot_fragments
 
 
-def test_a_step_whose_commit_failed_is_free_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lost", ["with the claim", "after the claim"])
+def test_a_step_whose_commit_failed_is_free_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
     for number in range(8):
         write(store, range(100), number)
-    due = AfterCommit._due
+    enter = after_commit.claim
 
-    def fail(self: AfterCommit, *given: object) -> Iterator[object]:
-        yield from due(self, *given)  # type: ignore[arg-type]
+    def fail(tx: Tx, *given: Any) -> bool:
+        if lost == "after the claim":
+            enter(tx, *given)
         raise RuntimeError("the transaction is rolled back")
 
     with monkeypatch.context() as patch:
-        patch.setattr(AfterCommit, "_due", fail)
+        patch.setattr(after_commit, "claim", fail)
         with pytest.raises(RuntimeError):
             write(store, range(100), 8)
     assert depth(store) == 8

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption, ShardUnavailable
+from elasticscan.catalog import engine
 from elasticscan.storage import MemoryDisk
 from elasticscan.store import Store
 from elasticscan.store.location import Location
@@ -21,7 +22,6 @@ CATALOGS = [
     f"postgresql+psycopg://ann:{SECRET}@127.0.0.1:port/x",
     f"postgresql+psycopg://ann:{SECRET}/x@127.0.0.1:1/x?connect_timeout=1",
     f"postgresql+psycopg://ann:{SECRET}@127.0.0.1:1/x?connect_timeout=1&sslpassword={SECRET}",
-    f"postgresql+psycopg://ann:{SECRET}@127.0.0.1:1/x?sslmode={SECRET}",
     f"postgresql+wat://ann:{SECRET}@db/x",
     f"sqlite://ann:{SECRET}@/x",
     f"s3://KEY:{SECRET}@bucket/x",
@@ -33,6 +33,12 @@ ROOTS = [
     f"s3://KEY:a/{SECRET}@bucket/x",
     f"gs://KEY:{SECRET}@bucket/x",
 ]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a server that is not there."""
+    monkeypatch.setattr(engine, "FIRST_CONNECT_SECONDS", 0.0)
 
 
 def told(call: Callable[[], Any]) -> str:

@@ -1,0 +1,344 @@
+"""Transactions at a database server, which may go away and come back.
+
+A connection ends in the midst of anything: the server is started anew, a standby takes over, a proxy or a
+network drops it. A transaction here goes on as if nothing had been: it keeps what it asked and what the
+answers were, and begins anew on another connection, where it asks all of it again. Where all answers are the
+same, whatever was concluded from them is still true, and nobody notices; else the catalog was changed by
+others meanwhile, and whoever can begin again does so (`Interrupted`, `begun_again`).
+
+The answer to a COMMIT may be lost, too. Each transaction that writes therefore enters an id of its own into
+the table `outcomes`, with its first statement. To begin anew is to enter the same id again: that waits for
+the end of the lost transaction, and is refused if it was committed. So its fate is found out for sure. The
+server's own numbers of transactions would not do: one that crashed gives them out again.
+
+Tries follow each other in growing pauses, none of them as long as another process's, until
+`RECONNECT_SECONDS` are over. What a server refuses for good (a wrong password, no such database) is not tried
+again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import time
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, Engine, Executable
+from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidRequestError, OperationalError, SQLAlchemyError
+
+from elasticscan.base.errors import CatalogUnavailable, StoreTooNew
+from elasticscan.base.limits import RECONNECT_SECONDS
+from elasticscan.catalog.connections import never_free, unsafe_fork
+from elasticscan.catalog.failures import Interrupted, commit_unknown, translate_commit_error
+from elasticscan.catalog.tables import FORMAT_VERSION, outcomes, store_state
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 2.0
+_PRUNE_EVERY = 256  # transactions, by chance: each removes the outcomes that nobody asks for any more
+
+# SQLSTATE: the server ends connections or takes none now; deadlocks; a standby that lost a snapshot.
+_PASSING_STATES = ("08", "57P01", "57P02", "57P03", "53300", "40001", "40P01")
+# What a server says when it refuses a connection, and takes one later: the driver tells no SQLSTATE then.
+_PASSING_REFUSALS = (
+    "starting up",
+    "shutting down",
+    "recovery",
+    "not yet accepting",
+    "too many",
+    "remaining connection slots",
+    "terminating",
+)
+
+_StateRow = namedtuple("_StateRow", [column.name for column in store_state.c])  # type: ignore[misc]
+_STATE = ", ".join(_StateRow._fields)
+_BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+_READ_STATE = f"SELECT {_STATE} FROM {store_state.name}"
+_BEGIN_WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
+# The row is the lock: it makes the order of commit numbers the order in which commits become visible.
+_TOUCH_STATE = f"""
+WITH mine AS (INSERT INTO {outcomes.name} (id) VALUES ('{{id}}') ON CONFLICT DO NOTHING RETURNING id)
+UPDATE {store_state.name} SET layout = layout WHERE format_version <= {FORMAT_VERSION}
+RETURNING {_STATE}, (SELECT count(*) FROM mine) AS is_new, pg_backend_pid() AS process,
+    pg_current_xact_id()::text AS number
+"""
+_PRUNE = f"DELETE FROM {outcomes.name} WHERE made_at < now() - interval '1 hour'"  # nobody asks for so long
+_END_LOST = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE pid = %(process)s AND backend_xid = %(number)s::xid8::xid
+"""
+
+
+def is_passing(error: BaseException) -> bool:
+    """True for the errors of a connection that was lost, or could not be made yet."""
+    if isinstance(error, InvalidRequestError):  # of a connection that was lost a statement ago
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    if state is not None:
+        return str(state).startswith(_PASSING_STATES)
+    if not error.connection_invalidated and not isinstance(error, (OperationalError, InterfaceError)):
+        return False
+    said = str(error.orig)
+    return "FATAL" not in said or any(words in said for words in _PASSING_REFUSALS)
+
+
+class Patience:
+    """Pauses between tries, until a time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+        self._pause = 0.0  # at first it may only be that the server was started anew since it was last asked
+
+    def wait(self, error: Exception) -> None:
+        """Wait for the next try, or raise the error when there is to be none."""
+        left = self._end - time.monotonic()
+        if left <= 0 or not is_passing(error):
+            raise error
+        time.sleep(min(left, self._pause * random.uniform(0.5, 1.0)))
+        self._pause = min(max(2 * self._pause, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+
+
+def patiently(work: Callable[[], T], seconds: float) -> T:
+    """Do what can be done again, until it is done."""
+    patience = Patience(seconds)
+    while True:
+        try:
+            return work()
+        except (DBAPIError, InvalidRequestError) as error:
+            patience.wait(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a statement."""
+
+    rows: Sequence[Any]
+    rowcount: int
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.rows)
+
+    def all(self) -> Sequence[Any]:
+        return self.rows
+
+    def scalar(self) -> Any:
+        return self.rows[0][0] if self.rows else None
+
+
+class ServerTransaction:
+    """One transaction, carried over to a new connection when its own is lost.
+
+    It is used as SQLAlchemy's connection is, as far as the catalog does so.
+    """
+
+    def __init__(self, engine: Engine, writing: bool) -> None:
+        self.dialect, self._engine = engine.dialect, engine
+        self._id = secrets.token_hex(16) if writing else None
+        self._connection: Connection | None = None
+        self._asked: list[tuple[Executable, Any, Answer]] = []
+        self._state: _StateRow | None = None
+        self._at_server: tuple[int, str] | None = None  # process and number of the transaction there
+        self._state_is_used = self._commit_was_sent = self._is_committed = False
+
+    def begin(self) -> None:
+        self._persist(lambda: None)
+
+    def take_state(self) -> Any:
+        """The row of `store_state` as it was when the transaction began, to be checked like any other."""
+        self._state_is_used = True
+        return self._state
+
+    def execute(self, statement: Executable, parameters: Any = None) -> Answer:
+        answer = self._persist(lambda: self._ask(statement, parameters))
+        self._asked.append((statement, parameters, answer))
+        return answer
+
+    def end(self) -> None:
+        """End it, with a commit if it writes, which is then done once for sure.
+
+        Raises:
+            CommitUnknown: the server could not be asked within the limit.
+        """
+        if self._id is None:
+            self.abandon()
+            return
+        if random.randrange(_PRUNE_EVERY) == 0:
+            self._persist(lambda: self._say(_PRUNE))
+        self._persist(self._commit)
+        self._release()
+
+    def abandon(self) -> None:
+        """End it without a commit."""
+        with suppress(SQLAlchemyError):
+            if self._connection is not None:
+                self._say("ROLLBACK")
+        self._release()
+
+    def forget(self) -> None:
+        """Leave it to the parent of this process, which is a fork."""
+        never_free(self._connection)
+        self._connection = None
+
+    # Connections
+
+    def _persist(self, work: Callable[[], T]) -> T:
+        """Do something on a connection, if need be on another one."""
+        patience: Patience | None = None
+        while True:
+            try:
+                if self._connection is None:
+                    self._begin_anew()
+                return work()
+            except (DBAPIError, InvalidRequestError) as error:
+                if is_passing(error):
+                    self._lose()
+                patience = patience or Patience(RECONNECT_SECONDS)
+                try:
+                    patience.wait(error)
+                except (DBAPIError, InvalidRequestError):
+                    if self._commit_was_sent:
+                        raise commit_unknown(error) from error
+                    raise
+
+    def _begin_anew(self) -> None:
+        """Begin, and ask again what was asked before."""
+        self._connection = self._engine.connect()
+        if self._id is None:
+            rows = self._begin(_BEGIN_READING, _READ_STATE)
+        else:
+            rows = self._begin_writing(self._id)
+            if self._is_committed:
+                return
+        before, self._state = self._state, _StateRow(*rows[0][: len(_StateRow._fields)]) if rows else None
+        if self._state_is_used and self._state != before:
+            raise interrupted()
+        for statement, parameters, answer in self._asked:
+            if self._ask(statement, parameters) != answer:
+                raise interrupted()
+
+    def _begin_writing(self, mine: str) -> Sequence[Any]:
+        if self._at_server is not None:  # it may be lost to us alone, and hold the lock
+            process, number = self._at_server
+            self._say(_END_LOST, {"process": process, "number": number})
+        rows = self._begin(_BEGIN_WRITING, _TOUCH_STATE.format(id=mine))
+        if not rows:
+            raise StoreTooNew(
+                "a newer release has brought the store to a newer format since it was opened; "
+                "upgrade elasticscan",
+                known=FORMAT_VERSION,
+            )
+        *_, is_new, process, number = rows[0]
+        self._is_committed, self._at_server = not is_new, (process, number)
+        return rows
+
+    def _ask(self, statement: Executable, parameters: Any) -> Answer:
+        assert self._connection is not None
+        result = self._connection.execute(statement, parameters)
+        return Answer(result.all() if result.returns_rows else (), result.rowcount)
+
+    def _begin(self, begin: str, first: str) -> Sequence[Any]:
+        """The rows of the first statement, which is sent together with what begins the transaction."""
+        with self._driver() as driver:
+            answers = driver.execute(f"{begin}; {first}")
+            answers.nextset()
+            rows: Sequence[Any] = answers.fetchall()
+        return rows
+
+    def _say(self, statement: str, parameters: Mapping[str, Any] | None = None) -> None:
+        with self._driver() as driver:
+            driver.execute(statement, parameters)
+
+    @contextmanager
+    def _driver(self) -> Iterator[Any]:
+        """The driver's connection; its errors come as SQLAlchemy tells them."""
+        assert self._connection is not None
+        errors = self.dialect.loaded_dbapi.Error
+        try:
+            yield self._connection.connection.driver_connection
+        except errors as error:
+            told = DBAPIError.instance(None, None, error, errors, hide_parameters=True, dialect=self.dialect)
+            raise told from error
+
+    def _commit(self) -> None:
+        if self._is_committed:
+            return
+        self._commit_was_sent = True
+        try:
+            self._say("COMMIT")
+        except DBAPIError as error:
+            if is_passing(error):
+                raise
+            raise translate_commit_error(error) from error
+
+    def _lose(self) -> None:
+        """Let go of a connection that is lost, and of idle ones, which then are lost too."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(
+                SQLAlchemyError
+            ):  # when it notices, SQLAlchemy renews the others before their next use
+                connection.exec_driver_sql("ROLLBACK")
+            with suppress(SQLAlchemyError):
+                connection.close()
+
+    def _release(self) -> None:
+        connection, self._connection = self._connection, None
+        with suppress(SQLAlchemyError):
+            if connection is not None:
+                connection.close()
+
+
+def interrupted() -> Interrupted:
+    return Interrupted(
+        "the connection to the catalog was lost and the catalog was changed before there was another one; "
+        "nothing was done: try again"
+    )
+
+
+def begun_again(work: Callable[P, T]) -> Callable[P, T]:
+    """A function that can begin anew, and does so when a transaction of its is interrupted.
+
+    It may have staged files before, and looked at things; what it changed is undone with its transaction. One
+    that gives up is not begun again by those that called it: `CatalogUnavailable`.
+    """
+
+    @wraps(work)
+    def working(*args: P.args, **kwargs: P.kwargs) -> T:
+        end: float | None = None
+        while True:
+            try:
+                return work(*args, **kwargs)
+            except Interrupted as error:
+                now = time.monotonic()
+                end = end or now + RECONNECT_SECONDS
+                if now > end:
+                    raise CatalogUnavailable(str(error)) from error
+
+    return working
+
+
+@contextmanager
+def server_transaction(engine: Engine, writing: bool) -> Iterator[ServerTransaction]:
+    """A transaction at a server, from its beginning to its end."""
+    transaction, process = ServerTransaction(engine, writing), os.getpid()
+    try:
+        transaction.begin()
+        yield transaction
+    except BaseException:
+        if os.getpid() == process:
+            transaction.abandon()
+        raise
+    finally:
+        if os.getpid() != process:
+            transaction.forget()
+            raise unsafe_fork()
+    transaction.end()

@@ -1,0 +1,108 @@
+"""Runs a PostgreSQL server for as long as its standard input is open; then ends it and removes its directory.
+
+    python postgres_keeper.py BINARIES DIRECTORY [USER]
+
+Whoever started it may die in any way: the pipe is closed then. A line "restart" ends the server at once, as a
+crash would, and starts it again; "stop" only ends it, "start" starts it. Each is answered by a line.
+"""
+
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SETTINGS = """
+listen_addresses = ''
+unix_socket_directories = '{place}'
+fsync = off
+full_page_writes = off
+max_connections = 200
+shared_buffers = 16MB
+max_wal_size = 64MB
+min_wal_size = 32MB
+autovacuum_naptime = 10s
+"""
+ACCESS = """
+local all checked scram-sha-256
+local all all trust
+"""
+
+
+class Keeper:
+    def __init__(self, binaries: Path, place: Path, user: str | None) -> None:
+        self._binaries, self._place = binaries, place
+        self._as = (
+            {} if user is None else {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
+        )
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def make(self) -> None:
+        options = ["--username=elasticscan", "--auth=trust", "--no-sync", "--no-instructions"]
+        options += ["--encoding=UTF8", "--locale=C"]
+        self._call("initdb", "-D", str(self._place / "data"), *options)
+        with (self._place / "data" / "postgresql.conf").open("a") as file:
+            file.write(SETTINGS.format(place=self._place))
+        (self._place / "data" / "pg_hba.conf").write_text(ACCESS)
+
+    def start(self) -> None:
+        with (self._place / "log").open("ab") as log:
+            command = [str(self._binaries / "postgres"), "-D", str(self._place / "data")]
+            self._server = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._place, **self._as
+            )
+        while subprocess.call(self._ready(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+            if self._server.poll() is not None:
+                raise RuntimeError((self._place / "log").read_text(errors="replace")[-2000:])
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.send_signal(signal.SIGQUIT)
+            self._server.wait()
+            self._server = None
+
+    def _ready(self) -> list[str]:
+        return [str(self._binaries / "pg_isready"), "-q", "-h", str(self._place), "-U", "elasticscan"]
+
+    def _call(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [str(self._binaries / program), *arguments],
+            check=False,
+            capture_output=True,
+            cwd=self._place,
+            stdin=subprocess.DEVNULL,
+            **self._as,
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr.decode(errors="replace"))
+
+
+def tell(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
+def main(binaries: str, place: str, user: str | None = None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the tests end first
+    keeper = Keeper(Path(binaries), Path(place), user)
+    try:
+        keeper.make()
+        keeper.start()
+        tell("started")
+        for line in sys.stdin:
+            order = line.strip()
+            if order in ("stop", "restart"):
+                keeper.stop()
+            if order in ("start", "restart"):
+                keeper.start()
+            tell("done")
+    finally:
+        keeper.stop()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
