@@ -90,7 +90,7 @@ class PlacementTx(StateTx):
     # Placement
 
     def placement(self) -> Placement:
-        rows = self._rows.all(tablets, order_by=tablets.c.slot_start)
+        rows = self._tablet_rows()
         at, slots = 0, self._state("slots")
         with decoding("the placement of tablets"):
             for row in rows:
@@ -100,6 +100,10 @@ class PlacementTx(StateTx):
         if at != slots:
             raise damaged(f"its tablets do not hold slot {at} of {slots} exactly once")
         return Placement(tuple(Tablet(r.id, r.slot_start, r.slot_end, r.shard_id, r.epoch) for r in rows))
+
+    def _tablet_rows(self) -> list[Any]:
+        """All of them; read once in a transaction until it changes one."""
+        return self._rows.all(tablets, order_by=tablets.c.slot_start)
 
     def tablet(self, tablet_id: int) -> Tablet:
         row = self._rows.one(tablets, id=tablet_id)
@@ -115,7 +119,7 @@ class PlacementTx(StateTx):
         old = {t.id: t for t in before.tablets}
         new = {t.id: t for t in after.tablets}
         changed = {i for i in old.keys() | new.keys() if old.get(i) != new.get(i)}
-        rows = {row.id: row for row in self._rows.all(tablets) if row.id in changed} if old else {}
+        rows = {row.id: row for row in self._tablet_rows() if row.id in changed} if old else {}
         if rows.keys() != old.keys() & changed:
             raise damaged("tablets that are to change are not there")
         self._rows.delete(tablets, [rows[i] for i in sorted(changed - new.keys())])

@@ -306,6 +306,10 @@ class Context:
             self._placement = cached = (layout, tx.placement())
         return cached[1]
 
+    def note_placement(self, layout: int, placement: Placement) -> None:
+        """Remember where tablets are since a transaction that has committed this layout."""
+        self._placement = (layout, placement)
+
     def places(self, tx: Tx, base: Topology) -> SlotPlaces:
         """Return where slots live as a transaction sees it, and where they lived in a topology."""
         names = dict(base.shard_names) | {shard.id: shard.name for shard in tx.shards()}

@@ -193,7 +193,9 @@ class Mover:
             tx.append_topology(reason, published=False, placement=placement)
             after = tx.transition(move, self.owner, Event.SWITCHED)
             assert after is not None
+            layout = tx.versions()[0]
         progress.move = after
+        self._context.note_placement(layout, placement)
         self._context.note_newest((move.source, move.target))
         self._checkpoint(str(after.phase))
 
