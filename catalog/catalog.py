@@ -66,8 +66,12 @@ class Catalog:
             self.read_only = self.read_only or why_not_writable(file)
         self._engine = make_engine(url, self.read_only is not None)
         self._clock = clock
-        check_format(self._engine, where)
-        self.read_only = self.read_only or why_read_only(self._engine)
+        try:
+            check_format(self._engine, where)
+            self.read_only = self.read_only or why_read_only(self._engine)
+        except BaseException:
+            self._engine.dispose()
+            raise
         # A copy of the file, in memory, does not show changes to the file: then each look is a transaction.
         watched = file is None or self.read_only is None
         state = store_state.c

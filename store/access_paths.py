@@ -87,8 +87,9 @@ def choose_access(
             "create_index again if its build was killed",
             index=named.name,
         )
-    newest = context.catalog.versions()[1]
-    at, state = newest if snapshot is None else snapshot, context.table_state(table.id, newest)
+    layout, newest = context.catalog.versions()
+    at = newest if snapshot is None else snapshot
+    state = context.table_state(table.id, newest, layout=layout)
     statistics, key = context.statistics(state), bind_to_key(context, table, predicate)
     runs = {index: state.runs_at(at, index) for index in indexes if index.ready and state.has(index)}
 

@@ -1,0 +1,119 @@
+"""A catalog at a database server: who may use it, what lies beside it, and how often it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import AlreadyExists, CatalogUnavailable, ReadOnlyStore, StoreNotFound
+from elasticscan.store import Store
+from tests.base.postgres import Server
+from tests.base.severed_line import SeveredLine
+
+pytestmark = pytest.mark.long
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())])
+
+
+@pytest.fixture
+def database(postgres: Server) -> Iterator[str]:
+    with postgres.database() as name:
+        yield name
+
+
+def rows(first: int, last: int) -> pa.Table:
+    return pa.table({"k": list(range(first, last)), "v": list(range(last - first))}, schema=SCHEMA)
+
+
+def make(url: str, place: Path) -> Store:
+    store = Store.create(url, {"a": str(place / "a")}, tablets=4, slots=16, upkeep="off")
+    store.create_table("t", SCHEMA, ["k"])
+    store.table("t").upsert(rows(0, 100))
+    return store
+
+
+def role(server: Server, name: str, rights: str, database: str, attributes: str = "") -> None:
+    server.execute(f"DROP ROLE IF EXISTS {name}")
+    server.execute(f"CREATE ROLE {name} LOGIN {attributes}")
+    for right in filter(None, rights.split(";")):
+        server.execute(right, database)
+
+
+def drop_role(server: Server, name: str, database: str) -> None:
+    server.execute(f"DROP OWNED BY {name}", database)
+    server.execute(f"DROP ROLE {name}")
+
+
+def test_a_user_who_may_only_read_reads(postgres: Server, database: str, tmp_path: Path) -> None:
+    make(postgres.url(database), tmp_path).close()
+    role(
+        postgres,
+        "reader",
+        "GRANT USAGE ON SCHEMA public TO reader;GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader",
+        database,
+    )
+    with Store.open(postgres.url(database, "reader")) as store:
+        assert store.table("t").scan().to_table().num_rows == 100
+        assert "may not change" in str(store.read_only)
+        with pytest.raises(ReadOnlyStore):
+            store.table("t").upsert(rows(0, 1))
+    drop_role(postgres, "reader", database)
+
+
+def test_a_user_whose_transactions_only_read_reads(postgres: Server, database: str, tmp_path: Path) -> None:
+    make(postgres.url(database), tmp_path).close()
+    postgres.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    with Store.open(postgres.url(database)) as store:
+        assert store.table("t").scan().to_table().num_rows == 100
+        with pytest.raises(ReadOnlyStore):
+            store.table("t").upsert(rows(0, 1))
+    postgres.execute(f"ALTER DATABASE {database} RESET default_transaction_read_only")
+
+
+def test_a_user_who_may_not_come_in_is_told_at_once(postgres: Server, database: str) -> None:
+    role(postgres, "checked", "", database, "PASSWORD 'right'")
+    url = postgres.url(database, "checked:wrong")
+    with pytest.raises(CatalogUnavailable, match="password"):
+        Store.open(url)
+    with pytest.raises(CatalogUnavailable, match="nobody_s"):
+        Store.open(postgres.url("nobody_s"))
+    with pytest.raises(StoreNotFound):
+        Store.open(postgres.url(database, "checked:right"))
+    drop_role(postgres, "checked", database)
+
+
+def test_a_schema_holds_one_store_and_a_database_many(
+    postgres: Server, database: str, tmp_path: Path
+) -> None:
+    url = postgres.url(database)
+    postgres.execute("CREATE SCHEMA other", database)
+    beside = f"{url}&options=-csearch_path%3Dother"
+    with make(url, tmp_path / "one") as one:
+        with pytest.raises(AlreadyExists):
+            Store.create(url, {"a": str(tmp_path / "again")})
+        with make(beside, tmp_path / "two") as two:
+            two.table("t").upsert(rows(50, 150))
+            assert one.table("t").scan().to_table().num_rows == 100
+            assert two.table("t").scan().to_table().num_rows == 150
+            assert one.context.info.store_id != two.context.info.store_id
+    postgres.execute("DROP SCHEMA other CASCADE", database)
+
+
+def test_a_scan_waits_for_few_answers_of_the_server(postgres: Server, database: str, tmp_path: Path) -> None:
+    with SeveredLine(postgres.socket) as line, make(line.url(database), tmp_path) as store:
+
+        def trips(work: Callable[[], object]) -> int:
+            line.cut_at()
+            work()
+            return line.trips
+
+        table = store.table("t")
+        table.scan()
+        assert trips(table.scan) <= 4
+        pages = iter(table.scan(page_rows=10))
+        next(pages)
+        assert trips(lambda: next(pages)) <= 3
+        assert trips(store.context.versions) == 1
