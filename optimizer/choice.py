@@ -217,11 +217,10 @@ class _Estimate:
         shards: int,
     ) -> None:
         self.primary_key, self.needed, self.shards = primary_key, needed, shards
-        self.rows = rows_to_read(intervals, statistics, {})
         self.filter = None if condition is None else to_sql(condition)
         self.read = needed | (column_names(condition) if condition is not None else frozenset())
         self.keys = column_sets(condition, schema)
-        self.scanned = rows_to_read(intervals, statistics, self.keys)
+        self.rows, self.scanned = rows_to_read(intervals, statistics, self.keys)
 
     def direct(self) -> Candidate:
         weight = DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if self.filter else 0.0)

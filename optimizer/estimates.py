@@ -19,28 +19,31 @@ UNKNOWN_SELECTIVITY = 1 / 3
 
 def rows_to_read(
     intervals: Sequence[SlotInterval], statistics: Mapping[int, FragmentStatistics], key_sets: KeySets
-) -> float:
-    """About how many rows a direct scan looks at: those that statistics do not rule out.
+) -> tuple[float, float]:
+    """About how many rows there are, and how many a direct scan looks at: those not ruled out by statistics.
 
     Where several versions of a row may meet, all are read as soon as one of them may match.
     """
-    matching: dict[int, int] = {}
+    fragments = {fragment.id: fragment for interval in intervals for fragment in interval.fragments}
     rows_per_slot: dict[int, float] = {}
-    total = 0.0
+    matching_per_slot: dict[int, float] = {}
+    for number, fragment in fragments.items():
+        blocks, share = statistics.get(number), _share_of_slot(fragment)  # None where damage hides them
+        rows_per_slot[number] = share * (fragment.rows if blocks is None else blocks.rows)
+        matching_per_slot[number] = rows_per_slot[number]
+        if blocks is not None and key_sets:
+            matching_per_slot[number] = share * _rows_in_blocks(blocks, key_sets)
+    matching = {number for number, rows in matching_per_slot.items() if rows}
+    everything = looked_at = 0.0
     for interval in intervals:
-        for fragment in interval.fragments:
-            if fragment.id not in matching:
-                blocks = statistics.get(fragment.id)  # None where damage hides them
-                everything = fragment.rows if blocks is None else blocks.rows
-                matching[fragment.id] = everything if blocks is None else _rows_in_blocks(blocks, key_sets)
-                rows_per_slot[fragment.id] = everything * _share_of_slot(fragment)
-        slots = interval.end - interval.start
+        numbers, slots = [fragment.id for fragment in interval.fragments], interval.end - interval.start
+        rows = slots * sum([rows_per_slot[number] for number in numbers])
+        everything += rows
         if interval.is_plain:
-            (only,) = interval.fragments
-            total += matching[only.id] * _share_of_slot(only) * slots
-        elif any(matching[fragment.id] for fragment in interval.fragments):
-            total += sum(rows_per_slot[fragment.id] for fragment in interval.fragments) * slots
-    return total
+            looked_at += slots * matching_per_slot[numbers[0]]
+        elif not matching.isdisjoint(numbers):
+            looked_at += rows
+    return everything, looked_at
 
 
 def _share_of_slot(fragment: Fragment) -> float:

@@ -153,7 +153,7 @@ def _count_entries(
     try:
         for fragment, run in runs:
             reader = context.readers.open_run(table, index, fragment.shard, run)
-            entries += sum(reader.lower_bound(high) - reader.lower_bound(low) for low, high in ranges)
+            entries += sum(end - first for first, end in (reader.range_of(*ends) for ends in ranges))
     except ElasticScanError:
         return None  # reading the index raises it
     return float(entries)

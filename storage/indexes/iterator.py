@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from elasticscan.base.value_keys import inverted
 from elasticscan.metadata import Fragment
-from elasticscan.storage.indexes.run import RunReader
+from elasticscan.storage.indexes.run import FEW_RANGES, RunReader
 
 # One round of a page finds at most so many ranges in each run; lists of values may be long.
 RANGES_PER_ROUND = 256
@@ -159,8 +159,11 @@ class RunIterator:
         low, high = self._range(self._next_range)
         self._next_range += 1
         self.ranges_found += 1
-        first = self.run.lower_bound(low, self._near)
-        end = self.run.lower_bound(high, first)
+        if len(self._ranges) <= FEW_RANGES:
+            first, end = self.run.range_of(low, high)
+        else:
+            first = self.run.lower_bound(low, self._near)
+            end = self.run.lower_bound(high, first)
         self._near = 0 if self._descending else end
         if self._descending:
             first, end = self.run.entries - end, self.run.entries - first

@@ -24,7 +24,7 @@ from elasticscan.metadata import Fragment, IndexInfo
 from elasticscan.protocol import Cursors, IndexOrder, PageRequest, PageRows, merge
 from elasticscan.storage.fragment import SLOT
 from elasticscan.storage.indexes.iterator import RunIterator
-from elasticscan.storage.indexes.run import ROW, RunReader, key_columns, run_columns
+from elasticscan.storage.indexes.run import FEW_RANGES, ROW, RunReader, key_columns, run_columns
 from elasticscan.storage.lookup import Candidates, Places, fetch_by_group, newest, rows_at
 from elasticscan.storage.pages import PageSource, rows_within
 from elasticscan.topology import SlotSet
@@ -112,6 +112,7 @@ class _IndexPage:
             for fragment in self.fragments
             if fragment.slots & slots
             for run in self.source.runs(fragment)
+            if _may_be_in(run, ranges)
         ]
 
     def page(self) -> PageRows:
@@ -299,3 +300,10 @@ class _IndexPage:
         if rows.slice(0, count).nbytes <= self.page_bytes:
             return count
         return max(1, rows_within(rows, self.page_bytes))
+
+
+def _may_be_in(run: RunReader, ranges: Sequence[tuple[bytes, bytes]]) -> bool:
+    """False if a run has no entry in any of these ranges, where that is seen at little cost."""
+    if len(ranges) > FEW_RANGES:
+        return True
+    return any(first < end for first, end in (run.range_of(*ends) for ends in ranges))

@@ -67,6 +67,7 @@ HASH_VALUE, ROW = "_hash", "_row"
 # Names that an indexed or an included column cannot have; nor can it have `_slot`, as no column can.
 RUN_COLUMNS = frozenset({HASH_VALUE, ROW})
 HISTOGRAM_STEPS = 128
+FEW_RANGES = 8  # up to so many are found before it is decided that a run is read
 
 _FORMAT = {b"elasticscan.index_run": b"1"}
 _NEAR = (0, 1, 3, 7, 15)  # how far a search looks on before it begins anew
@@ -263,6 +264,7 @@ class RunReader(BatchReader):
         self._key_places = [self._places[name] for name in key_columns(table, index)]
         self._is_sought = can_be_sought(self._schema.field(self._key_places[0]).type)
         self.entries = run.rows
+        self._ranges: dict[tuple[bytes, bytes], tuple[int, int]] = {}
         super().__init__(disk, run.path, run.seal, cache, label)
 
     def _choose(self, schema: pa.Schema) -> list[str]:
@@ -284,6 +286,21 @@ class RunReader(BatchReader):
     def upper_bound(self, key: bytes, start: int = 0) -> int:
         """The first entry from `start` on whose order key is above `key`; `entries` for none."""
         return self._search(key, True, start)
+
+    def range_of(self, low: bytes, high: bytes) -> tuple[int, int]:
+        """[first, end) of the entries with low <= key < high.
+
+        The last few are remembered: who plans a scan counts the entries that its pages then look for.
+        """
+        place = self._ranges.get((low, high))
+        if place is None:
+            first = self.lower_bound(low)
+            place = first, self.lower_bound(high, first)
+            if len(self._ranges) >= FEW_RANGES:
+                self._ranges = {}
+            if len(low) + len(high) <= 4 * KEY_BYTES:
+                self._ranges[low, high] = place
+        return place
 
     def key(self, entry: int) -> bytes:
         columns, row = self._place(entry)
@@ -331,15 +348,17 @@ class RunReader(BatchReader):
 
     def _between(self, low: int, high: int, key: bytes, or_equal: bool) -> int:
         """The first of these entries, all in reach of one batch, that is not below; `high` for none."""
-        columns, row = self._place(low) if low < high else ([], 0)
-        first = low - row
-        if columns and high - first > len(columns[0]):  # a short step that crosses the end of a batch
+        if low >= high:
+            return high
+        columns, row = self._place(low)
+        first, end = low - row, high - low + row
+        if end > len(columns[0]):  # a short step that crosses the end of a batch
             return bisect_left(
                 range(high), True, low, key=lambda at: not is_below(*self._place(at), key, or_equal)
             )
-        end = high - first
-        if columns and self._is_sought:
-            row, end = (min(max(row, at), end) for at in place_of(columns[0], key))
+        if self._is_sought:
+            begin, end_of_value = place_of(columns[0], key)
+            row, end = min(max(row, begin), end), min(max(row, end_of_value), end)
         rows = range(end)
         return first + bisect_left(rows, True, row, key=lambda at: not is_below(columns, at, key, or_equal))
 

@@ -311,8 +311,8 @@ def alone(statistics: Sequence[FragmentStatistics]) -> tuple[list[SlotInterval],
 
 def test_a_fragment_without_statistics_counts_with_all_of_its_rows() -> None:
     hidden = replace(fragment(0), rows=7)
-    assert rows_to_read([SlotInterval(0, 1, (hidden,))], {}, {}) == 7
-    assert rows_to_read([SlotInterval(0, 1, (hidden, replace(hidden, id=1)))], {}, {}) == 14
+    assert rows_to_read([SlotInterval(0, 1, (hidden,))], {}, {}) == (7, 7)
+    assert rows_to_read([SlotInterval(0, 1, (hidden, replace(hidden, id=1)))], {}, {}) == (14, 14)
 
 
 def test_where_versions_may_meet_all_are_read_as_soon_as_one_may_match() -> None:
@@ -326,19 +326,21 @@ def test_where_versions_may_meet_all_are_read_as_soon_as_one_may_match() -> None
     meeting = [SlotInterval(0, 1, (fragment(1), wide)), SlotInterval(1, 2, (wide,))], known
     several_versions = [SlotInterval(0, 1, (fragment(3, unique=False),))], known
     limits = column_sets(condition("a = 5"), SCHEMA)
-    assert rows_to_read(*apart, limits) == 10
-    assert rows_to_read(*meeting, limits) == 20 + 10
-    assert rows_to_read(*several_versions, limits) == 20
+    assert rows_to_read(*apart, limits)[1] == 10
+    assert rows_to_read(*meeting, limits)[1] == 20 + 10
+    assert rows_to_read(*several_versions, limits)[1] == 20
     nothing = column_sets(condition("a = 100"), SCHEMA)
-    assert [rows_to_read(*each, nothing) for each in (apart, meeting, several_versions)] == [0, 0, 0]
+    assert [rows_to_read(*each, nothing)[1] for each in (apart, meeting, several_versions)] == [0, 0, 0]
 
 
 def test_blocks_that_cannot_match_are_known_from_their_bounds(statistics: list[FragmentStatistics]) -> None:
-    assert rows_to_read(*alone(statistics), column_sets(condition("id < 1000"), SCHEMA)) == 1_000
-    assert rows_to_read(*alone(statistics), column_sets(condition("id = 1000 OR id = 7999"), SCHEMA)) == 1_000
-    assert rows_to_read(*alone(statistics), column_sets(condition("a = 1 AND FALSE"), SCHEMA)) == 0
-    assert rows_to_read(*alone(statistics), column_sets(condition("x = 1"), SCHEMA)) == ROWS
-    assert rows_to_read(*alone(statistics), column_sets(None, SCHEMA)) == ROWS
+    assert rows_to_read(*alone(statistics), column_sets(condition("id < 1000"), SCHEMA))[1] == 1_000
+    assert (
+        rows_to_read(*alone(statistics), column_sets(condition("id = 1000 OR id = 7999"), SCHEMA))[1] == 1_000
+    )
+    assert rows_to_read(*alone(statistics), column_sets(condition("a = 1 AND FALSE"), SCHEMA))[1] == 0
+    assert rows_to_read(*alone(statistics), column_sets(condition("x = 1"), SCHEMA))[1] == ROWS
+    assert rows_to_read(*alone(statistics), column_sets(None, SCHEMA)) == (ROWS, ROWS)
 
 
 def test_nulls_make_a_block_match_only_if_it_has_some() -> None:

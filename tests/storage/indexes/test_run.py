@@ -123,6 +123,10 @@ def test_entries_are_sorted_and_searched_by_their_order_keys(seed: int) -> None:
         assert run.lower_bound(key, start) == max(start, lower)
         assert run.upper_bound(key, start) == max(start, upper)
         assert run.lower_bound(key, lower) == lower
+    ends = sorted({b"", b"\2", *keys, *some})
+    asked = [tuple(sorted(rng.sample(ends, 2))) for _ in range(12)]
+    for low, high in asked + asked[::-1]:  # some are remembered, some were forgotten
+        assert run.range_of(low, high) == (sum(k < low for k in keys), sum(k < high for k in keys))
 
 
 NUMBERS = {
