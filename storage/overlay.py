@@ -22,7 +22,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -204,14 +204,10 @@ class Overlay:
             theirs = commits_of(self._large.fragment, self._large.reader, replaced)
             counts[replaces] = theirs < newer.column(COMMIT).to_numpy()[replaces]
         deleted = newer.column(DELETED).to_numpy(zero_copy_only=False)
-        placed = _Placed(rows, replaces, counts & ~deleted, counts & deleted & replaces)
+        placed = _Placed(batch.num_rows, rows, replaces, counts & ~deleted, counts & deleted & replaces)
         kept = (SLOT, *self._names) if placed.keep_keys else ()
-        if len(rows) <= _MOST_JOINED:
-            build = partial(_joined, placed.pieces(batch.num_rows))
-        else:
-            build = partial(_taken, placed.indices(batch.num_rows))
         arrays = [
-            batch.column(name) if name in kept else build(batch.column(name), newer.column(name))
+            batch.column(name) if name in kept else placed.column(batch.column(name), newer.column(name))
             for name in names
         ]
         return pa.RecordBatch.from_arrays(arrays, names=names)
@@ -282,27 +278,57 @@ def _compared(own: Sequence[Array], sought: Sequence[Array], rows: Rows) -> tupl
 Run: TypeAlias = FragmentReader | Overlay
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Placed:
     """Newer rows of a batch: the rows before which they belong, and whether these have their keys.
 
     Attributes:
+        count: the batch's rows.
         living: they are in the batch that results.
         gone: they take away the row with their key.
     """
 
+    count: int
     rows: Rows
     replaces: Mask
     living: Mask
     gone: Mask
 
-    @property
+    @cached_property
     def keep_keys(self) -> bool:
         """True if the batch that results has the same keys."""
         return not (self.gone | (self.living & ~self.replaces)).any()
 
-    def pieces(self, count: int) -> list[tuple[bool, int, int]]:
-        """Stretches of a batch of `count` rows, and the newer rows between them: (newer, begin, rows)."""
+    def column(self, old: pa.Array, new: pa.Array) -> pa.Array:
+        """A column of the batch that results, of the batch's and that of the newer rows."""
+        if self.keep_keys and _is_flat(old) and _is_flat(new):
+            return self.overwritten(old, new)
+        return self.joined(old, new) if len(self.rows) <= _MOST_JOINED else self.taken(old, new)
+
+    def overwritten(self, old: pa.Array, new: pa.Array) -> pa.Array:
+        """A copy of the column, with other values in some rows."""
+        values, newer = _flat_values(old), _flat_values(new)
+        data = pa.allocate_buffer(values.nbytes)
+        copy = np.frombuffer(data, values.dtype)
+        copy[:] = values
+        copy[self.rows[self.living]] = newer[self.living]
+        return pa.Array.from_buffers(old.type, self.count, [None, data])
+
+    def joined(self, old: pa.Array, new: pa.Array) -> pa.Array:
+        """Stretches of two columns one behind the other: they are copied as they are, whatever their type."""
+        if not self._pieces:
+            return old.slice(0, 0)
+        return pa.concat_arrays(
+            [(new if newer else old).slice(begin, rows) for newer, begin, rows in self._pieces]
+        )
+
+    def taken(self, old: pa.Array, new: pa.Array) -> pa.Array:
+        """Values of two columns, each by its number."""
+        return pc.take(pa.concat_arrays([old, new]), self._indices, boundscheck=False)
+
+    @cached_property
+    def _pieces(self) -> list[tuple[bool, int, int]]:
+        """Stretches of the batch, and the newer rows between them: (newer, begin, rows)."""
         pieces, begin = [], 0
         chosen = np.flatnonzero(self.living | self.gone)
         parts = (chosen, self.rows[chosen], self.replaces[chosen], self.living[chosen])
@@ -312,20 +338,21 @@ class _Placed:
             if lives:
                 pieces.append((True, number, 1))
             begin = row + replaces
-        if begin < count:
-            pieces.append((False, begin, count - begin))
+        if begin < self.count:
+            pieces.append((False, begin, self.count - begin))
         return pieces
 
-    def indices(self, count: int) -> pa.Array:
-        """The rows to take of a batch of `count` rows and the newer ones behind it."""
-        indices = np.arange(count, dtype=np.int32)
-        numbers = np.arange(count, count + len(self.rows), dtype=np.int32)
+    @cached_property
+    def _indices(self) -> pa.Array:
+        """The rows to take of the batch's and the newer ones behind them."""
+        indices = np.arange(self.count, dtype=np.int32)
+        numbers = np.arange(self.count, self.count + len(self.rows), dtype=np.int32)
         replacing, added = self.living & self.replaces, self.living & ~self.replaces
         indices[self.rows[replacing]] = numbers[replacing]
         indices[self.rows[self.gone]] = -1
         if added.any():
             places = self.rows[added] + np.arange(np.count_nonzero(added))
-            whole = np.empty(count + len(places), dtype=np.int32)
+            whole = np.empty(self.count + len(places), dtype=np.int32)
             is_old = np.ones(len(whole), dtype=bool)
             is_old[places] = False
             whole[places], whole[is_old] = numbers[added], indices
@@ -333,15 +360,15 @@ class _Placed:
         return pa.array(indices[indices >= 0] if self.gone.any() else indices)
 
 
-def _joined(pieces: Sequence[tuple[bool, int, int]], old: pa.Array, new: pa.Array) -> pa.Array:
-    """Stretches of two columns one behind the other: they are copied as they are, whatever their type."""
-    if not pieces:
-        return old.slice(0, 0)
-    return pa.concat_arrays([(new if is_new else old).slice(begin, rows) for is_new, begin, rows in pieces])
+def _is_flat(column: pa.Array) -> bool:
+    """True if a column is its values alone, of whole bytes, side by side: no nulls, no texts, no parts."""
+    kind = column.type
+    return pa.types.is_primitive(kind) and kind.bit_width in (8, 16, 32, 64) and not column.null_count
 
 
-def _taken(indices: pa.Array, old: pa.Array, new: pa.Array) -> pa.Array:
-    return pc.take(pa.concat_arrays([old, new]), indices, boundscheck=False)
+def _flat_values(column: pa.Array) -> Array:
+    width = column.type.bit_width // 8
+    return np.frombuffer(column.buffers()[1], f"u{width}", len(column), column.offset * width)
 
 
 def _served(fragment: Fragment, rows: pa.RecordBatch) -> pa.RecordBatch:

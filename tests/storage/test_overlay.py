@@ -493,8 +493,13 @@ def test_columns_of_any_type_are_joined_and_taken(kind: pa.DataType, values: lis
     places = sorted(rng.sample(range(2 * count + 1), min(few, 2 * count + 1)))  # odd ones are those of rows
     new = new.slice(0, len(places))
     rows, replaces = np.array(places) // 2, np.array(places) % 2 == 1
-    deleted, counts = (np.array([rng.random() < share for _ in places]) for share in (0.4, 0.8))
-    changes = overlay_module._Placed(rows, replaces, counts & ~deleted, counts & deleted & replaces)
+    shares = rng.choice(((0.4, 0.8), (0.0, 0.8), (0.0, 1.0)))
+    if rng.random() < 0.3:  # keys stay
+        replaces = np.ones(len(rows), dtype=bool)
+        rows = np.unique(np.minimum(rows, count - 1))
+        new, replaces = new.slice(0, len(rows)), replaces[: len(rows)]
+    deleted, counts = (np.array([rng.random() < share for _ in rows]) for share in shares)
+    changes = overlay_module._Placed(count, rows, replaces, counts & ~deleted, counts & deleted & replaces)
     expected: list[Any] = []
     at = 0
     for number, row in enumerate(rows.tolist()):
@@ -505,10 +510,9 @@ def test_columns_of_any_type_are_joined_and_taken(kind: pa.DataType, values: lis
         if replaces[number] and counts[number]:
             at += 1
     expected += old[at:].to_pylist()
-    joined = overlay_module._joined(changes.pieces(count), old, new)
-    taken = overlay_module._taken(changes.indices(count), old, new)
-    assert joined.to_pylist() == taken.to_pylist() == expected
-    joined.validate(full=True)
+    for column in (changes.column(old, new), changes.joined(old, new), changes.taken(old, new)):
+        column.validate(full=True)
+        assert column.type == kind and column.to_pylist() == expected
     keys_stay = not any((changes.living & ~replaces) | changes.gone)
     assert changes.keep_keys is keys_stay
 
