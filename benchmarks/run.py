@@ -36,7 +36,7 @@ from indexes import (
 )
 from keys import bench_get, bench_key_scans, bench_spark_key, bench_unequal_runs
 from measure import Results, by_turns, seconds
-from shared_store import bench_many_tasks, bench_stream_beside_readers, bench_writers
+from shared_store import bench_first_scans, bench_many_tasks, bench_stream_beside_readers, bench_writers
 from small_commits import bench_upkeep
 from streams import bench_streams
 from trust import bench_spark_trust, bench_trust
@@ -306,6 +306,8 @@ def main() -> int:
             bench_upkeep(results, Path(temporary), options.commits, options.rows)
         if "shared" in only:
             bench_writers(results, Path(temporary))
+            for rows in (200_000, 1_000_000):
+                bench_first_scans(results, Path(temporary), rows)
             spark = start_spark(work)
             bench_many_tasks(results, spark, Path(temporary))
             bench_stream_beside_readers(results, spark, Path(temporary), options.stream_commits)

@@ -24,7 +24,7 @@ from elasticscan.store import Store
 
 WRITERS, WRITING_SECONDS, STEP = 8, 10, 1 << 32
 TASKS, TASK_ROWS = 200, 200
-LOADED, BATCH_ROWS, SAMPLES = 200_000, 100, 20
+LOADED, BATCH_ROWS, SAMPLES, COMMITS = 200_000, 100, 20, 30
 
 
 def bench_writers(results: Results, work: Path) -> None:
@@ -55,12 +55,51 @@ def bench_many_tasks(results: Results, spark: Any, work: Path) -> None:
             ids.write.format("elasticscan").mode("append").save(f"{store.uri}/t")
         table, shards = store.status()["tables"][0], len(store.status()["shards"])
         results.at_most(f"fragments of a shard after {TASKS} tasks", table["fragments"] / shards, 8)
-        store.table("t").scan().count()
-        counted = statistics.median(seconds(lambda: store.table("t").scan().count()) for _ in range(5))
+        written = _counted(store, spark)
         store.table("t").compact()
-        store.table("t").scan().count()
-        compacted = statistics.median(seconds(lambda: store.table("t").scan().count()) for _ in range(5))
-        results.at_most("… count() / of a compacted table", counted / compacted, 1.3)
+        for what, took in _counted(store, spark).items():
+            detail = f"{written[what] * 1e3:.1f} and {took * 1e3:.1f} ms"
+            results.at_most(f"… {what} / of a compacted table", written[what] / took, 1.3, detail)
+
+
+def _counted(store: Store, spark: Any) -> dict[str, float]:
+    """Seconds of the first count() since a change and of later ones, in Python and through Spark."""
+
+    def by_spark() -> None:
+        spark.read.format("elasticscan").load(f"{store.uri}/t").count()
+
+    first = processor_seconds(lambda: store.table("t").scan().count())
+    later = [processor_seconds(lambda: store.table("t").scan().count()) for _ in range(5)]
+    first_by_spark = seconds(by_spark)
+    later_by_spark = [seconds(by_spark) for _ in range(5)]
+    return {
+        "first count()": first,
+        "later count()": statistics.median(later),
+        "first count() through Spark": first_by_spark,
+        "later count() through Spark": statistics.median(later_by_spark),
+    }
+
+
+def bench_first_scans(results: Results, work: Path, rows: int) -> None:
+    """The first scan after each of some commits, and the best of three later ones, beside one before them."""
+    with loaded(work / f"first-{rows}", rows) as store:
+
+        def scan() -> float:
+            return processor_seconds(lambda: scanned(store))
+
+        scan()
+        fresh, first, later = statistics.median(scan() for _ in range(9)), [], []
+        chance = np.random.default_rng(3)
+        for number in range(COMMITS):
+            store.table("t").upsert(rows_of(chance.choice(rows, BATCH_ROWS, replace=False), number))
+            first.append(scan())
+            later.append(min(scan() for _ in range(3)))
+        for what, times, wanted in (("first", first, 2), ("best of three later", later, 1.3)):
+            took = statistics.median(times)
+            detail = f"{took * 1e3:.1f} and {fresh * 1e3:.1f} ms"
+            results.at_most(
+                f"{what} scan after a commit / before any, {rows:,} rows", took / fresh, wanted, detail
+            )
 
 
 @dataclass(frozen=True, slots=True)
