@@ -48,6 +48,7 @@ def _commits(uri: str, writers: int, first: int) -> int:
 def bench_many_tasks(results: Results, spark: Any, work: Path) -> None:
     """What three writes of 200 tasks leave to count, beside the same rows compacted."""
     with loaded(work / "tasks", LOADED) as store:
+        _counted(store, spark)  # a JVM begins slowly
         for number in range(3):
             ids = spark.range(0, TASKS * TASK_ROWS, 1, TASKS).selectExpr(
                 f"id + {number * TASKS * TASK_ROWS // 2} AS id", "id % 1000 AS k", "rand() AS v"

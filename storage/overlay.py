@@ -121,6 +121,8 @@ class Overlay:
 
         The rows of a slot that goes over several batches count for each of them.
         """
+        if self._rows_beside() > BATCH_ROWS * self.batch_count:  # one has too many, wherever they are
+            return []
         firsts = [self._large.reader.slot_range(index)[0] for index in range(1, self.batch_count)]
         begins = np.array([self._slots[0], *firsts])
         ends = np.array([*(slot + 1 for slot in firsts), self._slots[1]])
@@ -138,6 +140,12 @@ class Overlay:
                 spans.append(index)
                 span = added
         return spans
+
+    def _rows_beside(self) -> float:
+        """About how many rows the others have in the slots of the large fragment, without a look at them."""
+        within = self._large.fragment.slots
+        others = [one.fragment for one in self._others]
+        return sum(f.rows * len(f.slots & within) / max(f.slots_written, len(f.slots), 1) for f in others)
 
     def _edge(self, index: int) -> tuple[int, ...]:
         """The numbers of the rows of the other fragments at which a batch begins."""

@@ -110,7 +110,7 @@ class Layered:
         )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(SEEDS)
 def test_rows_laid_over_a_large_fragment_are_the_visible_ones_in_order(seed: int) -> None:
     layered = Layered(seed)
@@ -147,7 +147,7 @@ def test_batches_of_any_size_are_laid_over(seed: int) -> None:
     ],
     ids=str,
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(SEEDS)
 def test_batches_are_laid_over_by_any_of_the_ways(bound: dict[str, float], seed: int) -> None:
     """Rows are merged for more or fewer batches at once, joined or taken, bisected for or packed."""
@@ -158,7 +158,7 @@ def test_batches_are_laid_over_by_any_of_the_ways(bound: dict[str, float], seed:
         layered.check(layered.rng.choice((99, layered.rng.randint(0, 30))), varying(layered.rng))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SEEDS)
 def test_snapshots_that_share_batches_see_each_its_own_rows(seed: int) -> None:
     """Every snapshot and floor is read by turns from the same open files, newer and older."""
@@ -323,6 +323,16 @@ def test_nothing_is_laid_over_a_fragment_of_another_shape(shape: str) -> None:
     assert overlay_of(shelf) is None
 
 
+def test_others_with_far_too_many_rows_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlay_module, "BATCH_ROWS", 2)
+    shelf = shelf_of(loaded(), [(key, 2, "new") for key in range(14)], slots=4)
+    source, bounds = shelf.source(), Bounds(0, 9, 9)
+    (stretch,) = source.view.stretches(0, 4, bounds)
+    assert stretch.layers is not None
+    assert run_of(stretch.layers, source.open, ("k", "v"), ("k",), bounds) is None
+    assert all("slot_starts" not in vars(source.open(f, ("k", "v"))) for f in shelf.fragments)
+
+
 def test_others_may_have_more_rows_than_the_fragment_over_which_they_are_laid() -> None:
     writes: list[list[tuple[int, int, str | None]]] = [
         [(key, commit, f"{commit}") for key in range(5 * commit, 5 * commit + 12)] for commit in (2, 3, 4)
@@ -415,8 +425,8 @@ def test_batches_with_other_values_of_the_same_commit_are_not_shared() -> None:
 
 
 def test_overlays_of_past_snapshots_leave_the_cache() -> None:
-    """Of a hundred snapshots the last few are kept, however much room there is."""
-    cache, many = BatchCache(), [[(2 * number, number, "new")] for number in range(2, 102)]
+    """Of many snapshots the last few are kept, however much room there is."""
+    cache, many = BatchCache(), [[(2 * number, number, "new")] for number in range(2, 32)]
     shelf = shelf_of(loaded(200), *many)
 
     @functools.cache
@@ -425,7 +435,7 @@ def test_overlays_of_past_snapshots_leave_the_cache() -> None:
 
     source = replace(shelf.source(), open=open_fragment)
     seen = []
-    for snapshot in range(2, 102):
+    for snapshot in range(2, 32):
         overlay = laid_over(shelf, source, shelf.fragments[:snapshot], snapshot)
         batches_of(overlay)
         seen.append(cache.kept_bytes)
@@ -477,7 +487,7 @@ TYPES: list[tuple[pa.DataType, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "values"), TYPES, ids=[str(kind) for kind, _ in TYPES])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(SEEDS)
 def test_columns_of_any_type_are_joined_and_taken(kind: pa.DataType, values: list[Any], seed: int) -> None:
     """Slices of longer columns, nulls or none, against lists."""
@@ -517,7 +527,7 @@ def test_columns_of_any_type_are_joined_and_taken(kind: pa.DataType, values: lis
     assert changes.keep_keys is keys_stay
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SEEDS)
 def test_many_keys_are_bisected_for_at_once(seed: int) -> None:
     rng = random.Random(seed)
