@@ -89,7 +89,7 @@ def choose_access(
         )
     layout, newest = context.catalog.versions()
     at = newest if snapshot is None else snapshot
-    state = context.table_state(table.id, newest, layout=layout)
+    state = context.table_state(table.id, newest, None, layout)
     statistics, key = context.statistics(state), bind_to_key(context, table, predicate)
     runs = {index: state.runs_at(at, index) for index in indexes if index.ready and state.has(index)}
 
