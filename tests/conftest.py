@@ -90,3 +90,9 @@ def postgres_url(postgres: Server) -> Iterator[str]:
     """The URL of an empty database."""
     with postgres.database() as name:
         yield postgres.url(name)
+
+
+@pytest.fixture
+def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is flushed to the disk: nobody pulls the plug on a test."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)

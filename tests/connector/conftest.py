@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.store import Store
+from tests.connector import stream_query
+from tests.connector.stream_query import History
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("v", pa.float64())])
 
@@ -46,4 +48,14 @@ def store(tmp_path: Path) -> Store:
     made = Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=8, slots=64)
     made.create_table("t", SCHEMA, ["id"])
     made.table("t").upsert(rows(0, 1_000))
+    return made
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    """Two shards, eight tablets, 64 slots, a table `t` of 1,000 rows."""
+    store = Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=8, slots=64)
+    store.create_table("t", SCHEMA, ["id"])
+    made = History(store)
+    made.write(stream_query.rows(0, 1_000))
     return made

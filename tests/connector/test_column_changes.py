@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,20 +17,7 @@ from tests.connector.conftest import batch as batch_of
 from tests.connector.stream_query import History, Query, rows
 from tests.connector.test_writing import staged, writer
 
-
-@pytest.fixture(autouse=True)
-def _nobody_pulls_the_plug(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-
-
-@pytest.fixture
-def history(tmp_path: Path) -> History:
-    """Two shards, eight tablets, 64 slots, a table `t` of 1,000 rows."""
-    store = Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=8, slots=64)
-    store.create_table("t", SCHEMA, ["id"])
-    made = History(store)
-    made.write(rows(0, 1_000))
-    return made
+pytestmark = pytest.mark.usefixtures("unflushed")
 
 
 class Running(Query):

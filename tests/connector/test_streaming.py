@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import random
 import time
 from collections import Counter
@@ -50,20 +49,7 @@ from elasticscan.topology import SlotSet
 from tests.connector.conftest import SCHEMA
 from tests.connector.stream_query import History, Query, Row, carried, read_all, rows, without_times
 
-
-@pytest.fixture(autouse=True)
-def _nobody_pulls_the_plug(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-
-
-@pytest.fixture
-def history(tmp_path: Path) -> History:
-    """Two shards, eight tablets, 64 slots, a table `t` of 1,000 rows."""
-    store = Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=8, slots=64)
-    store.create_table("t", SCHEMA, ["id"])
-    made = History(store)
-    made.write(rows(0, 1_000))
-    return made
+pytestmark = pytest.mark.usefixtures("unflushed")
 
 
 def query(history: History, **options: str) -> Query:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -24,6 +23,8 @@ from elasticscan.base.errors import (
 from elasticscan.store import Store, Table, beginning, schema_changes, writer
 from elasticscan.store.repair.rebuild import repair_store
 
+pytestmark = pytest.mark.usefixtures("unflushed")
+
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),
@@ -38,11 +39,6 @@ FAR = 1 << 40
 Row = dict[str, Any]
 
 
-@pytest.fixture(autouse=True)
-def _nobody_pulls_the_plug(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-
-
 @pytest.fixture(params=[None, "zstd"], ids=["mapped", "compressed"])
 def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
     """Two shards, a table of 200 rows: commit 2."""
@@ -55,14 +51,6 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
 @pytest.fixture
 def table(store: Store) -> Table:
     return store.table("t")
-
-
-@pytest.fixture
-def other(store: Store) -> Iterator[Store]:
-    """The same store as another process has it: with caches of its own, filled before anything changes."""
-    with Store.open(store.uri) as opened:
-        opened.table("t").scan().to_table()
-        yield opened
 
 
 def old_row(i: int) -> Row:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +27,8 @@ from tests.base.manual_clock import ManualClock
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.random_programs import START
 
+pytestmark = pytest.mark.usefixtures("unflushed")
+
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
 COUNT = 300
 PAGES: dict[str, dict[str, Any]] = {
@@ -41,11 +42,6 @@ Row = tuple[int, int | None, int]
 
 class Killed(BaseException):
     """The process died here; so nobody catches it by name."""
-
-
-@pytest.fixture(autouse=True)
-def _nobody_pulls_the_plug(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 @pytest.fixture

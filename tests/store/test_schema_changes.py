@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,6 +25,8 @@ from elasticscan.metadata import Fragment
 from elasticscan.storage import BatchCache, FragmentReader
 from elasticscan.store import Store, writer
 
+pytestmark = pytest.mark.usefixtures("unflushed")
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 NOTE = pa.struct([pa.field("tags", pa.list_(pa.string()), nullable=False), ("at", pa.timestamp("us"))])
 NEW = [pa.field("n", pa.int32()), pa.field("note", NOTE), pa.field("by", pa.map_(pa.string(), pa.int64()))]
@@ -35,11 +36,6 @@ Row = dict[str, Any]
 Rows = dict[int, Row]
 
 
-@pytest.fixture(autouse=True)
-def _nobody_pulls_the_plug(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-
-
 @pytest.fixture(params=[None, "zstd"], ids=["mapped", "compressed"])
 def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
     """Two shards, a table of 300 rows: commit 2."""
@@ -47,14 +43,6 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
         made.create_table("t", SCHEMA, ["id"], compression=request.param)
         made.table("t").upsert(old_rows(range(COUNT)))
         yield made
-
-
-@pytest.fixture
-def other(store: Store) -> Iterator[Store]:
-    """The same store as another process has it: with caches of its own, filled before anything changes."""
-    with Store.open(store.uri) as found:
-        found.table("t").scan().to_table()
-        yield found
 
 
 def old_rows(ids: Any, v: str = "old") -> pa.Table:
