@@ -77,9 +77,10 @@ class ElasticScanReader(DataSourceReader):
         if self._options.explain:
             return [Explained(scan)]
         most = self._options.partitions
-        assert scan.choice is not None and scan.layout is not None, "a scan that begins has both"
+        assert scan.layout is not None, "a scan that begins has one"
         places, fragments = scan.layout.places, scan.layout.fragments
-        if scan.choice.index is not None or scan.choice.by_key:
+        if scan.standing.index is not None or scan.standing.by_key:
+            assert scan.choice is not None, "a scan that begins has chosen"
             entries = scan.choice.candidate.rows_scanned
             most = most_index_parts(len(places.placement.shards), entries, most)
         weights = slot_bytes(fragments, places.placement.slot_count)

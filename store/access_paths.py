@@ -68,14 +68,14 @@ def choose_access(
     indexes: Sequence[IndexInfo],
     columns: Sequence[str],
     predicate: Predicate | None,
+    key: KeyCondition,
     name: str,
     order: Order | None,
     snapshot: int | None,
-) -> tuple[Choice, KeyCondition]:
+) -> Choice:
     """Choose the cheapest path, or the one asked for by name or order; `Access.along` follows it.
 
-    Costs are those of a snapshot, of the newest for None.
-    Whatever the path, no row that meets the filter is outside the slots of the key's condition.
+    `key` is the predicate as `bind_to_key` gives it. Costs are those of a snapshot, of the newest for None.
 
     Raises:
         IndexNotFound, IndexNotReady, InvalidOption: what was asked for cannot be done.
@@ -90,7 +90,7 @@ def choose_access(
     layout, newest = context.catalog.versions()
     at = newest if snapshot is None else snapshot
     state = context.table_state(table.id, newest, None, layout)
-    statistics, key = context.statistics(state), bind_to_key(context, table, predicate)
+    statistics = context.statistics(state)
     runs = {index: state.runs_at(at, index) for index in indexes if index.ready and state.has(index)}
 
     def chosen(access: str) -> Choice:
@@ -110,11 +110,11 @@ def choose_access(
 
     if order is not None:
         name = _of_order(order, table, indexes, name, lambda: chosen(AUTO))
-    return chosen(name), key
+    return chosen(name)
 
 
 def bind_to_key(context: Context, table: TableInfo, predicate: Predicate | None) -> KeyCondition:
-    """A filter as slots of this store, and ranges of primary keys."""
+    """A filter as slots of this store, which have all rows that meet it, and ranges of primary keys."""
     condition = None if predicate is None else predicate.condition
     return bind_key(condition, table, context.info.slots, context.info.hash)
 

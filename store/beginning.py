@@ -9,9 +9,10 @@ from datetime import datetime
 from elasticscan.base.errors import InvalidOption, SnapshotNotFound
 from elasticscan.catalog import Tx, begun_again
 from elasticscan.filters import Predicate
-from elasticscan.metadata import TableInfo, no_such_column
+from elasticscan.metadata import AUTO, NONE, TableInfo, no_such_column
+from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments
-from elasticscan.store.access_paths import Access, choose_access, slots_of_filter
+from elasticscan.store.access_paths import Access, bind_to_key, choose_access, slots_of_filter
 from elasticscan.store.context import Context, Find
 from elasticscan.store.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
 from elasticscan.store.lookups import ScanLayout, check_kept
@@ -51,7 +52,14 @@ def begin_scan(
     column_names = columns_of(table, columns)
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
     order = order_of(order_by, table.schema)
-    choice, by_key = choose_access(context, table, indexes, column_names, predicate, index, order, asked)
+    by_key = bind_to_key(context, table, predicate)
+
+    def compare() -> Choice:
+        return choose_access(context, table, indexes, column_names, predicate, by_key, index, order, asked)
+
+    # Nothing beats the rows themselves where all are wanted: other ways are compared if somebody asks.
+    wants_all = predicate is None and order is None and index in (AUTO, NONE)
+    choice = None if wants_all else compare()
     at, (base, layout, definition) = held or lease_snapshot(context, lease, table, asked, look)
     if definition != table.definition:  # a snapshot is read by a definition that is not older than it
         end_lease(context, lease)
@@ -78,17 +86,18 @@ def begin_scan(
         page_rows=page_limits[0],
         page_bytes=page_limits[1],
         lease=lease,
-        index=None if choice.index is None else choice.index.id,
+        index=None if choice is None or choice.index is None else choice.index.id,
         descending=order is not None and order.descending,
         merged=order is not None,
         limit=limit,
-        by_key=choice.by_key,
+        by_key=choice is not None and choice.by_key,
         definition=table.definition,
     )
     leased = held is None and context.catalog.read_only is None
-    bound = by_key if choice.by_key else choice.bound
+    bound = by_key if key.by_key else None if choice is None else choice.bound
     access = Access.along(table, predicate, bound, key.descending, key.merged)
-    return Scan(context, table, base, key, choice=choice, access=access, leased=leased, layout=layout)
+    choose = compare if choice is None else lambda: choice
+    return Scan(context, table, base, key, choose=choose, access=access, leased=leased, layout=layout)
 
 
 @begun_again

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from threading import Lock, get_ident
 from typing import Any
 
@@ -55,7 +56,7 @@ class Scan(Named, Iterator[Page]):
         base: Topology,
         key: ContinuationKey,
         ends_lease: bool = True,
-        choice: Choice | None = None,
+        choose: Callable[[], Choice] | None = None,
         access: Access | None = None,
         leased: bool = True,
         layout: ScanLayout | None = None,
@@ -68,7 +69,7 @@ class Scan(Named, Iterator[Page]):
         self._process = os.getpid()  # a child that was forked amid the scan must not end its parent's lease
         self._may_have_lease = leased
         self._lease_end = context.clock.now() + LEASE_SECONDS
-        self.choice, self.layout = choice, layout  # of a scan that begins; None of one that was resumed
+        self._choose, self.layout = choose, layout  # of a scan that begins; None of one that was resumed
         self._pages = Pages(context, table, base, access or access_of(context, table, key))
         self._returned = 0
         self._reading: Iterator[Page] | None = None
@@ -334,6 +335,11 @@ class Scan(Named, Iterator[Page]):
     def _is_leased(self) -> bool:
         with self._context.catalog.reading() as tx:
             return tx.lease_end(self._state.lease) > tx.now
+
+    @cached_property
+    def choice(self) -> Choice | None:
+        """The ways that there were to read, and the one that was taken; None of a scan that was resumed."""
+        return None if self._choose is None else self._choose()
 
     def explain(self) -> dict[str, Any]:
         """Explain the scan's access path; after a run, with estimated against actual counts."""

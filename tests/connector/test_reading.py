@@ -34,9 +34,9 @@ from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.partitions import ScanPartition
 from elasticscan.connector.reading import ElasticScanReader
 from elasticscan.connector.splits import BASE, VIRTUAL
-from elasticscan.optimizer import Choice
+from elasticscan.optimizer import KeyCondition
 from elasticscan.store import Store, mover, owners
-from elasticscan.store.access_paths import choose_access
+from elasticscan.store.access_paths import bind_to_key
 from elasticscan.topology import Move, SlotSet
 from tests.base.manual_clock import ManualClock
 from tests.connector.conftest import SCHEMA, rows
@@ -183,13 +183,13 @@ def test_a_topology_that_is_published_while_a_scan_is_planned_is_not_mixed_with_
 ) -> None:
     """Base topology, placement and fragments are of one look at the catalog."""
 
-    def choose(*given: Any) -> Choice:
+    def bind(*given: Any) -> KeyCondition:
         tablet = store.topology.placement.tablets[0]
         names = dict(store.topology.shard_names)
         store.move(tablet.id, next(name for shard, name in names.items() if shard != tablet.shard))
-        return choose_access(*given)
+        return bind_to_key(*given)
 
-    monkeypatch.setattr("elasticscan.store.beginning.choose_access", choose)
+    monkeypatch.setattr("elasticscan.store.beginning.bind_to_key", bind)
     reader, partitions = planned(store)
     assert [part.kind for part in partitions if isinstance(part, ScanPartition)] == [BASE, BASE]
     assert sorted(ids(reader, partitions)) == list(range(1_000))

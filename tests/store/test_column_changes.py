@@ -227,17 +227,17 @@ def test_a_snapshot_is_never_read_by_a_definition_from_before_it(
     store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scan looks its table up, then takes a lease on the newest snapshot."""
-    honest = beginning.choose_access
+    honest = beginning.bind_to_key
     table.set_retention(0)  # so that a lease is needed
 
     def later(*args: Any) -> Any:
-        monkeypatch.setattr(beginning, "choose_access", honest)
+        monkeypatch.setattr(beginning, "bind_to_key", honest)
         change(table)
         write_new(table, NEW_IDS)
         store.compact()
         return honest(*args)
 
-    monkeypatch.setattr(beginning, "choose_access", later)
+    monkeypatch.setattr(beginning, "bind_to_key", later)
     assert read(store) == MIXED
 
 
