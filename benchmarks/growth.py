@@ -29,12 +29,14 @@ from small_commits import (
     bytes_of,
     loaded,
     open_files_limited,
+    scanned,
     write_small,
 )
 
 from elasticscan.store import Store
 
 POWERS = (10, 100, 1_000, 10_000)
+SCANS = 30  # by turns
 FIRST = 100  # commits that later ones are compared with
 
 
@@ -108,13 +110,13 @@ def _measured(work: Path, store: Store, cpu: list[float], wall: list[float]) -> 
 
 
 def _by_turns(small: Store, fresh: Store, text: str | None) -> tuple[float, float]:
-    """Seconds of a scan of each, the best of seven."""
+    """Seconds of a scan of each, from its beginning: the median of the later ones of many."""
     took: tuple[list[float], list[float]] = ([], [])
-    for _ in range(7):
+    for _ in range(SCANS):
         for store, times in zip((small, fresh), took, strict=True):
-            scan = store.table("t").scan(filter=text)
-            times.append(processor_seconds(lambda scan=scan: [None for _ in scan]))  # type: ignore[misc]
-    return min(took[0]), min(took[1])
+            times.append(processor_seconds(lambda store=store: scanned(store, filter=text)))  # type: ignore[misc]
+    first, second = (statistics.median(times[SCANS // 3 :]) for times in took)
+    return first, second
 
 
 # The plot: lines over commits, both axes logarithmic.

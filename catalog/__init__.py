@@ -56,6 +56,7 @@ from elasticscan.catalog.catalog import Catalog, NewStore, Tx
 from elasticscan.catalog.commits import Commit, IdempotencyKey
 from elasticscan.catalog.dump import Dump
 from elasticscan.catalog.engine import holds_store
+from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.fragments import DroppedFile
 from elasticscan.catalog.moves import OwnedMove
 from elasticscan.catalog.seal_keys import KEYS, SecretTx
@@ -71,6 +72,7 @@ __all__ = [
     "DroppedFile",
     "Dump",
     "IdempotencyKey",
+    "Interrupted",
     "NewStore",
     "OwnedMove",
     "OwnedStep",

@@ -58,7 +58,7 @@ _READ_ONLY_STATES = ("42501", "25006")  # PostgreSQL: insufficient_privilege, re
 
 
 class Interrupted(CatalogUnavailable):
-    """A connection was lost, nothing was done, and others have changed the catalog: begin again."""
+    """Others changed the catalog meanwhile, and nothing was done: `begun_again` does."""
 
 
 @contextmanager

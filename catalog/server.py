@@ -305,7 +305,7 @@ def interrupted() -> Interrupted:
 
 
 def begun_again(work: Callable[P, T]) -> Callable[P, T]:
-    """A function that can begin anew, and does so when a transaction of its is interrupted.
+    """A function that can begin anew, and does so when it is interrupted.
 
     It may have staged files before, and looked at things; what it changed is undone with its transaction. One
     that gives up is not begun again by those that called it: `CatalogUnavailable`.

@@ -235,7 +235,9 @@ class Overlay:
         batch = self._batches.peek(index)
         if batch is None or self._newest.peek(number) is None:
             return None
-        return batch if self._newer(index).equals(newer) else None
+        own = self._newer(index)
+        same = own.num_rows == newer.num_rows and all(map(_are_equal, own.columns, newer.columns))
+        return batch if same else None
 
     def _places(self, index: int, newer: pa.RecordBatch) -> tuple[Rows, Mask]:
         """The rows of a batch before which newer rows belong, and whether these replace them."""
@@ -284,6 +286,7 @@ def _compared(own: Sequence[Array], sought: Sequence[Array], rows: Rows) -> tupl
 
 
 Run: TypeAlias = FragmentReader | Overlay
+_BITS = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 
 @dataclass(frozen=True)
@@ -377,6 +380,12 @@ def _is_flat(column: pa.Array) -> bool:
 def _flat_values(column: pa.Array) -> Array:
     width = column.type.bit_width // 8
     return np.frombuffer(column.buffers()[1], f"u{width}", len(column), column.offset * width)
+
+
+def _are_equal(some: pa.Array, others: pa.Array) -> bool:
+    """True if two columns have the same values; to Arrow NaN is not equal to itself, but its bits are."""
+    bits = _BITS.get(some.type)
+    return bool(some.equals(others) if bits is None else some.view(bits).equals(others.view(bits)))
 
 
 def _served(fragment: Fragment, rows: pa.RecordBatch) -> pa.RecordBatch:

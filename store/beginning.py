@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from elasticscan.base.errors import InvalidOption, SnapshotNotFound
-from elasticscan.catalog import Tx, begun_again
+from elasticscan.catalog import Interrupted, Tx, begun_again
 from elasticscan.filters import Predicate
 from elasticscan.metadata import AUTO, NONE, TableInfo, no_such_column
 from elasticscan.optimizer import Choice
@@ -63,18 +63,7 @@ def begin_scan(
     at, (base, layout, definition) = held or lease_snapshot(context, lease, table, asked, look)
     if definition != table.definition:  # a snapshot is read by a definition that is not older than it
         end_lease(context, lease)
-        return begin_scan(
-            context,
-            find,
-            columns,
-            filter,
-            snapshot,
-            page_limits,
-            index=index,
-            order_by=order_by,
-            limit=limit,
-            is_divided=is_divided,
-        )
+        raise Interrupted(f"columns of table {table.name!r} changed while a scan of it began; begin it again")
     key = ContinuationKey(
         table=table.id,
         snapshot=at,

@@ -424,6 +424,15 @@ def test_batches_with_other_values_of_the_same_commit_are_not_shared() -> None:
     assert [batch.column("v")[2].as_py() for batch in (lost, new)] == ["lost", "new"]
 
 
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()], ids=str)
+def test_nan_is_the_same_value_in_two_snapshots(kind: pa.DataType) -> None:
+    values = pa.array(np.array([np.nan, 1.0, np.nan, 0.0], dtype=kind.to_pandas_dtype()), kind)
+    others = pa.array(np.array([9.0, np.nan, 1.0, np.nan, 0.0], dtype=kind.to_pandas_dtype()), kind)
+    assert overlay_module._are_equal(values, others[1:])
+    assert not overlay_module._are_equal(values, others[:4])
+    assert overlay_module._are_equal(pa.array([None, 1], kind), pa.array([None, 1], kind))
+
+
 def test_overlays_of_past_snapshots_leave_the_cache() -> None:
     """Of many snapshots the last few are kept, however much room there is."""
     cache, many = BatchCache(), [[(2 * number, number, "new")] for number in range(2, 32)]
