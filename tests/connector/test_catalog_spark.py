@@ -184,7 +184,7 @@ def test_the_random_queries_push_enough_to_be_worth_comparing() -> None:
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(first, marks=() if first < 24 else pytest.mark.long)
+        pytest.param(first, marks=() if first < 16 else pytest.mark.long)
         for first in range(0, len(BY_HAND), 8)
     ],
 )
