@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from sqlalchemy import bindparam
+
 from elasticscan.base.errors import (
     AlreadyExists,
     InvalidOffset,
@@ -21,6 +23,7 @@ from elasticscan.base.limits import TRUSTED_JUMP_SECONDS
 from elasticscan.catalog.believed_time import next_commit_time
 from elasticscan.catalog.definitions import packed_columns, unpacked_columns
 from elasticscan.catalog.failures import damaged, decoding
+from elasticscan.catalog.sealed import RowQuery
 from elasticscan.catalog.tables import COMMITS, OVERWRITES, commits, leases, tables
 from elasticscan.catalog.tags import TagTx
 from elasticscan.metadata import IndexEvent, StagedFragment, TableInfo
@@ -46,6 +49,15 @@ class Commit:
     user_metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
+_NEWEST = RowQuery(
+    commits, commits.c.table_id == bindparam("table"), order_by=commits.c.number.desc(), limit=1
+)
+_MADE_BEFORE = RowQuery(
+    commits,
+    commits.c.created_at <= bindparam("timestamp"),
+    order_by=commits.c.created_at.desc(),
+    limit=1,
+)
 _RESERVED = 0  # the commit that made a table which nobody sees yet
 
 
@@ -261,8 +273,8 @@ class CommitTx(TagTx):
 
     def _newest(self, table: int) -> Any | None:
         """The row of a table's newest commit; None before its first."""
-        c, count = commits.c, self._rows.count(COMMITS, table)
-        rows = self._rows.select(commits, c.table_id == table, order_by=c.number.desc(), limit=1)
+        count = self._rows.count(COMMITS, table)
+        rows = self._rows.ask(_NEWEST, table=table)
         if (rows[0].ordinal if rows else 0) != count:
             raise damaged(f"the newest commit of table {table} is not there")
         return rows[0] if rows else None
@@ -274,8 +286,7 @@ class CommitTx(TagTx):
 
     def commit_before(self, timestamp: float) -> int:
         """The newest commit made at or before a time; 0 when there is none."""
-        c = commits.c
-        rows = self._rows.select(commits, c.created_at <= timestamp, order_by=c.created_at.desc(), limit=1)
+        rows = self._rows.ask(_MADE_BEFORE, timestamp=timestamp)
         number = int(rows[0].number) if rows else 0
         # Times grow with numbers, so the next commit proves that this one is the newest.
         made = self._commit_time(number + 1)

@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Table
+from sqlalchemy import Table, bindparam
 
 from elasticscan.base.errors import WriteConflict
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.indexes import IndexTx
+from elasticscan.catalog.sealed import RowQuery
 from elasticscan.catalog.tables import FRAGMENTS, condemned, fragments, histograms, index_runs, statistics
 from elasticscan.metadata import (
     Fragment,
@@ -132,7 +133,7 @@ class FragmentTx(IndexTx):
         values = sorted(keys)
         for at in range(0, len(values), _AT_ONCE):
             some = values[at : at + _AT_ONCE]
-            for row in self._rows.select(table, table.c[column].in_(some)):
+            for row in self._rows.ask(_rows_of(table, column), some=some):
                 if getattr(row, column) not in some:  # the database's index led to another row
                     raise damaged(f"an index of table {table.name!r} points to other rows")
                 yield row
@@ -198,7 +199,7 @@ class FragmentTx(IndexTx):
     def _condemned_rows(self, files: Iterable[File]) -> list[Any]:
         names = sorted({_name_of(file) for file in files})
         parts = (names[at : at + _AT_ONCE] for at in range(0, len(names), _AT_ONCE))
-        return [row for part in parts for row in self._rows.select(condemned, condemned.c.file.in_(part))]
+        return [row for part in parts for row in self._rows.ask(_rows_of(condemned, "file"), some=part)]
 
     def known_paths(self) -> frozenset[tuple[int, str]]:
         """(shard, path) of every file that the catalog refers to, dropped ones included.
@@ -258,6 +259,12 @@ class FragmentTx(IndexTx):
         if self._which_condemned((row.shard_id, run.path) for run in runs):
             return False
         return self._insert_runs(index.table, [(fragment, row.shard_id, run) for run in runs])
+
+
+@lru_cache(maxsize=16)
+def _rows_of(table: Table, column: str) -> RowQuery:
+    """The rows whose column has one of `some` values."""
+    return RowQuery(table, table.c[column].in_(bindparam("some", expanding=True)))
 
 
 def _name_of(file: File) -> str:

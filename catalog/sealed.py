@@ -22,6 +22,7 @@ must be) is seen as what it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -30,6 +31,7 @@ import xxhash
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Select,
     Table,
     and_,
     bindparam,
@@ -38,6 +40,7 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    true,
     type_coerce,
     update,
 )
@@ -82,6 +85,8 @@ class _Form:
         self._groups = [_group_of(grouping, place) for grouping in self.groupings]
         # Untouched values, without SQLAlchemy's idea of what they should be.
         self.raw = [type_coerce(column, NULLTYPE).label(column.name) for column in table.c]
+        self.insert = insert(table)
+        self.delete = delete(table).where(self.key == bindparam("this"))
 
     def complete(self, row: Mapping[str, Any]) -> Values:
         """All values in their order, each of its column's type; what is not given is null."""
@@ -119,6 +124,69 @@ _FORMS = {table.name: _Form(table) for table in metadata.sorted_tables if "group
 SEALED = tuple(form.table for form in _FORMS.values())
 
 
+class RowQuery:
+    """A question for rows of a table, built once: to build one takes longer than to answer it.
+
+    Args:
+        table: the table.
+        where: conditions, with `bindparam` for what differs from time to time.
+        order_by: columns.
+        limit: most rows.
+    """
+
+    def __init__(
+        self, table: Table, *where: ColumnElement[bool], order_by: Any = None, limit: int | None = None
+    ) -> None:
+        self.form = _FORMS[table.name]
+        self._statements: list[Select[Any]] = []
+        for columns in (self.form.raw, list(table.c)):
+            statement = select(*columns).where(*where)
+            if order_by is not None:
+                statement = statement.order_by(order_by)
+            self._statements.append(statement if limit is None else statement.limit(limit))
+
+    def statement(self, raw: bool) -> Select[Any]:
+        return self._statements[0 if raw else 1]
+
+
+@lru_cache(maxsize=256)
+def _rows_with(
+    table: Table, names: tuple[str, ...], nulls: tuple[str, ...] = (), order_by: str | None = None
+) -> RowQuery:
+    """The query for rows that have given values in some columns, and none in others."""
+    where = [table.c[name] == bindparam(name) for name in names]
+    where += [table.c[name].is_(None) for name in nulls]
+    return RowQuery(table, *where, order_by=None if order_by is None else table.c[order_by])
+
+
+@lru_cache(maxsize=256)
+def _new_values(table: Table, names: tuple[str, ...]) -> Any:
+    """The update of some columns of the row with a key."""
+    query = update(table).where(_FORMS[table.name].key == bindparam("this"))
+    return query.values({name: bindparam(f"new_{name}") for name in names})
+
+
+@lru_cache(maxsize=_GROUPS_AT_ONCE)
+def _sums_of(count: int) -> Any:
+    """The query for the sums of so many groups."""
+    g, names = group_digests.c, ("kind", "part", "shard")
+    these = (and_(*(g[name] == bindparam(f"{name}_{at}") for name in names)) for at in range(count))
+    return select(group_digests).where(or_(*these))
+
+
+@lru_cache(maxsize=8)
+def _sums_with(names: tuple[str, ...]) -> Any:
+    """The query for the sums of the groups with given values in some columns."""
+    return select(group_digests).where(true(), *(group_digests.c[name] == bindparam(name) for name in names))
+
+
+_SUMS_OF_KINDS = select(group_digests).where(group_digests.c.kind.in_(bindparam("kinds", expanding=True)))
+_THIS_GROUP = and_(*(group_digests.c[name] == bindparam(f"of_{name}") for name in ("kind", "part", "shard")))
+_ENTER_SUMS = insert(group_digests)
+_CHANGE_SUMS = update(group_digests).where(_THIS_GROUP).values(rows=bindparam("n"), total=bindparam("sum"))
+_DELETE_SUMS = delete(group_digests).where(_THIS_GROUP)
+
+
 class SealedRows:
     """The rows of one transaction. Changes of sums wait for `finish`."""
 
@@ -135,13 +203,19 @@ class SealedRows:
         self, table: Table, *where: ColumnElement[bool], order_by: Any = None, limit: int | None = None
     ) -> list[Any]:
         """Rows that meet some conditions, each checked; some may be hidden by damage."""
-        form = _FORMS[table.name]
-        query = select(*(form.raw if self._raw else table.c)).where(*where)
-        if order_by is not None:
-            query = query.order_by(order_by)
-        with decoding(f"table {table.name!r}"):
-            rows = list(self._sql.execute(query if limit is None else query.limit(limit)))
-        return self._checked(form, rows)
+        return self.ask(RowQuery(table, *where, order_by=order_by, limit=limit))
+
+    def ask(self, query: RowQuery, **values: Any) -> list[Any]:
+        """The rows that a query asks for, as `select`."""
+        with decoding(f"table {query.form.name!r}"):
+            rows = list(self._sql.execute(query.statement(self._raw), values))
+        return self._checked(query.form, rows)
+
+    def _with(self, table: Table, equal: Mapping[str, Any], order_by: str | None = None) -> list[Any]:
+        """Rows that have some values; None stands for null."""
+        nulls = tuple(name for name, value in equal.items() if value is None)
+        values = {name: value for name, value in equal.items() if value is not None}
+        return self.ask(_rows_with(table, tuple(values), nulls, order_by), **values)
 
     def _checked(self, form: _Form, rows: list[Any]) -> list[Any]:
         digest = self._digest
@@ -153,11 +227,19 @@ class SealedRows:
     def state(self) -> list[Any]:
         """The rows of `store_state`: a server gave one with its first answer."""
         first = self._sql.take_state() if isinstance(self._sql, ServerTransaction) else None
-        return self.select(store_state) if first is None else self._checked(_FORMS[store_state.name], [first])
+        return (
+            self._with(store_state, {}) if first is None else self._checked(_FORMS[store_state.name], [first])
+        )
 
     def one(self, table: Table, missing_is_checked: bool = True, **equal: Any) -> Any | None:
-        """The row with these values, or None; that there is none is looked up once more in all rows."""
-        rows = self.select(table, *_conditions(table, equal))
+        """The row with these values, or None; that there is none is looked up once more in all rows.
+
+        It is read once in a transaction, and again once it has changed the table.
+        """
+        key, read = ("one", *equal.items()), self._groups.setdefault(table.name, {})
+        rows = read.get(key)
+        if rows is None:
+            rows = read[key] = self._with(table, equal)
         # An index may point to another row, which is sound but not the one that was asked for.
         if len(rows) > 1 or not all(_is(row, equal) for row in rows):
             raise _not_whole(f"the look-up of {equal} in table {table.name!r} finds other rows")
@@ -173,9 +255,9 @@ class SealedRows:
         key = ("all", str(order_by))
         if key in (read := self._groups.setdefault(form.name, {})):
             return list(read[key])
-        rows = self.select(table, order_by=order_by)
+        rows = self._with(table, {}, None if order_by is None else order_by.name)
         kinds = {kind for grouping in form.groupings for kind in _kinds(grouping)}
-        self._check(form, rows, group_digests.c.kind.in_(kinds), lambda group: group[0] in kinds)
+        self._check(form, rows, _SUMS_OF_KINDS, {"kinds": sorted(kinds)}, lambda group: group[0] in kinds)
         read[key] = rows
         return list(rows)
 
@@ -201,35 +283,30 @@ class SealedRows:
         key = (grouping.kind, *sorted(part.items()), str(order_by))
         if key in (read := self._groups.setdefault(form.name, {})):
             return list(read[key])
-        where = _conditions(table, part)
-        if grouping.live:
-            where.append(table.c.dropped_at.is_(None))
+        equal = dict(part) | ({"dropped_at": None} if grouping.live else {})
         if grouping.only is not None:
-            where.append(table.c[grouping.only[0]] == grouping.only[1])
-        rows = self.select(table, *where, order_by=order_by)
+            equal |= dict([grouping.only])
+        rows = self._with(table, equal, None if order_by is None else order_by.name)
         group_key = (grouping.kind, *(part.get(name) for name in grouping.by))
-        names = ("kind", "part", "shard")
-        stored = [
-            group_digests.c[n] == key for n, key in zip(names, group_key, strict=False) if key is not None
-        ]
+        named = zip(("kind", "part", "shard"), group_key, strict=False)
+        stored = {name: key for name, key in named if key is not None}
 
         def mine(group: Group) -> bool:
             return all(key in (None, has) for key, has in zip(group_key, group, strict=False))
 
-        self._check(form, rows, and_(*stored), mine)
+        self._check(form, rows, _sums_with(tuple(stored)), stored, mine)
         read[key] = rows
         return list(rows)
 
     def count(self, grouping: Grouping, part: int) -> int:
         """The number of rows of a group, by its stored sums."""
-        where = (group_digests.c.kind == grouping.kind) & (group_digests.c.part == part)
-        counted = self._sums_now(where, lambda group: group[:2] == (grouping.kind, part))
-        return sum(rows for rows, _ in counted.values())
+        return sum(self.counts(grouping, part).values())
 
     def counts(self, grouping: Grouping, part: int) -> dict[int, int]:
         """The numbers of rows of the groups of a part, by the second column of their grouping."""
-        where = (group_digests.c.kind == grouping.kind) & (group_digests.c.part == part)
-        counted = self._sums_now(where, lambda group: group[:2] == (grouping.kind, part))
+        which = {"kind": grouping.kind, "part": part}
+        mine = (grouping.kind, part)
+        counted = self._sums_now(_sums_with(tuple(which)), which, lambda group: group[:2] == mine)
         return {group[2]: rows for group, (rows, _) in counted.items()}
 
     def total(self, table: Table, column: str, *where: ColumnElement[bool]) -> int:
@@ -250,7 +327,7 @@ class SealedRows:
             self._add(form.groups(values), 1, digest)
             entered.append(dict(zip(form.names, (*values, digest), strict=True)))
         self._groups.pop(form.name, None)
-        self._sql.execute(insert(table), entered)
+        self._sql.execute(form.insert, entered)
 
     def update(self, table: Table, changes: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
         """Change rows that were read in this transaction; all of them in the same columns."""
@@ -266,9 +343,7 @@ class SealedRows:
             named = dict(zip(form.columns, values, strict=True))
             entered.append({f"new_{name}": named[name] for name in new} | {"this": row[form.key_at]})
             entered[-1]["new_row_digest"] = digest
-        names = (*changes[0][1], "row_digest")
-        query = update(table).where(form.key == bindparam("this"))
-        self._change(form, query.values({name: bindparam(f"new_{name}") for name in names}), entered)
+        self._change(form, _new_values(table, (*changes[0][1], "row_digest")), entered)
 
     def delete(self, table: Table, rows: Iterable[Any]) -> int:
         """Remove rows that were read in this transaction; returns how many."""
@@ -277,7 +352,7 @@ class SealedRows:
             self._add(form.groups(row[:-1]), -1, -row[-1])
             gone.append({"this": row[form.key_at]})
         if gone:
-            self._change(form, delete(table).where(form.key == bindparam("this")), gone)
+            self._change(form, form.delete, gone)
         return len(gone)
 
     def put_back(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -292,11 +367,13 @@ class SealedRows:
         self._pending = {}
         if not changed:
             return 0
-        g = group_digests.c
         groups = list(changed)
         stored: dict[Group, Counted] = {}
         for at in range(0, len(groups), _GROUPS_AT_ONCE):
-            stored |= self._stored_sums(or_(*(_this(group) for group in groups[at : at + _GROUPS_AT_ONCE])))
+            some = groups[at : at + _GROUPS_AT_ONCE]
+            named = (zip(("kind", "part", "shard"), group, strict=True) for group in some)
+            values = {f"{name}_{n}": value for n, pairs in enumerate(named) for name, value in pairs}
+            stored |= self._stored_sums(_sums_of(len(some)), values)
         new, updated, gone, total = [], [], [], 0
         for group, counted in changed.items():
             before = stored.get(group)
@@ -305,24 +382,18 @@ class SealedRows:
                 total -= self.digest_of_group(group, before)
             if after[0]:
                 total += self.digest_of_group(group, after)
-            named = dict(zip(("of_kind", "of_part", "of_shard"), group, strict=True))
+            this = dict(zip(("of_kind", "of_part", "of_shard"), group, strict=True))
             if before is None:
                 new.append(
                     dict(zip(("kind", "part", "shard", "rows", "total"), (*group, *after), strict=True))
                 )
             elif after[0]:
-                updated.append(named | {"n": after[0], "sum": after[1]})
+                updated.append(this | {"n": after[0], "sum": after[1]})
             else:
-                gone.append(named)
-        this = (g.kind == bindparam("of_kind")) & (g.part == bindparam("of_part"))
-        this &= g.shard == bindparam("of_shard")
-        if new:
-            self._sql.execute(insert(group_digests), new)
-        if updated:
-            sums: dict[str, Any] = {"rows": bindparam("n"), "total": bindparam("sum")}
-            self._sql.execute(update(group_digests).where(this).values(sums), updated)
-        if gone:
-            self._sql.execute(delete(group_digests).where(this), gone)
+                gone.append(this)
+        for statement, groups_of_it in ((_ENTER_SUMS, new), (_CHANGE_SUMS, updated), (_DELETE_SUMS, gone)):
+            if groups_of_it:
+                self._sql.execute(statement, groups_of_it)
         return total
 
     # Digests
@@ -332,8 +403,8 @@ class SealedRows:
 
     def all_groups(self, written: bool = False) -> dict[Group, Counted]:
         """The sums of all groups as they are now, or as they were last written down: `finish`."""
-        everything = group_digests.c.kind.is_not(None)
-        return self._stored_sums(everything) if written else self._sums_now(everything)
+        everything = _sums_with(())
+        return self._stored_sums(everything, {}) if written else self._sums_now(everything, {})
 
     def sums(self, table: Table, rows: Iterable[Any]) -> dict[Group, Counted]:
         """Rows and sums of digests of the groups of some rows."""
@@ -353,25 +424,30 @@ class SealedRows:
         if changed not in (len(entered), -1):
             raise _not_whole(f"{len(entered)} rows of table {form.name!r} were to change, {changed} did")
 
-    def _stored_sums(self, where: ColumnElement[bool]) -> dict[Group, Counted]:
+    def _stored_sums(self, query: Any, values: Mapping[str, Any]) -> dict[Group, Counted]:
         with decoding(f"table {group_digests.name!r}"):
-            rows = self._sql.execute(select(group_digests).where(where)).all()
+            rows = self._sql.execute(query, values).all()
             return {
                 (str(kind), int(part), int(shard)): (int(n), int(total))
                 for kind, part, shard, n, total in rows
             }
 
     def _check(
-        self, form: _Form, rows: Iterable[Any], where: ColumnElement[bool], mine: Callable[[Group], bool]
+        self,
+        form: _Form,
+        rows: Iterable[Any],
+        query: Any,
+        values: Mapping[str, Any],
+        mine: Callable[[Group], bool],
     ) -> None:
         sums = {group: counted for group, counted in _sums(form, rows).items() if mine(group)}
-        compare(sums, self._sums_now(where, mine))
+        compare(sums, self._sums_now(query, values, mine))
 
     def _sums_now(
-        self, where: ColumnElement[bool], mine: Callable[[Group], bool] = lambda _: True
+        self, query: Any, values: Mapping[str, Any], mine: Callable[[Group], bool] = lambda _: True
     ) -> dict[Group, Counted]:
         """The sums of some groups, with this transaction's changes that are not written down yet."""
-        sums = self._stored_sums(where)
+        sums = self._stored_sums(query, values)
         for group, counted in self._pending.items():
             if mine(group):
                 sums[group] = _plus(sums.get(group, (0, 0)), counted)
@@ -408,15 +484,6 @@ def _plus(a: Counted, b: Counted) -> Counted:
 
 def _kinds(grouping: Grouping) -> tuple[str, ...]:
     return (grouping.kind, dropped_kind(grouping.kind)) if grouping.live else (grouping.kind,)
-
-
-def _this(group: Group) -> ColumnElement[bool]:
-    g = group_digests.c
-    return and_(g.kind == group[0], g.part == group[1], g.shard == group[2])
-
-
-def _conditions(table: Table, equal: Mapping[str, Any]) -> list[ColumnElement[bool]]:
-    return [table.c[n].is_(None) if value is None else table.c[n] == value for n, value in equal.items()]
 
 
 def _is(row: Any, equal: Mapping[str, Any]) -> bool:

@@ -323,7 +323,7 @@ def _smallest(fragments: Sequence[Fragment]) -> list[Fragment]:
 
 
 def _slots_of(fragments: Sequence[Fragment]) -> SlotSet:
-    return SlotSet.of(r for fragment in fragments for r in fragment.slots)
+    return SlotSet.union(fragment.slots for fragment in fragments)
 
 
 def _still_allowed(tx: Tx, table: TableInfo, horizon: int) -> bool:

@@ -44,6 +44,12 @@ class SlotSet:
         return cls.of(((start, end),))
 
     @classmethod
+    def union(cls, sets: Iterable[SlotSet]) -> SlotSet:
+        """The union of any sets; many are often equal, as those of a shard's fragments are."""
+        distinct = set(sets)
+        return distinct.pop() if len(distinct) == 1 else cls.of(part for some in distinct for part in some)
+
+    @classmethod
     def parse(cls, text: str) -> SlotSet:
         """The inverse of `str`: `"0-64,128-192"`, ends excluded.
 
@@ -87,6 +93,8 @@ class SlotSet:
     def __and__(self, other: SlotSet) -> SlotSet:
         common: list[Range] = []
         left, right = self.ranges, other.ranges
+        if left == right:
+            return self
         i = j = 0
         while i < len(left) and j < len(right):
             start, end = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
@@ -101,6 +109,8 @@ class SlotSet:
     def __sub__(self, other: SlotSet) -> SlotSet:
         left: list[Range] = []
         cuts = other.ranges
+        if cuts == self.ranges:
+            return SlotSet()
         j = 0
         for at, end in self.ranges:
             start = at

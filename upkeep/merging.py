@@ -124,7 +124,7 @@ def _merge(parts: Sequence[Part]) -> Merge:
 
 
 def _slots_of(parts: Iterable[Part]) -> SlotSet:
-    return SlotSet.of(slots for part in parts for slots in part.slots)
+    return SlotSet.union(part.slots for part in parts)
 
 
 def _due(parts: Sequence[Part], policy: Policy) -> list[Part]:

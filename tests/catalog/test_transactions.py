@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -96,9 +97,9 @@ def add_commit(catalog: Catalog, table: TableInfo, *fragments: StagedFragment, k
 def test_a_group_is_read_once_in_a_transaction_and_again_once_it_has_changed(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, reads, select = add_table(catalog), list[str](), SealedRows.select
+    table, reads, ask = add_table(catalog), list[str](), SealedRows.ask
     monkeypatch.setattr(
-        SealedRows, "select", lambda self, of, *a, **n: reads.append(of.name) or select(self, of, *a, **n)
+        SealedRows, "ask", lambda self, query, **n: reads.append(query.form.name) or ask(self, query, **n)
     )
     with catalog.writing() as tx:
         assert tx.fragments(table.id) == tx.fragments(table.id) == ()
@@ -114,6 +115,25 @@ def test_a_group_is_read_once_in_a_transaction_and_again_once_it_has_changed(
         before = len(reads)
         assert tx.shards() == tx.shards()
         assert len(reads) == before + 1
+
+
+def test_a_row_is_read_once_in_a_transaction_and_again_once_it_has_changed(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, reads, ask = add_table(catalog), list[str](), SealedRows.ask
+    monkeypatch.setattr(
+        SealedRows, "ask", lambda self, query, **n: reads.append(query.form.name) or ask(self, query, **n)
+    )
+    with catalog.writing() as tx:
+        assert tx.table_by_id(table.id) == tx.table_by_id(table.id) == table
+        assert reads.count("tables") == 1
+        tx.set_oldest_snapshot(table.id, 7)
+        assert tx.table_by_id(table.id) == replace(table, oldest_snapshot=7)
+        assert tx.step("balance") is None
+        tx.enter_step("balance", "me")
+        assert tx.step("balance") is not None
+        assert tx.end_step("balance", "me")
+        assert tx.step("balance") is None
 
 
 # ----------------------------------------------------------------------------- commits and their order
