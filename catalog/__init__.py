@@ -61,7 +61,7 @@ from elasticscan.catalog.fragments import DroppedFile
 from elasticscan.catalog.moves import OwnedMove
 from elasticscan.catalog.seal_keys import KEYS, SecretTx
 from elasticscan.catalog.server import begun_again
-from elasticscan.catalog.state import StoreInfo
+from elasticscan.catalog.state import Identity, StoreInfo
 from elasticscan.catalog.tags import Tag
 from elasticscan.catalog.upkeep import OwnedStep, StepsDone
 
@@ -72,6 +72,7 @@ __all__ = [
     "DroppedFile",
     "Dump",
     "IdempotencyKey",
+    "Identity",
     "Interrupted",
     "NewStore",
     "OwnedMove",

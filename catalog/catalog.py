@@ -29,6 +29,7 @@ from elasticscan.catalog.moves import MoveTx
 from elasticscan.catalog.readonly import why_not_writable
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
 from elasticscan.catalog.sealed import versions_digest
+from elasticscan.catalog.state import Identity
 from elasticscan.catalog.tables import metadata, of_servers, store_state
 from elasticscan.catalog.upkeep import UpkeepTx
 from elasticscan.topology import Placement
@@ -55,8 +56,9 @@ class Catalog:
         read_only: why nothing can be written through it, or None.
         when_copied: is called before the first transaction that writes to a copy.
         before_writing: is called before every transaction that writes; what it returns is called with the
-            versions that the transaction sees, and raises when these cannot be the newest.
-        after_writing: is called after every such transaction that changed the versions.
+            catalog's identity as the transaction sees it, and raises when that cannot be the newest.
+        after_writing: is called after every such transaction that changed the versions, with what it made
+            of the identity.
     """
 
     def __init__(self, url: str | Path, clock: Clock, where: str, read_only: bool = False) -> None:
@@ -80,8 +82,8 @@ class Catalog:
         self._settled: Home | None = None
         self._store_id: str | None = None
         self.when_copied: Callable[[], None] = self._refuse_copy
-        self.before_writing: Callable[[], Callable[[tuple[int, int]], None]] = lambda: lambda _: None
-        self.after_writing: Callable[[], None] = lambda: None
+        self.before_writing: Callable[[], Callable[[Identity], None]] = lambda: lambda _: None
+        self.after_writing: Callable[[Identity], None] = lambda _: None
 
     @staticmethod
     def create(
@@ -176,12 +178,12 @@ class Catalog:
         self.settle()
         check = self.before_writing()  # outside of the transaction: it reads at the shards
         with self.leasing() as tx:
-            before = tx.versions()
+            before = tx.identity()
             check(before)
             yield tx
-            changed = tx.versions() != before
-        if changed:
-            self.after_writing()
+            after = tx.identity()
+        if after != before:
+            self.after_writing(after)
 
     @contextmanager
     def leasing(self) -> Iterator[Tx]:

@@ -331,6 +331,7 @@ class CommitTx(TagTx):
         row = self._rows.one(tables, id=table)
         if row is not None and row.oldest_snapshot < snapshot:
             self._rows.update(tables, [(row, {"oldest_snapshot": snapshot})])
+            self.bump_layout()
 
     def _next_commit(self) -> int:
         number: int = self._state("last_commit") + 1

@@ -241,7 +241,7 @@ class Merging:
         if now is None or not _still_allowed(tx, self.table, horizon):
             return Merged()
         self.copies = self._index(tx.indexes(self.table.id), self.copies)
-        context.check_not_collected(copied.staged for copied in self.copies)
+        context.check_not_collected(tx, (copied.staged for copied in self.copies))
         result = self._swap(tx, self.copies, _slots_of(self.fragments) - _being_copied(tx))
         if horizon > now.oldest_snapshot:
             tx.set_oldest_snapshot(self.table.id, horizon)

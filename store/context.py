@@ -5,17 +5,21 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
+    CatalogOutdated,
     ElasticScanError,
     FragmentMissing,
     ShardNotFound,
+    ShardUnavailable,
     TableChanged,
     WriteConflict,
+    WrongRoot,
 )
-from elasticscan.catalog import Catalog, StoreInfo, Tx, begun_again
+from elasticscan.catalog import Catalog, Identity, StoreInfo, Tx, begun_again
 from elasticscan.metadata import (
     Fragment,
     IndexInfo,
@@ -110,6 +114,7 @@ class Context:
         self._open_disk = open_disk
         self._disks: dict[int, tuple[Shard, Disk]] = {}
         self._local: tuple[int, tuple[int, ...]] | None = None
+        self._seen = self._identity.layout, self._identity.last_commit
         self._known_newest = False
         self._placement: tuple[int, Placement] | None = None
         self._tables: dict[int, TableState] = {}
@@ -120,7 +125,7 @@ class Context:
         self.derived: LruCache[Hashable, Any] = LruCache()
         self.upkeep: Upkeep = NoUpkeep()
         self._statistics: dict[int, tuple[TableState | None, TableStatistics]] = {}
-        self._by_name: dict[str, tuple[tuple[int, int], TableInfo, tuple[IndexInfo, ...]]] = {}
+        self._by_name: dict[str, tuple[int, TableInfo, tuple[IndexInfo, ...]]] = {}
         self._indexes: dict[int, tuple[int, tuple[IndexInfo, ...]]] = {}
         self._topology: Topology | None = None
 
@@ -143,9 +148,10 @@ class Context:
             opened = self._disks.setdefault(shard, (shards[shard], disk))
         return opened
 
-    def marker_of(self, shard: int) -> Marker:
-        """The marker that a shard's root must have."""
-        return Marker(self.info.store_id, self.incarnation(), shard, self._shard_and_disk(shard)[0].name)
+    def marker_of(self, shard: int, incarnation: str | None = None) -> Marker:
+        """The marker that a shard's root must have, in the incarnation of now if none is given."""
+        incarnation = self.incarnation() if incarnation is None else incarnation
+        return Marker(self.info.store_id, incarnation, shard, self._shard_and_disk(shard)[0].name)
 
     def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
         """Make a new shard's root its own; in the transaction that enters the shard."""
@@ -169,7 +175,7 @@ class Context:
     @begun_again
     def incarnation(self) -> str:
         """The id of this copy of the store; costs one small query unless something moved."""
-        if self.catalog.versions()[0] != self._identity.layout:
+        if self.versions()[0] != self._identity.layout:
             with self.catalog.reading() as tx:
                 now, before = tx.identity(), self._identity
             self._identity = now
@@ -191,28 +197,48 @@ class Context:
         self.catalog.settle()
         return self.check_root(shard)
 
+    def staging_disk(self, shard: int) -> Disk:
+        """As `writable_disk`, for files that nothing refers to before a transaction has checked them.
+
+        The catalog is asked only where the root does not fit what was seen of it last: `check_not_collected`
+        compares with what it is then.
+        """
+        self.catalog.settle()
+        try:
+            return self._check_root(shard, self._identity.incarnation, lambda: self._seen)
+        except (ShardUnavailable, WrongRoot, CatalogOutdated):
+            return self.check_root(shard)
+
     def check_root(self, shard: int) -> Disk:
         """As `writable_disk`, for whoever changes nothing."""
+        return self._check_root(shard, None, self.versions)
+
+    def _check_root(
+        self, shard: int, incarnation: str | None, versions: Callable[[], tuple[int, int]]
+    ) -> Disk:
         disk, root = self.disk_of(shard), self.root_of(shard)
         mark = read_mark(disk)  # before the catalog's versions are, since these only grow
-        marker = self.marker_of(shard)
+        marker = self.marker_of(shard, incarnation)
         check_marker(disk, root, marker)
-        check_mark(mark, root, marker.incarnation, self.catalog.versions())
+        check_mark(mark, root, marker.incarnation, versions())
         return disk
 
-    def note_newest(self, shards: Iterable[int], anew: bool = False) -> None:
+    def note_newest(self, shards: Iterable[int], anew: bool = False, newest: Mark | None = None) -> None:
         """Leave a mark at shards of how far the catalog has got: after a commit, as well as may be."""
         with suppress(ElasticScanError):
-            mark = Mark(self.incarnation(), *self.catalog.versions())
+            mark = newest or Mark(self.incarnation(), *self.versions())
             for shard in shards:
                 with suppress(ElasticScanError):
-                    disk, root, marker = self.disk_of(shard), self.root_of(shard), self.marker_of(shard)
+                    disk, root = self.disk_of(shard), self.root_of(shard)
+                    marker = self.marker_of(shard, mark.incarnation)
                     advance_mark(disk, root, marker, mark, self.clock.now(), anew)
 
-    def note_newest_here(self) -> None:
-        """As `note_newest`, at directories."""
+    def note_newest_here(self, committed: Identity) -> None:
+        """Note at directories what a transaction has just committed."""
+        self._seen = committed.layout, committed.last_commit
         with suppress(ElasticScanError):
-            self.note_newest(self.local_shards())
+            mark = Mark(committed.incarnation, *self._seen)
+            self.note_newest(self.local_shards(committed.layout), newest=mark)
 
     def note_newest_afar(self, shards: Iterable[int]) -> None:
         """As `note_newest`; directories were noted by the transaction that changed something."""
@@ -222,31 +248,34 @@ class Context:
                 self.note_newest(afar)
 
     @begun_again
-    def local_shards(self) -> tuple[int, ...]:
-        """Active shards whose roots are directories: to look at these costs no network."""
-        cached, layout = self._local, self.catalog.versions()[0]
-        if cached is None or cached[0] != layout:
+    def local_shards(self, layout: int | None = None) -> tuple[int, ...]:
+        """Active shards whose roots are directories: to look at these costs no network.
+
+        They are those of a layout; for None those that were seen last.
+        """
+        cached = self._local
+        if cached is None or layout not in (None, cached[0]):
             with self.catalog.reading() as tx:
                 layout, active = tx.versions()[0], tx.shards()
             local = (shard.id for shard in active if "://" not in self.location.root(shard.root))
             self._local = cached = (layout, tuple(local))
         return cached[1]
 
-    def look_at_marks(self) -> Callable[[tuple[int, int]], None]:
-        """Read what the shards that can be reached know; what is returned compares it with later versions.
+    def look_at_marks(self) -> Callable[[Identity], None]:
+        """Read what the shards that can be reached know; what is returned compares a later catalog with it.
 
         That raises `CatalogOutdated`.
         """
-        incarnation, marks = self.incarnation(), list[tuple[str, Mark]]()
+        marks = list[tuple[str, Mark]]()
         for shard in self.local_shards():
             with suppress(ElasticScanError):  # the shard is away: writing there raises
                 mark = read_mark(self.disk_of(shard))
                 if mark is not None:
                     marks.append((self.root_of(shard), mark))
 
-        def check(versions: tuple[int, int]) -> None:
+        def check(catalog: Identity) -> None:
             for root, mark in marks:
-                check_mark(mark, root, incarnation, versions)
+                check_mark(mark, root, catalog.incarnation, (catalog.layout, catalog.last_commit))
 
         return check
 
@@ -260,7 +289,10 @@ class Context:
             return
         # A standby of a database server follows its server with a delay, which proves nothing.
         if self.catalog.read_only is None or self.catalog.home is not None:
-            self.look_at_marks()(self.catalog.versions())
+            check = self.look_at_marks()
+            self.incarnation()
+            layout, newest = self.versions()
+            check(replace(self._identity, layout=layout, last_commit=newest))
         self._known_newest = True
 
     def check_catalog_whole(self) -> None:
@@ -271,7 +303,8 @@ class Context:
 
     def versions(self) -> tuple[int, int]:
         """(layout, newest commit): while these are the same, so is everything that readers see."""
-        return self.catalog.versions()
+        self._seen = versions = self.catalog.versions()
+        return versions
 
     @begun_again
     def commit_before(self, timestamp: float) -> int:
@@ -291,10 +324,13 @@ class Context:
             return {shard.id: shard.name for shard in tx.shards()}
 
     @begun_again
-    def placement(self) -> Placement:
-        """Return where tablets are now; costs one small query unless something moved."""
+    def placement(self, layout: int | None = None) -> Placement:
+        """Return where tablets are now; costs one small query unless something moved.
+
+        `layout` is that of a look of just now, which need not be repeated.
+        """
         cached = self._placement
-        if cached is not None and self.catalog.versions()[0] == cached[0]:
+        if cached is not None and cached[0] == (self.versions()[0] if layout is None else layout):
             return cached[1]
         with self.catalog.reading() as tx:
             return self.placement_in(tx)
@@ -321,18 +357,24 @@ class Context:
 
     def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
         """A table and its indexes, as a transaction sees them; raises `TableNotFound`."""
-        versions = tx.versions()
-        cached = self._by_name.get(name)
-        if cached is None or cached[0] != versions:
+        cached, layout = self._by_name.get(name), tx.versions()[0]
+        if cached is None or cached[0] != layout:
             table = tx.table(name)
-            self._by_name[name] = cached = (versions, table, tx.indexes(table.id))
+            self._by_name[name] = cached = (layout, table, tx.indexes(table.id))
         return cached[1], cached[2]
+
+    def is_entered(self, tx: Tx, table: TableInfo) -> bool:
+        """True for a table that everybody sees; false for one that is reserved, or was dropped."""
+        cached = self._by_name.get(table.name)
+        if cached is not None and (cached[0], cached[1].id) == (tx.versions()[0], table.id):
+            return True  # to drop it is a change of the layout
+        return tx.table_by_id(table.id) is not None
 
     @begun_again
     def table_now(self, name: str) -> TableInfo:
         """A table as it is now, in a transaction only if something changed; raises `TableNotFound`."""
         cached = self._by_name.get(name)
-        if cached is not None and cached[0] == self.catalog.versions():
+        if cached is not None and cached[0] == self.versions()[0]:
             return cached[1]
         with self.catalog.reading() as tx:
             return self.table(tx, name)[0]
@@ -366,7 +408,7 @@ class Context:
 
         Raises `TableChanged`.
         """
-        layout, newest = self.catalog.versions()
+        layout, newest = self.versions()
         state, placed = self._tables.get(table_id), self._placement
         if state and placed and state.layout == placed[0] == layout and state.serves(newest):
             return CurrentTable(layout, newest, state, placed[1])
@@ -392,7 +434,7 @@ class Context:
             TableChanged: the table was dropped.
             SnapshotExpired, ChangesExpired: what is to be read is no longer kept.
         """
-        layout = self.catalog.versions()[0] if layout is None else layout
+        layout = self.versions()[0] if layout is None else layout
         cached = self._tables.get(table_id)
         if cached is not None and cached.layout == layout and cached.serves(snapshot, after):
             return cached
@@ -426,9 +468,9 @@ class Context:
         return state
 
     @begun_again
-    def newest_definition(self, table_id: int) -> TableInfo | None:
+    def newest_definition(self, table_id: int, layout: int | None = None) -> TableInfo | None:
         """A table as it is now, also one that is reserved; None when it was dropped."""
-        layout = self.catalog.versions()[0]
+        layout = self.versions()[0] if layout is None else layout
         cached = self._definitions.get(table_id)
         if cached is None or cached[0] != layout:
             with self.catalog.reading() as tx:
@@ -439,16 +481,23 @@ class Context:
         return cached[1]
 
     @begun_again
-    def indexes(self, table_id: int) -> tuple[IndexInfo, ...]:
+    def indexes(self, table_id: int, layout: int | None = None) -> tuple[IndexInfo, ...]:
         """A table's indexes as they are now, also those that are still being built.
 
-        Costs one small query unless the layout has changed, as it does with every index.
+        Costs one small query unless the layout has changed, as it does with every index; `layout` as for
+        `placement`.
         """
         cached = self._indexes.get(table_id)
-        if cached is not None and cached[0] == self.catalog.versions()[0]:
+        if cached is not None and cached[0] == (self.versions()[0] if layout is None else layout):
             return cached[1]
         with self.catalog.reading() as tx:
-            self._indexes[table_id] = cached = (tx.versions()[0], tx.indexes(table_id))
+            return self.indexes_in(tx, table_id)
+
+    def indexes_in(self, tx: Tx, table_id: int) -> tuple[IndexInfo, ...]:
+        """As `indexes`, as a transaction sees them that has not changed anything."""
+        cached, layout = self._indexes.get(table_id), tx.versions()[0]
+        if cached is None or cached[0] != layout:
+            self._indexes[table_id] = cached = (layout, tx.indexes(table_id))
         return cached[1]
 
     @begun_again
@@ -473,28 +522,38 @@ class Context:
         self._statistics[number] = state, statistics
         return statistics
 
-    def origin(self, operation: str, replaces: Iterable[Fragment] = ()) -> Origin:
-        """The origin that files staged from now on carry."""
-        placement = self.placement()
+    def origin(
+        self,
+        operation: str,
+        replaces: Iterable[Fragment] = (),
+        versions: tuple[int, int] | None = None,
+    ) -> Origin:
+        """The origin that files staged from now on carry; `versions` of a look of just now."""
+        layout, newest = versions or self.versions()
+        placement = self.placement(layout)
         return Origin(
             store=self.info.store_id,
             slots=self.info.slots,
             hash=self.info.hash,
             operation=operation,
             write=secrets.token_hex(16),
-            after_commit=self.catalog.versions()[1],
+            after_commit=newest,
             began_at=self.clock.now(),
             epochs=epochs_in(placement),
             replaces=tuple(fragment.path for fragment in replaces),
         )
 
-    def check_not_collected(self, staged: Iterable[StagedFragment]) -> None:
+    def check_not_collected(self, tx: Tx, staged: Iterable[StagedFragment]) -> None:
         """Check, in the transaction that refers to them, staged files; see `noticing_collection`.
 
         They are there, and it is the shards' roots where they are.
         """
-        fragments = list(staged)
-        disks = {shard: self.writable_disk(shard) for shard in {fragment.shard for fragment in fragments}}
+        fragments, now = list(staged), tx.identity()  # nobody else commits before this transaction ends
+        self.catalog.settle()
+        disks = {
+            shard: self._check_root(shard, now.incarnation, lambda: (now.layout, now.last_commit))
+            for shard in {fragment.shard for fragment in fragments}
+        }
         for fragment in fragments:
             for path in (fragment.path, *(run.path for run in fragment.runs)):
                 disks[fragment.shard].open(path)

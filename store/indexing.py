@@ -57,20 +57,26 @@ def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment])
 
 
 def with_runs(
-    context: Context, table: TableInfo, indexes: Sequence[IndexInfo], staged: Iterable[StagedFragment]
+    context: Context,
+    table: TableInfo,
+    indexes: Sequence[IndexInfo],
+    staged: Iterable[StagedFragment],
+    versions: tuple[int, int] | None = None,
 ) -> list[StagedFragment]:
     """The fragments with runs of every index; those that they lack are built now.
 
-    On an error nothing of what was built remains; the fragments are the caller's.
+    On an error nothing of what was built remains; the fragments are the caller's. `versions` are those of the
+    catalog at a look of just now.
     """
-    table, indexes = _as_indexed(context, table, indexes)
-    if not indexes:
-        return list(staged)
-    origin = context.origin("index")
+    if not missing_runs(indexes, staged := list(staged)):
+        return staged
+    versions = versions or context.versions()
+    table, indexes = _as_indexed(context, table, indexes, versions[0])
+    origin = context.origin("index", versions=versions)
     completed, built = [], []
     try:
         for fragment in staged:
-            disk = context.writable_disk(fragment.shard)
+            disk = context.staging_disk(fragment.shard)
             having = {run.index for run in fragment.runs}
             own: list[StagedRun] = []
             for index in indexes:
@@ -88,12 +94,10 @@ def with_runs(
 
 
 def _as_indexed(
-    context: Context, table: TableInfo, indexes: Sequence[IndexInfo]
+    context: Context, table: TableInfo, indexes: Sequence[IndexInfo], layout: int
 ) -> tuple[TableInfo, Sequence[IndexInfo]]:
     """The table as its indexes name its columns: the caller's may be of an older definition."""
-    if not indexes:
-        return table, indexes
-    now = context.newest_definition(table.id)
+    now = context.newest_definition(table.id, layout)
     return (table, ()) if now is None else (now, indexes)  # a table that was dropped has no indexes
 
 

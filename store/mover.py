@@ -177,7 +177,7 @@ class Mover:
             upto = tx.versions()[1]
             if upto > progress.copied_to:
                 self._copy(progress, _sources(self._context, tx, progress, upto), upto)
-            self._context.check_not_collected(copied.staged for _, copied in progress.copies)
+            self._context.check_not_collected(tx, (copied.staged for _, copied in progress.copies))
             self._checkpoint("switching")
             before = tx.placement()
             placement = move_tablet(before, move.tablet, move.target, progress.tablet.epoch)

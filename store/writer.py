@@ -51,13 +51,16 @@ def stage(
     batches: Iterable[pa.RecordBatch],
     kind: str = "write",
     buffer_bytes: int = WRITE_BUFFER_BYTES,
+    versions: tuple[int, int] | None = None,
 ) -> list[StagedFragment]:
     """Stage rows of the table's schema; nothing is visible yet. Cleans up after an error.
 
-    Runs of indexes come with large fragments; those of small ones are built by `publish`.
+    Runs of indexes come with large fragments; those of small ones are built by `publish`. `versions` are
+    those of the catalog at a look of just now: the transaction that commits rows decides where they belong.
     """
-    origin = context.origin(kind)
-    ingest = Ingest(table, context.hashing, context.placement(), context.writable_disk, origin, buffer_bytes)
+    versions = versions or context.versions()
+    origin, placement = context.origin(kind, versions=versions), context.placement(versions[0])
+    ingest = Ingest(table, context.hashing, placement, context.staging_disk, origin, buffer_bytes)
     try:
         with context.noticing_collection():
             for batch in batches:
@@ -66,7 +69,8 @@ def stage(
             # Small ones get theirs when they are published, perhaps together with those of other tasks.
             large = [fragment for fragment in staged if fragment.bytes >= SMALL_FRAGMENT_BYTES]
             small = [fragment for fragment in staged if fragment not in large]
-            return [*small, *with_runs(context, table, context.indexes(table.id), large)]
+            indexes = context.indexes(table.id, versions[0]) if large else ()
+            return [*small, *with_runs(context, table, indexes, large)]
     except BaseException:
         ingest.abandon()
         raise
@@ -111,6 +115,7 @@ def publish(
     txn: IdempotencyKey | None = None,
     check: Precondition | None = None,
     user_metadata: Mapping[str, str] | None = None,
+    versions: tuple[int, int] | None = None,
 ) -> int:
     """Make staged fragments one commit; returns its number.
 
@@ -119,6 +124,7 @@ def publish(
     If some moved meanwhile, their rows are staged again at the new place, and the commit is tried
     again; so it is when an index was made meanwhile. A table that was only reserved is entered with it.
     `check` says what the commit requires of its keys; what was staged is removed when that does not hold.
+    `versions` as for `stage`.
 
     Raises:
         RowsChanged, KeysExist, ChangesExpired: as `check` says.
@@ -128,7 +134,7 @@ def publish(
     """
     context.checkpoint("rows staged")
     with context.upkeep.follow() as claim:
-        return _publish_prepared(context, table, staged, kind, txn, check, user_metadata, claim)
+        return _publish_prepared(context, table, staged, kind, txn, check, user_metadata, claim, versions)
 
 
 def _publish_prepared(
@@ -140,12 +146,13 @@ def _publish_prepared(
     check: Precondition | None,
     user_metadata: Mapping[str, str] | None,
     claim: Claim,
+    versions: tuple[int, int] | None,
 ) -> int:
     fragments = list(staged)
     try:
         with context.noticing_collection():
             if txn is None or not is_committed(context, table.id, txn):
-                fragments = _prepare(context, table, staged, kind)
+                fragments = _prepare(context, table, staged, kind, versions or context.versions())
             number, committed = _publish(context, table, fragments, kind, txn, check, user_metadata, claim)
     except (RowsChanged, KeysExist, ChangesExpired):
         remove_staged(context, [*staged, *fragments])
@@ -163,11 +170,15 @@ def _publish_prepared(
 
 
 def _prepare(
-    context: Context, table: TableInfo, staged: Sequence[StagedFragment], kind: str
+    context: Context,
+    table: TableInfo,
+    staged: Sequence[StagedFragment],
+    kind: str,
+    versions: tuple[int, int],
 ) -> list[StagedFragment]:
     """As `_complete`; where that fails, what was staged is removed."""
     try:
-        return _complete(context, table, staged, kind)
+        return _complete(context, table, staged, kind, versions)
     except BaseException:
         with suppress(ElasticScanError):  # then it is garbage
             remove_staged(context, staged)
@@ -175,18 +186,23 @@ def _prepare(
 
 
 def _complete(
-    context: Context, table: TableInfo, staged: Sequence[StagedFragment], kind: str
+    context: Context,
+    table: TableInfo,
+    staged: Sequence[StagedFragment],
+    kind: str,
+    versions: tuple[int, int],
 ) -> list[StagedFragment]:
     """Few fragments with the rows of those that were staged, and with all their runs."""
-    counts, active = Counter(fragment.shard for fragment in staged), context.placement().shards
+    counts = Counter(fragment.shard for fragment in staged)
+    active = context.placement(versions[0]).shards
     crowded = [f for f in staged if counts[f.shard] > 1 and f.shard in active]
     fragments = [fragment for fragment in staged if fragment not in crowded]
     made: list[StagedFragment] = []
     if crowded:
-        made = gather(table, crowded, context.writable_disk, context.origin(kind))
+        made = gather(table, crowded, context.staging_disk, context.origin(kind, versions=versions))
         fragments += made
     try:
-        return with_runs(context, table, context.indexes(table.id), fragments)
+        return with_runs(context, table, context.indexes(table.id, versions[0]), fragments, versions)
     except BaseException:
         discard(_made(made, staged), context.disk_of)
         raise
@@ -212,7 +228,7 @@ def _publish(
     """The commit's number, and those of the fragments that it refers to."""
 
     def settle(placement: Placement, indexes: Sequence[IndexInfo]) -> list[StagedFragment]:
-        moved = reroute(table, fragments, placement, context.writable_disk, context.origin(kind))
+        moved = reroute(table, fragments, placement, context.staging_disk, context.origin(kind))
         return with_runs(context, table, indexes, moved)
 
     for attempt in count():
@@ -228,7 +244,7 @@ def _publish(
                 mine = [fragment for fragment in fragments if (fragment.shard, fragment.path) in paths]
                 discard([fragment for fragment in fragments if fragment not in mine], context.disk_of)
                 return earlier, mine
-            is_there = tx.table_by_id(table.id) is not None
+            is_there = context.is_entered(tx, table)
             if not is_there and tx.reserved_table(table.id) is None:
                 raise TableChanged(
                     f"table {table.name!r} was dropped while rows were written to it; nothing was committed",
@@ -237,10 +253,10 @@ def _publish(
             if at_last:  # nothing can change now, so this one is the last
                 fragments = settle(tx.placement(), tx.indexes(table.id))
             in_place = _in_place(context.placement_in(tx), fragments) and not missing_runs(
-                tx.indexes(table.id), fragments
+                context.indexes_in(tx, table.id), fragments
             )
             if in_place and (check is None or check.holds(tx, fragments, at_last)):
-                context.check_not_collected(fragments)
+                context.check_not_collected(tx, fragments)
                 if not is_there:
                     tx.enter_reserved(table.id)
                 kind = _kind_of(kind, fragments)
@@ -275,8 +291,9 @@ def write(
 ) -> int:
     """Upsert rows by primary key, all or nothing; returns the commit number."""
     batches = (_conform(batch, table) for batch in batches_of(data))
-    staged = stage(context, table, batches, kind, buffer_bytes)
-    return publish(context, table, staged, kind, txn, check, user_metadata)
+    versions = context.versions()
+    staged = stage(context, table, batches, kind, buffer_bytes, versions)
+    return publish(context, table, staged, kind, txn, check, user_metadata, versions)
 
 
 def _conform(batch: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
@@ -294,8 +311,9 @@ def delete(
 ) -> int:
     """Delete by primary key, all or nothing; keys that are not there are no error."""
     tombstones = (tombstones_of(batch, table) for batch in conform_keys(keys, table))
-    staged = stage(context, table, tombstones, "delete")
-    return publish(context, table, staged, "delete", txn, check, user_metadata)
+    versions = context.versions()
+    staged = stage(context, table, tombstones, "delete", versions=versions)
+    return publish(context, table, staged, "delete", txn, check, user_metadata, versions)
 
 
 def conform_keys(keys: Any, table: TableInfo) -> Iterator[pa.RecordBatch]:

@@ -548,9 +548,9 @@ def overwrite_hides_nothing(patch: Patch) -> None:
 def placement_is_cached_for_ever(patch: Patch) -> None:
     placement = Context.placement
 
-    def stale(self: Context) -> Placement:
+    def stale(self: Context, layout: int | None = None) -> Placement:
         known = self._placement
-        return known[1] if known is not None else placement(self)
+        return known[1] if known is not None else placement(self, layout)
 
     patch.setattr(Context, "placement", stale)
 
@@ -585,7 +585,7 @@ def garbage_collection_takes_staged_and_served_files(patch: Patch) -> None:
 
 @fault("programs", "a mover's copy is still there when the target begins to serve")
 def switch_to_collected_files(patch: Patch) -> None:
-    patch.setattr(Context, "check_not_collected", lambda self, staged: None)
+    patch.setattr(Context, "check_not_collected", lambda self, tx, staged: None)
 
 
 @fault("programs", "a mover whose move was taken over stops")

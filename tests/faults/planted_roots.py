@@ -23,7 +23,7 @@ def _unchecked(patch: Patch, owner: Any, name: str) -> None:
 
     def careless(*arguments: Any, **options: Any) -> Any:
         with pytest.MonkeyPatch.context() as within:
-            within.setattr(Context, "writable_disk", Context.disk_of)
+            within.setattr(Context, "_check_root", lambda self, shard, *_: self.disk_of(shard))
             return honest(*arguments, **options)
 
     patch.setattr(owner, name, careless)
@@ -96,7 +96,7 @@ def marks_do_not_stop_the_catalog(patch: Patch) -> None:
     style="test_changes_of_the_catalog_alone_leave_marks_as_well",
 )
 def the_catalog_alone_leaves_no_marks(patch: Patch) -> None:
-    patch.setattr(Context, "local_shards", lambda self: ())
+    patch.setattr(Context, "local_shards", lambda self, layout=None: ())
 
 
 @fault(
