@@ -18,7 +18,7 @@ shards at once, one transaction moves a tablet. What it promises:
   believes that it is over (`believed_time.py`).
 - **State tables drive.** A move and an index's build change by the tables of `topology` and `metadata` alone;
   `Tx.transition` is the one writer of their rows.
-- **Connections to a server may be lost**, and nobody notices: transactions are carried over, and the fate of
+- **Connections to a server may be lost**: transactions are carried over, and the fate of
   a commit whose answer was lost is found out (`server.py`). Only a server that stays away is told, and of a
   commit that its fate is not known (`CommitUnknown`).
 

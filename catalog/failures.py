@@ -34,6 +34,7 @@ from elasticscan.base.errors import (
     ReadOnlyStore,
     StoreDamaged,
 )
+from elasticscan.base.redaction import redact, without
 
 # Messages of SQLite after which trying again does not help, although their class is that of "locked".
 _NO_SENSE = (
@@ -58,7 +59,7 @@ _READ_ONLY_STATES = ("42501", "25006")  # PostgreSQL: insufficient_privilege, re
 
 
 class Interrupted(CatalogUnavailable):
-    """Others changed the catalog meanwhile, and nothing was done: `begun_again` does."""
+    """Others changed the catalog while the connection was lost: nothing was done, and all may begin again."""
 
 
 @contextmanager
@@ -69,7 +70,7 @@ def translate_errors(engine: Engine) -> Iterator[None]:
     except ElasticScanError:
         raise
     except DBAPIError as error:
-        raise _meaning(error) from error
+        raise _meaning(error, _url(engine)) from _cause(error, _url(engine))
     except UnicodeDecodeError as error:  # SQLite's own message quotes the damage
         raise damaged(error) from error
     except (NoResultFound, MultipleResultsFound) as error:
@@ -83,8 +84,17 @@ def translate_errors(engine: Engine) -> Iterator[None]:
         raise _unavailable(str(error)) from error
 
 
-def _meaning(error: DBAPIError) -> ElasticScanError:
-    said = str(error.orig)
+def _url(engine: Engine) -> str:
+    return engine.url.render_as_string(hide_password=False)
+
+
+def _cause(error: DBAPIError, url: str) -> DBAPIError | None:
+    """The error itself as a cause; none where its text has a secret of the URL in it."""
+    return error if without(error, url) == redact(str(error)) else None
+
+
+def _meaning(error: DBAPIError, url: str) -> ElasticScanError:
+    said = without(error.orig, url)  # drivers quote parameters that they do not understand
     words = said.lower()
     if any(word in words for word in _FULL):
         return DiskFull(
@@ -124,12 +134,12 @@ def committing(connection: Connection) -> Iterator[None]:
     except DBAPIError as error:
         with suppress(SQLAlchemyError):
             transaction.rollback()
-        raise translate_commit_error(error) from error
+        raise translate_commit_error(error, connection.engine) from error
 
 
-def translate_commit_error(error: DBAPIError) -> ElasticScanError:
+def translate_commit_error(error: DBAPIError, engine: Engine) -> ElasticScanError:
     """Translate the error of a COMMIT: refused for sure, or nobody knows."""
-    meaning = _meaning(error)
+    meaning = _meaning(error, _url(engine))
     words = str(error.orig).lower()
     if not isinstance(meaning, CatalogUnavailable) or any(word in words for word in _NOT_DONE):
         return meaning

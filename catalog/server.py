@@ -3,8 +3,9 @@
 A connection ends in the midst of anything: the server is started anew, a standby takes over, a proxy or a
 network drops it. A transaction here goes on as if nothing had been: it keeps what it asked and what the
 answers were, and begins anew on another connection, where it asks all of it again. Where all answers are the
-same, whatever was concluded from them is still true, and nobody notices; else the catalog was changed by
-others meanwhile, and whoever can begin again does so (`Interrupted`, `begun_again`).
+same, whatever was concluded from them is still true; else the catalog was changed by others meanwhile, and
+whoever can begin again does so (`Interrupted`, `begun_again`). Steps of upkeep
+do not: the next round has them.
 
 The answer to a COMMIT may be lost, too. Each transaction that writes therefore enters an id of its own into
 the table `outcomes`, with its first statement. To begin anew is to enter the same id again: that waits for
@@ -277,15 +278,13 @@ class ServerTransaction:
         except DBAPIError as error:
             if is_passing(error):
                 raise
-            raise translate_commit_error(error) from error
+            raise translate_commit_error(error, self._engine) from error
 
     def _lose(self) -> None:
         """Let go of a connection that is lost, and of idle ones, which then are lost too."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(
-                SQLAlchemyError
-            ):  # when it notices, SQLAlchemy renews the others before their next use
+            with suppress(SQLAlchemyError):  # it notices, and renews the idle ones before their next use
                 connection.exec_driver_sql("ROLLBACK")
             with suppress(SQLAlchemyError):
                 connection.close()
@@ -333,6 +332,8 @@ def server_transaction(engine: Engine, writing: bool) -> Iterator[ServerTransact
     try:
         transaction.begin()
         yield transaction
+        if os.getpid() == process:
+            transaction.end()
     except BaseException:
         if os.getpid() == process:
             transaction.abandon()
@@ -341,4 +342,3 @@ def server_transaction(engine: Engine, writing: bool) -> Iterator[ServerTransact
         if os.getpid() != process:
             transaction.forget()
             raise unsafe_fork()
-    transaction.end()

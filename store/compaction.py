@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from elasticscan.base.limits import BATCH_BYTES
-from elasticscan.catalog import Tx
+from elasticscan.catalog import Tx, begun_again
 from elasticscan.metadata import Bounds, Fragment, IndexInfo, StagedFragment, TableInfo
 from elasticscan.storage import (
     Apart,
@@ -58,6 +58,7 @@ class Merged:
     bytes_written: int = 0
 
 
+@begun_again
 def compact(context: Context, table: TableInfo) -> int:
     """Merge all of a table's fragments at each shard; returns how many fragments went away.
 

@@ -25,7 +25,7 @@ from elasticscan.store.preconditions import KeyCheck
 from elasticscan.store.restoring import restore
 from elasticscan.store.scan import Scan
 from elasticscan.store.schema_changes import add_columns, drop_columns, rename_column, widen_column
-from elasticscan.store.tags import add_tag
+from elasticscan.store.tags import add_tag, drop_tag
 from elasticscan.store.typed import arrow_keys, arrow_rows
 
 
@@ -99,6 +99,7 @@ class Table(Named):
             )
         return info
 
+    @begun_again
     def drop(self) -> None:
         """Drop the table; its files are removed by a later `Store.collect_garbage`."""
         with self._context.catalog.writing() as tx:
@@ -165,8 +166,9 @@ class Table(Named):
         """
         return widen_column(self._context, self._find, arguments.text("name", name), type).schema
 
+    @begun_again
     def set_retention(self, seconds: float | None) -> None:
-        """Return how long snapshots and changes stay readable without a lease.
+        """Say how long snapshots and changes stay readable without a lease.
 
         None for the store's own retention period. A shorter one also ends the time of scans that
         have begun and took no lease because they relied on the longer one.
@@ -220,9 +222,7 @@ class Table(Named):
         Raises:
             TagNotFound: there is none of this name; the nearest is told.
         """
-        name = arguments.text("name", name)
-        with self._context.catalog.writing() as tx:
-            tx.drop_tag(self._find(tx)[0], name)
+        drop_tag(self._context, self._find, arguments.text("name", name))
 
     # Writing
 

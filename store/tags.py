@@ -73,3 +73,14 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
         # In one transaction with the entry: a merge that lets go of a snapshot looks for tags in its own.
         tx.check_snapshot(table, at)
         return tx.add_tag(table, name, at)
+
+
+@begun_again
+def drop_tag(context: Context, find: Find, name: str) -> None:
+    """Let go of a tag.
+
+    Raises:
+        TagNotFound: there is none of this name.
+    """
+    with context.catalog.writing() as tx:
+        tx.drop_tag(find(tx)[0], name)

@@ -73,11 +73,6 @@ class BatchCache:
         """A place for the batches of one more reader."""
         return KeptBatches(self, self.new_reader())
 
-    @property
-    def kept_bytes(self) -> int:
-        """Count the bytes of all batches that are kept."""
-        return self._bytes
-
     def has_room(self, size: int) -> bool:
         """True if a batch of so many bytes can be kept without dropping another."""
         return self._bytes + size <= self._most_bytes

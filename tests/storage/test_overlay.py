@@ -447,7 +447,7 @@ def test_overlays_of_past_snapshots_leave_the_cache() -> None:
     for snapshot in range(2, 32):
         overlay = laid_over(shelf, source, shelf.fragments[:snapshot], snapshot)
         batches_of(overlay)
-        seen.append(cache.kept_bytes)
+        seen.append(cache._bytes)
     assert seen[-1] < 2 * max(seen[:4])
     reader = open_fragment(shelf.fragments[0], ("k", "v"))
     assert len(reader.overlays) == overlay_module._MOST_KEPT

@@ -22,6 +22,7 @@ CATALOGS = [
     f"postgresql+psycopg://ann:{SECRET}@127.0.0.1:port/x",
     f"postgresql+psycopg://ann:{SECRET}/x@127.0.0.1:1/x?connect_timeout=1",
     f"postgresql+psycopg://ann:{SECRET}@127.0.0.1:1/x?connect_timeout=1&sslpassword={SECRET}",
+    f"postgresql+psycopg://ann:{SECRET}@127.0.0.1:1/x?channel_binding={SECRET}",
     f"postgresql+wat://ann:{SECRET}@db/x",
     f"sqlite://ann:{SECRET}@/x",
     f"s3://KEY:{SECRET}@bucket/x",

@@ -95,6 +95,66 @@ def test_a_connection_that_breaks_anywhere_is_made_anew_and_nobody_notices(
     assert store.status()["moves"] == []
 
 
+def set_retention(store: Store) -> Callable[[], None]:
+    return lambda: store.table("t").set_retention(90.0)
+
+
+def drop_tag(store: Store) -> Callable[[], None]:
+    store.table("t").tag("kept")
+    return lambda: store.table("t").drop_tag("kept")
+
+
+def drop(store: Store) -> Callable[[], None]:
+    store.create_table("u", SCHEMA, ["k"])
+    return store.table("u").drop
+
+
+def restore(store: Store) -> Callable[[], None]:
+    to = store.table("t").upsert(rows(0, 30))
+    store.table("t").delete([1, 2, 3])
+    return lambda: assert_restored(store, store.table("t").restore(to))
+
+
+def assert_restored(store: Store, commit: int) -> None:
+    assert sorted(store.table("t").scan(snapshot=commit).to_table()["k"].to_pylist()) == list(range(30))
+
+
+def merge(store: Store) -> Callable[[], None]:
+    store.table("t").upsert(rows(0, 30))
+    return lambda: compact(store)
+
+
+@pytest.mark.parametrize("prepare", [set_retention, drop_tag, drop, restore, merge])
+def test_an_operation_begins_again_where_others_changed_the_catalog_meanwhile(
+    store: Store,
+    line: SeveredLine,
+    prepare: Callable[[Store], Callable[[], None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin_anew = catalog_server.ServerTransaction._begin_anew
+    with Store.open(store.uri) as other:
+        commits: list[int] = []
+
+        def begin_after_others(transaction: catalog_server.ServerTransaction) -> None:
+            if transaction._state is not None:  # it had begun before
+                monkeypatch.setattr(catalog_server.ServerTransaction, "_begin_anew", begin_anew)
+                commits.append(other.table("others").upsert(rows(0, 1)))
+            begin_anew(transaction)
+
+        store.create_table("others", SCHEMA, ["k"])
+        for trip in range(1, MOST_TRIPS, 3):
+            operation = prepare(store)
+            monkeypatch.setattr(catalog_server.ServerTransaction, "_begin_anew", begin_after_others)
+            line.cut_at(trip)
+            operation()
+            if line.cuts == 0:
+                break
+            line.cut_at()
+    line.cut_at()
+    assert commits, "others came in between"
+    assert trip < MOST_TRIPS - 3, "every third request was cut"
+
+
 @pytest.mark.parametrize("answered", [False, True], ids=["request lost", "answer lost"])
 def test_a_server_that_stays_away_is_told_and_only_a_commit_s_fate_is_unknown(
     store: Store, line: SeveredLine, answered: bool, monkeypatch: pytest.MonkeyPatch
