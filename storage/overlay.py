@@ -12,9 +12,13 @@ A row of another fragment belongs to the batch in which its key would be: from t
 batch on, up to that of the next one; the first batch begins, and the last one ends, with the fragment. What
 was laid over is sorted as all batches are, so pages are slices of it, and kept as a batch that was read is.
 
-The others are merged for as many batches at once as one batch has room for. Nothing but their newest rows
-says what becomes of a batch: where two snapshots find the same, in whatever files, they share it. So a commit
-costs the batches that it touches. Of each fragment the overlays used last stay, and others leave the cache.
+The others are merged for as many batches at once as one batch has room for. These merged rows, and their
+places, are small beside what they cost; so they stay in the cache where the copies of a table that is larger
+than it do not, and each scan but the first pays for copies alone.
+
+Nothing but their newest rows says what becomes of a batch: where two snapshots find the same, in whatever
+files, they share it. So a commit costs the batches that it touches. Of each fragment the overlays used last
+stay, and others leave the cache.
 """
 
 from __future__ import annotations
@@ -71,7 +75,8 @@ class Overlay:
         ranges = large.fragment.slots.ranges
         self._slots = ranges[0][0], ranges[-1][1]
         self._siblings: dict[Hashable, Overlay] = large.reader.overlays
-        self._batches, self._newest = large.reader.kept_beside(), large.reader.kept_beside()
+        self._batches = large.reader.kept_beside()
+        self._newest, self._placed = (large.reader.kept_beside(lasting=True) for _ in range(2))
         self._edges: dict[int, tuple[int, ...]] = {}
         self.batch_count = large.reader.batch_count
         self._spans = self._cut()
@@ -88,6 +93,7 @@ class Overlay:
         """Leave the room in the cache to others."""
         self._batches.forget()
         self._newest.forget()
+        self._placed.forget()
 
     def seek(self, slot: int, key: bytes | None, primary_key: Sequence[str]) -> tuple[int, int]:
         """(batch, row) of the first row of `slot` or later; with `key`, beyond that key in the slot.
@@ -205,20 +211,30 @@ class Overlay:
         made = self._made_before(index, newer)
         if made is not None:
             return made
+        kept = self._placed.get(index, lambda _: self._place(index, newer))
+        rows, *marks = (column.to_numpy() for column in kept.columns)
+        replaces, counts = (mark.view(np.bool_) for mark in marks)
+        deleted = newer.column(DELETED).to_numpy(zero_copy_only=False)
+        placed = _Placed(
+            batch.num_rows, rows.astype(np.int64), replaces, counts & ~deleted, counts & deleted & replaces
+        )
+        same = (SLOT, *self._names) if placed.keep_keys else ()
+        arrays = [
+            batch.column(name) if name in same else placed.column(batch.column(name), newer.column(name))
+            for name in names
+        ]
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+
+    def _place(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch:
+        """Say as `_places` where other rows belong, and which of them count: those newer than the batch's."""
         rows, replaces = self._places(index, newer)
         counts = np.ones(len(rows), dtype=bool)
         if not self._is_older:
             replaced = rows[replaces] + self._large.reader.starts[index]
             theirs = commits_of(self._large.fragment, self._large.reader, replaced)
             counts[replaces] = theirs < newer.column(COMMIT).to_numpy()[replaces]
-        deleted = newer.column(DELETED).to_numpy(zero_copy_only=False)
-        placed = _Placed(batch.num_rows, rows, replaces, counts & ~deleted, counts & deleted & replaces)
-        kept = (SLOT, *self._names) if placed.keep_keys else ()
-        arrays = [
-            batch.column(name) if name in kept else placed.column(batch.column(name), newer.column(name))
-            for name in names
-        ]
-        return pa.RecordBatch.from_arrays(arrays, names=names)
+        arrays = [rows.astype(np.int32), replaces.view(np.uint8), counts.view(np.uint8)]
+        return pa.RecordBatch.from_arrays(list(map(pa.array, arrays)), names=["row", "replaces", "counts"])
 
     def _made_before(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch | None:
         """The batch as another overlay has made it, of the same rows."""

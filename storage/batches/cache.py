@@ -1,10 +1,18 @@
-"""Files that several readers share, and the record batches that were read lately, up to a bound in bytes."""
+"""Files that several readers share, and the record batches that were used lately, up to a bound in bytes.
+
+Batches that are small beside what they cost to make, such as the places of newer rows among those of a large
+fragment, are kept apart (`lasting`). A scan of a table that is larger than the bound pushes out all that it
+reads before it comes back to it, and would push these out, too; they stay until many times the bound came in
+since they were used. Of a full cache they have half at most.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import count
+from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
@@ -14,6 +22,20 @@ from elasticscan.base.limits import BATCH_CACHE_BYTES
 from elasticscan.metadata import Seal
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.sealed_file import SealedFile
+
+LASTING_AGE = 32  # so many times the bound came in until a lasting batch that nobody uses may go
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A batch in the cache, its size, and how many bytes had come in when it was used last."""
+
+    batch: pa.RecordBatch
+    bytes: int
+    used_at: int
+
+
+Batches: TypeAlias = OrderedDict[tuple[int, int], _Entry]
 
 
 class BatchCache:
@@ -25,8 +47,10 @@ class BatchCache:
     def __init__(self, most_bytes: int = BATCH_CACHE_BYTES) -> None:
         self._most_bytes = most_bytes
         self._lock = ChildSafeLock()
-        self._batches: OrderedDict[tuple[int, int], tuple[pa.RecordBatch, int]] = OrderedDict()
-        self._bytes = 0
+        self._batches: Batches = OrderedDict()
+        self._lasting: Batches = OrderedDict()
+        self._bytes = self._lasting_bytes = 0
+        self._passed = 0  # bytes of all batches that ever came in
         self._readers = count()
         self._files: WeakValueDictionary[tuple[Disk, str, Seal, str], SealedFile] = WeakValueDictionary()
 
@@ -48,30 +72,48 @@ class BatchCache:
         """A number for a reader. It is never used twice, so the cache need not keep the reader."""
         return next(self._readers)
 
-    def used(self, reader: int, index: int, batch: pa.RecordBatch) -> None:
+    def used(self, reader: int, index: int, batch: pa.RecordBatch, lasting: bool = False) -> None:
         """Keep a batch for longer than those that were used before."""
-        key = (reader, index)
+        key, kept = (reader, index), self._lasting if lasting else self._batches
         with self._lock:
-            if key in self._batches:
-                self._batches.move_to_end(key)
+            if (before := kept.get(key)) is not None:
+                before.used_at = self._passed
+                kept.move_to_end(key)
                 return
             size: int = batch.nbytes
-            self._batches[key] = (batch, size)
             self._bytes += size
-            while self._bytes > self._most_bytes and len(self._batches) > 1:
-                _, (_, gone) = self._batches.popitem(last=False)
-                self._bytes -= gone
+            self._passed += size
+            self._lasting_bytes += size * lasting
+            kept[key] = _Entry(batch, size, self._passed)
+            while self._bytes > self._most_bytes and len(self._batches) + len(self._lasting) > 1:
+                self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        oldest = next(iter(self._lasting.values()), None)
+        if oldest is not None and (
+            not self._batches
+            or self._lasting_bytes > self._most_bytes // 2
+            or self._passed - oldest.used_at > LASTING_AGE * self._most_bytes
+        ):
+            _, gone = self._lasting.popitem(last=False)
+            self._lasting_bytes -= gone.bytes
+        else:
+            _, gone = self._batches.popitem(last=False)
+        self._bytes -= gone.bytes
 
     def forget(self, reader: int, indices: Iterable[int]) -> None:
         """Drop batches of a reader that nobody will ask for again."""
         with self._lock:
-            for index in indices:
-                _, gone = self._batches.pop((reader, index), (None, 0))
-                self._bytes -= gone
+            for key in ((reader, index) for index in indices):
+                if (gone := self._batches.pop(key, None)) is not None:
+                    self._bytes -= gone.bytes
+                elif (gone := self._lasting.pop(key, None)) is not None:
+                    self._bytes -= gone.bytes
+                    self._lasting_bytes -= gone.bytes
 
-    def kept(self) -> KeptBatches:
-        """A place for the batches of one more reader."""
-        return KeptBatches(self, self.new_reader())
+    def kept(self, lasting: bool = False) -> KeptBatches:
+        """A place for the batches of one more reader; those that last stay longer than others."""
+        return KeptBatches(self, self.new_reader(), lasting)
 
     def has_room(self, size: int) -> bool:
         """True if a batch of so many bytes can be kept without dropping another."""
@@ -81,8 +123,8 @@ class BatchCache:
 class KeptBatches:
     """The batches of one reader: what the cache keeps, or somebody holds, is not made twice."""
 
-    def __init__(self, cache: BatchCache, reader: int) -> None:
-        self._cache, self._reader = cache, reader
+    def __init__(self, cache: BatchCache, reader: int, lasting: bool) -> None:
+        self._cache, self._reader, self._lasting = cache, reader, lasting
         self._held: WeakValueDictionary[int, pa.RecordBatch] = WeakValueDictionary()
 
     def __contains__(self, index: int) -> bool:
@@ -101,5 +143,5 @@ class KeptBatches:
         batch = self._held.get(index)
         if batch is None:
             batch = self._held[index] = make(index)
-        self._cache.used(self._reader, index, batch)
+        self._cache.used(self._reader, index, batch, self._lasting)
         return batch

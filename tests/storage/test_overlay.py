@@ -463,6 +463,35 @@ def test_an_overlay_that_is_read_again_and_again_stays() -> None:
         assert laid_over(shelf, source, shelf.fragments[:2], 2) is old
 
 
+def test_places_of_newer_rows_are_sought_once_though_no_batch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a table that is larger than the cache: batches are copied again, rows not merged again."""
+    shelf = shelf_of(
+        loaded(200), [(4, 2, "new"), (17, 2, "new"), (20, 2, None)], [(2, 3, "newer"), (300, 3, "new")]
+    )
+    calls: list[str] = []
+    for name in ("_merge", "_places"):
+        honest = getattr(Overlay, name)
+
+        def counted(self: Overlay, *args: Any, name: str = name, honest: Any = honest) -> Any:
+            calls.append(name)
+            return honest(self, *args)
+
+        monkeypatch.setattr(Overlay, name, counted)
+    reader = functools.cache(
+        lambda fragment, columns: FragmentReader(
+            shelf.disk, fragment.path, columns, fragment.seal, shelf.table, cache
+        )
+    )
+    cache, source = BatchCache(most_bytes=2_000), replace(shelf.source(), open=reader)
+    seen = []
+    for _ in range(3):
+        pages = read_all(read_page, source, shelf.everything(), 99, ["k", "v"], same(PLENTY))
+        seen.append((together(pages, shelf), len(calls)))
+        pages.clear()
+    assert seen[0] == seen[1] == seen[2]
+    assert set(calls) == {"_merge", "_places"}
+
+
 def test_a_reader_of_an_overlay_that_was_dropped_goes_on() -> None:
     shelf = shelf_of(loaded(), *[[(2 * number, number, "new")] for number in range(2, 12)])
     source = shelf.source()

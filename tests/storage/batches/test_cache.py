@@ -1,0 +1,126 @@
+"""The cache of batches, against a plain list of what was used when."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.storage.batches import cache as cache_module
+from elasticscan.storage.batches.cache import BatchCache, KeptBatches
+
+BOUND = 1_000
+
+# A batch's number, its bytes in tens, and whether it lasts.
+USES = st.tuples(st.integers(0, 9), st.integers(1, 40), st.booleans())
+
+
+def batch_of(size: int) -> pa.RecordBatch:
+    return pa.record_batch({"v": np.zeros(size, dtype=np.uint8)})
+
+
+def never(index: int) -> pa.RecordBatch:
+    raise AssertionError(f"batch {index} is there")
+
+
+class Plain:
+    """What a cache should keep: [number, bytes, lasting, when it was used], used last at the end."""
+
+    def __init__(self, age: int) -> None:
+        self.kept: list[list[int]] = []
+        self.age, self.passed = age, 0
+
+    def bytes(self, lasting: int | None = None) -> int:
+        return sum(size for _, size, lasts, _ in self.kept if lasting in (None, lasts))
+
+    def use(self, number: int, size: int, lasts: bool) -> None:
+        old = [entry for entry in self.kept if entry[0] == number]
+        self.kept = [entry for entry in self.kept if entry[0] != number]
+        if not old:
+            self.passed += size
+        self.kept.append([number, old[0][1] if old else size, lasts, self.passed])
+        while self.bytes() > BOUND and len(self.kept) > 1:
+            lasting = [entry for entry in self.kept if entry[2]]
+            others = [entry for entry in self.kept if not entry[2]]
+            takes_half = self.bytes(lasting=True) > BOUND // 2
+            too_old = lasting and self.passed - lasting[0][3] > self.age * BOUND
+            self.kept.remove(lasting[0] if lasting and (not others or takes_half or too_old) else others[0])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 4), st.lists(USES, max_size=80))
+def test_what_stays_are_the_batches_used_last_and_lasting_ones_longer(
+    age: int, uses: list[tuple[int, int, bool]]
+) -> None:
+    cache, plain = BatchCache(BOUND), Plain(age)
+    rooms = {lasts: cache.kept(lasts) for lasts in (False, True)}
+    before, cache_module.LASTING_AGE = cache_module.LASTING_AGE, age
+    try:
+        for number, tens, lasts in uses:
+            rooms[lasts].get(number, lambda _, tens=tens: batch_of(10 * tens))  # type: ignore[misc]
+            plain.use(number if lasts else -1 - number, 10 * tens, lasts)
+            kept = {
+                number if lasts else -1 - number
+                for lasts in rooms
+                for number in range(10)
+                if number in rooms[lasts]
+            }
+            assert kept == {number for number, *_ in plain.kept}
+            assert cache.kept_bytes == plain.bytes()
+            assert cache.kept_bytes <= BOUND or len(kept) == 1
+    finally:
+        cache_module.LASTING_AGE = before
+
+
+def pass_by(cache: BatchCache, size: int) -> None:
+    """A scan of so many bytes, of which nothing is asked for again."""
+    others = cache.kept()
+    for number in range(size // 100):
+        others.get(number, lambda _: batch_of(100))
+
+
+def lasting_in(cache: BatchCache, sizes: list[int]) -> KeptBatches:
+    lasting = cache.kept(lasting=True)
+    for number, size in enumerate(sizes):
+        lasting.get(number, lambda _, size=size: batch_of(size))  # type: ignore[misc]
+    return lasting
+
+
+def test_lasting_batches_survive_a_scan_that_is_much_larger_than_the_cache() -> None:
+    cache = BatchCache(BOUND)
+    lasting = lasting_in(cache, [200, 200])
+    for _ in range(3):
+        pass_by(cache, 20 * BOUND)
+        assert all(lasting.get(number, never).num_rows == 200 for number in (0, 1))
+    assert cache.kept_bytes <= BOUND
+
+
+def test_lasting_batches_that_nobody_uses_go_in_the_end() -> None:
+    cache = BatchCache(BOUND)
+    lasting = lasting_in(cache, [200, 200])
+    pass_by(cache, (cache_module.LASTING_AGE + 2) * BOUND)
+    assert 0 not in lasting
+    assert 1 not in lasting
+
+
+def test_of_a_full_cache_lasting_batches_have_half() -> None:
+    cache = BatchCache(BOUND)
+    lasting = lasting_in(cache, [100] * 9)
+    assert all(number in lasting for number in range(9))  # nobody else wants the room
+    pass_by(cache, 2 * BOUND)
+    assert [number for number in range(9) if number in lasting] == [4, 5, 6, 7, 8]
+
+
+def test_batches_that_are_forgotten_leave_their_room() -> None:
+    cache = BatchCache(BOUND)
+    lasting, others = lasting_in(cache, [100, 200]), cache.kept()
+    others.get(0, lambda _: batch_of(300))
+    assert cache.kept_bytes == 600
+    lasting.forget()
+    assert cache.kept_bytes == 300
+    others.forget()
+    assert cache.kept_bytes == 0
+    lasting_in(cache, [100] * 5)
+    pass_by(cache, 2 * BOUND)
+    assert cache.kept_bytes == BOUND
