@@ -67,8 +67,8 @@ def test_what_stays_are_the_batches_used_last_and_lasting_ones_longer(
                 if number in rooms[lasts]
             }
             assert kept == {number for number, *_ in plain.kept}
-            assert cache.kept_bytes == plain.bytes()
-            assert cache.kept_bytes <= BOUND or len(kept) == 1
+            assert cache._bytes == plain.bytes()
+            assert cache._bytes <= BOUND or len(kept) == 1
     finally:
         cache_module.LASTING_AGE = before
 
@@ -93,7 +93,7 @@ def test_lasting_batches_survive_a_scan_that_is_much_larger_than_the_cache() -> 
     for _ in range(3):
         pass_by(cache, 20 * BOUND)
         assert all(lasting.get(number, never).num_rows == 200 for number in (0, 1))
-    assert cache.kept_bytes <= BOUND
+    assert cache._bytes <= BOUND
 
 
 def test_lasting_batches_that_nobody_uses_go_in_the_end() -> None:
@@ -116,11 +116,11 @@ def test_batches_that_are_forgotten_leave_their_room() -> None:
     cache = BatchCache(BOUND)
     lasting, others = lasting_in(cache, [100, 200]), cache.kept()
     others.get(0, lambda _: batch_of(300))
-    assert cache.kept_bytes == 600
+    assert cache._bytes == 600
     lasting.forget()
-    assert cache.kept_bytes == 300
+    assert cache._bytes == 300
     others.forget()
-    assert cache.kept_bytes == 0
+    assert cache._bytes == 0
     lasting_in(cache, [100] * 5)
     pass_by(cache, 2 * BOUND)
-    assert cache.kept_bytes == BOUND
+    assert cache._bytes == BOUND
