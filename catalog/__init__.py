@@ -37,6 +37,7 @@ The modules, from the bottom up:
 
 tables         the SQL tables; failures: the errors of a database, as ours
 sealed         rows that prove themselves: the one reader and writer of all of them
+remembered     groups of rows that were read before, of which only newer rows are read
 connections    few, of no thread in particular, none across a fork; readonly: catalogs that nobody writes
 server         transactions that outlive their connections
 engine         opening a database, and its transactions; home: where its file lies

@@ -27,6 +27,7 @@ from elasticscan.catalog.failures import damaged, decoding, translate_errors
 from elasticscan.catalog.home import Home, check_one_name, home_of
 from elasticscan.catalog.moves import MoveTx
 from elasticscan.catalog.readonly import why_not_writable
+from elasticscan.catalog.remembered import RememberedGroups
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
 from elasticscan.catalog.sealed import versions_digest
 from elasticscan.catalog.state import Identity
@@ -80,6 +81,7 @@ class Catalog:
         versions = select(state.layout, state.last_commit, state.versions_digest, state.store_id)
         self._watch = Watch(self._engine, versions) if watched else None
         self._settled: Home | None = None
+        self._remembered = RememberedGroups()
         self._store_id: str | None = None
         self.when_copied: Callable[[], None] = self._refuse_copy
         self.before_writing: Callable[[], Callable[[Identity], None]] = lambda: lambda _: None
@@ -158,7 +160,7 @@ class Catalog:
     def reading(self) -> Iterator[Tx]:
         """A transaction that sees one state of the catalog and changes nothing."""
         with reading(self._engine) as connection:
-            tx = Tx(connection, self._clock.now(), self._store_id)
+            tx = Tx(connection, self._clock.now(), self._store_id, self._remembered)
             yield tx
             # A connection that is opened anew may find another store at the same place.
             self._store_id = self._store_id or tx.store_seen
@@ -197,7 +199,8 @@ class Catalog:
             tx.finish()
 
     def look_afresh(self) -> None:
-        """Let go of connections that are not in use: they remember pages that may be damaged by now."""
+        """Forget what was read, in connections that are not in use, too: it may be damaged by now."""
+        self._remembered.forget()
         if self._watch is not None:
             self._watch.close()
         self._engine.dispose()

@@ -9,7 +9,8 @@ from sqlalchemy import Table, text
 
 from elasticscan.catalog.commits import CommitTx
 from elasticscan.catalog.failures import damaged, decoding
-from elasticscan.catalog.sealed import SEALED, Counted, Group, compare, to_signed
+from elasticscan.catalog.remembered import Counted, Group, to_signed
+from elasticscan.catalog.sealed import SEALED, compare
 from elasticscan.catalog.tables import (
     commits,
     fragments,

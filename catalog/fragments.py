@@ -277,6 +277,7 @@ def _file_of(row: Any) -> File:
         return int(shard), path
 
 
+@lru_cache(maxsize=1024)
 def _fragment(row: Any) -> Fragment:
     return Fragment(
         id=row.id,

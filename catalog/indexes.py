@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from elasticscan.base.errors import AlreadyExists, IndexNotFound
@@ -78,8 +79,7 @@ class IndexTx(PlacementTx):
     def runs(self, table: int) -> tuple[IndexRun, ...]:
         """The runs of a table's fragments that serve slots now."""
         rows = self._rows.group(index_runs, {"table_id": table}, order_by=index_runs.c.id)
-        names = ("id", "index_id", "fragment_id", "path", "rows", "bytes", "tail", "digest")
-        return tuple(IndexRun(*(getattr(row, name) for name in names)) for row in rows)
+        return tuple(map(_run, rows))
 
     def _insert_runs(self, table: int, runs: Iterable[tuple[int, int, StagedRun]]) -> bool:
         """Enter runs, each with its fragment and shard; false if some are left out: their index is gone."""
@@ -96,6 +96,12 @@ class IndexTx(PlacementTx):
         self._rows.insert(index_runs, *entered)
         self._rows.insert(histograms, *bodies)
         return len(staged) == len(all_runs)
+
+
+@lru_cache(maxsize=1024)
+def _run(row: Any) -> IndexRun:
+    names = ("id", "index_id", "fragment_id", "path", "rows", "bytes", "tail", "digest")
+    return IndexRun(*(getattr(row, name) for name in names))
 
 
 def _index(row: Any) -> IndexInfo:

@@ -48,20 +48,22 @@ from sqlalchemy.types import NULLTYPE
 
 from elasticscan.base.errors import RESTORE, StoreDamaged
 from elasticscan.catalog.failures import decoding
+from elasticscan.catalog.remembered import (
+    Counted,
+    Group,
+    RememberedGroup,
+    RememberedGroups,
+    complete,
+    plus,
+    to_signed,
+)
 from elasticscan.catalog.server import ServerTransaction
 from elasticscan.catalog.tables import Grouping, group_digests, metadata, store_state
 
-Group = tuple[str, int, int]  # kind, and the values of at most two columns
-Counted = tuple[int, int]  # rows, sum of their digests
 Values = tuple[Any, ...]
 
 _HALF, _WHOLE = 1 << 63, 1 << 64
 _GROUPS_AT_ONCE = 200  # groups in one condition; SQLite allows conditions nested 1,000 deep
-
-
-def to_signed(number: int) -> int:
-    """A number modulo 2^64, as databases can keep it."""
-    return (number + _HALF) % _WHOLE - _HALF
 
 
 def versions_digest(layout: int, last_commit: int) -> int:
@@ -151,11 +153,16 @@ class RowQuery:
 
 @lru_cache(maxsize=256)
 def _rows_with(
-    table: Table, names: tuple[str, ...], nulls: tuple[str, ...] = (), order_by: str | None = None
+    table: Table,
+    names: tuple[str, ...],
+    nulls: tuple[str, ...] = (),
+    order_by: str | None = None,
+    is_beyond: bool = False,
 ) -> RowQuery:
-    """The query for rows that have given values in some columns, and none in others."""
+    """The query for rows that have given values in some columns, none in others, and keys beyond one."""
     where = [table.c[name] == bindparam(name) for name in names]
     where += [table.c[name].is_(None) for name in nulls]
+    where += [_FORMS[table.name].key > bindparam("beyond")] if is_beyond else []
     return RowQuery(table, *where, order_by=None if order_by is None else table.c[order_by])
 
 
@@ -188,10 +195,17 @@ _DELETE_SUMS = delete(group_digests).where(_THIS_GROUP)
 
 
 class SealedRows:
-    """The rows of one transaction. Changes of sums wait for `finish`."""
+    """The rows of one transaction. Changes of sums wait for `finish`.
 
-    def __init__(self, connection: Connection | ServerTransaction) -> None:
-        self._sql = connection
+    Args:
+        connection: in the transaction.
+        remembered: what others have read; only for a transaction that changes nothing.
+    """
+
+    def __init__(
+        self, connection: Connection | ServerTransaction, remembered: RememberedGroups | None = None
+    ) -> None:
+        self._sql, self._remembered = connection, remembered
         self._raw = connection.dialect.name == "sqlite"
         self._pack = msgpack.Packer(buf_size=1 << 12).pack
         self._pending: dict[Group, Counted] = {}
@@ -211,11 +225,18 @@ class SealedRows:
             rows = list(self._sql.execute(query.statement(self._raw), values))
         return self._checked(query.form, rows)
 
-    def _with(self, table: Table, equal: Mapping[str, Any], order_by: str | None = None) -> list[Any]:
-        """Rows that have some values; None stands for null."""
+    def _with(
+        self,
+        table: Table,
+        equal: Mapping[str, Any],
+        order_by: str | None = None,
+        beyond: int | None = None,
+    ) -> list[Any]:
+        """Rows that have some values, and keys beyond one; None stands for null."""
         nulls = tuple(name for name, value in equal.items() if value is None)
         values = {name: value for name, value in equal.items() if value is not None}
-        return self.ask(_rows_with(table, tuple(values), nulls, order_by), **values)
+        query = _rows_with(table, tuple(values), nulls, order_by, beyond is not None)
+        return self.ask(query, **values, **({} if beyond is None else {"beyond": beyond}))
 
     def _checked(self, form: _Form, rows: list[Any]) -> list[Any]:
         digest = self._digest
@@ -286,7 +307,7 @@ class SealedRows:
         equal = dict(part) | ({"dropped_at": None} if grouping.live else {})
         if grouping.only is not None:
             equal |= dict([grouping.only])
-        rows = self._with(table, equal, None if order_by is None else order_by.name)
+        order = None if order_by is None else order_by.name
         group_key = (grouping.kind, *(part.get(name) for name in grouping.by))
         named = zip(("kind", "part", "shard"), group_key, strict=False)
         stored = {name: key for name, key in named if key is not None}
@@ -294,9 +315,28 @@ class SealedRows:
         def mine(group: Group) -> bool:
             return all(key in (None, has) for key, has in zip(group_key, group, strict=False))
 
-        self._check(form, rows, _sums_with(tuple(stored)), stored, mine)
+        sums = self._sums_now(_sums_with(tuple(stored)), stored, mine)
+        grows = grouping.live and order == form.key.name
+        rows = self._completed(form, key, equal, sums) if grows else None
+        if rows is None:
+            rows = self._with(table, equal, order)
+            compare({group: counted for group, counted in _sums(form, rows).items() if mine(group)}, sums)
+        if self._remembered is not None and grows:
+            self._remembered.keep(key, RememberedGroup(rows, sums))
         read[key] = rows
         return list(rows)
+
+    def _completed(
+        self, form: _Form, key: Hashable, equal: Mapping[str, Any], stored: Mapping[Group, Counted]
+    ) -> list[Any] | None:
+        """The rows that are remembered and those beyond them; None where these are not the group."""
+        before = self._remembered.get(key) if self._remembered is not None else None
+        if before is None or not before.rows:
+            return None
+        newer = self._with(form.table, equal, form.key.name, beyond=before.rows[-1][form.key_at])
+        kinds = {group[0] for group in stored}
+        sums = {group: counted for group, counted in _sums(form, newer).items() if group[0] in kinds}
+        return [*before.rows, *newer] if newer and complete(before, sums, stored) else None
 
     def count(self, grouping: Grouping, part: int) -> int:
         """The number of rows of a group, by its stored sums."""
@@ -377,7 +417,7 @@ class SealedRows:
         new, updated, gone, total = [], [], [], 0
         for group, counted in changed.items():
             before = stored.get(group)
-            after = _plus(before or (0, 0), counted)
+            after = plus(before or (0, 0), counted)
             if before is not None:
                 total -= self.digest_of_group(group, before)
             if after[0]:
@@ -416,7 +456,7 @@ class SealedRows:
 
     def _add(self, groups: Iterable[Group], rows: int, digest: int) -> None:
         for group in groups:
-            self._pending[group] = _plus(self._pending.get(group, (0, 0)), (rows, digest))
+            self._pending[group] = plus(self._pending.get(group, (0, 0)), (rows, digest))
 
     def _change(self, form: _Form, query: Any, entered: list[dict[str, Any]]) -> None:
         self._groups.pop(form.name, None)
@@ -450,7 +490,7 @@ class SealedRows:
         sums = self._stored_sums(query, values)
         for group, counted in self._pending.items():
             if mine(group):
-                sums[group] = _plus(sums.get(group, (0, 0)), counted)
+                sums[group] = plus(sums.get(group, (0, 0)), counted)
         return sums
 
 
@@ -476,10 +516,6 @@ def _sums(form: _Form, rows: Iterable[Any]) -> dict[Group, Counted]:
             counts[group] = counts.get(group, 0) + 1
             totals[group] = totals.get(group, 0) + row[-1]
     return {group: (counts[group], to_signed(totals[group])) for group in counts}
-
-
-def _plus(a: Counted, b: Counted) -> Counted:
-    return a[0] + b[0], to_signed(a[1] + b[1])
 
 
 def _kinds(grouping: Grouping) -> tuple[str, ...]:

@@ -17,7 +17,8 @@ from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.catalog.believed_time import Belief, Times, observe
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.home import Home
-from elasticscan.catalog.sealed import SealedRows, to_signed, versions_digest
+from elasticscan.catalog.remembered import RememberedGroups, to_signed
+from elasticscan.catalog.sealed import SealedRows, versions_digest
 from elasticscan.catalog.server import ServerTransaction
 from elasticscan.catalog.tables import FORMAT_VERSION, store_state
 from elasticscan.topology import Placement
@@ -58,14 +59,20 @@ class StateTx:
         connection: in a transaction.
         now: what this process's clock says. What rows are stamped with, and what decides that the time
             of something is over, is in `times`.
+        store_id: of the store that must be there.
+        remembered: see `SealedRows`.
     """
 
     def __init__(
-        self, connection: Connection | ServerTransaction, now: float, store_id: str | None = None
+        self,
+        connection: Connection | ServerTransaction,
+        now: float,
+        store_id: str | None = None,
+        remembered: RememberedGroups | None = None,
     ) -> None:
         self._sql = connection
         self._expected = store_id
-        self._rows = SealedRows(connection)
+        self._rows = SealedRows(connection, remembered)
         self.now = now
         self._state_row: Any = None
         self._changed: dict[str, Any] = {}

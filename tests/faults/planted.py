@@ -1022,6 +1022,11 @@ def sums_of_groups_are_not_looked_at(patch: Patch) -> None:
     patch.setattr(sealed, "compare", lambda found, kept: None)
 
 
+@fault("programs", "fragments that were remembered stand no longer once the sums of the catalog are others")
+def remembered_rows_stand_whatever_became_of_them(patch: Patch) -> None:
+    patch.setattr(sealed, "complete", lambda *sums: True)
+
+
 @fault(
     "scenarios",
     "a row is what its digest says",

@@ -1,0 +1,74 @@
+"""Groups of rows that earlier transactions of this process have proved to be whole.
+
+Rows are hardly ever changed, and new ones have higher keys. So the group of the moment is mostly one that is
+remembered, and some rows beyond it: only these are read. Nothing is concluded from what may have happened
+since, be it a commit, a merge, a move or a restore. The digests of the remembered and of the newer rows must
+add up to the sum that the catalog has now, which those of no other rows do; else all of the group is read. So
+it is where there is no newer row: nothing but that sum would then say that the remembered ones still stand.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elasticscan.base.forks import ChildSafeLock
+
+Group = tuple[str, int, int]  # kind, and the values of at most two columns
+Counted = tuple[int, int]  # rows, sum of their digests
+Sums = Mapping[Group, Counted]
+
+_HALF, _WHOLE = 1 << 63, 1 << 64
+_MOST_GROUPS = 128
+_MOST_ROWS = 4096  # of one group; those with more are read whole
+
+
+def to_signed(number: int) -> int:
+    """A number modulo 2^64, as databases can keep it."""
+    return (number + _HALF) % _WHOLE - _HALF
+
+
+def plus(a: Counted, b: Counted) -> Counted:
+    return a[0] + b[0], to_signed(a[1] + b[1])
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedGroup:
+    """Rows in the order of their keys, and the sums of the groups that they are."""
+
+    rows: Sequence[Any]
+    sums: Sums
+
+
+def complete(before: RememberedGroup, newer: Sums, stored: Sums) -> bool:
+    """True if remembered rows and newer ones, of these sums, are the groups that have the stored sums."""
+    groups = {**before.sums, **newer}
+    nothing = (0, 0)
+    added = {group: plus(before.sums.get(group, nothing), newer.get(group, nothing)) for group in groups}
+    return added == stored
+
+
+class RememberedGroups:
+    """The groups that were read last. Threads may share them."""
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[Hashable, RememberedGroup] = OrderedDict()
+        self._lock = ChildSafeLock()
+
+    def get(self, key: Hashable) -> RememberedGroup | None:
+        with self._lock:
+            return self._groups.get(key)
+
+    def keep(self, key: Hashable, group: RememberedGroup) -> None:
+        with self._lock:
+            self._groups.pop(key, None)
+            if len(group.rows) <= _MOST_ROWS:
+                self._groups[key] = group
+            if len(self._groups) > _MOST_GROUPS:
+                self._groups.popitem(last=False)
+
+    def forget(self) -> None:
+        with self._lock:
+            self._groups.clear()
