@@ -295,13 +295,16 @@ class CommitTx(TagTx):
         return number
 
     def _commit_time(self, number: int) -> float | None:
-        """The time at which a commit was made; None when it is still to come."""
+        """The time of a commit, or of the first after it that was not lost; None when it is still to come."""
         if number > self.versions()[1]:
             return None
         row = self._rows.one(commits, missing_is_checked=False, number=number)
-        if row is None:
-            raise damaged(f"commit {number} is not there")
-        return float(row.created_at)
+        if row is not None:
+            return float(row.created_at)
+        for first, last in self.lost_commits():
+            if first <= number <= last:
+                return self._commit_time(last + 1)
+        raise damaged(f"commit {number} is not there")
 
     def overwrites(self, table: int) -> tuple[int, ...]:
         """Commits that replaced the whole table: at and after each, rows of earlier ones are gone."""

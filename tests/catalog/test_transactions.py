@@ -582,6 +582,28 @@ def test_what_is_needed_is_what_retention_or_the_oldest_lease_asks_for(
         assert tx.oldest_needed(other.id, 0) == 2
 
 
+def test_commits_that_were_lost_are_no_gap_in_time(catalog: Catalog, clock: ManualClock) -> None:
+    """Those that an older copy of the catalog, adopted, never knew."""
+    table = add_table(catalog)
+    clock.advance(10)
+    last = add_commit(catalog, table)  # at 1,010 s
+    with catalog.writing() as tx:
+        tx.take_incarnation("f" * 32, None, (0, last + 2))
+    clock.advance(10)
+    with catalog.reading() as tx:
+        assert tx.oldest_needed(table.id, 5) == tx.commit_before(1_015) == last
+        assert tx.kept_seconds(last, 5) == 5
+    with catalog.writing() as tx:
+        tx.take_incarnation("e" * 32, None, (0, last + 3))
+    newest = add_commit(catalog, table)  # at 1,020 s
+    assert newest == last + 4
+    clock.advance(10)
+    with catalog.reading() as tx:
+        assert tx.commit_before(1_019) == tx.oldest_needed(table.id, 12) == last
+        assert tx.commit_before(1_020) == tx.oldest_needed(table.id, 9) == newest
+        assert tx.kept_seconds(last, 15) == 5
+
+
 # ------------------------------------------------------------------------ shards, placement, topologies
 
 
