@@ -18,7 +18,8 @@ than it do not, and each scan but the first pays for copies alone.
 
 Nothing but their newest rows says what becomes of a batch: where two snapshots find the same, in whatever
 files, they share it. So a commit costs the batches that it touches. Of each fragment the overlays used last
-stay, and others leave the cache.
+stay, and others leave the cache. Where a commit changes rows that the large fragment has, a batch is that of
+the snapshot before with these rows in their places: the others are not merged anew.
 """
 
 from __future__ import annotations
@@ -61,13 +62,19 @@ class Overlay:
         others: fragments whose rows replace those of `large`, or lie between them, or hide them.
         primary_key: names of the key's columns.
         bounds: which commits count.
+        before: the same without those of the others that came last; see `newer_than`.
 
     Attributes:
         fits: the other rows that may belong to a batch are never more than another batch.
     """
 
     def __init__(
-        self, large: MergeInput, others: Sequence[MergeInput], primary_key: Sequence[str], bounds: Bounds
+        self,
+        large: MergeInput,
+        others: Sequence[MergeInput],
+        primary_key: Sequence[str],
+        bounds: Bounds,
+        before: Overlay | None = None,
     ) -> None:
         self._is_older = all(large.fragment.max_commit < one.fragment.min_commit for one in others)
         self._large = MergeInput(large.fragment, large.reader.plain) if self._is_older else large
@@ -79,6 +86,14 @@ class Overlay:
         self._newest, self._placed = (large.reader.kept_beside(lasting=True) for _ in range(2))
         self._edges: dict[int, tuple[int, ...]] = {}
         self.batch_count = large.reader.batch_count
+        self._before, self._since = before, self._others
+        if before is not None:
+            there = {one.fragment.id for one in before._others}
+            self._since = [one for one in others if one.fragment.id not in there]
+            before._before = None  # of a chain of them only two are ever held
+        self._crowd = np.zeros(
+            (self.batch_count, 2)
+        )  # rows and bytes of the others, in batches of the largest size
         self._spans = self._cut()
         self.fits = bool(self._spans)
 
@@ -94,6 +109,18 @@ class Overlay:
         self._batches.forget()
         self._newest.forget()
         self._placed.forget()
+
+    def is_before(self, layers: Layers) -> bool:
+        """True if layers are those of this overlay and newer ones that delete nothing."""
+        large, mine = self._large.fragment, {one.fragment.id: one.fragment for one in self._others}
+        newer = [fragment for fragment in layers.others if fragment.id not in mine]
+        if large != layers.base or len(mine) + len(newer) != len(layers.others) or not self.fits:
+            return False
+        if not all(mine.get(fragment.id, fragment) == fragment for fragment in layers.others):
+            return False
+        last = max(fragment.max_commit for fragment in (large, *mine.values()))
+        whole = all(map(self._bounds.wholly_hold, mine.values()))
+        return whole and all(f.unique and not f.tombstones and last < f.min_commit for f in newer)
 
     def seek(self, slot: int, key: bytes | None, primary_key: Sequence[str]) -> tuple[int, int]:
         """(batch, row) of the first row of `slot` or later; with `key`, beyond that key in the slot.
@@ -132,19 +159,20 @@ class Overlay:
         firsts = [self._large.reader.slot_range(index)[0] for index in range(1, self.batch_count)]
         begins = np.array([self._slots[0], *firsts])
         ends = np.array([*(slot + 1 for slot in firsts), self._slots[1]])
-        rows, size = np.zeros(self.batch_count), np.zeros(self.batch_count)
-        for one in self._others:
+        if self._before is not None:
+            self._crowd += self._before._crowd
+        for one in self._since:
             count = one.reader.rows_below(ends) - one.reader.rows_below(begins)
-            rows += count
-            size += count * (one.fragment.bytes / max(one.fragment.rows, 1))
+            row_bytes = one.fragment.bytes / max(one.fragment.rows, 1)
+            self._crowd += np.outer(count, (1 / BATCH_ROWS, row_bytes / BATCH_BYTES))
         spans, span = [0], np.zeros(2)
-        for index, added in enumerate(np.stack((rows / BATCH_ROWS, size / BATCH_BYTES), axis=1)):
+        for index, added in enumerate(self._crowd):
             if (added > 1).any():
                 return []
             span += added
             if (span > 1).any():
                 spans.append(index)
-                span = added
+                span = added.copy()
         return spans
 
     def _rows_beside(self) -> float:
@@ -157,15 +185,16 @@ class Overlay:
         """The numbers of the rows of the other fragments at which a batch begins."""
         edge = self._edges.get(index)
         if edge is None:
-            is_inner = 0 < index < self.batch_count
-            slot = self._large.reader.slot_range(index)[0] if is_inner else self._slots[index > 0]
-            if is_inner and self._begins_within(index):
-                low = self._first_key(index)
-                edge = tuple(one.reader.first_row(slot, low, self._names) for one in self._others)
-            else:
-                edge = tuple(int(one.reader.rows_below(np.array(slot))) for one in self._others)
-            self._edges[index] = edge
+            edge = self._edges[index] = self._edge_of(self._others, index)
         return edge
+
+    def _edge_of(self, others: Sequence[MergeInput], index: int) -> tuple[int, ...]:
+        is_inner = 0 < index < self.batch_count
+        slot = self._large.reader.slot_range(index)[0] if is_inner else self._slots[index > 0]
+        if is_inner and self._begins_within(index):
+            low = self._first_key(index)
+            return tuple(one.reader.first_row(slot, low, self._names) for one in others)
+        return tuple(int(one.reader.rows_below(np.array(slot))) for one in others)
 
     def _newer(self, index: int) -> pa.RecordBatch:
         """The newest row of each key of the others that belongs to a batch, in order, tombstones too."""
@@ -186,12 +215,9 @@ class Overlay:
 
     def _merge(self, begin: int, end: int) -> pa.RecordBatch:
         """The newest rows of the others for the batches [begin, end), with their commits."""
-        extents = zip(self._others, self._edge(begin), self._edge(end), strict=True)
-        parts = [
-            InputRows(one, _served(one.fragment, rows))
-            for one, first, beyond in extents
-            for rows in one.reader.slices(first, beyond)
-        ]
+        return self._merged(_parts(self._others, self._edge(begin), self._edge(end)))
+
+    def _merged(self, parts: Sequence[InputRows]) -> pa.RecordBatch:
         if not parts:
             return pa.RecordBatch.from_arrays([], names=[])
         versions = Versions(parts, self._names, self._bounds)
@@ -204,6 +230,9 @@ class Overlay:
     # Batches
 
     def _lay_over(self, index: int) -> pa.RecordBatch:
+        patched = self._patched(index)
+        if patched is not None:
+            return patched
         batch, newer = self._large.reader.batch(index), self._newer(index)
         names = [*(name for name in batch.schema.names if name not in SYSTEM_COLUMNS), SLOT]
         if not newer.num_rows:
@@ -224,6 +253,31 @@ class Overlay:
             for name in names
         ]
         return pa.RecordBatch.from_arrays(arrays, names=names)
+
+    def _patched(self, index: int) -> pa.RecordBatch | None:
+        """The batch of the overlay before, with rows that came since; None if they are no mere changes."""
+        before = self._before
+        made = None if before is None else before._batches.peek(index)
+        if made is None:
+            return None
+        edges = (self._edge_of(self._since, at) for at in (index, index + 1))
+        parts = _parts(self._since, *edges)
+        if not parts:
+            return made
+        batch = self._large.reader.batch(index)
+        keys = (SLOT, *self._names)
+        if not all(_is_same(made.column(name), batch.column(name)) for name in keys):
+            return None
+        newer = parts[0].rows if len(parts) == 1 else self._merged(parts)
+        rows, replaces = self._places(index, newer)
+        if not replaces.all():
+            return None
+        placed = _Placed(batch.num_rows, rows, replaces, replaces, ~replaces)
+        arrays = [
+            made.column(name) if name in keys else placed.column(made.column(name), newer.column(name))
+            for name in made.schema.names
+        ]
+        return pa.RecordBatch.from_arrays(arrays, names=made.schema.names)
 
     def _place(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch:
         """Say as `_places` where other rows belong, and which of them count: those newer than the batch's."""
@@ -387,6 +441,28 @@ class _Placed:
         return pa.array(indices[indices >= 0] if self.gone.any() else indices)
 
 
+def _parts(others: Sequence[MergeInput], begins: Sequence[int], ends: Sequence[int]) -> list[InputRows]:
+    """Rows of others by number, those that they serve."""
+    return [
+        InputRows(one, served)
+        for one, first, beyond in zip(others, begins, ends, strict=True)
+        for rows in one.reader.slices(first, beyond)
+        if (served := _served(one.fragment, rows)).num_rows
+    ]
+
+
+def _is_same(some: pa.Array, other: pa.Array) -> bool:
+    """True if two columns are one in memory."""
+    if some is other:
+        return True
+    mine, theirs = some.buffers(), other.buffers()
+    places = (
+        [None if buffer is None else buffer.address for buffer in buffers] for buffers in (mine, theirs)
+    )
+    extents = ((column.type, column.offset, len(column)) for column in (some, other))
+    return len(set(extents)) == 1 and next(places) == next(places)
+
+
 def _is_flat(column: pa.Array) -> bool:
     """True if a column is its values alone, of whole bytes, side by side: no nulls, no texts, no parts."""
     kind = column.type
@@ -435,7 +511,10 @@ def run_of(
             reader.overlays[key] = kept  # behind those that were not used since
     if kept is None:
         others = [MergeInput(fragment, open_fragment(fragment, columns)) for fragment in layers.others]
-        kept = Overlay(MergeInput(layers.base, reader), others, primary_key, bounds)
+        with _LOCK:
+            siblings = list(reader.overlays.values()) if whole else []
+        before = next((overlay for overlay in reversed(siblings) if overlay.is_before(layers)), None)
+        kept = Overlay(MergeInput(layers.base, reader), others, primary_key, bounds, before)
         with _LOCK:
             kept = reader.overlays.setdefault(key, kept)
             dropped = [reader.overlays.pop(key) for key in list(reader.overlays)[:-_MOST_KEPT]]

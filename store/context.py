@@ -441,6 +441,12 @@ class Context:
         with self.catalog.reading() as tx:
             return self._table_state_in(tx, table_id, snapshot, after)
 
+    def follow(self, tx: Tx, table_id: int, snapshot: int) -> None:
+        """Look a table up in the transaction that begins a scan, if it was before and commits came since."""
+        cached = self._tables.get(table_id)
+        if cached is not None and cached.layout == tx.versions()[0] and not cached.serves(snapshot):
+            self._table_state_in(tx, table_id, snapshot)
+
     def _table_state_in(self, tx: Tx, table_id: int, snapshot: int, after: int | None = None) -> TableState:
         layout, last_commit = tx.versions()
         table = tx.table_by_id(table_id)
@@ -454,7 +460,7 @@ class Context:
         else:
             check_kept(table, after)
             check_reached(last_commit, snapshot)
-        indexes = tx.indexes(table_id)
+        indexes = self.indexes_in(tx, table_id)
         state = TableState(
             layout,
             last_commit,

@@ -52,6 +52,18 @@ def older_rows_are_laid_over_newer_ones(patch: Patch) -> None:
     patch.setattr(Overlay, "__init__", careless)
 
 
+@fault("programs", "the rows of all commits since are laid over the batches of the snapshot before")
+def batches_of_before_lack_all_commits_but_the_last(patch: Patch) -> None:
+    honest = Overlay.__init__
+
+    def forgetful(self: Overlay, *args: Any) -> None:
+        honest(self, *args)
+        if self._before is not None:
+            self._since = self._since[-1:]
+
+    patch.setattr(Overlay, "__init__", forgetful)
+
+
 @fault("programs", "a batch that was laid over serves those snapshots alone that find the same rows over it")
 def overlays_share_batches_whatever_lies_over_them(patch: Patch) -> None:
     patch.setattr(Overlay, "made", lambda self, index, newer: self._batches.peek(index))

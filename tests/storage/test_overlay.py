@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import decimal
 import functools
+import gc
 import random
+import weakref
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -183,6 +185,75 @@ def test_snapshots_that_share_batches_see_each_its_own_rows(seed: int) -> None:
         ]
         expected = visible(versions, at_once.floor, snapshot)
         assert together(pages, shelf) == sorted((shelf.slot_of(k), k, value) for k, value in expected.items())
+
+
+class Followed:
+    """A large fragment, and commits that mostly change its rows; a reader looks at some snapshots."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        kind = KEY_KINDS[rng.choice(sorted(KEY_KINDS))]
+        self.shelf = Shelf(table_of(kind), rng.choice((1, 3)))
+        pool = sorted({kind.make(rng, n) for n in range(50)})
+        large = rng.sample(pool, max(1, len(pool) * 3 // 4))
+        self._add(1, large, 0.0)
+        for commit in range(2, 12):
+            of = large if rng.random() < 0.8 else pool
+            self._add(
+                commit, rng.sample(of, rng.randint(1, min(6, len(of)))), rng.choice((0.0, 0.0, 0.0, 0.3))
+            )
+
+    def _add(self, commit: int, keys: Sequence[Key], deleting: float) -> None:
+        texts = [None if self.rng.random() < deleting else f"{commit}" for _ in keys]
+        slots = map(self.shelf.slot_of, keys)
+        self.shelf.add([Version(*of) for of in zip(keys, [commit] * len(keys), texts, slots, strict=True)])
+
+    def check(self) -> None:
+        shelf, source = self.shelf, self.shelf.source()
+        for count in range(2, len(shelf.fragments) + 1):
+            if self.rng.random() < 0.6:
+                at_once = replace(source, view=View(shelf.fragments[:count]))
+                columns = [*shelf.table.primary_key, "v"]
+                pages = read_all(read_page, at_once, shelf.everything(), 99, columns, same(PLENTY))
+                versions = [v for f in shelf.fragments[:count] for v in shelf.contents[f.id]]
+                expected = visible(versions, 0, 99)
+                rows = sorted((shelf.slot_of(key), key, value) for key, value in expected.items())
+                assert together(pages, shelf) == rows
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_a_reader_that_follows_commits_sees_those_that_it_knows(seed: int) -> None:
+    Followed(seed).check()
+
+
+def test_most_batches_that_a_commit_changes_are_those_of_before_with_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest, patched = Overlay._patched, list[bool]()
+
+    def counted(self: Overlay, index: int) -> pa.RecordBatch | None:
+        batch = honest(self, index)
+        patched.append(batch is not None)
+        return batch
+
+    monkeypatch.setattr(Overlay, "_patched", counted)
+    for seed in range(20):
+        Followed(seed).check()
+    assert sum(patched) > len(patched) / 4
+
+
+def test_of_many_overlays_one_after_the_other_two_are_held() -> None:
+    changes = [[(4, commit, str(commit))] for commit in range(2, 12)]
+    shelf = shelf_of(loaded(), *changes)
+    source, made = shelf.source(), list[weakref.ref[Overlay]]()
+    for count in range(2, len(shelf.fragments) + 1):
+        overlay = laid_over(shelf, source, shelf.fragments[:count], 99)
+        batches_of(overlay)
+        made.append(weakref.ref(overlay))
+    del overlay
+    gc.collect()
+    assert sum(one() is not None for one in made) <= overlay_module._MOST_KEPT + 1
 
 
 def test_most_of_these_tables_are_read_by_an_overlay(monkeypatch: pytest.MonkeyPatch) -> None:
