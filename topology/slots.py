@@ -106,6 +106,19 @@ class SlotSet:
                 j += 1
         return SlotSet(tuple(common))
 
+    def isdisjoint(self, other: SlotSet) -> bool:
+        """True if no slot is in both; found at the first one that is."""
+        left, right = self.ranges, other.ranges
+        i = j = 0
+        while i < len(left) and j < len(right):
+            if max(left[i][0], right[j][0]) < min(left[i][1], right[j][1]):
+                return False
+            if left[i][1] < right[j][1]:
+                i += 1
+            else:
+                j += 1
+        return True
+
     def __sub__(self, other: SlotSet) -> SlotSet:
         left: list[Range] = []
         cuts = other.ranges

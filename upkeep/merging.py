@@ -58,12 +58,9 @@ class _Band:
     end: int
     parts: tuple[Part, ...]
 
-    def weight(self, part: Part) -> float:
-        return part.density * (self.end - self.start)
-
     @property
     def bytes(self) -> float:
-        return sum(self.weight(part) for part in self.parts)
+        return sum(part.density for part in self.parts) * (self.end - self.start)
 
 
 def parts_of(fragments: Iterable[Fragment], runs: Iterable[IndexRun]) -> tuple[Part, ...]:
@@ -80,7 +77,7 @@ def parts_of(fragments: Iterable[Fragment], runs: Iterable[IndexRun]) -> tuple[P
 def depth_of(parts: Sequence[Part], policy: Policy) -> int:
     """Return from how many fragments the worst slot is read; small ones count for all slots."""
     small, large = _by_size(parts, policy)
-    return len(small) + max((len(band.parts) for band in _bands(large)), default=0)
+    return len(small) + max((len(some) for some, _ in _together(large)), default=0)
 
 
 def mean_depth(parts: Sequence[Part]) -> float:
@@ -130,7 +127,7 @@ def _slots_of(parts: Iterable[Part]) -> SlotSet:
 def _due(parts: Sequence[Part], policy: Policy) -> list[Part]:
     """Return the fragments that have to become fewer; none when no slot has too many."""
     small, large = _by_size(parts, policy)
-    deepest = max((band.parts for band in _bands(large)), key=len, default=())
+    deepest = max((some for some, _ in _together(large)), key=len, default=())
     excess = len(small) + len(deepest) - policy.slot_fragments
     if excess <= 0:
         return []
@@ -166,9 +163,9 @@ def _end_of_large(parts: Sequence[Part], count: int, policy: Policy) -> int:
 
 def _is_worth_tidying(parts: Sequence[Part], policy: Policy, credit_bytes: float) -> bool:
     """True if scans gain enough from merging all, and it may be written."""
-    met = [band for band in _bands(parts) if len(band.parts) > 1]
-    everything = sum(band.bytes for band in met)
-    densest = sum(max(band.weight(part) for part in band.parts) for band in met)
+    met = [(slots, [part.density for part in some]) for some, slots in _together(parts) if len(some) > 1]
+    everything = sum(slots * sum(densities) for slots, densities in met)
+    densest = sum(slots * max(densities) for slots, densities in met)
     newer = everything - densest
     return bool(met) and newer >= policy.tidy_share * densest and everything <= credit_bytes
 
@@ -209,6 +206,15 @@ def _by_size(parts: Sequence[Part], policy: Policy) -> tuple[list[Part], list[Pa
     """Return small and large parts."""
     small = [part for part in parts if part.bytes < policy.small_bytes]
     return small, [part for part in parts if part.bytes >= policy.small_bytes]
+
+
+def _together(parts: Sequence[Part]) -> Iterator[tuple[tuple[Part, ...], int]]:
+    """Yield parts that serve the same slots, and how many slots these are; the same ones may come again."""
+    if parts and all(part.slots == parts[0].slots for part in parts):  # where no tablet came or went
+        yield tuple(parts), len(parts[0].slots)
+        return
+    for band in _bands(parts):
+        yield band.parts, band.end - band.start
 
 
 def _bands(parts: Iterable[Part]) -> Iterator[_Band]:

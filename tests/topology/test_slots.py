@@ -35,6 +35,9 @@ def test_the_algebra_is_that_of_sets(a: list[tuple[int, int]], b: list[tuple[int
     assert slots_of(left - right) == model(a) - model(b)
     assert (left <= right) == (model(a) <= model(b))
     assert (left >= right) == (model(a) >= model(b))
+    assert left.isdisjoint(right) == model(a).isdisjoint(model(b))
+    assert slots_of(SlotSet.union([left, right, left])) == model(a) | model(b)
+    assert (left & left, left - left, SlotSet.union([left, left])) == (left, SlotSet(), left)
     assert len(left) == len(model(a))
     assert bool(left) == bool(model(a))
 
