@@ -24,9 +24,9 @@ def rows_to_read(
 
     Where several versions of a row may meet, all are read as soon as one of them may match.
     """
-    fragments = {fragment.id: fragment for interval in intervals for fragment in interval.fragments}
     rows_per_slot: dict[int, float] = {}
     matching_per_slot: dict[int, float] = {}
+    fragments = {fragment.id: fragment for interval in intervals for fragment in interval.fragments}
     for number, fragment in fragments.items():
         blocks, share = statistics.get(number), _share_of_slot(fragment)  # None where damage hides them
         rows_per_slot[number] = share * (fragment.rows if blocks is None else blocks.rows)
@@ -37,7 +37,7 @@ def rows_to_read(
     everything = looked_at = 0.0
     for interval in intervals:
         numbers, slots = [fragment.id for fragment in interval.fragments], interval.end - interval.start
-        rows = slots * sum([rows_per_slot[number] for number in numbers])
+        rows = slots * sum(map(rows_per_slot.__getitem__, numbers))
         everything += rows
         if interval.is_plain:
             looked_at += slots * matching_per_slot[numbers[0]]
@@ -51,9 +51,11 @@ def _share_of_slot(fragment: Fragment) -> float:
     return 1 / max(fragment.slots_written, len(fragment.slots), 1)
 
 
-def within(intervals: Sequence[SlotInterval], slots: SlotSet) -> tuple[SlotInterval, ...]:
+def within(intervals: Sequence[SlotInterval], slots: SlotSet) -> Sequence[SlotInterval]:
     """The parts of intervals that are in these slots."""
     ends = [end for _, end in slots.ranges]
+    if len(ends) == 1 and all(slots.ranges[0][0] <= i.start and i.end <= ends[0] for i in intervals):
+        return intervals
     return tuple(
         SlotInterval(max(start, interval.start), min(end, interval.end), interval.fragments)
         for interval in intervals

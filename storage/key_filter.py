@@ -26,7 +26,7 @@ from elasticscan.storage.batches.cache import KeptBatches
 Comparable: TypeAlias = Any  # an array of NumPy, or one of Arrow: bytes and texts
 KeyHashes: TypeAlias = NDArray[np.uint32]
 
-ROWS_PER_SEARCH = 4_096  # are hashed in the time that a search for a few keys takes
+ROWS_PER_SEARCH = 16_384  # are hashed in the time that a search for a few keys takes
 ROWS_PER_KEY = 16  # and so many more for each key
 MOST_ROWS = 1 << 21  # of a fragment that gets a filter, which is then a 16th of the cache
 
@@ -92,6 +92,6 @@ class KeyFilter:
         own: KeyHashes = self._kept.get(0, build).column(0).to_numpy()
         if not len(own):
             return np.zeros(len(hashes), dtype=bool)
-        places = np.minimum(np.searchsorted(own, hashes), len(own) - 1)
+        places = np.minimum(own.searchsorted(hashes), len(own) - 1)
         may_have: NDArray[np.bool_] = own[places] == hashes
         return may_have

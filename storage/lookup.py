@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -132,19 +132,31 @@ def newest(
     if not groups:
         return []
     checked = [_within(candidates, primary_key, bounds, open_fragment) for candidates in groups]
-    commits, counts = (np.concatenate(parts) for parts in zip(*checked, strict=True))
+    # Each row's commit lies between two; mostly these say which version is newer, and it is not read.
+    least, most, counts = (np.concatenate(parts) for parts in zip(*checked, strict=True))
+    ends = [0, *accumulate(len(candidates.rows) for candidates in groups)]
     slots = np.concatenate([candidates.slots for candidates in groups])
     owners = np.repeat([candidates.fragment.id for candidates in groups], [len(c.rows) for c in groups])
     keys = [pa.concat_arrays(parts) for parts in zip(*(c.keys for c in groups), strict=True)]
-    sought = Sought(slots, keys, primary_key, open_fragment)
+    sought, oldest = Sought(slots, keys, primary_key, open_fragment), int(least.min())
     for sibling in sorted(siblings, key=lambda f: f.max_commit, reverse=True):
+        if sibling.max_commit <= oldest:  # as are all that follow
+            break
         if not bounds.touch(sibling):
             continue
-        asked = np.flatnonzero(counts & (owners != sibling.id) & (commits < sibling.max_commit))
-        if len(asked):
-            asked, _, theirs = sought.find_in(sibling, asked, bounds)
-            counts[asked[theirs > commits[asked]]] = False
-    return np.split(counts, np.cumsum([len(candidates.rows) for candidates in groups])[:-1])
+        (asked,) = (counts & (owners != sibling.id) & (least < sibling.max_commit)).nonzero()
+        if not len(asked):
+            continue
+        asked, _, theirs = sought.find_in(sibling, asked, bounds)
+        unsure = asked[(least[asked] < theirs) & (theirs <= most[asked])]
+        for candidates, (begin, end) in zip(groups, pairwise(ends), strict=True):
+            here = unsure[(begin <= unsure) & (unsure < end)]
+            if len(here):
+                reader = open_fragment(candidates.fragment)
+                least[here] = commits_of(candidates.fragment, reader, candidates.rows[here - begin])
+                most[here] = least[here]
+        counts[asked[theirs > most[asked]]] = False
+    return [counts[begin:end] for begin, end in pairwise(ends)]
 
 
 def _within(
@@ -152,17 +164,25 @@ def _within(
     primary_key: Sequence[str],
     bounds: Bounds,
     open_fragment: Callable[[Fragment], FragmentReader],
-) -> tuple[NDArray[np.int64], Mask]:
-    """The commits of rows of one fragment, and a mark at those that count as far as it knows."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Mask]:
+    """Rows of one fragment: the least and the most that their commits can be, and which rows count.
+
+    They count as far as the fragment knows.
+    """
     fragment, reader = candidates.fragment, open_fragment(candidates.fragment)
-    commits = commits_of(fragment, reader, candidates.rows)
-    counts: Mask = (commits >= bounds.floor) & (commits <= bounds.snapshot)
+    least = most = np.full(len(candidates.rows), fragment.min_commit, dtype=np.int64)
+    counts: Mask = np.ones(len(least), dtype=bool)
+    if bounds.wholly_hold(fragment):
+        most = np.full(len(least), fragment.max_commit, dtype=np.int64)
+    else:
+        least = most = commits_of(fragment, reader, candidates.rows)
+        counts = (least >= bounds.floor) & (least <= bounds.snapshot)
     if UNTIL in reader.columns:
         until = rows_at(reader, candidates.rows, (UNTIL,)).column(UNTIL)
         counts &= integers(reader, until) > bounds.since
     if not fragment.unique:
         counts &= ~_newer_is_before(reader, candidates, primary_key, bounds.snapshot)
-    return commits, counts
+    return least, most, counts
 
 
 def slot_mask(some: SlotSet, slots: NDArray[np.uint16]) -> Mask:
@@ -255,14 +275,13 @@ class Sought:
             The numbers of those that it has, the rows of their newest versions up to the snapshot, and the
             commits of these.
         """
-        asked = asked[slot_mask(fragment.slots, self._slots[asked])]
-        if not len(asked):
-            return asked, asked, asked
         reader = self._open(fragment)
         if reader.key_filter.is_worth_asking(len(asked)):
             asked = asked[self._may_be_in(reader, asked)]
-            if not len(asked):
-                return asked, asked, asked
+        if len(asked):
+            asked = asked[slot_mask(fragment.slots, self._slots[asked])]
+        if not len(asked):
+            return asked, asked, asked
         places = pa.array(asked)
         keys = [key.take(places) for key in self._keys]
         rows = find(reader, self._slots[asked], keys, self._names, bounds.snapshot)

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from elasticscan.metadata import Bounds, Fragment, SlotInterval, intervals_of
 
 _MOST_BOUNDS = 64
@@ -37,8 +40,13 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class _Sections:
-    """The slots as they are seen within some bounds."""
+    """The slots as they are seen within some bounds.
 
+    `shared` marks the slots that several fragments serve, up to the last one that some fragment does.
+    """
+
+    fragments: tuple[Fragment, ...]
+    shared: NDArray[np.bool_]
     intervals: tuple[SlotInterval, ...]
     interval_ends: tuple[int, ...]
     stretches: tuple[Stretch, ...]
@@ -55,6 +63,14 @@ class View:
     def intervals(self, bounds: Bounds) -> tuple[SlotInterval, ...]:
         """All intervals, with the fragments that count in `bounds`."""
         return self._sections_of(bounds).intervals
+
+    def fragments_within(self, bounds: Bounds) -> tuple[Fragment, ...]:
+        """The fragments that count in `bounds`."""
+        return self._sections_of(bounds).fragments
+
+    def shared(self, bounds: Bounds) -> NDArray[np.bool_]:
+        """True for each slot that several of them serve, up to the last one that some fragment does."""
+        return self._sections_of(bounds).shared
 
     def between(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotInterval]:
         """The intervals of `[start, end)`, cut to it, with the fragments that count in `bounds`."""
@@ -73,10 +89,16 @@ class View:
         if sections is None:
             if len(self._sections) >= _MOST_BOUNDS:  # a change scan asks for each commit once
                 self._sections.clear()
-            intervals = intervals_of(f for f in self.fragments if bounds.touch(f))
+            fragments = tuple(f for f in self.fragments if bounds.touch(f))
+            intervals = intervals_of(fragments)
+            shared = np.zeros(intervals[-1].end if intervals else 0, dtype=bool)
+            for interval in intervals:
+                shared[interval.start : interval.end] = len(interval.fragments) > 1
             stretches = _stretches_of(intervals, bounds)
             ends = tuple(i.end for i in intervals), tuple(stretch.end for stretch in stretches)
-            self._sections[bounds] = sections = _Sections(intervals, ends[0], stretches, ends[1])
+            self._sections[bounds] = sections = _Sections(
+                fragments, shared, intervals, ends[0], stretches, ends[1]
+            )
         return sections
 
 

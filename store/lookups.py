@@ -175,7 +175,7 @@ class TableState:
     def runs_at(self, snapshot: int, index: IndexInfo) -> list[tuple[Fragment, IndexRun]]:
         """The runs that a scan of a snapshot through an index reads."""
         bounds = self.bounds(snapshot)
-        read = (fragment for fragment in self.fragments if bounds.touch(fragment))
+        read = chain.from_iterable(view.fragments_within(bounds) for view in self._views.values())
         return [(fragment, run) for fragment in read for run in self.runs(fragment, index)]
 
     def intervals_at(self, snapshot: int) -> list[SlotInterval]:

@@ -82,24 +82,16 @@ class _IndexPage:
         covered = run_columns(table, source.index)
         self.covered = tuple(dict.fromkeys(name for name in columns if name in covered))
         self.missing = tuple(dict.fromkeys(name for name in columns if name not in covered))
-        self.fragments = [fragment for fragment in source.view.fragments if bounds.touch(fragment)]
+        self.fragments = source.view.fragments_within(bounds)
         self.scanned = 0
         arrays = [pa.array([], field.type) for field in self.schema]
         self.rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         self.entries = _NO_ENTRIES  # those of the rows
         slots = SlotSet.of(slot_range for cursor in self.cursors for slot_range in cursor.slots)
         self.end = slots.ranges[-1][1] if slots else 0
-        self.serving = self._count_serving()
+        self.shared = source.view.shared(bounds)
         self.iterators = self._begin(order.ranges, slots) if slots else []
         self.eagerness = np.ones(len(self.iterators), dtype=np.int64)
-
-    def _count_serving(self) -> NDArray[np.intp]:
-        """Count the fragments that serve each slot; the last one stands for all slots beyond."""
-        serving = np.zeros(self.end + 1, dtype=np.intp)
-        for fragment in self.fragments:
-            for start, end in fragment.slots:
-                serving[start:end] += 1
-        return serving
 
     def _begin(self, ranges: Sequence[tuple[bytes, bytes]], slots: SlotSet) -> list[RunIterator]:
         positions = list(dict.fromkeys(cursor.position for cursor in self.cursors))
@@ -110,7 +102,7 @@ class _IndexPage:
         return [
             RunIterator(fragment, run, ranges, self.descending, positions, pieces)
             for fragment in self.fragments
-            if fragment.slots & slots
+            if not fragment.slots.isdisjoint(slots)
             for run in self.source.runs(fragment)
             if _may_be_in(run, ranges)
         ]
@@ -251,7 +243,7 @@ class _IndexPage:
         fragment = self.iterators[part[0]["iterator"]].fragment
         if fragment.unique and self.bounds.wholly_hold(fragment):
             # Where no other fragment serves the slot, there is no other version.
-            return np.asarray(self.serving[part["slot"]] > 1)
+            return np.asarray(self.shared[part["slot"]])
         return np.ones(len(part), dtype=bool)
 
     def _candidates(self, part: _Entries, doubt: NDArray[np.bool_]) -> Candidates:
