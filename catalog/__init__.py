@@ -42,7 +42,8 @@ connections    few, of no thread in particular, none across a fork; readonly: ca
 server         transactions that outlive their connections
 engine         opening a database, and its transactions; home: where its file lies
 state          the store's own row; believed_time: what time it is taken to be
-placement      shards, tablets, topologies; moves: those under way; seal_keys: secrets
+placement      shards, tablets; topology_history: as differences
+moves          those under way; seal_keys: secrets
 indexes        indexes and their runs; fragments: files of rows
 tags           names that keep a snapshot; commits: tables, commits, leases; upkeep: its steps
 definitions    the columns of a table, as its row keeps them

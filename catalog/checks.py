@@ -130,10 +130,13 @@ class CheckTx(CommitTx):
             if max(keys[name], default=0) >= self._state(counter):
                 raise damaged(f"{name} has ids that were never given")
         lost = {number for first, last in self.lost_commits() for number in range(first, last + 1)}
-        for table, newest in ((commits, "last_commit"), (topologies, "newest_topology")):
+        for table, first, newest in (
+            (commits, 1, "last_commit"),
+            (topologies, self.oldest_topology(), "newest_topology"),
+        ):
             missing = lost if table is commits else set()
-            if keys[table.name] != set(range(1, self._state(newest) + 1)) - missing:
-                raise damaged(f"{table.name} has not each number up to {self._state(newest)} once")
+            if keys[table.name] != set(range(first, self._state(newest) + 1)) - missing:
+                raise damaged(f"{table.name} has not each number from {first} to {self._state(newest)} once")
         if len(keys[store_state.name]) != 1:
             raise damaged("the store's state is not one row")
 

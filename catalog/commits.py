@@ -294,6 +294,12 @@ class CommitTx(TagTx):
             raise damaged(f"commit {number + 1} is not found by its time")
         return number
 
+    def made_at(self, snapshot: int) -> float:
+        """The time of the newest commit of a snapshot; 0 where there is none."""
+        c = commits.c
+        rows = self._rows.select(commits, c.number <= snapshot, order_by=c.number.desc(), limit=1)
+        return float(rows[0].created_at) if rows else 0.0
+
     def _commit_time(self, number: int) -> float | None:
         """The time of a commit, or of the first after it that was not lost; None when it is still to come."""
         if number > self.versions()[1]:

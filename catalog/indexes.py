@@ -13,8 +13,8 @@ from typing import Any
 
 from elasticscan.base.errors import AlreadyExists, IndexNotFound
 from elasticscan.catalog.failures import damaged, decoding
-from elasticscan.catalog.placement import PlacementTx
 from elasticscan.catalog.tables import histograms, index_runs, indexes
+from elasticscan.catalog.topology_history import TopologyTx
 from elasticscan.metadata import (
     IndexEvent,
     IndexInfo,
@@ -24,7 +24,7 @@ from elasticscan.metadata import (
 )
 
 
-class IndexTx(PlacementTx):
+class IndexTx(TopologyTx):
     """Reads and changes of indexes."""
 
     def create_index(self, info: IndexInfo) -> IndexInfo:

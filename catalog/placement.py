@@ -1,23 +1,20 @@
-"""Catalog transactions, part one: secrets, shards, placement and the topology history."""
+"""Catalog transactions, part one: shards and the placement of tablets."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgpack
-
 from elasticscan.base.errors import (
     AlreadyExists,
     InvalidTopologyChange,
     ShardNotFound,
-    SnapshotNotFound,
     TabletNotFound,
 )
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.home import Home
 from elasticscan.catalog.state import StateTx
-from elasticscan.catalog.tables import lost_commits, shards, tablets, topologies
-from elasticscan.topology import Placement, Shard, Tablet, Topology
+from elasticscan.catalog.tables import lost_commits, shards, tablets
+from elasticscan.topology import Placement, Shard, Tablet
 
 
 class PlacementTx(StateTx):
@@ -134,68 +131,6 @@ class PlacementTx(StateTx):
         first = self._next("next_tablet", count)
         return tuple(range(first, first + count))
 
-    # Topology history
-
-    def append_topology(
-        self, reason: str, published: bool = True, placement: Placement | None = None
-    ) -> Topology:
-        """Enter the placement as it is now (where it is at hand, it is handed in) as the newest topology.
-
-        At most the newest one is not published: what is entered next takes its row and its number. So
-        the history has every placement that a scan may have begun with, and the one of now, however
-        many tablets a plan moves.
-        """
-        newest = self._newest_topology_row() if self._state("newest_topology") else None
-        number = 1 if newest is None else newest.number + int(newest.published)
-        names = tuple((shard.id, shard.name) for shard in self.shards())
-        topology = Topology(number, placement or self.placement(), names, self.now, reason, published)
-        made = {"created_at": self.now, "reason": reason, "published": published}
-        made["body"] = _pack_topology(topology)
-        if newest is not None and newest.number == number:
-            self._rows.update(topologies, [(newest, made)])
-        else:
-            self._rows.insert(topologies, made | {"number": number})
-            self._set(newest_topology=number)
-        return topology
-
-    def _newest_topology_row(self) -> Any:
-        return self._topology_row(int(self._state("newest_topology")))
-
-    def _topology_row(self, number: int) -> Any:
-        row = self._rows.one(topologies, missing_is_checked=False, number=number)
-        if row is None:
-            raise damaged(f"topology {number} is not in the topology history")
-        return row
-
-    def newest_topology(self, cached: Topology | None = None) -> Topology:
-        """The newest published topology: the base topology of scans that begin now.
-
-        `cached` is returned if it is that one; its row is read all the same.
-        """
-        row = self._newest_topology_row()
-        if not row.published:
-            row = self._topology_row(row.number - 1)
-        if cached is not None and (cached.number, cached.created_at) == (row.number, row.created_at):
-            return cached
-        return _unpack_topology(row)
-
-    def is_topology_published(self) -> bool:
-        """True if all moves that were made are in a published topology."""
-        return bool(self._newest_topology_row().published)
-
-    def topology(self, number: int) -> Topology:
-        if not 1 <= number <= self._state("newest_topology"):
-            raise SnapshotNotFound(f"the topology history holds no topology {number}", topology=number)
-        return _unpack_topology(self._topology_row(number))
-
-    def topologies(self) -> tuple[Topology, ...]:
-        """All of them, oldest first; the last one may not be published yet."""
-        rows = self._rows.all(topologies, order_by=topologies.c.number)
-        newest = self._state("newest_topology")
-        if [row.number for row in rows] != list(range(1, newest + 1)):
-            raise damaged(f"the topology history has not each number up to {newest} once")
-        return tuple(map(_unpack_topology, rows))
-
 
 def _tablet_values(tablet: Tablet) -> dict[str, int]:
     return {
@@ -204,24 +139,3 @@ def _tablet_values(tablet: Tablet) -> dict[str, int]:
         "shard_id": tablet.shard,
         "epoch": tablet.epoch,
     }
-
-
-def _pack_topology(topology: Topology) -> bytes:
-    rows = [[t.id, t.start, t.end, t.shard, t.epoch] for t in topology.placement.tablets]
-    packed = msgpack.packb([rows, [list(pair) for pair in topology.shard_names]])
-    assert isinstance(packed, bytes)
-    return packed
-
-
-def _unpack_topology(row: Any) -> Topology:
-    with decoding(f"topology {row.number} in the topology history"):
-        rows, names = msgpack.unpackb(row.body)
-        placement = Placement.of(Tablet(*fields) for fields in rows)
-        return Topology(
-            number=row.number,
-            placement=placement,
-            shard_names=tuple((i, name) for i, name in names),
-            created_at=row.created_at,
-            reason=row.reason,
-            published=bool(row.published),
-        )

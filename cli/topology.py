@@ -15,7 +15,7 @@ from elasticscan.cli.options import Json, Speed, Tablet, Uri, bytes_of, shards_o
 from elasticscan.cli.output import answer, listing, progress, when
 from elasticscan.cli.picture import colours, shard_lines
 from elasticscan.store import OnProgress, Store
-from elasticscan.topology import Topology
+from elasticscan.topology import Topology, TopologyEntry
 
 
 def expand(
@@ -94,10 +94,14 @@ def join(
         _report(store, store.join(left, right), json)
 
 
-def topologies(uri: Uri, json: Json = False) -> None:
-    """List all topologies, oldest first; the last may belong to a plan that still moves tablets."""
+def topologies(
+    uri: Uri,
+    json: Json = False,
+    limit: Annotated[int | None, typer.Option(help="The newest so many; all by default.")] = None,
+) -> None:
+    """List the topologies that are kept, oldest first; the last may be of a plan that still moves tablets."""
     with Store.open(uri) as store:
-        history = [_value(topology) for topology in store.topology_history()]
+        history = [_value(entry) for entry in store.topology_history(limit)]
     shown = listing("topology", "published", "tablets", "reason")
     for topology in history:
         colour = colours(list(topology["shards"]))
@@ -120,17 +124,15 @@ def _moves(title: str) -> Iterator[OnProgress]:
 
 def _report(store: Store, topology: Topology, as_json: bool) -> None:
     said = Text(f"Topology {topology.number}: {topology.reason}")
-    answer(as_json, _value(topology), Group(said, shard_lines(store.status())))
+    answer(as_json, _value(topology.entry), Group(said, shard_lines(store.status())))
 
 
-def _value(topology: Topology) -> dict[str, Any]:
-    """A topology as plain values."""
-    names = dict(topology.shard_names)
-    tablets = topology.placement.tablets
+def _value(entry: TopologyEntry) -> dict[str, Any]:
+    """An entry of the topology history as plain values."""
     return {
-        "topology": topology.number,
-        "created_at": topology.created_at,
-        "published": topology.published,
-        "reason": topology.reason,
-        "shards": {name: sum(t.shard == shard for t in tablets) for shard, name in sorted(names.items())},
+        "topology": entry.number,
+        "created_at": entry.created_at,
+        "published": entry.published,
+        "reason": entry.reason,
+        "shards": dict(entry.tablets),
     }

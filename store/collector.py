@@ -261,7 +261,25 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
     with context.catalog.leasing() as tx:
         tx.end_expired_leases()
     done = [decision for look, planned in plans for decision in collection.carry_out(look, planned)]
+    _forget_topologies(context)
     return Collected(tuple(done), tuple(collection.skipped))
+
+
+# Commits that come fast after each other are stamped a little later than they were made.
+_SLACK_SECONDS = 60.0
+
+
+@begun_again
+def _forget_topologies(context: Context) -> None:
+    """Forget topologies that no scan can have begun with whose snapshot somebody may still ask for."""
+    with context.catalog.reading() as tx:
+        needed = [tx.oldest_needed(table.id, context.retention_of(table)) for table in tx.tables()]
+        began = [tx.times.expiry - context.info.retention_seconds, *map(tx.made_at, needed)]
+        first = tx.first_topology_since(min(began) - _SLACK_SECONDS)
+        if first == tx.oldest_topology():
+            return
+    with context.catalog.writing() as tx:
+        tx.forget_topologies(first)
 
 
 def collect_dropped(context: Context, table: int, most_fragments: int) -> int:

@@ -47,7 +47,7 @@ from elasticscan.store.scan import Scan
 from elasticscan.store.shards import local_cluster
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
-from elasticscan.topology import Topology, initial_placement
+from elasticscan.topology import Topology, TopologyEntry, initial_placement
 
 AUTO, OFF = UPKEEP = "auto", "off"
 
@@ -334,10 +334,28 @@ class Store(Named):
             return tx.newest_topology()
 
     @begun_again
-    def topology_history(self) -> tuple[Topology, ...]:
-        """All topologies, oldest first; the last is not published while a plan moves tablets."""
+    def topology_history(self, limit: int | None = None) -> tuple[TopologyEntry, ...]:
+        """The topologies that are kept, oldest first; the last is not published while a plan moves tablets.
+
+        `collect_garbage` forgets those that no key of a snapshot which is kept can name.
+
+        Args:
+            limit: the newest so many; all by default.
+        """
+        most = arguments.or_none(arguments.whole_number, "limit", limit, 1, MAX_NUMBER)
         with self._context.catalog.reading() as tx:
-            return tx.topologies()
+            return tx.topology_history(most)
+
+    @begun_again
+    def topology_at(self, number: int) -> Topology:
+        """One of the topologies that are kept.
+
+        Raises:
+            SnapshotNotFound, SnapshotExpired: there was none of this number, or it is no longer kept.
+        """
+        asked = arguments.whole_number("number", number, 1, MAX_NUMBER)
+        with self._context.catalog.reading() as tx:
+            return tx.topology(asked)
 
     # Upkeep
 

@@ -57,7 +57,7 @@ from elasticscan.topology.planner import (
     split_tablet,
 )
 from elasticscan.topology.slots import Range, SlotSet
-from elasticscan.topology.values import Placement, Shard, Tablet, Topology
+from elasticscan.topology.values import Placement, Shard, Tablet, Topology, TopologyEntry
 
 __all__ = [
     "FINAL",
@@ -71,6 +71,7 @@ __all__ = [
     "SlotSet",
     "Tablet",
     "Topology",
+    "TopologyEntry",
     "advance",
     "initial_placement",
     "join_tablets",

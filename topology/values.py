@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -123,6 +124,27 @@ class Topology:
     number: int
     placement: Placement
     shard_names: tuple[tuple[int, str], ...]
+    created_at: float
+    reason: str
+    published: bool = True
+
+    @property
+    def entry(self) -> TopologyEntry:
+        """The topology as the history lists it."""
+        counts = Counter(tablet.shard for tablet in self.placement.tablets)
+        tablets = tuple((name, counts[shard]) for shard, name in self.shard_names)
+        return TopologyEntry(self.number, tablets, self.created_at, self.reason, self.published)
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyEntry:
+    """An entry of the topology history: a topology without its placement.
+
+    `tablets` has the name of each shard that there was, and how many tablets it held; else as `Topology`.
+    """
+
+    number: int
+    tablets: tuple[tuple[str, int], ...]
     created_at: float
     reason: str
     published: bool = True

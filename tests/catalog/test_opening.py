@@ -71,7 +71,7 @@ def look(tx: Tx) -> None:
     for part in (tx.info, tx.seal_keys, tx.versions, tx.shards, tx.placement, tx.tables, tx.moves, tx.leases):
         part()
     tx.newest_topology()
-    tx.topologies()
+    tx.topology_history()
     tx.fragments()
 
 

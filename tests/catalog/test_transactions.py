@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -33,8 +34,8 @@ from elasticscan.base.errors import (
     WriteConflict,
 )
 from elasticscan.catalog import Catalog, DroppedFile, IdempotencyKey, NewStore, Tx
-from elasticscan.catalog.placement import _pack_topology, _unpack_topology
 from elasticscan.catalog.sealed import SealedRows
+from elasticscan.catalog.topology_history import _WHOLE_EVERY, _pack_topology, _unpack_topology
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.topology import (
     Event,
@@ -45,6 +46,7 @@ from elasticscan.topology import (
     Tablet,
     Topology,
     initial_placement,
+    join_tablets,
     move_tablet,
     split_tablet,
 )
@@ -222,7 +224,8 @@ def everything(catalog: Catalog) -> tuple[object, ...]:
             tx.versions(),
             tx.shards(),
             tx.placement(),
-            tx.topologies(),
+            tx.topology_history(),
+            tx.newest_topology(),
             tx.tables(),
             tx.fragments(),
             tx.known_paths(),
@@ -715,7 +718,8 @@ def test_the_topology_history_keeps_every_topology(catalog: Catalog, clock: Manu
             tx.replace_placement(placement, move_tablet(placement, 1, target, tablet.epoch))
             published.append(tx.append_topology(f"moved to {target} – „sogar“"))
     with catalog.reading() as tx:
-        assert tx.topologies() == tuple(published)
+        assert tx.topology_history() == tuple(topology.entry for topology in published)
+        assert tx.topology_history(2) == tx.topology_history()[-2:]
         assert tx.newest_topology() == published[-1]
         assert [tx.topology(number) for number in (1, 2, 3, 4)] == published
         with pytest.raises(SnapshotNotFound):
@@ -737,8 +741,8 @@ def test_what_a_plan_has_moved_so_far_is_the_newest_topology_until_it_is_publish
         after = move(target)
         with catalog.reading() as tx:
             assert tx.newest_topology() == first, "scans begin with what is published"
-            assert [(t.number, t.published) for t in tx.topologies()] == [(1, True), (2, False)]
-            assert tx.topologies()[-1].placement == after == tx.placement()
+            assert [(t.number, t.published) for t in tx.topology_history()] == [(1, True), (2, False)]
+            assert tx.topology(2).placement == after == tx.placement()
             assert not tx.is_topology_published()
             tx.check_whole()
     with catalog.writing() as tx:
@@ -748,7 +752,7 @@ def test_what_a_plan_has_moved_so_far_is_the_newest_topology_until_it_is_publish
             tx.newest_topology(first) == last == Topology(2, after, last.shard_names, last.created_at, "done")
         )
         assert tx.newest_topology(last) is last
-        assert tx.topologies() == (first, last)
+        assert tx.topology_history() == (first.entry, last.entry)
         assert tx.is_topology_published()
 
 
@@ -765,14 +769,65 @@ def topologies(draw: st.DrawFn) -> Topology:
 
 
 class Row:
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, before: Placement | None = None) -> None:
         self.number, self.created_at, self.reason = topology.number, topology.created_at, topology.reason
-        self.published, self.body = topology.published, _pack_topology(topology)
+        self.published, self.body = topology.published, _pack_topology(topology, before)
 
 
-@given(topologies())
-def test_any_topology_comes_back_as_it_was_packed(topology: Topology) -> None:
-    assert _unpack_topology(Row(topology)) == topology
+@given(topologies(), topologies())
+def test_any_topology_comes_back_as_it_was_packed(before: Topology, topology: Topology) -> None:
+    assert _unpack_topology([Row(topology)]) == topology
+    assert _unpack_topology([Row(before), Row(topology, before.placement)]) == topology
+
+
+def change_placement(catalog: Catalog, draw: Random) -> Topology:
+    """A random move, split or join of tablets, now and then as one of several of a plan."""
+    with catalog.writing() as tx:
+        placement = tx.placement()
+        tablet = draw.choice(placement.tablets)
+        right = next((t for t in placement.tablets if t.start == tablet.end), None)
+        if right is not None and right.shard == tablet.shard and draw.random() < 0.5:
+            after = join_tablets(placement, tablet.id, right.id, *tx.new_tablet_ids(1))
+        elif tablet.end - tablet.start > 1 and draw.random() < 0.5:
+            left, other = tx.new_tablet_ids(2)
+            after = split_tablet(placement, tablet.id, None, (left, other))
+        else:
+            after = move_tablet(placement, tablet.id, 3 - tablet.shard, tablet.epoch)
+        tx.replace_placement(placement, after)
+        return tx.append_topology("changed", published=draw.random() < 0.8)
+
+
+def test_a_history_of_differences_has_every_topology_and_forgets_only_the_oldest(
+    catalog: Catalog, clock: ManualClock
+) -> None:
+    draw, made = Random(1), dict[int, Topology]()
+    for _ in range(300):
+        clock.advance(1)
+        topology = change_placement(catalog, draw)
+        made[topology.number] = topology
+    newest = max(made)
+    with catalog.reading() as tx:
+        first = tx.topology(1)
+        assert {number: tx.topology(number) for number in made if number > 1} == {
+            number: topology for number, topology in made.items() if number > 1
+        }
+        assert tx.first_topology_since(0) == 1
+        since = made[150].created_at
+        kept = tx.first_topology_since(since)
+        assert 150 - 2 * _WHOLE_EVERY < kept < 150
+        assert tx.first_topology_since(clock.now() + 1) > newest - _WHOLE_EVERY
+    with catalog.writing() as tx:
+        assert tx.forget_topologies(kept) == kept - first.number
+    with catalog.reading() as tx:
+        tx.check_whole()
+        assert tx.oldest_topology() == tx.topology_history()[0].number == kept
+        assert all(tx.topology(number) == made[number] for number in range(kept, newest + 1))
+        with pytest.raises(SnapshotExpired, match=f"the oldest is {kept}"):
+            tx.topology(kept - 1)
+        assert tx.first_topology_since(since) == kept
+    change_placement(catalog, draw)
+    with catalog.reading() as tx:
+        tx.check_whole()
 
 
 # --------------------------------------------------------------------------------------------- moves

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from elasticscan.base.errors import SnapshotExpired
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
@@ -98,3 +99,51 @@ def test_a_lease_on_a_table_that_was_dropped_does_not_hold_up_its_successor(tmp_
     for value in range(3):
         store.table("t").upsert(rows(value))
     assert store.compact() > 0
+
+
+def change_topology(store: Store, times: int) -> None:
+    for _ in range(times // 2):
+        left, right = store.split(store.topology.placement.tablets[0].id).placement.tablets[:2]
+        store.join(left.id, right.id)
+
+
+def test_topologies_that_a_key_may_name_stay_and_others_are_forgotten(tmp_path: Path) -> None:
+    clock = ManualClock(1_000.0)
+    store = made(tmp_path / "s", clock, 24 * HOUR)
+    change_topology(store, 140)
+    first = store.topology.number
+    scan = store.table("t").scan(page_rows=10)
+    next(iter(scan))
+    key = scan.key
+    clock.advance(48 * HOUR)
+    change_topology(store, 140)
+    store.collect_garbage()
+    assert len(store.topology_history()) == first + 140, "the newest snapshot may be as old as all of them"
+
+    clock.advance(HOUR)
+    store.table("t").upsert(rows(1))
+    clock.advance(23 * HOUR)
+    store.collect_garbage()
+    assert len(store.topology_history()) == first + 140
+    leased = store.resume(key)
+    pages = iter(leased)
+    read = next(pages).rows.num_rows
+    assert len(store.status()["leases"]) == 1
+    clock.advance(0.9 * LEASE_SECONDS)
+    store.collect_garbage()
+    assert store.topology_at(first).number == first, "a lease holds it"
+    clock.advance(LEASE_SECONDS / 10)
+    assert 10 + read + sum(page.rows.num_rows for page in pages) == 100
+
+    clock.advance(2 * HOUR)
+    store.collect_garbage()
+    history = store.topology_history()
+    assert first < history[0].number < first + 140
+    assert history[-1] == store.topology.entry
+    with Store.open(store.uri, clock=clock) as other:
+        with pytest.raises(SnapshotExpired, match="begin a new scan"):
+            other.resume(key)
+        with pytest.raises(SnapshotExpired):
+            other.topology_at(first)
+    assert store.table("t").scan().count() == 100
+    assert list(store.verify()) == []

@@ -1,0 +1,201 @@
+"""Catalog transactions: the topology history.
+
+A topology is kept as its difference to the one before, so that a store of many tablets can change its
+placement often. Every `_WHOLE_EVERY`th is kept whole: no more rows than that are read for one of them, and
+what is older than a whole one can be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+from sqlalchemy import bindparam
+
+from elasticscan.base.errors import SnapshotExpired, SnapshotNotFound
+from elasticscan.catalog.failures import damaged, decoding
+from elasticscan.catalog.placement import PlacementTx
+from elasticscan.catalog.sealed import RowQuery
+from elasticscan.catalog.tables import topologies
+from elasticscan.topology import Placement, Tablet, Topology, TopologyEntry
+
+_WHOLE_EVERY = 64
+
+_BETWEEN = RowQuery(
+    topologies,
+    topologies.c.number >= bindparam("first"),
+    topologies.c.number <= bindparam("last"),
+    order_by=topologies.c.number,
+)
+
+
+class TopologyTx(PlacementTx):
+    """Reads and changes of the topology history."""
+
+    def append_topology(
+        self, reason: str, published: bool = True, placement: Placement | None = None
+    ) -> Topology:
+        """Enter the placement as it is now (where it is at hand, it is handed in) as the newest topology.
+
+        At most the newest one is not published: what is entered next takes its row and its number. So
+        the history has every placement that a scan may have begun with, and the one of now, however
+        many tablets a plan moves.
+        """
+        newest = self._newest_topology_row() if self._state("newest_topology") else None
+        number = 1 if newest is None else newest.number + int(newest.published)
+        names = tuple((shard.id, shard.name) for shard in self.shards())
+        at = self.times.stamp  # clocks of several machines: it is compared with times of commits
+        topology = Topology(number, placement or self.placement(), names, at, reason, published)
+        before = None if number == _whole_before(number) else self._topology(number - 1).placement
+        made = {"created_at": at, "reason": reason, "published": published}
+        made["body"] = _pack_topology(topology, before)
+        if newest is not None and newest.number == number:
+            self._rows.update(topologies, [(newest, made)])
+        else:
+            self._rows.insert(topologies, made | {"number": number})
+            self._set(newest_topology=number)
+        return topology
+
+    def _newest_topology_row(self) -> Any:
+        return self._topology_row(int(self._state("newest_topology")))
+
+    def _topology_row(self, number: int) -> Any:
+        row = self._row_of(number)
+        if row is None:
+            raise _missing(number)
+        return row
+
+    def _row_of(self, number: int) -> Any | None:
+        return self._rows.one(topologies, missing_is_checked=False, number=number)
+
+    def _topology(self, number: int) -> Topology:
+        rows = self._rows.ask(_BETWEEN, first=_whole_before(number), last=number)
+        if [row.number for row in rows] != list(range(_whole_before(number), number + 1)):
+            raise _missing(number)
+        return _unpack_topology(rows)
+
+    def newest_topology(self, cached: Topology | None = None) -> Topology:
+        """The newest published topology: the base topology of scans that begin now.
+
+        `cached` is returned if it is that one; its row is read all the same.
+        """
+        row = self._newest_topology_row()
+        if not row.published:
+            row = self._topology_row(row.number - 1)
+        if cached is not None and (cached.number, cached.created_at) == (row.number, row.created_at):
+            return cached
+        return self._topology(row.number)
+
+    def is_topology_published(self) -> bool:
+        """True if all moves that were made are in a published topology."""
+        return bool(self._newest_topology_row().published)
+
+    def topology(self, number: int) -> Topology:
+        """One of the topologies that are kept.
+
+        Raises:
+            SnapshotNotFound: there was none of this number.
+            SnapshotExpired: nobody can ask for it any more.
+        """
+        if not 1 <= number <= self._state("newest_topology"):
+            raise SnapshotNotFound(f"the topology history holds no topology {number}", topology=number)
+        oldest = self.oldest_topology()
+        if number < oldest:
+            raise SnapshotExpired(
+                f"topology {number} is no longer kept, the oldest is {oldest}; begin a new scan",
+                topology=number,
+                oldest=oldest,
+            )
+        return self._topology(number)
+
+    def topology_history(self, limit: int | None = None) -> tuple[TopologyEntry, ...]:
+        """The history's entries, oldest first; the last one may not be published yet.
+
+        Args:
+            limit: the newest so many; all that are kept by default.
+        """
+        newest, oldest = int(self._state("newest_topology")), self.oldest_topology()
+        if limit is None:
+            rows = self._rows.all(topologies, order_by=topologies.c.number)
+        else:
+            oldest = max(oldest, newest - limit + 1)
+            rows = self._rows.ask(_BETWEEN, first=oldest, last=newest)
+        if [row.number for row in rows] != list(range(oldest, newest + 1)):
+            raise damaged(f"the topology history has not each number from {oldest} to {newest} once")
+        return tuple(map(_entry, rows))
+
+    def oldest_topology(self) -> int:
+        """The number of the oldest that is kept: there are no gaps."""
+        kept = self._rows.count(topologies.info["groups"][0], 0)
+        if not kept:
+            raise damaged("the topology history is empty")
+        return int(self._state("newest_topology")) - kept + 1
+
+    def first_topology_since(self, time: float) -> int:
+        """The number of the first topology that has to be kept for those who began at a time or later.
+
+        That is a whole one: what is kept of the next ones is the difference to it.
+        """
+        first = self.oldest_topology()
+        while (whole := self._row_of(first + _WHOLE_EVERY)) and whole.published and whole.created_at < time:
+            first = whole.number
+        return first
+
+    def forget_topologies(self, before: int) -> int:
+        """Forget topologies with numbers below that of a whole one; returns how many."""
+        assert before == _whole_before(before)
+        return self._rows.delete(topologies, self._rows.ask(_BETWEEN, first=1, last=before - 1))
+
+
+def _whole_before(number: int) -> int:
+    """The number of the topology that is kept whole, and to which this one is related."""
+    return number - (number - 1) % _WHOLE_EVERY
+
+
+def _missing(number: int) -> Exception:
+    return damaged(f"topology {number} is not in the topology history")
+
+
+def _pack_topology(topology: Topology, before: Placement | None) -> bytes:
+    """The difference to `before`; everything where that is None."""
+    old = {} if before is None else {tablet.id: tablet for tablet in before.tablets}
+    new = {tablet.id: tablet for tablet in topology.placement.tablets}
+    changed = [[t.id, t.start, t.end, t.shard, t.epoch] for t in new.values() if old.get(t.id) != t]
+    counts = Counter(tablet.shard for tablet in topology.placement.tablets)
+    shards = [[shard, name, counts[shard]] for shard, name in topology.shard_names]
+    packed = msgpack.packb([sorted(old.keys() - new.keys()), changed, shards])
+    assert isinstance(packed, bytes)
+    return packed
+
+
+def _unpack_topology(rows: Sequence[Any]) -> Topology:
+    """The topology of the last of some rows, the first of which is whole."""
+    tablets: dict[int, Tablet] = {}
+    names: list[tuple[int, str]] = []
+    for row in rows:
+        with decoding(f"topology {row.number} in the topology history"):
+            gone, changed, shards = msgpack.unpackb(row.body)
+            for tablet in gone:
+                del tablets[tablet]
+            tablets |= {fields[0]: Tablet(*fields) for fields in changed}
+            names = [(shard, name) for shard, name, _ in shards]
+    last = rows[-1]
+    with decoding(f"topology {last.number} in the topology history"):
+        placement = Placement.of(tablets.values())
+    return Topology(
+        number=last.number,
+        placement=placement,
+        shard_names=tuple(names),
+        created_at=last.created_at,
+        reason=last.reason,
+        published=bool(last.published),
+    )
+
+
+def _entry(row: Any) -> TopologyEntry:
+    with decoding(f"topology {row.number} in the topology history"):
+        _, _, shards = msgpack.unpackb(row.body)
+        tablets = tuple((name, count) for _, name, count in shards)
+    return TopologyEntry(row.number, tablets, row.created_at, row.reason, bool(row.published))
