@@ -52,6 +52,7 @@ SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED, UNTIL)
 FOREVER = (1 << 63) - 1  # `_until` of a row that is not history
 _SYSTEM_TYPES = {SLOT: pa.uint16(), COMMIT: pa.int64(), DELETED: pa.bool_(), UNTIL: pa.int64()}
 _LAST_SLOT = (1 << 16) - 1
+_MANY_SLOTS = 16  # for so many in each batch, where the rows of all slots begin is counted, and kept
 _FORMAT = {b"elasticscan.fragment": b"1"}
 _PATH = re.compile(r"t[0-9]+/[0-9a-f]{32}\.arrow(\.unfinished)?")
 
@@ -449,7 +450,10 @@ class FragmentReader(BatchReader):
         return np.concatenate(slot_starts)
 
     def rows_of_slots(self, slots: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[low, high) of the rows of each slot; batches with none of the slots are not read."""
+        """[low, high) of the rows of each slot; batches with none of a few slots are not read."""
+        if len(slots) >= _MANY_SLOTS * self.batch_count:
+            numbers = slots.astype(np.int64)
+            return self.rows_below(numbers), self.rows_below(numbers + 1)
         return self._first_rows(slots.astype(np.int64)), self._first_rows(slots.astype(np.int64) + 1)
 
     def _first_rows(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:

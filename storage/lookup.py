@@ -337,12 +337,9 @@ def places_of(
     keys = [key.take(indices) for key in keys]
     try:
         search = _Search(reader, keys, primary_key, snapshot)
-        first = places[asked] = search.first_rows(low[asked], high[asked])
+        places[asked], equal[asked] = search.first_rows(low[asked], high[asked])
     except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
         raise reader.damaged(error) from error
-    there = np.flatnonzero(first < high[asked])
-    keys = [key.take(pa.array(there)) for key in keys]
-    equal[asked[there]] = _equal(reader, rows_at(reader, first[there], primary_key), keys, primary_key)
     return places, equal
 
 
@@ -395,25 +392,40 @@ class _Search:
         self._versioned = COMMIT in reader.columns
         self._cached: dict[int, list[Comparable]] = {}
 
-    def first_rows(self, low: Rows, high: Rows) -> Rows:
-        """The first row in [low, high), `high` for none, that is not below (key, the snapshot)."""
+    def first_rows(self, low: Rows, high: Rows) -> tuple[Rows, Mask]:
+        """The first row in [low, high) that is not below (key, the snapshot), and whether it has the key.
+
+        Where there is none it is `high`.
+        """
         starts = self._reader.starts
         batches = self._batches(low, high)
         order = np.argsort(batches, kind="stable")
         batches, low, high = batches[order], low[order], high[order]
         targets = [_take(target, order) for target in self._targets]
-        parts = [(begin, end, int(batches[begin])) for begin, end in equal_ranges(batches)]
+        parts = _parts_of(batches)
         first, end = starts[batches], starts[batches + 1]
-        low, high = np.maximum(low, first) - first, np.minimum(high, end) - first
+        at, beyond = np.maximum(low, first) - first, np.minimum(high, end) - first
         last = end - first - 1
-        while (searching := low < high).any():
-            middle = (low + high) >> 1
+        while (searching := at < beyond).any():
+            middle = (at + beyond) >> 1
             below = searching & self._are_below(parts, np.minimum(middle, last), targets)
-            high = np.where(below, high, middle)
-            low = np.where(below, middle + 1, low)
-        rows = np.empty(len(low), dtype=np.int64)
-        rows[order] = first + low
-        return rows
+            beyond = np.where(below, beyond, middle)
+            at = np.where(below, middle + 1, at)
+        rows, equal = np.empty_like(at), np.empty(len(at), dtype=bool)
+        rows[order], equal[order] = first + at, self._have(first + at, high, targets)
+        return rows, equal
+
+    def _have(self, rows: Rows, high: Rows, targets: Sequence[Comparable]) -> Mask:
+        """True for each row below `high` that has the key of its target."""
+        equal = rows < high
+        there = np.flatnonzero(equal)
+        if len(there):
+            batches = np.searchsorted(self._reader.starts, rows[there], "right") - 1
+            parts, at = _parts_of(batches), rows[there] - self._reader.starts[batches]
+            for number, target in enumerate(targets):
+                _, same = _compare(self._values(number, parts, at), _take(target, there))
+                equal[there] &= same
+        return equal
 
     def _batches(self, low: Rows, high: Rows) -> Rows:
         """The batch in which to look for each key: of those of its slot, the last that begins below it."""
@@ -458,6 +470,11 @@ class _Search:
                 columns.append(batch.column(COMMIT).to_numpy(zero_copy_only=True))
             self._cached[index] = columns
         return columns
+
+
+def _parts_of(batches: Rows) -> Parts:
+    """The stretches of rows that are in one batch."""
+    return [(begin, end, int(batches[begin])) for begin, end in equal_ranges(batches)]
 
 
 def _take(values: Comparable, rows: Rows) -> Comparable:

@@ -239,7 +239,9 @@ class SealedFile:
             first: the segment where the stretch begins.
             chosen: which segments of the stretch are to be read.
         """
-        edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False)).tolist()
+        fenced = np.zeros(len(chosen) + 2, dtype=bool)
+        fenced[1:-1] = chosen
+        edges = np.flatnonzero(fenced[1:] != fenced[:-1]).tolist()
         view, begin = room.data, first * SEGMENT_BYTES
         for start, end in zip(edges[::2], edges[1::2], strict=True):
             at, stop = start * SEGMENT_BYTES, min(end * SEGMENT_BYTES, self._data_bytes - begin)

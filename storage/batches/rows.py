@@ -20,6 +20,7 @@ from elasticscan.storage.sealed_file import SEGMENT_BYTES, SealedFile
 
 MOST_BYTES = BATCH_BYTES + (4 << 20)  # of a batch that is read so; larger ones have few rows
 _ROOMS_KEPT = 2
+_DENSE = 3  # of so many rows for each segment one in twenty segments has none
 
 # Free blocks of memory. Threads share the list without a lock: its pop and append are atomic.
 _rooms: list[NDArray[np.uint8]] = []
@@ -56,22 +57,47 @@ def take_rows(
     begin = first * SEGMENT_BYTES
     indices = pa.array(rows)
     with _room(count * SEGMENT_BYTES) as room:
-        chosen = np.zeros(count, dtype=bool)
-        bits = fixed_bits(columns)
-        starts = (bits[:, :1] - 8 * begin + rows * bits[:, 1:2]).ravel()
-        lengths = np.repeat(bits[:, 2], len(rows))
-        _mark(chosen, starts >> 3, (starts + lengths + 7) >> 3)
-        for column in columns:
-            if column.offset_bytes:  # Arrow looks at the first and the last one whatever it takes
-                chosen[_edges(column, begin)] = True
+        whole = _all_segments(columns, begin, count) if _are_dense(columns, rows) else None
+        chosen = _segments(columns, rows, begin, count) if whole is None else whole
         file.read_segments(room, first, chosen)
         texts = [_texts(column, room, begin, rows) for column in columns if column.offset_bytes]
-        if texts:
+        if texts and whole is None:
             of_texts = np.zeros(count, dtype=bool)
             _mark(of_texts, *(np.concatenate(edges) for edges in zip(*texts, strict=True)))
             file.read_segments(room, first, of_texts & ~chosen)
         memory = pa.py_buffer(room)
         return [column.array(layout.rows, memory, begin).take(indices) for column in columns]
+
+
+def _are_dense(columns: Sequence[ColumnLayout], rows: NDArray[np.int64]) -> bool:
+    """True if rows need most segments of every buffer, so that to find out which would take longer."""
+    sizes = [place[1] for column in columns for place in column.buffers if place]
+    return len(rows) * SEGMENT_BYTES >= _DENSE * max(sizes, default=0)
+
+
+def _all_segments(columns: Sequence[ColumnLayout], begin: int, count: int) -> NDArray[np.bool_]:
+    """The segments of a batch in which columns are."""
+    chosen = np.zeros(count, dtype=bool)
+    for column in columns:
+        for place in column.buffers:
+            if place and place[1]:
+                at, end = place[0] - begin, place[0] + place[1] - begin
+                chosen[at // SEGMENT_BYTES : -(-end // SEGMENT_BYTES)] = True
+    return chosen
+
+
+def _segments(
+    columns: Sequence[ColumnLayout], rows: NDArray[np.int64], begin: int, count: int
+) -> NDArray[np.bool_]:
+    """The segments of a batch in which rows of columns are, and the places of their texts."""
+    chosen, bits = np.zeros(count, dtype=bool), fixed_bits(columns)
+    starts = (bits[:, :1] - 8 * begin + rows * bits[:, 1:2]).ravel()
+    lengths = np.repeat(bits[:, 2], len(rows))
+    _mark(chosen, starts >> 3, (starts + lengths + 7) >> 3)
+    for column in columns:
+        if column.offset_bytes:  # Arrow looks at the first and the last one whatever it takes
+            chosen[_edges(column, begin)] = True
+    return chosen
 
 
 def _texts(

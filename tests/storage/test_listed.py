@@ -36,12 +36,13 @@ SEEDS = st.integers(0, 1 << 32)
 PLENTY = (1 << 20, 1 << 30)
 
 
-@pytest.fixture(autouse=True, params=["one by one", "at once", "filtered"])
+@pytest.fixture(autouse=True, params=["one by one", "at once", "in all slots", "filtered"])
 def _small_numbers(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Slots are larger than batches, and lists than what is looked up together."""
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
     monkeypatch.setattr(listed, "LEAST_KEYS", 3)
     monkeypatch.setattr(lookup, "FEW_KEYS", 100 if request.param == "one by one" else 0)
+    monkeypatch.setattr(fragment_module, "_MANY_SLOTS", 0 if request.param == "in all slots" else 1 << 20)
     monkeypatch.setattr(key_filter, "MOST_ROWS", 1 << 20 if request.param == "filtered" else 0)
 
 

@@ -118,15 +118,18 @@ def open_alone(disk: Disk, staged: StagedFragment, columns: Sequence[str]) -> Fr
     st.sampled_from([0.0, 0.3, 1.0]),
     st.sampled_from([None, None, "zstd"]),
     st.lists(st.integers(0, COUNT - 1), max_size=30),
+    st.sampled_from([0, 3, 1 << 40]),
     st.integers(0, 1 << 16),
 )
 def test_rows_that_are_read_alone_are_those_of_their_batch(
-    columns: list[str], nulls: float, compression: str | None, rows: list[int], seed: int
+    columns: list[str], nulls: float, compression: str | None, rows: list[int], dense: int, seed: int
 ) -> None:
     disk = MemoryDisk()
     staged = write(disk, table_of(columns, compression), nulls, seed=seed)
     names = ("k", *columns, SLOT)
-    alone = rows_at(open_alone(disk, staged, columns), np.array(rows, dtype=np.int64), names)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_reader, "_DENSE", dense)
+        alone = rows_at(open_alone(disk, staged, columns), np.array(rows, dtype=np.int64), names)
     whole = pa.Table.from_batches(list(open_alone(disk, staged, columns))).select(list(names))
     for room in row_reader._rooms:
         room[:] = 0xFD
@@ -147,6 +150,19 @@ def test_few_rows_cost_few_reads() -> None:
     disk.bytes_read = 0
     assert rows_at(reader, rows, ("i", "s", "n")).equals(first)
     assert 0 < disk.bytes_read <= 2 * 6 * SEGMENT_BYTES
+    assert first.column("i").to_pylist() == rows.tolist()
+
+
+def test_many_rows_cost_one_read_of_their_columns_and_none_of_others() -> None:
+    disk = CountingDisk()
+    staged = write(disk, table_of(["i", "s", "n"]), rows=100_000)
+    reader = open_alone(disk, staged, ["i", "s", "n"])
+    rows = np.arange(0, 100_000, 50)
+    first = rows_at(reader, rows, ("i", "s"))
+    disk.bytes_read = 0
+    assert rows_at(reader, rows, ("i", "s")).equals(first)
+    texts = sum(len(str(n) * (n % 5)) for n in range(100_000))
+    assert disk.bytes_read <= 100_000 * (8 + 4) + texts + 4 * SEGMENT_BYTES
     assert first.column("i").to_pylist() == rows.tolist()
 
 
