@@ -41,7 +41,7 @@ from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.batches.reader import UNREADABLE
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, SYSTEM_COLUMNS, FragmentReader
-from elasticscan.storage.key_filter import comparable
+from elasticscan.storage.key_filter import Comparable, comparable
 from elasticscan.storage.lookup import Mask, Rows, commits_of, places_of, slot_mask
 from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions
 from elasticscan.storage.packing import pack_alike
@@ -313,24 +313,28 @@ class Overlay:
         """The rows of a batch before which newer rows belong, and whether these replace them."""
         reader, batch = self._large.reader, self._large.reader.batch(index)
         keys, slots = [newer.column(name) for name in self._names], newer.column(SLOT).to_numpy()
-        low, high = (reader.slots(index).searchsorted(slots, side) for side in ("left", "right"))
         try:
             own = [part for name in self._names for part in comparable(batch.column(name))]
             sought = [part for key in keys for part in comparable(key)]
         except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
             raise reader.damaged(error) from error
-        if not all(isinstance(part, np.ndarray) for part in own):
-            first = reader.starts[index]
-            places, replaces = places_of(
-                reader, first + low, first + high, keys, self._names, self._bounds.snapshot
-            )
-            return places - first, replaces
-        if len(slots) > _BISECTED_SHARE * batch.num_rows and all(part.dtype.kind == "i" for part in own):
+        if len(slots) > _BISECTED_SHARE * batch.num_rows and all(_are_integers(part) for part in own):
             packed = pack_alike([reader.slots(index), *own], [slots, *sought])
             if packed is not None:
                 places = packed[0].searchsorted(packed[1])
                 return places, packed[0][np.minimum(places, len(packed[0]) - 1)] == packed[1]
-        return _bisected(own, sought, low, high)
+        low, high = (reader.slots(index).searchsorted(slots, side) for side in ("left", "right"))
+        if all(isinstance(part, np.ndarray) for part in own):
+            return _bisected(own, sought, low, high)
+        first = reader.starts[index]
+        places, replaces = places_of(
+            reader, first + low, first + high, keys, self._names, self._bounds.snapshot
+        )
+        return places - first, replaces
+
+
+def _are_integers(values: Comparable) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype.kind == "i"
 
 
 def _bisected(own: Sequence[Array], sought: Sequence[Array], low: Rows, high: Rows) -> tuple[Rows, Mask]:
