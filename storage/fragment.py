@@ -51,6 +51,7 @@ SLOT, COMMIT, DELETED, UNTIL = "_slot", "_commit", "_deleted", "_until"
 SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED, UNTIL)
 FOREVER = (1 << 63) - 1  # `_until` of a row that is not history
 _SYSTEM_TYPES = {SLOT: pa.uint16(), COMMIT: pa.int64(), DELETED: pa.bool_(), UNTIL: pa.int64()}
+_FEW_ROWS = 4096
 _LAST_SLOT = (1 << 16) - 1
 _MANY_SLOTS = 16  # for so many in each batch, where the rows of all slots begin is counted, and kept
 _FORMAT = {b"elasticscan.fragment": b"1"}
@@ -513,6 +514,8 @@ class FragmentReader(BatchReader):
 
     def rows_below(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count for each of some slots how many rows have a lower one."""
+        if self.batch_count == 1 and self.starts[-1] <= _FEW_ROWS:  # all of it is read when any of it is
+            return self.slots(0).astype(np.int64).searchsorted(slots)
         return self.slot_starts[np.minimum(slots, len(self.slot_starts) - 1)]
 
     def slices(self, begin: int, end: int) -> Iterator[pa.RecordBatch]:

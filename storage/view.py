@@ -12,8 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticscan.metadata import Bounds, Fragment, SlotInterval, intervals_of
+from elasticscan.topology import SlotSet
 
 _MOST_BOUNDS = 64
+
+
+class LayersKey:
+    """Files and the slots that they serve. Each page asks for its hash, so that leaves the slots out."""
+
+    def __init__(self, paths: tuple[str, ...], slots: tuple[SlotSet, ...]) -> None:
+        self._facts, self._hash = (paths, slots), hash(paths)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LayersKey) and self._facts == other._facts
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +38,10 @@ class Layers:
     others: tuple[Fragment, ...]
 
     @cached_property
-    def key(self) -> str:
-        """The same for the same files, serving the same slots."""
-        return " ".join(f"{fragment.path}:{fragment.slots}" for fragment in (self.base, *self.others))
+    def key(self) -> LayersKey:
+        """Equal for the same files, serving the same slots."""
+        fragments = (self.base, *self.others)
+        return LayersKey(tuple(f.path for f in fragments), tuple(f.slots for f in fragments))
 
 
 @dataclass(frozen=True, slots=True)

@@ -330,6 +330,20 @@ def test_a_page_may_end_within_a_run_of_newer_rows_and_behind_a_batch_of_which_n
         assert rows_of(shelf, limit=(rows, 1 << 30)) == expected
 
 
+@pytest.mark.parametrize("few", [0, 4096])
+def test_rows_below_slots_are_counted_in_small_files_as_in_large_ones(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 99)
+    monkeypatch.setattr(fragment_module, "_FEW_ROWS", few)
+    shelf = shelf_of(loaded(40), slots=16)
+    reader = shelf.source().open(shelf.fragments[0], ("k", "v"))
+    slots = sorted(version.slot for version in shelf.contents[shelf.fragments[0].id])
+    sought = [0, 1, 7, 15, 16, 17, 1 << 16]
+    counts = reader.rows_below(np.array(sought))
+    assert counts.tolist() == [bisect_left(slots, slot) for slot in sought]
+
+
 def test_a_snapshot_sees_the_newest_of_several_versions_up_to_it() -> None:
     versions = [(4, commit, f"{commit}") for commit in (3, 5, 7)]
     shelf = shelf_of(loaded(), versions, [(4, 6, None), (6, 6, "6")])
