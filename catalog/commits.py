@@ -6,6 +6,7 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam
@@ -454,6 +455,7 @@ def _commit(row: Any) -> Commit:
     return Commit(row.number, row.table_id, row.kind, row.rows, row.bytes, row.created_at, said)
 
 
+@lru_cache(maxsize=256)
 def _table_info(row: Any) -> TableInfo:
     with decoding(f"table {row.name!r}"):
         columns = unpacked_columns(row.schema, row.past)

@@ -129,11 +129,16 @@ def _within(parts: Sequence[Part], ends: Sequence[int], start: int, end: int) ->
 
 
 def _stretches_of(intervals: Sequence[SlotInterval], bounds: Bounds) -> tuple[Stretch, ...]:
-    bases = [_base_of(interval, bounds) for interval in intervals]
+    bases: list[Fragment | None] = []
+    base_of: dict[tuple[int, ...], Fragment | None] = {}  # many intervals have the same fragments
     beside: dict[int, dict[int, Fragment]] = {}
-    for interval, base in zip(intervals, bases, strict=True):
-        if base is not None:
-            beside.setdefault(base.id, {}).update((f.id, f) for f in interval.fragments if f is not base)
+    for interval in intervals:
+        ids = tuple(fragment.id for fragment in interval.fragments)
+        if ids not in base_of:
+            base = base_of[ids] = _base_of(interval, bounds)
+            if base is not None:
+                beside.setdefault(base.id, {}).update((f.id, f) for f in interval.fragments if f is not base)
+        bases.append(base_of[ids])
     layers = {base.id: Layers(base, tuple(beside[base.id].values())) for base in bases if base is not None}
     stretches: list[Stretch] = []
     for interval, base in zip(intervals, bases, strict=True):
