@@ -39,7 +39,7 @@ tables         the SQL tables; failures: the errors of a database, as ours
 sealed         rows that prove themselves: the one reader and writer of all of them
 remembered     groups of rows that were read before, of which only newer rows are read
 connections    few, of no thread in particular, none across a fork; readonly: catalogs that nobody writes
-server         transactions that outlive their connections
+server         transactions that outlive their connections; pipeline: statements sent together
 engine         opening a database, and its transactions; home: where its file lies
 state          the store's own row; believed_time: what time it is taken to be
 placement      shards, tablets; topology_history: as differences
@@ -55,7 +55,7 @@ should go where is planned in `elasticscan.topology` and carried out by `elastic
 """
 
 from elasticscan.catalog.catalog import Catalog, NewStore, Tx
-from elasticscan.catalog.commits import Commit, IdempotencyKey
+from elasticscan.catalog.commits import Commit, IdempotencyKey, ask_for_commit
 from elasticscan.catalog.dump import Dump
 from elasticscan.catalog.engine import holds_store
 from elasticscan.catalog.failures import Interrupted
@@ -84,6 +84,7 @@ __all__ = [
     "StoreInfo",
     "Tag",
     "Tx",
+    "ask_for_commit",
     "begun_again",
     "holds_store",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from elasticscan.catalog.engine import (
 from elasticscan.catalog.failures import damaged, decoding, translate_errors
 from elasticscan.catalog.home import Home, check_one_name, home_of
 from elasticscan.catalog.moves import MoveTx
+from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.readonly import why_not_writable
 from elasticscan.catalog.remembered import RememberedGroups
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
@@ -34,6 +35,9 @@ from elasticscan.catalog.state import Identity
 from elasticscan.catalog.tables import metadata, of_servers, store_state
 from elasticscan.catalog.upkeep import UpkeepTx
 from elasticscan.topology import Placement
+
+# What a transaction is known to ask, for catalogs that are waited for.
+Asking = Callable[[], Sequence[Question]]
 
 
 class Tx(MoveTx, SecretTx, UpkeepTx, DumpTx):
@@ -68,6 +72,7 @@ class Catalog:
         if file is not None and file.exists():
             self.read_only = self.read_only or why_not_writable(file)
         self._engine = make_engine(url, self.read_only is not None)
+        self._is_far = is_postgres(self._engine)
         self._clock = clock
         try:
             check_format(self._engine, where)
@@ -157,17 +162,20 @@ class Catalog:
         self._engine.dispose()
 
     @contextmanager
-    def reading(self) -> Iterator[Tx]:
-        """A transaction that sees one state of the catalog and changes nothing."""
-        with reading(self._engine) as connection:
+    def reading(self, ahead: Asking = list) -> Iterator[Tx]:
+        """A transaction that sees one state of the catalog and changes nothing.
+
+        What a server is asked `ahead` is answered with its beginning: one wait less for each.
+        """
+        with reading(self._engine, ahead() if self._is_far else ()) as connection:
             tx = Tx(connection, self._clock.now(), self._store_id, self._remembered)
             yield tx
             # A connection that is opened anew may find another store at the same place.
             self._store_id = self._store_id or tx.store_seen
 
     @contextmanager
-    def writing(self) -> Iterator[Tx]:
-        """A transaction that may change things; one at a time over all processes.
+    def writing(self, ahead: Asking = list) -> Iterator[Tx]:
+        """A transaction that may change things; one at a time over all processes; `ahead` as for `reading`.
 
         Ends in a commit, or in nothing at all when the block raises. A copy of a store becomes a store of
         its own before the first one. An older copy, put back, is noticed before anything is changed.
@@ -179,7 +187,7 @@ class Catalog:
         self.check_writable()
         self.settle()
         check = self.before_writing()  # outside of the transaction: it reads at the shards
-        with self.leasing() as tx:
+        with self.leasing(ahead) as tx:
             before = tx.identity()
             check(before)
             yield tx
@@ -188,11 +196,11 @@ class Catalog:
             self.after_writing(after)
 
     @contextmanager
-    def leasing(self) -> Iterator[Tx]:
+    def leasing(self, ahead: Asking = list) -> Iterator[Tx]:
         """As `writing`, for what leaves a copy of a store equal to the original: leases."""
         self.check_writable()
         check_one_name(self._engine)
-        with writing(self._engine) as connection:
+        with writing(self._engine, ahead() if self._is_far else ()) as connection:
             tx = Tx(connection, self._clock.now(), self._store_id)
             tx.observe_time()
             yield tx

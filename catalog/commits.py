@@ -24,8 +24,10 @@ from elasticscan.base.limits import TRUSTED_JUMP_SECONDS
 from elasticscan.catalog.believed_time import next_commit_time
 from elasticscan.catalog.definitions import packed_columns, unpacked_columns
 from elasticscan.catalog.failures import damaged, decoding
-from elasticscan.catalog.sealed import RowQuery
-from elasticscan.catalog.tables import COMMITS, OVERWRITES, commits, leases, tables
+from elasticscan.catalog.fragments import ask_condemned
+from elasticscan.catalog.pipeline import Question
+from elasticscan.catalog.sealed import RowQuery, ask_group, ask_sums
+from elasticscan.catalog.tables import COMMITS, OVERWRITES, commits, indexes, leases, tables
 from elasticscan.catalog.tags import TagTx
 from elasticscan.metadata import IndexEvent, StagedFragment, TableInfo
 
@@ -59,6 +61,8 @@ _MADE_BEFORE = RowQuery(
     order_by=commits.c.created_at.desc(),
     limit=1,
 )
+# The kinds of groups that a commit changes or counts.
+_KINDS = ("commits", "fragments", "histograms", "index_runs", "indexes", "overwrites", "statistics")
 _RESERVED = 0  # the commit that made a table which nobody sees yet
 
 
@@ -184,6 +188,7 @@ class CommitTx(TagTx):
         user_metadata: Mapping[str, str] | None = None,
     ) -> int:
         """Make staged fragments visible under the next commit number, all at once."""
+        self._rows.note_sums(_KINDS, table)
         number = self._next_commit()
         size = sum(fragment.bytes + sum(run.bytes for run in fragment.runs) for fragment in staged)
         wrote = {"rows": sum(fragment.rows for fragment in staged), "bytes": size}
@@ -447,6 +452,14 @@ class CommitTx(TagTx):
         )
         held = self.oldest_held(table)
         return oldest if held is None else min(oldest, held)
+
+
+def ask_for_commit(table: int, staged: Sequence[StagedFragment]) -> list[Question]:
+    """The questions of `CommitTx.add_commit`: a server may be asked with its transaction's beginning."""
+    questions = [ask_sums(_KINDS, table), (_NEWEST.statement(raw=False), {"table": table})]
+    if any(fragment.runs for fragment in staged):
+        questions.append(ask_group(indexes, {"table_id": table}, indexes.c.id))
+    return [*questions, *ask_condemned(staged)]
 
 
 def _commit(row: Any) -> Commit:

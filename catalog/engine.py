@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -17,6 +17,7 @@ from elasticscan.base.limits import BUSY_SECONDS, FIRST_CONNECT_SECONDS
 from elasticscan.base.redaction import shown, without
 from elasticscan.catalog.connections import follow_forks, is_postgres, is_sqlite, transaction
 from elasticscan.catalog.failures import damaged, translate_errors
+from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.readonly import read_only_engine
 from elasticscan.catalog.server import ServerTransaction, patiently, server_transaction
 from elasticscan.catalog.tables import FORMAT_VERSION, store_state
@@ -180,13 +181,14 @@ def looking(engine: Engine, look: Callable[[Connection], T]) -> T:
 
 
 @contextmanager
-def reading(engine: Engine) -> Iterator[Connection | ServerTransaction]:
+def reading(engine: Engine, ahead: Sequence[Question] = ()) -> Iterator[Connection | ServerTransaction]:
     """A transaction that sees one state of the catalog.
 
-    SQLite's always do; elsewhere each statement would see its own.
+    SQLite's always do; elsewhere each statement would see its own. A server is asked `ahead` with the
+    transaction's beginning.
     """
     if is_postgres(engine):
-        with translate_errors(engine), server_transaction(engine, writing=False) as server:
+        with translate_errors(engine), server_transaction(engine, False, ahead) as server:
             yield server
         return
     level = {} if is_sqlite(engine) else {"isolation_level": "REPEATABLE READ"}
@@ -195,15 +197,15 @@ def reading(engine: Engine) -> Iterator[Connection | ServerTransaction]:
 
 
 @contextmanager
-def writing(engine: Engine) -> Iterator[Connection | ServerTransaction]:
-    """The one writing transaction: others wait until it ends.
+def writing(engine: Engine, ahead: Sequence[Question] = ()) -> Iterator[Connection | ServerTransaction]:
+    """The one writing transaction: others wait until it ends; `ahead` as for `reading`.
 
     It begins by touching the state row. That is the lock on databases with row locks, and makes
     the order of commit numbers the order in which commits become visible. A process that had the
     store open when a newer release changed its format stops here.
     """
     if is_postgres(engine):
-        with translate_errors(engine), server_transaction(engine, writing=True) as server:
+        with translate_errors(engine), server_transaction(engine, True, ahead) as server:
             yield server
         return
     with translate_errors(engine), transaction(engine, writing=True) as connection:

@@ -11,6 +11,7 @@ from sqlalchemy import Table, bindparam
 from elasticscan.base.errors import WriteConflict
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.indexes import IndexTx
+from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.sealed import RowQuery
 from elasticscan.catalog.tables import FRAGMENTS, condemned, fragments, histograms, index_runs, statistics
 from elasticscan.metadata import (
@@ -56,8 +57,7 @@ class FragmentTx(IndexTx):
             WriteConflict: garbage collection has condemned one of them.
         """
         new_fragments = list(staged)
-        files = {(f.shard, path) for f in new_fragments for path in (f.path, *(run.path for run in f.runs))}
-        gone = self._which_condemned(files)
+        gone = self._which_condemned(_files_of(new_fragments))
         if gone:
             raise WriteConflict(
                 "garbage was collected with a grace period shorter than this took, and took files that it "
@@ -197,9 +197,8 @@ class FragmentTx(IndexTx):
         return frozenset(_file_of(row) for row in self._condemned_rows(files))
 
     def _condemned_rows(self, files: Iterable[File]) -> list[Any]:
-        names = sorted({_name_of(file) for file in files})
-        parts = (names[at : at + _AT_ONCE] for at in range(0, len(names), _AT_ONCE))
-        return [row for part in parts for row in self._rows.ask(_rows_of(condemned, "file"), some=part)]
+        query = _rows_of(condemned, "file")
+        return [row for names in _names_of(files) for row in self._rows.ask(query, some=names)]
 
     def known_paths(self) -> frozenset[tuple[int, str]]:
         """(shard, path) of every file that the catalog refers to, dropped ones included.
@@ -265,6 +264,21 @@ class FragmentTx(IndexTx):
 def _rows_of(table: Table, column: str) -> RowQuery:
     """The rows whose column has one of `some` values."""
     return RowQuery(table, table.c[column].in_(bindparam("some", expanding=True)))
+
+
+def ask_condemned(staged: Iterable[StagedFragment]) -> list[Question]:
+    """The questions that `FragmentTx.add_fragments` asks."""
+    query = _rows_of(condemned, "file").statement(raw=False)
+    return [(query, {"some": names}) for names in _names_of(_files_of(staged))]
+
+
+def _files_of(staged: Iterable[StagedFragment]) -> set[File]:
+    return {(f.shard, path) for f in staged for path in (f.path, *(run.path for run in f.runs))}
+
+
+def _names_of(files: Iterable[File]) -> Iterator[list[str]]:
+    names = sorted({_name_of(file) for file in files})
+    return (names[at : at + _AT_ONCE] for at in range(0, len(names), _AT_ONCE))
 
 
 def _name_of(file: File) -> str:

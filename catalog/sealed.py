@@ -48,6 +48,7 @@ from sqlalchemy.types import NULLTYPE
 
 from elasticscan.base.errors import RESTORE, StoreDamaged
 from elasticscan.catalog.failures import decoding
+from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.remembered import (
     Counted,
     Group,
@@ -60,6 +61,7 @@ from elasticscan.catalog.remembered import (
 from elasticscan.catalog.server import ServerTransaction
 from elasticscan.catalog.tables import Grouping, group_digests, metadata, store_state
 
+Part = tuple[str, int]  # kind of a group, and the value of the first of its columns
 Values = tuple[Any, ...]
 
 _HALF, _WHOLE = 1 << 63, 1 << 64
@@ -187,6 +189,25 @@ def _sums_with(names: tuple[str, ...]) -> Any:
     return select(group_digests).where(true(), *(group_digests.c[name] == bindparam(name) for name in names))
 
 
+@lru_cache(maxsize=8)
+def _sums_of_kinds_of(count: int) -> Any:
+    """The query for the sums of so many kinds of groups, of one part and of the whole store."""
+    g = group_digests.c
+    kinds = or_(*(g.kind == bindparam(f"kind_{at}") for at in range(count)))
+    return select(group_digests).where(kinds, or_(g.part == 0, g.part == bindparam("part")))
+
+
+def ask_sums(kinds: Sequence[str], part: int) -> Question:
+    """The question that `SealedRows.note_sums` asks."""
+    values = {f"kind_{at}": kind for at, kind in enumerate(kinds)}
+    return _sums_of_kinds_of(len(kinds)), values | {"part": part}
+
+
+def ask_group(table: Table, part: Mapping[str, int], order_by: ColumnElement[Any]) -> Question:
+    """The question for the rows of a group, without dropped ones apart, that `SealedRows.group` asks."""
+    return _rows_with(table, tuple(part), (), str(order_by.key), False).statement(raw=False), part
+
+
 _SUMS_OF_KINDS = select(group_digests).where(group_digests.c.kind.in_(bindparam("kinds", expanding=True)))
 _THIS_GROUP = and_(*(group_digests.c[name] == bindparam(f"of_{name}") for name in ("kind", "part", "shard")))
 _ENTER_SUMS = insert(group_digests)
@@ -210,6 +231,7 @@ class SealedRows:
         self._pack = msgpack.Packer(buf_size=1 << 12).pack
         self._pending: dict[Group, Counted] = {}
         self._groups: dict[str, dict[Hashable, list[Any]]] = {}  # as they were read, by table
+        self._noted: dict[Part, dict[Group, Counted]] = {}  # sums as they are stored
 
     # Reading
 
@@ -315,7 +337,8 @@ class SealedRows:
         def mine(group: Group) -> bool:
             return all(key in (None, has) for key, has in zip(group_key, group, strict=False))
 
-        sums = self._sums_now(_sums_with(tuple(stored)), stored, mine)
+        part_of = (grouping.kind, part.get(grouping.by[0], -1) if grouping.by else 0)
+        sums = self._sums_now(_sums_with(tuple(stored)), stored, mine, part_of)
         grows = grouping.live and order == form.key.name
         rows = self._completed(form, key, equal, sums) if grows else None
         if rows is None:
@@ -346,7 +369,7 @@ class SealedRows:
         """The numbers of rows of the groups of a part, by the second column of their grouping."""
         which = {"kind": grouping.kind, "part": part}
         mine = (grouping.kind, part)
-        counted = self._sums_now(_sums_with(tuple(which)), which, lambda group: group[:2] == mine)
+        counted = self._sums_now(_sums_with(tuple(which)), which, lambda group: group[:2] == mine, mine)
         return {group[2]: rows for group, (rows, _) in counted.items()}
 
     def total(self, table: Table, column: str, *where: ColumnElement[bool]) -> int:
@@ -367,7 +390,7 @@ class SealedRows:
             self._add(form.groups(values), 1, digest)
             entered.append(dict(zip(form.names, (*values, digest), strict=True)))
         self._groups.pop(form.name, None)
-        self._sql.execute(form.insert, entered)
+        self._write(form.insert, entered)
 
     def update(self, table: Table, changes: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
         """Change rows that were read in this transaction; all of them in the same columns."""
@@ -399,7 +422,7 @@ class SealedRows:
         """Enter rows of a dump as they are, digests included; those of `group_digests`, too."""
         if rows:
             self._groups.pop(table.name, None)
-            self._sql.execute(insert(table), list(rows))
+            self._write(_FORMS[table.name].insert if table.name in _FORMS else _ENTER_SUMS, rows)
 
     def finish(self) -> int:
         """Write the sums down; returns by how much `groups_total` changes."""
@@ -407,8 +430,9 @@ class SealedRows:
         self._pending = {}
         if not changed:
             return 0
-        groups = list(changed)
-        stored: dict[Group, Counted] = {}
+        groups = [group for group in changed if group[:2] not in self._noted]
+        stored = {group: counted for sums in self._noted.values() for group, counted in sums.items()}
+        self._noted = {}
         for at in range(0, len(groups), _GROUPS_AT_ONCE):
             some = groups[at : at + _GROUPS_AT_ONCE]
             named = (zip(("kind", "part", "shard"), group, strict=True) for group in some)
@@ -433,13 +457,23 @@ class SealedRows:
                 gone.append(this)
         for statement, groups_of_it in ((_ENTER_SUMS, new), (_CHANGE_SUMS, updated), (_DELETE_SUMS, gone)):
             if groups_of_it:
-                self._sql.execute(statement, groups_of_it)
+                self._write(statement, groups_of_it)
         return total
 
     # Digests
 
     def digest_of_group(self, group: Group, counted: Counted) -> int:
         return self._digest(group_digests.name, (*group, *counted))
+
+    def note_sums(self, kinds: Sequence[str], part: int) -> None:
+        """Read the sums of some kinds of groups, of one part and of the whole store, with one question.
+
+        To be done before this transaction changes them: `finish` asks for the others one by one.
+        """
+        query, values = ask_sums(kinds, part)
+        self._noted |= {(kind, of): {} for kind in kinds for of in (0, part)}
+        for group, counted in self._stored_sums(query, values).items():
+            self._noted[group[:2]][group] = counted
 
     def all_groups(self, written: bool = False) -> dict[Group, Counted]:
         """The sums of all groups as they are now, or as they were last written down: `finish`."""
@@ -459,10 +493,21 @@ class SealedRows:
             self._pending[group] = plus(self._pending.get(group, (0, 0)), (rows, digest))
 
     def _change(self, form: _Form, query: Any, entered: list[dict[str, Any]]) -> None:
+        def check(changed: int) -> None:
+            if changed not in (len(entered), -1):
+                raise _not_whole(f"{len(entered)} rows of table {form.name!r} were to change, {changed} did")
+
         self._groups.pop(form.name, None)
-        changed = self._sql.execute(query, entered).rowcount
-        if changed not in (len(entered), -1):
-            raise _not_whole(f"{len(entered)} rows of table {form.name!r} were to change, {changed} did")
+        self._write(query, entered, check)
+
+    def _write(
+        self, statement: Any, rows: Sequence[Mapping[str, Any]], check: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Change rows; a server is sent changes later and together, and then `check` gets how many did."""
+        if isinstance(self._sql, ServerTransaction):
+            self._sql.change(statement, rows, check)
+        else:
+            check(self._sql.execute(statement, list(rows)).rowcount)
 
     def _stored_sums(self, query: Any, values: Mapping[str, Any]) -> dict[Group, Counted]:
         with decoding(f"table {group_digests.name!r}"):
@@ -484,10 +529,20 @@ class SealedRows:
         compare(sums, self._sums_now(query, values, mine))
 
     def _sums_now(
-        self, query: Any, values: Mapping[str, Any], mine: Callable[[Group], bool] = lambda _: True
+        self,
+        query: Any,
+        values: Mapping[str, Any],
+        mine: Callable[[Group], bool] = lambda _: True,
+        part: Part | None = None,
     ) -> dict[Group, Counted]:
-        """The sums of some groups, with this transaction's changes that are not written down yet."""
-        sums = self._stored_sums(query, values)
+        """The sums of some groups, with this transaction's changes that are not written down yet.
+
+        `part` is given where all of them are of one: it may be noted.
+        """
+        if part in self._noted:
+            sums = {group: counted for group, counted in self._noted[part].items() if mine(group)}
+        else:
+            sums = self._stored_sums(query, values)
         for group, counted in self._pending.items():
             if mine(group):
                 sums[group] = plus(sums.get(group, (0, 0)), counted)

@@ -24,9 +24,8 @@ import random
 import secrets
 import time
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -37,6 +36,7 @@ from elasticscan.base.errors import CatalogUnavailable, StoreTooNew
 from elasticscan.base.limits import RECONNECT_SECONDS
 from elasticscan.catalog.connections import never_free, unsafe_fork
 from elasticscan.catalog.failures import Interrupted, commit_unknown, translate_commit_error
+from elasticscan.catalog.pipeline import Answer, Question, Sent, send_together
 from elasticscan.catalog.tables import FORMAT_VERSION, outcomes, store_state
 
 P = ParamSpec("P")
@@ -118,40 +118,29 @@ def patiently(work: Callable[[], T], seconds: float) -> T:
             patience.wait(error)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a statement."""
-
-    rows: Sequence[Any]
-    rowcount: int
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.rows)
-
-    def all(self) -> Sequence[Any]:
-        return self.rows
-
-    def scalar(self) -> Any:
-        return self.rows[0][0] if self.rows else None
-
-
 class ServerTransaction:
     """One transaction, carried over to a new connection when its own is lost.
 
-    It is used as SQLAlchemy's connection is, as far as the catalog does so.
+    It is used as SQLAlchemy's connection is, as far as the catalog does so. What is known to be asked may be
+    sent with its beginning (`ahead`), and changes that nobody waits for are sent together (`change`).
     """
 
-    def __init__(self, engine: Engine, writing: bool) -> None:
+    def __init__(self, engine: Engine, writing: bool, ahead: Sequence[Question]) -> None:
         self.dialect, self._engine = engine.dialect, engine
+        self._ahead = ahead
+        self._foreseen: dict[Hashable, tuple[str, Answer]] = {}  # the answers to these, and of which table
         self._id = secrets.token_hex(16) if writing else None
         self._connection: Connection | None = None
-        self._asked: list[tuple[Executable, Any, Answer]] = []
+        self._asked: list[tuple[Sent, Answer]] = []
+        self._changes: list[tuple[Sent, Callable[[int], None]]] = []
         self._state: _StateRow | None = None
         self._at_server: tuple[int, str] | None = None  # process and number of the transaction there
         self._state_is_used = self._commit_was_sent = self._is_committed = False
 
     def begin(self) -> None:
         self._persist(lambda: None)
+        for (statement, values), (_, answer) in zip(self._ahead, self._asked, strict=True):
+            self._foreseen[_name_of(statement, values)] = statement.get_final_froms()[0].name, answer
 
     def take_state(self) -> Any:
         """The row of `store_state` as it was when the transaction began, to be checked like any other."""
@@ -159,9 +148,41 @@ class ServerTransaction:
         return self._state
 
     def execute(self, statement: Executable, parameters: Any = None) -> Answer:
+        if self._foreseen:
+            foreseen = self._foreseen.get(_name_of(statement, parameters or {}))
+            if foreseen is not None:
+                return foreseen[1]
+        self._send_changes()
         answer = self._persist(lambda: self._ask(statement, parameters))
-        self._asked.append((statement, parameters, answer))
+        self._asked.append(((statement, [parameters or {}]), answer))
         return answer
+
+    def change(
+        self,
+        statement: Any,
+        rows: Sequence[Mapping[str, Any]],
+        check: Callable[[int], None],
+    ) -> None:
+        """Change rows some time before the next question, or the end.
+
+        Args:
+            statement: is kept by who gives it: what it is compiled to is, too.
+            rows: values for it, each time that it is carried out.
+            check: is called with the number of rows that did change.
+        """
+        self._changes.append(((statement, rows), check))
+        table = statement.table.name
+        self._foreseen = {name: of for name, of in self._foreseen.items() if of[0] != table}
+
+    def _send_changes(self) -> None:
+        if not self._changes:
+            return
+        changes, checks = zip(*self._changes, strict=True)
+        answers = self._persist(lambda: self._together(changes))
+        self._changes = []
+        self._asked += zip(changes, answers, strict=True)
+        for check, answer in zip(checks, answers, strict=True):
+            check(answer.rowcount)
 
     def end(self) -> None:
         """End it, with a commit if it writes, which is then done once for sure.
@@ -172,6 +193,7 @@ class ServerTransaction:
         if self._id is None:
             self.abandon()
             return
+        self._send_changes()
         if random.randrange(_PRUNE_EVERY) == 0:
             self._persist(lambda: self._say(_PRUNE))
         self._persist(self._commit)
@@ -213,6 +235,7 @@ class ServerTransaction:
     def _begin_anew(self) -> None:
         """Begin, and ask again what was asked before."""
         self._connection = self._engine.connect()
+        asked = list(self._asked)
         if self._id is None:
             rows = self._begin(_BEGIN_READING, _READ_STATE)
         else:
@@ -222,9 +245,8 @@ class ServerTransaction:
         before, self._state = self._state, _StateRow(*rows[0][: len(_StateRow._fields)]) if rows else None
         if self._state_is_used and self._state != before:
             raise interrupted()
-        for statement, parameters, answer in self._asked:
-            if self._ask(statement, parameters) != answer:
-                raise interrupted()
+        if self._together([sent for sent, _ in asked]) != [answer for _, answer in asked]:
+            raise interrupted()
 
     def _begin_writing(self, mine: str) -> Sequence[Any]:
         if self._at_server is not None:  # it may be lost to us alone, and hold the lock
@@ -244,15 +266,24 @@ class ServerTransaction:
     def _ask(self, statement: Executable, parameters: Any) -> Answer:
         assert self._connection is not None
         result = self._connection.execute(statement, parameters)
-        return Answer(result.all() if result.returns_rows else (), result.rowcount)
+        if not result.returns_rows:
+            return Answer((), result.rowcount)
+        return Answer(rows := result.all(), len(rows))
 
     def _begin(self, begin: str, first: str) -> Sequence[Any]:
         """The rows of the first statement, which is sent together with what begins the transaction."""
+        ahead: list[Sent] = []
+        if not self._asked:  # else they are asked again with all the others
+            ahead = [(statement, [values]) for statement, values in self._ahead]
+        _, answer, *answers = self._together([(begin, ()), (first, ()), *ahead])
+        self._asked += zip(ahead, answers, strict=True)
+        return answer.rows
+
+    def _together(self, statements: Sequence[Sent]) -> list[Answer]:
+        if not statements:
+            return []
         with self._driver() as driver:
-            answers = driver.execute(f"{begin}; {first}")
-            answers.nextset()
-            rows: Sequence[Any] = answers.fetchall()
-        return rows
+            return send_together(driver, self.dialect, statements)
 
     def _say(self, statement: str, parameters: Mapping[str, Any] | None = None) -> None:
         with self._driver() as driver:
@@ -287,6 +318,7 @@ class ServerTransaction:
             with suppress(SQLAlchemyError):  # it notices, and renews the idle ones before their next use
                 connection.exec_driver_sql("ROLLBACK")
             with suppress(SQLAlchemyError):
+                connection.invalidate()
                 connection.close()
 
     def _release(self) -> None:
@@ -294,6 +326,10 @@ class ServerTransaction:
         with suppress(SQLAlchemyError):
             if connection is not None:
                 connection.close()
+
+
+def _name_of(statement: Executable, values: Mapping[str, Any]) -> Hashable:
+    return statement, frozenset((n, tuple(v) if isinstance(v, list) else v) for n, v in values.items())
 
 
 def interrupted() -> Interrupted:
@@ -326,9 +362,11 @@ def begun_again(work: Callable[P, T]) -> Callable[P, T]:
 
 
 @contextmanager
-def server_transaction(engine: Engine, writing: bool) -> Iterator[ServerTransaction]:
-    """A transaction at a server, from its beginning to its end."""
-    transaction, process = ServerTransaction(engine, writing), os.getpid()
+def server_transaction(
+    engine: Engine, writing: bool, ahead: Sequence[Question]
+) -> Iterator[ServerTransaction]:
+    """A transaction at a server, from its beginning to its end; `ahead` is asked with its beginning."""
+    transaction, process = ServerTransaction(engine, writing, ahead), os.getpid()
     try:
         transaction.begin()
         yield transaction

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -20,7 +21,7 @@ from elasticscan.base.errors import (
     TableChanged,
 )
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
-from elasticscan.catalog import IdempotencyKey, begun_again
+from elasticscan.catalog import IdempotencyKey, ask_for_commit, begun_again
 from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo
 from elasticscan.storage import (
     DELETED,
@@ -236,7 +237,7 @@ def _publish(
         if check is not None:
             check.look(fragments)
             context.checkpoint("keys compared")
-        with context.catalog.writing() as tx:
+        with context.catalog.writing(partial(ask_for_commit, table.id, tuple(fragments))) as tx:
             earlier = None if txn is None else tx.commit_of_txn(table.id, txn)
             if earlier is not None:
                 # The very same fragments may be handed in again; then the commit refers to them.

@@ -80,7 +80,7 @@ def compact(store: Store) -> None:
 def test_a_connection_that_breaks_anywhere_is_made_anew_and_nobody_notices(
     store: Store, line: SeveredLine, operation: Callable[[Store], None], answered: bool
 ) -> None:
-    step = {write: 4, scan: 4, move: 13, compact: 7}[operation]
+    step = {write: 1, scan: 4, move: 13, compact: 7}[operation]
     for first in range(1, MOST_TRIPS, step):
         line.cut_at(first, first + 2, answered=answered)
         operation(store)

@@ -117,3 +117,26 @@ def test_a_scan_waits_for_few_answers_of_the_server(postgres: Server, database: 
         next(pages)
         assert trips(lambda: next(pages)) <= 3
         assert trips(store.context.versions) == 1
+
+
+def test_a_commit_waits_for_few_answers_of_the_server(
+    postgres: Server, database: str, tmp_path: Path
+) -> None:
+    with SeveredLine(postgres.socket) as line, make(line.url(database), tmp_path) as store:
+
+        def trips(work: Callable[[], object]) -> int:
+            line.cut_at()
+            work()
+            return line.trips
+
+        table = store.table("t")
+        assert trips(lambda: table.upsert(rows(50, 150))) <= 6
+        assert trips(lambda: table.delete([1, 2])) <= 6
+        table.create_index("by_v", ["v"])
+        table.upsert(rows(0, 10))
+        assert trips(lambda: table.upsert(rows(50, 150))) <= 6
+        with Store.open(line.url(database)) as kept:  # with upkeep, of which none is due
+            kept.table("t").upsert(rows(0, 10))
+            assert trips(lambda: kept.table("t").upsert(rows(0, 10))) <= 6
+        with store.context.catalog.reading() as tx:
+            tx.check_whole()

@@ -1,0 +1,79 @@
+"""Statements that are sent to a server together: one wait for all of their answers."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Dialect, Insert, Select
+
+# A statement, and what it is asked with.
+Question = tuple[Any, Mapping[str, Any]]
+# A statement with the values of each time that it is carried out; words of SQL are carried out once.
+Sent = tuple[Any, Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a statement."""
+
+    rows: Sequence[Any]
+    rowcount: int
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.rows)
+
+    def all(self) -> Sequence[Any]:
+        return self.rows
+
+    def scalar(self) -> Any:
+        return self.rows[0][0] if self.rows else None
+
+
+def send_together(driver: Any, dialect: Dialect, statements: Sequence[Sent]) -> list[Answer]:
+    """Send statements, and only then wait for their answers; if one fails, those behind it are not done."""
+    sent, refused = list[list[Any]](), None
+    with driver.pipeline():
+        try:
+            for statement, values in statements:
+                if isinstance(statement, str):
+                    sent.append([driver.execute(statement)])
+                else:
+                    sent.append([driver.execute(*_words_of(statement, row, dialect)) for row in values])
+        except dialect.loaded_dbapi.Error as error:  # to leave the block with it would log it as well
+            refused = error
+    if refused is not None:
+        raise refused
+    return [_answer(cursors) for cursors in sent]
+
+
+def _words_of(statement: Any, values: Mapping[str, Any], dialect: Dialect) -> tuple[str, Mapping[str, Any]]:
+    """A statement in SQL, and all of its values."""
+    compiled = _compiled(statement, tuple(values), dialect)
+    if isinstance(statement, Select):  # it may have values of its own, and as many words as one is long
+        state = compiled.construct_expanded_state(dict(values))
+        return state.statement, state.parameters
+    return compiled.string, values
+
+
+@lru_cache(maxsize=256)
+def _compiled(statement: Any, names: tuple[str, ...], dialect: Dialect) -> Any:
+    keys = list(names) if isinstance(statement, Insert) else None
+    return statement.compile(dialect=dialect, column_keys=keys)
+
+
+def _answer(cursors: Sequence[Any]) -> Answer:
+    first = cursors[0]
+    if first.description is None:
+        return Answer((), sum(cursor.rowcount for cursor in cursors))
+    row_of = _row_of(tuple(column.name for column in first.description))
+    rows = [row_of(*row) for row in first.fetchall()]
+    return Answer(rows, len(rows))
+
+
+@lru_cache(maxsize=64)
+def _row_of(names: tuple[str, ...]) -> Any:
+    return namedtuple("Row", names, rename=True)
