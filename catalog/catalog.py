@@ -90,7 +90,7 @@ class Catalog:
         self._store_id: str | None = None
         self.when_copied: Callable[[], None] = self._refuse_copy
         self.before_writing: Callable[[], Callable[[Identity], None]] = lambda: lambda _: None
-        self.after_writing: Callable[[Identity], None] = lambda _: None
+        self.after_writing: Callable[[Identity, int | None], None] = lambda *_: None
 
     @staticmethod
     def create(
@@ -193,7 +193,7 @@ class Catalog:
             yield tx
             after = tx.identity()
         if after != before:
-            self.after_writing(after)
+            self.after_writing(after, before.layout if tx.only_fragments_changed else None)
 
     @contextmanager
     def leasing(self, ahead: Asking = list) -> Iterator[Tx]:

@@ -76,6 +76,7 @@ class StateTx:
         self.now = now
         self._state_row: Any = None
         self._changed: dict[str, Any] = {}
+        self.only_fragments_changed = True  # as far as the layout has changed
 
     def info(self) -> StoreInfo:
         names = ("store_id", "slots", "hash", "retention_seconds", "created_at")
@@ -99,8 +100,13 @@ class StateTx:
         """(layout, last commit): whatever was cached under an equal pair is still true."""
         return self._state("layout"), self._state("last_commit")
 
-    def bump_layout(self) -> None:
+    def bump_layout(self, of_fragments: bool = False) -> None:
+        """Let what was read of the store before be read anew: something other than rows has changed.
+
+        `of_fragments` says that it is nothing but the files where rows lie.
+        """
         self._set(layout=self._state("layout") + 1)
+        self.only_fragments_changed = self.only_fragments_changed and of_fragments
 
     def begin_store(self, hash_name: str, retention: float, placement: Placement, home: Home | None) -> None:
         """Enter the state of a store that is being made."""

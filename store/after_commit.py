@@ -24,8 +24,8 @@ from elasticscan.store.collector import collect_dropped
 from elasticscan.store.compaction import Merged, Merging, plan_merge
 from elasticscan.store.context import Claim, Context
 from elasticscan.store.owners import new_owner, retire
-from elasticscan.store.steps import MergePlan, Site, carry_out_together, claim, look_at
-from elasticscan.upkeep import Merge, Policy, depth_of
+from elasticscan.store.steps import MergePlan, Site, carry_out_together, claim, look_at, written_of
+from elasticscan.upkeep import Merge, Policy, Written, depth_of
 
 # What a commit adds to the allowance: a fixed part, so that small commits keep up, and one by its own size,
 # so that large ones take no many times as long; and what the allowance never exceeds.
@@ -146,7 +146,8 @@ class AfterCommit:
     def _merge_at(self, sites: Sequence[Site]) -> None:
         """Merge at the shards of one table: what is due at each is planned, and becomes visible, together."""
         with self.context.catalog.reading() as tx:
-            works = [self._plan(tx, site) for site in sites]
+            written = written_of(tx, sites[0].table)
+            works = [self._plan(tx, site, written) for site in sites]
             mergings = self._begin(tx, works)
         while mergings:
             ends = {work.site: self._mine for work in works if len(work.merges) == 1}
@@ -169,8 +170,8 @@ class AfterCommit:
                 for site in unended:
                     tx.end_step(site.target, self._mine)
 
-    def _plan(self, tx: Tx, site: Site) -> _Work:
-        look = look_at(self.context, tx, site, self.policy)
+    def _plan(self, tx: Tx, site: Site, written: Written) -> _Work:
+        look = look_at(self.context, tx, site, self.policy, written=written)
         depth = depth_of(look.parts, self.policy)
         merges = self._affordable(look.merges, overdue=depth > OVERDUE * self.policy.slot_fragments)
         self._allowance -= sum(merge.bytes for merge in merges)

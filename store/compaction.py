@@ -298,7 +298,7 @@ class Merging:
 
     def _swap(self, tx: Tx, copies: Sequence[Copied], slots: SlotSet) -> Merged:
         """Put the merged fragments in for what their sources still serve."""
-        now = {fragment.id: fragment for fragment in tx.fragments(table=self.table.id)}
+        now = {fragment.id: fragment for fragment in tx.fragments(self.table.id, self.shard)}
         for fragment in self.fragments:
             current = now.get(fragment.id)
             slots -= fragment.slots - (current.slots if current else SlotSet())
@@ -310,7 +310,7 @@ class Merging:
         for copied in copies:
             staged = replace(copied.staged, slots=slots)
             tx.add_fragments(self.table.id, [staged], copied.min_commit, copied.max_commit)
-        tx.bump_layout()
+        tx.bump_layout(of_fragments=True)
         gone = frozenset(number for number, some in left.items() if not some)
         return Merged(gone, len(copies), self.bytes_read, self.bytes_written)
 

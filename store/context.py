@@ -233,12 +233,26 @@ class Context:
                     marker = self.marker_of(shard, mark.incarnation)
                     advance_mark(disk, root, marker, mark, self.clock.now(), anew)
 
-    def note_newest_here(self, committed: Identity) -> None:
-        """Note at directories what a transaction has just committed."""
+    def note_newest_here(self, committed: Identity, same_as: int | None) -> None:
+        """Note at directories what was committed; from the layout `same_as` nothing but fragments differs."""
         self._seen = committed.layout, committed.last_commit
+        if same_as is not None:
+            self._carry_over(same_as, committed)
         with suppress(ElasticScanError):
             mark = Mark(committed.incarnation, *self._seen)
             self.note_newest(self.local_shards(committed.layout), newest=mark)
+
+    def _carry_over(self, layout: int, to: Identity) -> None:
+        """Keep what was read at a layout for another that differs in nothing but fragments."""
+        if self._identity.layout == layout and self._identity.incarnation == to.incarnation:
+            self._identity = to
+        if self._local is not None and self._local[0] == layout:
+            self._local = to.layout, self._local[1]
+        if self._placement is not None and self._placement[0] == layout:
+            self._placement = to.layout, self._placement[1]
+        of_tables: tuple[dict[Any, Any], ...] = (self._definitions, self._indexes, self._by_name)
+        for cached in of_tables:
+            cached.update({key: (to.layout, *of[1:]) for key, of in list(cached.items()) if of[0] == layout})
 
     def note_newest_afar(self, shards: Iterable[int]) -> None:
         """As `note_newest`; directories were noted by the transaction that changed something."""

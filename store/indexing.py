@@ -79,9 +79,10 @@ def with_runs(
             disk = context.staging_disk(fragment.shard)
             having = {run.index for run in fragment.runs}
             own: list[StagedRun] = []
+            reader = context.readers.of_small(table, fragment)
             for index in indexes:
                 if index.id not in having:
-                    runs = build_runs(disk, table, index, fragment, origin)
+                    runs = build_runs(disk, table, index, fragment, origin, reader)
                     built += [(disk, run.path) for run in runs]
                     own += runs
             completed.append(replace(fragment, runs=(*fragment.runs, *own)) if own else fragment)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from elasticscan.metadata import Fragment, IndexInfo, IndexRun, TableInfo
+from elasticscan.metadata import Fragment, IndexInfo, IndexRun, StagedFragment, TableInfo
 from elasticscan.storage import BatchCache, Disk, FragmentReader, OpenFragment, RunReader
 from elasticscan.store.lookups import LruCache
+
+MOST_SMALL_BYTES = 1 << 20
 
 
 class Readers:
@@ -19,17 +21,24 @@ class Readers:
 
     def opener(self, table: TableInfo) -> OpenFragment:
         """A function that opens fragments of a table for some columns."""
+        return lambda fragment, columns: self._open(table, fragment, columns)
 
-        def open_fragment(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
-            def make() -> FragmentReader:
-                disk, path = self._disk_of(fragment.shard), fragment.path
-                label = f" (table {table.name!r}, slots {fragment.slots})"
-                return FragmentReader(disk, path, columns, fragment.seal, table, self._batches, label)
+    def of_small(self, table: TableInfo, fragment: StagedFragment) -> FragmentReader | None:
+        """A reader of all columns of a small fragment: the next merge uses it again; None for others."""
+        if fragment.bytes > MOST_SMALL_BYTES:
+            return None
+        return self._open(table, fragment, tuple(table.schema.names))
 
-            key = (fragment.shard, fragment.path, columns, table.definition, table.names_of)
-            return self._fragments.get(key, make)
+    def _open(
+        self, table: TableInfo, fragment: Fragment | StagedFragment, columns: tuple[str, ...]
+    ) -> FragmentReader:
+        def make() -> FragmentReader:
+            disk, path = self._disk_of(fragment.shard), fragment.path
+            label = f" (table {table.name!r}, slots {fragment.slots})"
+            return FragmentReader(disk, path, columns, fragment.seal, table, self._batches, label)
 
-        return open_fragment
+        key = (fragment.shard, fragment.path, columns, table.definition, table.names_of)
+        return self._fragments.get(key, make)
 
     def open_run(self, table: TableInfo, index: IndexInfo, shard: int, run: IndexRun) -> RunReader:
         """A reader of an index run."""

@@ -78,15 +78,23 @@ class MergePlan:
         return any(part.id in merge.fragments for part in self.parts)
 
 
-def look_at(context: Context, tx: Tx, site: Site, policy: Policy, tidy: bool = False) -> MergePlan:
-    """Look at a site, and plan."""
+def look_at(
+    context: Context,
+    tx: Tx,
+    site: Site,
+    policy: Policy,
+    tidy: bool = False,
+    written: Written | None = None,
+) -> MergePlan:
+    """Look at a site, and plan; `written` as from `written_of`, where it was looked up before."""
     table = tx.table_by_id(site.table)
     if table is None:
         return MergePlan(None, (), ())
     fragments = tx.fragments(table=site.table, shard=site.shard)
     runs = tx.runs(site.table) if tx.indexes(site.table) else ()
     current = parts_of((f for f in fragments if f.superseded_at is None), runs)
-    merges = plan_merges(current, policy, written_of(tx, site.table).credit(policy), tidy)
+    written = written or written_of(tx, site.table)
+    merges = plan_merges(current, policy, written.credit(policy), tidy)
     history = [f for f in fragments if f.superseded_at is not None]
     if history:
         horizon = tx.oldest_needed(site.table, context.retention_of(table))

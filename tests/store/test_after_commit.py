@@ -12,6 +12,7 @@ import pytest
 
 from elasticscan.base.errors import DiskFull, InvalidOption
 from elasticscan.catalog import Catalog, StepsDone, Tx
+from elasticscan.storage.disk import LocalDisk
 from elasticscan.store import Store, after_commit
 from elasticscan.store.steps import MergePlan, look_at
 from elasticscan.upkeep import Policy, depth_of, parts_of
@@ -124,6 +125,53 @@ def test_merges_at_several_shards_become_visible_in_one_transaction(
         write(store, range(100), number)
         per_commit.append((len(written), merges(store)))
     assert per_commit == [(1, 0)] * 8 + [(2, 2)]
+
+
+def test_after_a_merge_only_fragments_are_looked_up_anew(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = store.context
+
+    def looked_up() -> tuple[Any, ...]:
+        table = context.newest_definition(1), context.table_now("t"), context.indexes(1)
+        return *table, context.placement(), context.local_shards(context.versions()[0]), context.incarnation()
+
+    for number in range(3):
+        write(store, range(20), number)
+    with monkeypatch.context() as patch:
+        before, layout = looked_up(), context.versions()[0]
+        store.table("t").compact()
+        assert context.versions()[0] > layout
+        patch.setattr(Catalog, "reading", lambda _: pytest.fail("everything is known"))
+        assert looked_up() == before
+    with Store.open(store.uri, upkeep="off") as other:  # somebody else may change more
+        other.table("t").create_index("by_id", ["id"])
+        other.move(context.placement().tablets[0].id, "s2")
+        assert looked_up()[2:4] == (other.context.indexes(1), other.context.placement())
+        write(store, range(20), 4)
+        store.table("t").compact()
+        assert looked_up()[2:4] == (other.context.indexes(1), other.context.placement())
+        assert len(context.indexes(1)) == 2
+
+
+def test_rows_that_were_read_for_an_index_are_not_read_again_by_a_merge(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    open_file = LocalDisk.open
+
+    def noting(disk: LocalDisk, path: str) -> Any:
+        opened.append(path)
+        return open_file(disk, path)
+
+    for number in range(4):
+        write(store, range(20), number)
+    with store.context.catalog.reading() as tx:
+        paths = {fragment.path for fragment in tx.fragments(table=1)}
+    monkeypatch.setattr(LocalDisk, "open", noting)
+    store.table("t").compact()
+    assert len(paths) == 8
+    assert not paths & set(opened)
 
 
 def test_without_upkeep_every_commit_leaves_its_fragments(store: Store) -> None:
