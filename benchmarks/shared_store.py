@@ -82,11 +82,14 @@ def _counted(store: Store, spark: Any) -> dict[str, float]:
 
 
 def bench_first_scans(results: Results, work: Path, rows: int) -> None:
-    """The first scan after each of some commits, and the best of three later ones, beside one before them."""
-    with loaded(work / f"first-{rows}", rows) as store:
+    """The first scan after each of some commits, and the best of three later ones, beside one before them.
+
+    The reader has the store open for itself, as one in another process.
+    """
+    with loaded(work / f"first-{rows}", rows) as store, Store.open(work / f"first-{rows}") as reader:
 
         def scan() -> float:
-            return processor_seconds(lambda: scanned(store))
+            return processor_seconds(lambda: scanned(reader))
 
         scan()
         fresh, first, later = statistics.median(scan() for _ in range(9)), [], []
