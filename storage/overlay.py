@@ -14,7 +14,8 @@ was laid over is sorted as all batches are, so pages are slices of it, and kept 
 
 The others are merged for as many batches at once as one batch has room for. These merged rows, and their
 places, are small beside what they cost; so they stay in the cache where the copies of a table that is larger
-than it do not, and each scan but the first pays for copies alone.
+than it do not, and each scan but the first pays for copies alone. Rows that would take more than half of it
+are merged again by each scan, but not sought.
 
 Nothing but their newest rows says what becomes of a batch: where two snapshots find the same, in whatever
 files, they share it. So a commit costs the batches that it touches. Of each fragment the overlays used last
@@ -82,8 +83,6 @@ class Overlay:
         ranges = large.fragment.slots.ranges
         self._slots = ranges[0][0], ranges[-1][1]
         self._siblings: dict[Hashable, Overlay] = large.reader.overlays
-        self._batches = large.reader.kept_beside()
-        self._newest, self._placed = (large.reader.kept_beside(lasting=True) for _ in range(2))
         self._edges: dict[int, tuple[int, ...]] = {}
         self.batch_count = large.reader.batch_count
         self._before, self._since = before, self._others
@@ -94,8 +93,13 @@ class Overlay:
         self._crowd = np.zeros(
             (self.batch_count, 2)
         )  # rows and bytes of the others, in batches of the largest size
-        self._spans = self._cut()
+        rows_beside, bytes_beside = self._beside()
+        # Where one batch has too many, wherever they are, nobody looks at them.
+        self._spans = self._cut() if rows_beside <= BATCH_ROWS * self.batch_count else []
         self.fits = bool(self._spans)
+        self._batches = large.reader.kept_beside()
+        self._newest = large.reader.kept_beside(lasting=True, about_bytes=bytes_beside)
+        self._placed = large.reader.kept_beside(lasting=True)
 
     def batch(self, index: int) -> pa.RecordBatch:
         return self._batches.get(index, self._lay_over)
@@ -154,8 +158,6 @@ class Overlay:
 
         The rows of a slot that goes over several batches count for each of them.
         """
-        if self._rows_beside() > BATCH_ROWS * self.batch_count:  # one has too many, wherever they are
-            return []
         firsts = [self._large.reader.slot_range(index)[0] for index in range(1, self.batch_count)]
         begins = np.array([self._slots[0], *firsts])
         ends = np.array([*(slot + 1 for slot in firsts), self._slots[1]])
@@ -175,11 +177,14 @@ class Overlay:
                 span = added.copy()
         return spans
 
-    def _rows_beside(self) -> float:
-        """About how many rows the others have in the slots of the large fragment, without a look at them."""
-        within = self._large.fragment.slots
-        others = [one.fragment for one in self._others]
-        return sum(f.rows * len(f.slots & within) / max(f.slots_written, len(f.slots), 1) for f in others)
+    def _beside(self) -> tuple[float, float]:
+        """About how many rows, and bytes, the others have in the slots of the large fragment, unread."""
+        within, rows, size = self._large.fragment.slots, 0.0, 0.0
+        for fragment in (one.fragment for one in self._others):
+            share = len(fragment.slots & within) / max(fragment.slots_written, len(fragment.slots), 1)
+            rows += fragment.rows * share
+            size += fragment.bytes * share
+        return rows, size
 
     def _edge(self, index: int) -> tuple[int, ...]:
         """The numbers of the rows of the other fragments at which a batch begins."""

@@ -111,9 +111,13 @@ class BatchCache:
                     self._bytes -= gone.bytes
                     self._lasting_bytes -= gone.bytes
 
-    def kept(self, lasting: bool = False) -> KeptBatches:
-        """A place for the batches of one more reader; those that last stay longer than others."""
-        return KeptBatches(self, self.new_reader(), lasting)
+    def kept(self, lasting: bool = False, about_bytes: float = 0) -> KeptBatches:
+        """A place for the batches of one more reader.
+
+        Those that last stay longer than others. If they are about so many bytes that they would push out one
+        another, and the rest of what lasts, they are kept as any others.
+        """
+        return KeptBatches(self, self.new_reader(), lasting and about_bytes <= self._most_bytes / 2)
 
     def has_room(self, size: int) -> bool:
         """True if a batch of so many bytes can be kept without dropping another."""

@@ -101,9 +101,9 @@ class BatchReader:
         with self._readable():
             return self._read(self._numbers[index], self.columns)
 
-    def kept_beside(self, lasting: bool = False) -> KeptBatches:
-        """A place for batches that are made of the reader's own, in the same cache."""
-        return self._cache.kept(lasting)
+    def kept_beside(self, lasting: bool = False, about_bytes: float = 0) -> KeptBatches:
+        """A place for batches that are made of the reader's own, in the same cache; see `BatchCache.kept`."""
+        return self._cache.kept(lasting, about_bytes)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return (self.batch(index) for index in range(self.batch_count))

@@ -548,33 +548,45 @@ def test_an_overlay_that_is_read_again_and_again_stays() -> None:
         assert laid_over(shelf, source, shelf.fragments[:2], 2) is old
 
 
-def test_places_of_newer_rows_are_sought_once_though_no_batch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for a table that is larger than the cache: batches are copied again, rows not merged again."""
+@pytest.mark.parametrize(("most_bytes", "again"), [(10_000, set()), (4_000, {"_merge"})])
+def test_places_of_newer_rows_are_sought_once_though_no_batch_stays(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int, again: set[str]
+) -> None:
+    """As for a table that is larger than the cache: batches are copied again, rows not merged again.
+
+    Where the newer rows themselves are too large to be kept, their places are all the same.
+    """
+    monkeypatch.setattr(overlay_module, "BATCH_ROWS", 4)  # so they are merged for some batches at once
     shelf = shelf_of(
-        loaded(200), [(4, 2, "new"), (17, 2, "new"), (20, 2, None)], [(2, 3, "newer"), (300, 3, "new")]
+        loaded(2_000),
+        [(4, 2, "new"), (17, 2, "new"), (20, 2, None)],
+        [(2, 3, "newer"), (300, 3, "new")],
+        slots=16,
     )
-    calls: list[str] = []
+    assert 2_000 < sum(fragment.bytes for fragment in shelf.fragments[1:]) < 5_000
+    calls: set[str] = set()
     for name in ("_merge", "_places"):
         honest = getattr(Overlay, name)
 
-        def counted(self: Overlay, *args: Any, name: str = name, honest: Any = honest) -> Any:
-            calls.append(name)
+        def noted(self: Overlay, *args: Any, name: str = name, honest: Any = honest) -> Any:
+            calls.add(name)
             return honest(self, *args)
 
-        monkeypatch.setattr(Overlay, name, counted)
+        monkeypatch.setattr(Overlay, name, noted)
     reader = functools.cache(
         lambda fragment, columns: FragmentReader(
             shelf.disk, fragment.path, columns, fragment.seal, shelf.table, cache
         )
     )
-    cache, source = BatchCache(most_bytes=2_000), replace(shelf.source(), open=reader)
+    cache, source = BatchCache(most_bytes), replace(shelf.source(), open=reader)
     seen = []
-    for _ in range(3):
+    for expected in ({"_merge", "_places"}, again, again):
         pages = read_all(read_page, source, shelf.everything(), 99, ["k", "v"], same(PLENTY))
-        seen.append((together(pages, shelf), len(calls)))
+        seen.append(together(pages, shelf))
         pages.clear()
+        assert calls == expected
+        calls.clear()
     assert seen[0] == seen[1] == seen[2]
-    assert set(calls) == {"_merge", "_places"}
 
 
 def test_a_reader_of_an_overlay_that_was_dropped_goes_on() -> None:

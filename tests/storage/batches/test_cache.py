@@ -112,6 +112,16 @@ def test_of_a_full_cache_lasting_batches_have_half() -> None:
     assert [number for number in range(9) if number in lasting] == [4, 5, 6, 7, 8]
 
 
+def test_what_is_larger_than_the_room_for_lasting_batches_is_kept_as_any_other() -> None:
+    cache = BatchCache(BOUND)
+    lasting, large = lasting_in(cache, [100]), cache.kept(lasting=True, about_bytes=BOUND // 2 + 1)
+    for number in range(10):
+        large.get(number, lambda _: batch_of(100))
+    pass_by(cache, BOUND)
+    assert 0 in lasting
+    assert not any(number in large for number in range(10))
+
+
 def test_batches_that_are_forgotten_leave_their_room() -> None:
     cache = BatchCache(BOUND)
     lasting, others = lasting_in(cache, [100, 200]), cache.kept()
