@@ -38,6 +38,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal_column,
     or_,
     select,
     true,
@@ -193,8 +194,10 @@ def _sums_with(names: tuple[str, ...]) -> Any:
 def _sums_of_kinds_of(count: int) -> Any:
     """The query for the sums of so many kinds of groups, of one part and of the whole store."""
     g = group_digests.c
-    kinds = or_(*(g.kind == bindparam(f"kind_{at}") for at in range(count)))
-    return select(group_digests).where(kinds, or_(g.part == 0, g.part == bindparam("part")))
+    kinds: list[Any] = [bindparam(f"kind_{at}") for at in range(count)]
+    return select(group_digests).where(
+        g.kind.in_(kinds), g.part.in_([literal_column("0"), bindparam("part")])
+    )
 
 
 def ask_sums(kinds: Sequence[str], part: int) -> Question:

@@ -120,6 +120,8 @@ class PageRequest:
         keys: read only these primary keys, in the order of a direct scan; None for all.
         key_sets: a shard may leave out rows with a value outside of these sets, by column; a direct scan
             prunes with them what statistics rule out.
+        definition: of the table's columns when the scan began; None for the newest.
+        layout: as in `RowRequest`.
     """
 
     table: int
@@ -134,6 +136,7 @@ class PageRequest:
     key_sets: KeySets = field(default_factory=dict)
     keys: KeyList | KeyRanges | None = None
     definition: int | None = None
+    layout: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,9 @@ class Placements(Protocol):
     """The present places of tablets."""
 
     def current(self) -> Placement: ...
+
+    def layout_of(self, placement: Placement) -> int | None:
+        """The catalog's layout when it answered with this very value; None if it cannot be named."""
 
 
 @dataclass(frozen=True, slots=True)

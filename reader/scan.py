@@ -44,7 +44,7 @@ class ScanPlan:
     keys: KeyList | KeyRanges | None = None
     definition: int | None = None
 
-    def request(self, read: ShardRead) -> PageRequest:
+    def request(self, read: ShardRead, layout: int | None) -> PageRequest:
         return PageRequest(
             self.table,
             read.shard,
@@ -58,6 +58,7 @@ class ScanPlan:
             self.key_sets,
             self.keys,
             self.definition,
+            layout,
         )
 
 
@@ -108,8 +109,8 @@ def drive(
     covered.
     """
     coverage = Coverage(plan.slots, slots_of(cursors))
-    while cursors and (read := plan_read(cursors, placements.current())) is not None:
-        page = shards.read_page(plan.request(read))
+    while cursors and (read := plan_read(cursors, placement := placements.current())) is not None:
+        page = shards.read_page(plan.request(read, placements.layout_of(placement)))
         accepted = accept_page(cursors, read, page.after, placements.current())
         coverage.finish(accepted.finished)
         answer = drop_moved(page, accepted.moved)

@@ -112,10 +112,11 @@ def drive_sorted(
         for _ in range(len(placements.current().shards) + 1):
             if pool.ready(ahead) >= plan.page_rows:
                 break
-            read = plan_lowest(ahead, placements.current())
+            placement = placements.current()
+            read = plan_lowest(ahead, placement)
             if read is None:
                 break
-            page = shards.read_page(plan.request(read))
+            page = shards.read_page(plan.request(read, placements.layout_of(placement)))
             accepted = accept_page(ahead, read, page.after, placements.current())
             answer = drop_moved(page, accepted.moved)
             stats.count(plan, read, accepted, page, answer)

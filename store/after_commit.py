@@ -22,7 +22,8 @@ from elasticscan.catalog import Tx
 from elasticscan.metadata import StagedFragment
 from elasticscan.store.collector import collect_dropped
 from elasticscan.store.compaction import Merged, Merging, plan_merge
-from elasticscan.store.context import Claim, Context
+from elasticscan.store.context import Context
+from elasticscan.store.following import Claim
 from elasticscan.store.owners import new_owner, retire
 from elasticscan.store.steps import MergePlan, Site, carry_out_together, claim, look_at, written_of
 from elasticscan.upkeep import Merge, Policy, Written, depth_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
@@ -30,6 +30,7 @@ from elasticscan.metadata import (
 )
 from elasticscan.protocol import Cluster, ContinuationKey
 from elasticscan.storage import Disk, Hashing
+from elasticscan.store.following import NoUpkeep, Upkeep
 from elasticscan.store.location import Location
 from elasticscan.store.lookups import (
     CurrentTable,
@@ -52,42 +53,6 @@ Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
 # For tests: called with a point's name wherever another process could come between two steps, or this one
 # be killed.
 Checkpoint = Callable[[str], None]
-
-
-# Called in a commit's transaction with its table's id and its fragments: enters the steps that are due now.
-Claim = Callable[[Tx, int, Collection[StagedFragment]], None]
-
-
-class Upkeep(Protocol):
-    """Work that follows commits.
-
-    Attributes:
-        mode: "auto" or "off".
-        problem: why the last of it failed, if it did.
-    """
-
-    mode: str
-    problem: str | None
-
-    def follow(self) -> AbstractContextManager[Claim]:
-        """Around a commit: what is claimed in its transaction is done at the end of the block."""
-
-    def close(self) -> None:
-        """End all of it: what is left undone is anybody's."""
-
-
-class NoUpkeep:
-    """Nothing follows a commit: keepers do all of it."""
-
-    mode = "off"
-    problem: str | None = None
-
-    @contextmanager
-    def follow(self) -> Iterator[Claim]:
-        yield lambda _tx, _table, _staged: None
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 class Context:
@@ -355,6 +320,11 @@ class Context:
         if cached is None or cached[0] != layout:
             self._placement = cached = (layout, tx.placement())
         return cached[1]
+
+    def layout_of(self, placement: Placement) -> int | None:
+        """The layout at which a placement was read, if it is the one that was read last."""
+        cached = self._placement
+        return None if cached is None or cached[1] is not placement else cached[0]
 
     def note_placement(self, layout: int, placement: Placement) -> None:
         """Remember where tablets are since a transaction that has committed this layout."""

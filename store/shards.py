@@ -48,6 +48,9 @@ class CatalogPlacements:
     def current(self) -> Placement:
         return self._context.placement()
 
+    def layout_of(self, placement: Placement) -> int | None:
+        return self._context.layout_of(placement)
+
 
 def local_cluster(context: Context) -> Cluster:
     """The store's own catalog and disks."""
@@ -57,8 +60,9 @@ def local_cluster(context: Context) -> Cluster:
 class LocalShards:
     """Reads a shard's own files. What a shard serves is looked up anew for each page.
 
-    It answers from the fragments that serve the slots *now*, like a server would from what it
-    owns: rows of a tablet that just left are absent. The scan's second look finds that out.
+    It answers from the fragments that serve the slots *now*, or did at the scan's first look of a moment
+    ago, like a server would from what it owns: rows of a tablet that just left may be absent. The scan's
+    second look finds that out.
     """
 
     def __init__(self, context: Context) -> None:
@@ -67,7 +71,7 @@ class LocalShards:
     def read_page(self, request: PageRequest) -> PageRows:
         self._context.checkpoint("page asked for")
         after = None if request.changes is None else request.changes.after
-        page = self._read_newest(request, partial(self._read, request), after)
+        page = self._read_newest(request, partial(self._read, request), after, request.layout)
         self._context.checkpoint("page read")
         return page
 

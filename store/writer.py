@@ -36,7 +36,8 @@ from elasticscan.storage import (
     reroute,
     staged_source,
 )
-from elasticscan.store.context import Claim, Context
+from elasticscan.store.context import Context
+from elasticscan.store.following import Claim
 from elasticscan.store.indexing import missing_runs, with_runs
 from elasticscan.store.preconditions import Precondition
 from elasticscan.topology import Placement

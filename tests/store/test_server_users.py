@@ -115,7 +115,7 @@ def test_a_scan_waits_for_few_answers_of_the_server(postgres: Server, database: 
         assert trips(table.scan) <= 4
         pages = iter(table.scan(page_rows=10))
         next(pages)
-        assert trips(lambda: next(pages)) <= 3
+        assert trips(lambda: next(pages)) <= 2
         assert trips(store.context.versions) == 1
 
 
