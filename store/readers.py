@@ -16,7 +16,9 @@ class Readers:
 
     def __init__(self, disk_of: Callable[[int], Disk]) -> None:
         self._disk_of, self._batches = disk_of, BatchCache()
-        self._fragments: LruCache[Hashable, FragmentReader] = LruCache()
+        self._large: LruCache[Hashable, FragmentReader] = LruCache()
+        # Small ones come and go with commits; what was laid over a large one stays for as long as its reader.
+        self._small: LruCache[Hashable, FragmentReader] = LruCache()
         self._runs: LruCache[tuple[int, str], RunReader] = LruCache()
 
     def opener(self, table: TableInfo) -> OpenFragment:
@@ -38,7 +40,7 @@ class Readers:
             return FragmentReader(disk, path, columns, fragment.seal, table, self._batches, label)
 
         key = (fragment.shard, fragment.path, columns, table.definition, table.names_of)
-        return self._fragments.get(key, make)
+        return (self._small if fragment.bytes <= MOST_SMALL_BYTES else self._large).get(key, make)
 
     def open_run(self, table: TableInfo, index: IndexInfo, shard: int, run: IndexRun) -> RunReader:
         """A reader of an index run."""

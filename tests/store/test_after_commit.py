@@ -13,7 +13,7 @@ import pytest
 from elasticscan.base.errors import DiskFull, InvalidOption
 from elasticscan.catalog import Catalog, StepsDone, Tx
 from elasticscan.storage.disk import LocalDisk
-from elasticscan.store import Store, after_commit
+from elasticscan.store import Store, after_commit, lookups, readers
 from elasticscan.store.steps import MergePlan, look_at
 from elasticscan.upkeep import Policy, depth_of, parts_of
 from tests.base.manual_clock import ManualClock
@@ -172,6 +172,21 @@ def test_rows_that_were_read_for_an_index_are_not_read_again_by_a_merge(
     store.table("t").compact()
     assert len(paths) == 8
     assert not paths & set(opened)
+
+
+def test_readers_of_large_fragments_stay_beside_any_number_of_small_commits(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "MOST_CACHED", 4)
+    monkeypatch.setattr(readers, "MOST_SMALL_BYTES", 10_000)
+    write(store, range(20_000), 0)
+    state = store.context.table_state(1, store.context.versions()[1])
+    opened = store.context.readers.opener(state.table)
+    large = [opened(fragment, ("v",)) for fragment in state.fragments]
+    assert all(fragment.bytes > 10_000 for fragment in state.fragments)
+    for number in range(6):
+        write(store, range(20), number)
+    assert [opened(fragment, ("v",)) for fragment in state.fragments] == large
 
 
 def test_without_upkeep_every_commit_leaves_its_fragments(store: Store) -> None:
