@@ -33,11 +33,12 @@ def binaries() -> Path | None:
 
 
 class Server:
-    """A running server."""
+    """A running server, which may be the standby of another one."""
 
-    def __init__(self, programs: Path) -> None:
+    def __init__(self, programs: Path, primary: Server | None = None) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="pg-"))
         command = [sys.executable, str(Path(__file__).parent / "postgres_keeper.py")]
+        command += [] if primary is None else ["--standby-of", str(primary.directory)]
         command += [str(programs), str(self.directory)]
         if os.geteuid() == 0:  # it refuses to run as root
             user = _ordinary_user()
@@ -84,7 +85,7 @@ class Server:
             connection.execute(sql.encode())
 
     def order(self, word: str) -> None:
-        """Crash ("stop"), "start" or "restart" it."""
+        """Crash ("stop"), "start" or "restart" it, or "promote" a standby."""
         assert self._keeper.stdin is not None
         self._keeper.stdin.write(f"{word}\n")
         self._keeper.stdin.flush()
@@ -103,11 +104,11 @@ def _ordinary_user() -> pwd.struct_passwd:
         return pwd.getpwnam("nobody")
 
 
-def start_server() -> Server:
-    """Start one, or skip the test; where `CI` is set, fail."""
+def start_server(primary: Server | None = None) -> Server:
+    """Start one, maybe as another one's standby, or skip the test; where `CI` is set, fail."""
     programs = binaries()
     if programs is not None and find_spec("psycopg") is not None:
-        return Server(programs)
+        return Server(programs, primary)
     lacking = MISSING if programs is None else NO_DRIVER
     if os.environ.get("CI"):
         pytest.fail(lacking)

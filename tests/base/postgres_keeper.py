@@ -1,11 +1,13 @@
 """Runs a PostgreSQL server for as long as its standard input is open; then ends it and removes its directory.
 
-    python postgres_keeper.py BINARIES DIRECTORY [USER]
+    python postgres_keeper.py [--standby-of DIRECTORY] BINARIES DIRECTORY [USER]
 
 Whoever started it may die in any way: the pipe is closed then. A line "restart" ends the server at once, as a
-crash would, and starts it again; "stop" only ends it, "start" starts it. Each is answered by a line.
+crash would, and starts it again; "stop" only ends it, "start" starts it, "promote" makes a standby the
+primary. Each is answered by a line.
 """
 
+import argparse
 import pwd
 import shutil
 import signal
@@ -28,6 +30,7 @@ autovacuum_naptime = 10s
 ACCESS = """
 local all checked scram-sha-256
 local all all trust
+local replication all trust
 """
 
 
@@ -46,6 +49,18 @@ class Keeper:
         with (self._place / "data" / "postgresql.conf").open("a") as file:
             file.write(SETTINGS.format(place=self._place))
         (self._place / "data" / "pg_hba.conf").write_text(ACCESS)
+
+    def copy(self, primary: str) -> None:
+        """Make a standby, which follows another server."""
+        data = str(self._place / "data")
+        self._call(
+            "pg_basebackup", "-D", data, "-R", "-h", primary, "-U", "elasticscan", "-c", "fast", "--no-sync"
+        )
+        with (self._place / "data" / "postgresql.conf").open("a") as file:
+            file.write(f"unix_socket_directories = '{self._place}'\n")
+
+    def promote(self) -> None:
+        self._call("pg_ctl", "promote", "-w", "-D", str(self._place / "data"))
 
     def start(self) -> None:
         with (self._place / "log").open("ab") as log:
@@ -85,11 +100,14 @@ def tell(word: str) -> None:
     sys.stdout.flush()
 
 
-def main(binaries: str, place: str, user: str | None = None) -> None:
+def main(binaries: str, place: str, user: str | None, primary: str | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the tests end first
     keeper = Keeper(Path(binaries), Path(place), user)
     try:
-        keeper.make()
+        if primary is None:
+            keeper.make()
+        else:
+            keeper.copy(primary)
         keeper.start()
         tell("started")
         for line in sys.stdin:
@@ -98,6 +116,8 @@ def main(binaries: str, place: str, user: str | None = None) -> None:
                 keeper.stop()
             if order in ("start", "restart"):
                 keeper.start()
+            if order == "promote":
+                keeper.promote()
             tell("done")
     finally:
         keeper.stop()
@@ -105,4 +125,9 @@ def main(binaries: str, place: str, user: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--standby-of", dest="primary")
+    parser.add_argument("binaries")
+    parser.add_argument("place")
+    parser.add_argument("user", nargs="?")
+    main(**vars(parser.parse_args()))

@@ -1,0 +1,78 @@
+"""The catalog's server is lost for good, and its standby takes over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.store import Store
+from tests.base.postgres import start_server
+
+pytestmark = pytest.mark.long
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("writer", pa.int64())])
+WRITERS = 3
+
+
+def test_no_commit_is_lost_or_repeated_when_a_standby_takes_over(tmp_path: Path) -> None:
+    """The standby is synchronous: it has what was acknowledged. Both are named in the URL."""
+    with start_server() as primary, start_server(primary) as standby:
+        primary.execute("CREATE DATABASE catalog")
+        primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        primary.execute("SELECT pg_reload_conf()")
+        hosts = f"host={primary.directory}&host={standby.directory}"
+        url = f"postgresql+psycopg://elasticscan@/catalog?{hosts}&target_session_attrs=read-write"
+        roots = {name: str(tmp_path / name) for name in "ab"}
+        with Store.create(url, roots, tablets=2, slots=8) as store:
+            store.create_table("t", SCHEMA, ["k"])
+            acknowledged = use_while_the_primary_is_lost(
+                store, lambda: primary.order("stop"), lambda: standby.order("promote")
+            )
+            table = store.table("t")
+            assert [len(keys) > 10 for keys in acknowledged] == [True] * WRITERS
+            assert sorted(table.scan().to_table()["k"].to_pylist()) == sorted(chain(*acknowledged))
+            writes = [commit for commit in table.history() if commit.kind == "write"]
+            assert len(writes) == sum(map(len, acknowledged)), "each commit was done once"
+            assert list(store.verify()) == []
+
+
+def use_while_the_primary_is_lost(
+    store: Store, lose: Callable[[], None], promote: Callable[[], None]
+) -> list[list[int]]:
+    """Write from several threads, move and scan; returns the keys whose writes were acknowledged."""
+    ended = threading.Event()
+    acknowledged: list[list[int]] = [[] for _ in range(WRITERS)]
+
+    def write(writer: int) -> None:
+        table = store.table("t")
+        while not ended.is_set():
+            key = WRITERS * len(acknowledged[writer]) + writer
+            table.upsert(pa.table({"k": [key], "writer": [writer]}, schema=SCHEMA))
+            acknowledged[writer].append(key)
+
+    def move() -> None:
+        while not ended.is_set():
+            placed = {tablet["id"]: tablet["shard"] for tablet in store.status()["tablets"]}
+            store.move(1, "b" if placed[1] == "a" else "a")
+            keys = store.table("t").scan(page_rows=50).to_table()["k"].to_pylist()
+            assert len(keys) == len(set(keys))
+
+    with ThreadPoolExecutor(WRITERS + 1) as pool:
+        works = [*(pool.submit(write, writer) for writer in range(WRITERS)), pool.submit(move)]
+        try:
+            ended.wait(1.5)
+            lose()
+            ended.wait(1)
+            promote()
+            ended.wait(2)
+        finally:
+            ended.set()
+        for work in works:
+            work.result()
+    return acknowledged
