@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from sqlalchemy import select, text
@@ -73,6 +74,7 @@ class Catalog:
             self.read_only = self.read_only or why_not_writable(file)
         self._engine = make_engine(url, self.read_only is not None)
         self._is_far = is_postgres(self._engine)
+        self._own_versions: dict[int, tuple[int, int]] = {}  # by the thread that is in a transaction
         self._clock = clock
         try:
             check_format(self._engine, where)
@@ -203,8 +205,25 @@ class Catalog:
         with writing(self._engine, ahead() if self._is_far else ()) as connection:
             tx = Tx(connection, self._clock.now(), self._store_id)
             tx.observe_time()
-            yield tx
+            with self._answering(tx):
+                yield tx
             tx.finish()
+
+    @contextmanager
+    def _answering(self, tx: Tx) -> Iterator[None]:
+        """Answer this thread's looks at the versions by its own transaction, which holds them still.
+
+        At a server each would need a second connection: where a proxy has few, and others wait in all of them
+        for this very transaction, nobody would get on.
+        """
+        if not self._is_far:
+            yield
+            return
+        self._own_versions[get_ident()] = tx.versions()
+        try:
+            yield
+        finally:
+            del self._own_versions[get_ident()]
 
     def look_afresh(self) -> None:
         """Forget what was read, in connections that are not in use, too: it may be damaged by now."""
@@ -248,6 +267,8 @@ class Catalog:
 
     def versions(self) -> tuple[int, int]:
         """(layout, last commit), the cheapest look at whether anything changed."""
+        if (own := self._own_versions.get(get_ident())) is not None:
+            return own
         row = None if self._watch is None else self._watch.row()
         if row is not None and row[3] == self._store_id:
             with decoding("the store's versions"):

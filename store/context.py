@@ -20,14 +20,7 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.catalog import Catalog, Identity, StoreInfo, Tx, begun_again
-from elasticscan.metadata import (
-    Fragment,
-    IndexInfo,
-    Origin,
-    StagedFragment,
-    TableInfo,
-    epochs_in,
-)
+from elasticscan.metadata import Fragment, IndexInfo, Origin, StagedFragment, TableInfo, epochs_in
 from elasticscan.protocol import Cluster, ContinuationKey
 from elasticscan.storage import Disk, Hashing
 from elasticscan.store.following import NoUpkeep, Upkeep
@@ -462,13 +455,16 @@ class Context:
         """A table as it is now, also one that is reserved; None when it was dropped."""
         layout = self.versions()[0] if layout is None else layout
         cached = self._definitions.get(table_id)
-        if cached is None or cached[0] != layout:
-            with self.catalog.reading() as tx:
-                layout, table = tx.versions()[0], tx.table_by_id(table_id) or tx.reserved_table(table_id)
-            if table is None:
-                return None
-            self._definitions[table_id] = cached = (layout, table)
-        return cached[1]
+        if cached is not None and cached[0] == layout:
+            return cached[1]
+        with self.catalog.reading() as tx:
+            return self.definition_in(tx, table_id)
+
+    def definition_in(self, tx: Tx, table_id: int) -> TableInfo | None:
+        table = tx.table_by_id(table_id) or tx.reserved_table(table_id)
+        if table is not None:
+            self._definitions[table_id] = (tx.versions()[0], table)
+        return table
 
     @begun_again
     def indexes(self, table_id: int, layout: int | None = None) -> tuple[IndexInfo, ...]:

@@ -123,7 +123,7 @@ class Mover:
         """Copy what was committed since the last round."""
         sources, upto = self._due(progress)
         started = self._context.clock.now()
-        copied = self._copy(progress, sources, upto)
+        copied = self._copy(progress, sources, upto, self._destination(progress))
         self._checkpoint("copied")
         if self._bytes_per_second:
             due = started + copied / self._bytes_per_second
@@ -135,9 +135,11 @@ class Mover:
             upto = tx.versions()[1]
             return _sources(self._context, tx, progress, upto), upto
 
-    def _copy(self, progress: _Progress, sources: _Sources, upto: int) -> int:
+    def _destination(self, progress: _Progress) -> Destination:
         target = progress.move.target
-        to = Destination(self._context.writable_disk(target), target, self._context.origin("move"))
+        return Destination(self._context.writable_disk(target), target, self._context.origin("move"))
+
+    def _copy(self, progress: _Progress, sources: _Sources, upto: int, to: Destination) -> int:
         size = 0
         for source, oldest in sources:
             bounds = Bounds(progress.copied_to + 1, upto, since=oldest)
@@ -172,11 +174,18 @@ class Mover:
         copied inside it is there: no commit is taken back.
         """
         move, slots = progress.move, progress.tablet.slots
+        to = self._destination(progress)  # before the transaction: it may have to ask the catalog
         with self._context.catalog.writing() as tx:
             self._check_still_right(tx, progress)
             upto = tx.versions()[1]
             if upto > progress.copied_to:
-                self._copy(progress, _sources(self._context, tx, progress, upto), upto)
+                sources = _sources(self._context, tx, progress, upto)
+                # While this transaction goes on, the catalog is then asked for nothing beside it.
+                self._context.placement_in(tx)
+                for source, _ in sources:
+                    self._context.definition_in(tx, source.table.id)
+                    self._context.indexes_in(tx, source.table.id)
+                self._copy(progress, sources, upto, to)
             self._context.check_not_collected(tx, (copied.staged for _, copied in progress.copies))
             self._checkpoint("switching")
             before = tx.placement()

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import get_ident
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import CatalogUnavailable, CommitUnknown
 from elasticscan.catalog import server as catalog_server
+from elasticscan.catalog.connections import Watch
 from elasticscan.store import Store
+from elasticscan.store.mover import Mover
+from elasticscan.topology import Event
 from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine
 
@@ -176,6 +182,36 @@ def test_a_server_that_stays_away_is_told_and_only_a_commit_s_fate_is_unknown(
         if error is None:
             break
     assert raised == {(CatalogUnavailable, 0), (CommitUnknown, int(answered)), (type(None), 1)}
+
+
+@pytest.mark.parametrize("operation", [write, move, compact])
+def test_who_writes_waits_for_no_second_connection(
+    store: Store, operation: Callable[[Store], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy may have few, and others wait in all of them for the first one's transaction to end."""
+    catalog, second = store.context.catalog, list[str]()
+    look, begin, go_on = Watch.row, catalog_server.ServerTransaction.begin, Mover._advance
+
+    def noted(work: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*args: Any) -> Any:
+            if get_ident() in catalog._own_versions:
+                second.append("".join(traceback.format_stack(limit=8)))
+            return work(*args)
+
+        return noting
+
+    def advance(mover: Mover, progress: Any, event: Event) -> None:
+        go_on(mover, progress, event)
+        if event is Event.COPIED:  # so that there are rows to be copied while it switches
+            with Store.open(store.uri, upkeep="off") as other:
+                other.table("t").upsert(rows(5, 9))
+                other.split(2)
+
+    monkeypatch.setattr(Watch, "row", noted(look))
+    monkeypatch.setattr(catalog_server.ServerTransaction, "begin", noted(begin))
+    monkeypatch.setattr(Mover, "_advance", advance)
+    operation(store)
+    assert second == []
 
 
 def test_writers_and_a_mover_go_on_when_the_server_crashes(store: Store, postgres: Server) -> None:
