@@ -51,7 +51,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     disks.py       a shard's disk; that of a store which can only be read
     arguments.py   checks of what callers hand over; status.py: what `Store.status` returns
     context.py     what the parts of an open store share; lookups.py: caches, each valid for one layout of
-                   the catalog; readers.py: open files
+                   the catalog; readers.py: open files; following.py: work that follows commits
 """
 
 from elasticscan.catalog import Commit, IdempotencyKey, Tag

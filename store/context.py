@@ -72,7 +72,8 @@ class Context:
         self._open_disk = open_disk
         self._disks: dict[int, tuple[Shard, Disk]] = {}
         self._local: tuple[int, tuple[int, ...]] | None = None
-        self._seen = self._identity.layout, self._identity.last_commit
+        # The versions at the last look: enough for what a later transaction compares with its own.
+        self.seen = self._identity.layout, self._identity.last_commit
         self._known_newest = False
         self._placement: tuple[int, Placement] | None = None
         self._tables: dict[int, TableState] = {}
@@ -163,7 +164,7 @@ class Context:
         """
         self.catalog.settle()
         try:
-            return self._check_root(shard, self._identity.incarnation, lambda: self._seen)
+            return self._check_root(shard, self._identity.incarnation, lambda: self.seen)
         except (ShardUnavailable, WrongRoot, CatalogOutdated):
             return self.check_root(shard)
 
@@ -193,11 +194,11 @@ class Context:
 
     def note_newest_here(self, committed: Identity, same_as: int | None) -> None:
         """Note at directories what was committed; from the layout `same_as` nothing but fragments differs."""
-        self._seen = committed.layout, committed.last_commit
+        self.seen = committed.layout, committed.last_commit
         if same_as is not None:
             self._carry_over(same_as, committed)
         with suppress(ElasticScanError):
-            mark = Mark(committed.incarnation, *self._seen)
+            mark = Mark(committed.incarnation, *self.seen)
             self.note_newest(self.local_shards(committed.layout), newest=mark)
 
     def _carry_over(self, layout: int, to: Identity) -> None:
@@ -275,7 +276,7 @@ class Context:
 
     def versions(self) -> tuple[int, int]:
         """(layout, newest commit): while these are the same, so is everything that readers see."""
-        self._seen = versions = self.catalog.versions()
+        self.seen = versions = self.catalog.versions()
         return versions
 
     @begun_again

@@ -293,7 +293,7 @@ def write(
 ) -> int:
     """Upsert rows by primary key, all or nothing; returns the commit number."""
     batches = (_conform(batch, table) for batch in batches_of(data))
-    versions = context.versions()
+    versions = context.seen  # by whoever looked the table up
     staged = stage(context, table, batches, kind, buffer_bytes, versions)
     return publish(context, table, staged, kind, txn, check, user_metadata, versions)
 
@@ -313,7 +313,7 @@ def delete(
 ) -> int:
     """Delete by primary key, all or nothing; keys that are not there are no error."""
     tombstones = (tombstones_of(batch, table) for batch in conform_keys(keys, table))
-    versions = context.versions()
+    versions = context.seen  # by whoever looked the table up
     staged = stage(context, table, tombstones, "delete", versions=versions)
     return publish(context, table, staged, "delete", txn, check, user_metadata, versions)
 

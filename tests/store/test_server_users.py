@@ -130,8 +130,8 @@ def test_a_commit_waits_for_few_answers_of_the_server(
             return line.trips
 
         table = store.table("t")
-        assert trips(lambda: table.upsert(rows(50, 150))) <= 6
-        assert trips(lambda: table.delete([1, 2])) <= 6
+        assert trips(lambda: table.upsert(rows(50, 150))) <= 4
+        assert trips(lambda: table.delete([1, 2])) <= 4
         table.create_index("by_v", ["v"])
         table.upsert(rows(0, 10))
         assert trips(lambda: table.upsert(rows(50, 150))) <= 6
