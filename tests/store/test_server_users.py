@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -83,6 +84,23 @@ def test_a_user_who_may_not_come_in_is_told_at_once(postgres: Server, database: 
     with pytest.raises(StoreNotFound):
         Store.open(postgres.url(database, "checked:right"))
     drop_role(postgres, "checked", database)
+
+
+def test_hundreds_of_threads_share_the_connections_of_a_process(
+    postgres: Server, database: str, tmp_path: Path
+) -> None:
+    """There are at most 44 of them; who finds none free waits."""
+    with make(postgres.url(database), tmp_path) as store:
+        table = store.table("t")
+
+        def use(number: int) -> int:
+            table.upsert(rows(1_000 + number, 1_001 + number))
+            assert table.get([number % 100]).num_rows == 1
+            return len(set(table.scan(["k"], page_rows=60).to_table()["k"].to_pylist()))
+
+        with ThreadPoolExecutor(200) as pool:
+            read = list(pool.map(use, range(200)))
+        assert min(read) > 100 and table.scan().count() == 300
 
 
 def test_a_schema_holds_one_store_and_a_database_many(
