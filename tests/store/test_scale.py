@@ -50,7 +50,7 @@ def test_what_is_kept_of_a_narrow_scan_is_its_columns_and_no_reader(tmp_path: Pa
         store.table("t").scan(["a"]).to_table()
         kept = store.context.readers._batches._batches
         assert set(kept) > before
-        assert all(isinstance(batch, pa.RecordBatch) for batch, _ in kept.values())
+        assert all(isinstance(entry.batch, pa.RecordBatch) for entry in kept.values())
 
 
 def test_files_that_root_makes_are_their_roots_owners(tmp_path: Path) -> None:
