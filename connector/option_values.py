@@ -88,7 +88,11 @@ def snapshot(name: str, text: str) -> int | str:
     try:
         return check_tag_name(word)
     except InvalidName as error:
-        raise bad_value(name, text, "a whole number of at least 0, or the name of a tag") from error
+        raise bad_value(
+            name,
+            text,
+            "a whole number of at least 0, or the name of a tag (a time goes into 'timestampAsOf')",
+        ) from error
 
 
 def metadata_of_commit(name: str, text: str) -> dict[str, str]:
@@ -97,6 +101,16 @@ def metadata_of_commit(name: str, text: str) -> dict[str, str]:
         return user_metadata(json.loads(text))
     except (ValueError, RecursionError, InvalidOption, LimitExceeded) as error:
         raise bad_value(name, text, 'a JSON object of texts, such as \'{"job": "nightly"}\'') from error
+
+
+def is_iso_time(text: str) -> bool:
+    """True for a date or a time as text; never for digits alone, which are a number, or for a tag."""
+    word = text.strip()
+    try:
+        datetime.fromisoformat(word)
+    except ValueError:
+        return False
+    return not re.fullmatch(NAME_PATTERN, word)
 
 
 def moment(name: str, text: str) -> float:

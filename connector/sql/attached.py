@@ -14,6 +14,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Any, overload
 
 import pyarrow as pa
@@ -22,12 +23,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import InvalidOption, TableNotFound
 from elasticscan.connector.open_stores import open_store
+from elasticscan.connector.option_values import is_iso_time
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.sql.explain import explain_plan, left_alone
 from elasticscan.connector.sql.parameters import with_literals
 from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import Session, UnreadableError
-from elasticscan.connector.sql.statements import Drop, statement_about
+from elasticscan.connector.sql.statements import Drop, check_no_times_past, statement_about
 from elasticscan.filters import Predicate
 from elasticscan.metadata import no_such_column
 
@@ -39,6 +41,7 @@ _USUAL = {
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.legacy.setopsPrecedence.enabled": "false",
 }
+_SNAPSHOTS = ("versionasof", "timestampasof")
 _UTC = ("UTC", "Etc/UTC")
 
 
@@ -101,7 +104,8 @@ class AttachedStore(Sequence[str]):
         store with its view. `DROP VIEW` drops the view alone.
 
         Raises:
-            UnsupportedStatement: another statement would change a table of the store; nothing was done.
+            UnsupportedStatement: another statement would change a table of the store, or asks for a snapshot
+                or changes in words that only other formats know; nothing was done.
             TableNotFound: a table to be dropped is gone already.
         """
         dropped = statement_about(text, self._tables, _session(self._spark))
@@ -131,7 +135,12 @@ class AttachedStore(Sequence[str]):
         return self._spark.sql(f"DROP VIEW IF EXISTS `{name}`")
 
     def explain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> str:
-        """Explain what `sql` would read for a query, and what it leaves to Spark and why."""
+        """Explain what `sql` would read for a query, and what it leaves to Spark and why.
+
+        Raises:
+            UnsupportedStatement: the query asks for another snapshot in SQL's words.
+        """
+        check_no_times_past(text, self._tables, _session(self._spark))
         try:
             plan, snapshot = self._plan(text, args)
         except UnreadableError as why:
@@ -246,9 +255,16 @@ class TableRead:
         """Choose how rows are found: as the option `index`."""
         return self.option("index", name)
 
-    def as_of(self, snapshot: int | str) -> TableRead:
-        """Read a snapshot, by its commit number or by a tag."""
-        return self.option("versionAsOf", str(snapshot))
+    def as_of(self, snapshot: int | str | date) -> TableRead:
+        """Read a snapshot: by its commit number, by a tag, or as of a time, the last commit up to then.
+
+        A time is a date, a datetime or an ISO text of one, in UTC where it has no zone. The last choice
+        counts.
+        """
+        kept = {name: text for name, text in self.options.items() if name.lower() not in _SNAPSHOTS}
+        is_time = isinstance(snapshot, date) or is_iso_time(str(snapshot))
+        text = snapshot.isoformat() if isinstance(snapshot, date) else str(snapshot)
+        return replace(self, options=kept).option("timestampAsOf" if is_time else "versionAsOf", text)
 
     def option(self, name: str, value: Any) -> TableRead:
         """Set an option of the source; `filter` is the same as `where`.

@@ -8,7 +8,7 @@ statement and the name that it is about are read from the text; all else is Spar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from elasticscan.base.errors import UnsupportedStatement
@@ -32,7 +32,7 @@ _STATEMENTS = (
     ("ALTER TABLE", rf"ALTER (?:TABLE|VIEW) {_IF}",
         "columns are added by writes with the option 'mergeSchema', or by Table.add_columns"),
     ("DELETE", r"DELETE FROM ",
-        "use Table.delete or `elasticscan delete`, or write the rows' keys with the option 'deleteColumn'"),
+        "use Table.delete or `elasticscan delete`, or write the keys with the option 'deleteColumn'"),
     ("UPDATE", r"UPDATE ", "use Table.update or `elasticscan update`; " + _UPSERT),
     ("MERGE", r"MERGE (?:WITH SCHEMA EVOLUTION )?INTO ", f"{_UPSERT}; the option 'deleteColumn' deletes"),
     ("CREATE",
@@ -44,7 +44,16 @@ _STATEMENTS = (
     ("ANALYZE", r"ANALYZE TABLE ", "leave it out"),
     ("REPAIR", r"(?:MSCK )?REPAIR TABLE ", "leave it out"),
     ("LOAD DATA", r"LOAD DATA .* INTO TABLE ", "leave it out"),
+    ("DESCRIBE HISTORY", r"(?:DESCRIBE|DESC) HISTORY ",
+        "Table.history or `elasticscan history` lists its commits"),
+    ("OPTIMIZE", r"OPTIMIZE ", "Table.compact or `elasticscan compact` merges its fragments"),
+    ("VACUUM", r"VACUUM ", "Store.collect_garbage or `elasticscan gc` removes files that nobody needs"),
+    ("RESTORE TABLE", r"RESTORE (?:TABLE )?", "use Table.restore or `elasticscan restore-table`"),
 )  # fmt: skip
+# Times past in SQL, with what stands before a name there: as an alias, such words cannot be followed by AS.
+_BEFORE_NAMES = frozenset({"FROM", "JOIN", ",", "("})
+_AS_OF = re.compile(r"(?:FOR )?(?P<what>VERSION|SYSTEM_VERSION|TIMESTAMP|SYSTEM_TIME) AS OF ")
+_CHANGES = "TABLE_CHANGES"
 # Schemas under which Spark finds a temporary view, too.
 _VIEW_SCHEMAS = ({"session"}, {"system", "session"})
 
@@ -72,9 +81,9 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Drop |
             continue
         at = match.group().count(" ")
         name, rest = _name(tokens[at:])
-        view = by_name.get(session.folded(name[-1])) if name else None
-        if view is None or (name[:-1] and {part.lower() for part in name[:-1]} not in _VIEW_SCHEMAS):
-            break
+        view = _view_of(name, by_name, session)
+        if view is None or (statement == "DESCRIBE HISTORY" and session.folded("history") in by_name):
+            break  # the latter describes a column of a table called history
         if statement == "DROP TABLE" and rest in ([], ["PURGE"]):
             return Drop(view, "IF EXISTS" in match.group())
         raise UnsupportedStatement(
@@ -84,7 +93,54 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Drop |
             table=view,
         )
     _check_no_drop_inside(text, line, tokens, by_name, session)
+    check_no_times_past(text, by_name.values(), session)
     return None
+
+
+def check_no_times_past(text: str, views: Iterable[str], session: Session) -> None:
+    """Refuse what asks for another snapshot of one of the views' tables, or for its changes.
+
+    Raises:
+        UnsupportedStatement: it does; what to call instead is said.
+    """
+    by_name = {session.folded(view): view for view in views}
+    tokens = _tokens(text)
+    words = [word.upper() for _, word in tokens]
+    for at, before in enumerate(words):
+        if before == _CHANGES and tokens[at][0] == "word" and words[at + 1 : at + 2] == ["("]:
+            _refuse_changes(tokens[at + 2 : at + 3], by_name, session)
+        if before not in _BEFORE_NAMES or tokens[at][0] in ("text", "quoted"):
+            continue
+        name, rest = _name(tokens[at + 1 :])
+        asked = _AS_OF.match(" ".join(rest[:5]) + " ")
+        if asked is not None and (view := _view_of(name, by_name, session)) is not None:
+            raise UnsupportedStatement(
+                f"{asked['what']} AS OF does not work on {view!r}, a table of an elasticscan store: read it "
+                f"with catalog.table({view!r}).as_of(…).load(), where … is a commit number, a tag or a time; "
+                "with .createOrReplaceTempView(name) behind it, SQL can name it",
+                statement=f"{asked['what']} AS OF",
+                table=view,
+            )
+
+
+def _refuse_changes(tokens: Sequence[tuple[str, str]], by_name: Mapping[str, str], session: Session) -> None:
+    """Refuse `table_changes('t', …)`, by the tokens of its first argument."""
+    kind, text = tokens[0] if tokens else ("", "")
+    view = by_name.get(session.folded(text[1:-1].strip("`"))) if kind == "text" else None
+    if view is not None:
+        raise UnsupportedStatement(
+            f"table_changes does not work on {view!r}, a table of an elasticscan store: read its changes "
+            "with the options 'readChangeFeed' = 'true' and 'startingVersion', or with Table.changes",
+            statement="table_changes",
+            table=view,
+        )
+
+
+def _view_of(name: Sequence[str], by_name: Mapping[str, str], session: Session) -> str | None:
+    """The view that a name means, if it is one."""
+    if not name or (name[:-1] and {part.lower() for part in name[:-1]} not in _VIEW_SCHEMAS):
+        return None
+    return by_name.get(session.folded(name[-1]))
 
 
 def _check_no_drop_inside(

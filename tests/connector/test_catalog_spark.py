@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, date, datetime
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -464,6 +465,13 @@ def test_a_read_is_put_together_step_by_step(spark: SparkSession, store: Store) 
     assert few.as_of(before).load().count() == 6
     store.table("t").tag("earlier", before)
     assert few.as_of("earlier").load().count() == 6
+    now = datetime.now(UTC)
+    for time in (now, now.replace(tzinfo=None), now.isoformat(), str(now)):
+        assert few.as_of(before).as_of(time).load().count() == 2
+    assert few.as_of(now).as_of(before).load().count() == 6
+    assert read.as_of(date(2026, 1, 31)).options == {"timestampAsOf": "2026-01-31"}
+    assert read.as_of("2026-01-31").options == {"timestampAsOf": "2026-01-31"}
+    assert read.as_of("20260131").options == {"versionAsOf": "20260131"}
 
 
 def test_a_step_that_is_wrong_fails_at_once(catalog: AttachedStore) -> None:

@@ -52,6 +52,12 @@ def test_a_drop_may_be_of_what_may_be_gone() -> None:
         ("REPLACE TABLE trips USING parquet AS SELECT 1", "REPLACE TABLE"),
         ("COMMENT ON TABLE trips IS 'x'", "COMMENT"),
         ("ANALYZE TABLE trips COMPUTE STATISTICS", "ANALYZE"),
+        ("DESCRIBE HISTORY trips", "DESCRIBE HISTORY"),
+        ("desc history trips limit 1", "DESCRIBE HISTORY"),
+        ("OPTIMIZE trips ZORDER BY (id)", "OPTIMIZE"),
+        ("VACUUM trips RETAIN 0 HOURS", "VACUUM"),
+        ("RESTORE TABLE trips TO VERSION AS OF 2", "RESTORE TABLE"),
+        ("RESTORE trips TO VERSION AS OF 2", "RESTORE TABLE"),
         ("DROP TABLE trips, other", "DROP TABLE"),
         ("BEGIN DROP TABLE trips; END", "DROP TABLE"),
         ("EXECUTE IMMEDIATE 'DROP TABLE trips'", "DROP TABLE"),
@@ -65,9 +71,42 @@ def test_what_would_change_a_table_otherwise_is_refused_by_name(text: str, what:
 
 
 @pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("SELECT count(*) FROM trips VERSION AS OF 2", "VERSION AS OF"),
+        ("select * from session.Trips for version as of 'tag'", "VERSION AS OF"),
+        ("SELECT * FROM a JOIN `trips` /* x */ TIMESTAMP AS OF '2026-01-01' t", "TIMESTAMP AS OF"),
+        ("WITH x AS (SELECT * FROM a, trips SYSTEM_TIME AS OF now()) SELECT * FROM x", "SYSTEM_TIME AS OF"),
+        ("INSERT INTO trips SELECT * FROM trips VERSION AS OF 2", "VERSION AS OF"),
+        ("SELECT * FROM table_changes('trips', 2)", "table_changes"),
+        ('SELECT * FROM TABLE_CHANGES("trips", 2, 3)', "table_changes"),
+    ],
+)
+def test_times_past_in_sql_are_answered_with_what_to_call(text: str, what: str) -> None:
+    with pytest.raises(UnsupportedStatement, match=f"{what} .*read it( with|s changes)") as caught:
+        read(text)
+    assert caught.value.fields == {"statement": what, "table": "trips"}
+
+
+def test_a_column_of_a_table_called_history_is_described() -> None:
+    assert statement_about("DESCRIBE HISTORY trips", ["history", "trips"], Session()) is None
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "SELECT * FROM trips",
+        "SELECT version AS of, trips.timestamp AS of FROM trips",
+        "SELECT trips AS of FROM trips version",
+        "SELECT 'FROM trips VERSION AS OF 2', \"trips\" FROM trips",
+        "SELECT * FROM other VERSION AS OF 2",
+        "SELECT * FROM elsewhere.trips VERSION AS OF 2",
+        "SELECT * FROM table_changes('other', 2)",
+        "SELECT table_changes FROM trips",
+        "SELECT * FROM trips,",
+        "SELECT * FROM table_changes(",
+        "OPTIMIZE other",
+        "DESCRIBE HISTORY other",
         "SELECT 'DROP TABLE trips' FROM trips",
         "INSERT INTO trips VALUES (1)",
         "INSERT OVERWRITE trips SELECT * FROM trips",
