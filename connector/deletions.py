@@ -76,6 +76,11 @@ class Deletions:
             left_out.add(self.column)
         return pa.schema([field for field in rows if field.name not in left_out])
 
+    def has_keys_alone(self, rows: pa.Schema, table: TableInfo) -> bool:
+        """True if rows have the primary key and nothing else to store, so that they all have to delete."""
+        names = [name.lower() for name in self.stored(rows, table.schema).names]
+        return sorted(names) == sorted(key.lower() for key in table.primary_key)
+
     def check(self, table: TableInfo) -> None:
         if self.column.lower() in [name.lower() for name in table.primary_key]:
             raise InvalidOption(
@@ -108,7 +113,11 @@ class Deletions:
         """The table's columns, `_deleted`, and `_commit_version` if the rows have one."""
         batch, gone = self._find_deletes(batch)
         names = self.stored(batch.schema, table.schema).names
-        upserts = FromSpark(table.schema, fill, table)(batch.select(names).filter(pc.invert(gone)))
+        living = batch.select(names).filter(pc.invert(gone))
+        if not living.num_rows and self.has_keys_alone(batch.schema, table):
+            upserts = pa.RecordBatch.from_pylist([], schema=table.schema)
+        else:
+            upserts = FromSpark(table.schema, fill, table)(living)
         key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
         keys_only = {name.lower() for name in key_schema.names}
         keys = batch.select([name for name in names if name.lower() in keys_only]).filter(gone)

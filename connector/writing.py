@@ -69,6 +69,9 @@ class TableWriter:
         if self._deletions:
             self._deletions.check(table)
             rows = self._deletions.stored(rows, table.schema)
+            if not overwrite and self._deletions.has_keys_alone(rows, table):
+                # Rows that delete need nothing else; one that does not is refused where it is staged.
+                rows = pa.schema([*rows, *_beside_key(table)])
         table = _with_columns(store, table, rows, options.merge_schema)
         self._uri, self.replaces, self._fill = options.store, overwrite, options.merge_schema
         self.table_id, self._table_name = table.id, table.name
@@ -270,6 +273,10 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, merge: bool) 
     handle = store.table(table.name)
     handle.add_columns(new)
     return handle.definition
+
+
+def _beside_key(table: TableInfo) -> list[pa.Field]:
+    return [field for field in table.schema if field.name not in table.primary_key]
 
 
 def _spell(names: Sequence[str], rows: pa.Schema) -> list[str]:

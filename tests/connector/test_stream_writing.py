@@ -201,6 +201,19 @@ def test_a_commit_is_called_after_what_it_does(store: Store) -> None:
     assert kinds(store) == ["create", "write", "merge", "delete", "write"]
 
 
+def test_rows_that_delete_need_their_key_alone(store: Store) -> None:
+    schema = pa.schema([SCHEMA.field("id"), pa.field("gone", pa.bool_())])
+    gone = pa.RecordBatch.from_pydict({"id": [1, 2, 5_000], "gone": [True] * 3}, schema=schema)
+    run(store, 0, gone, schema=schema, deleteColumn="gone")
+    assert contents(store) == {key: value for key, value in BEFORE.items() if key not in (1, 2)}
+    mixed = pa.RecordBatch.from_pydict({"id": [3, 4], "gone": [True, False]}, schema=schema)
+    with pytest.raises(SchemaMismatch, match="missing: "):
+        run(store, 1, mixed, schema=schema, deleteColumn="gone")
+    with pytest.raises(SchemaMismatch, match="missing: "):  # else it would empty the table
+        run(store, 1, gone, schema=schema, deleteColumn="gone", overwrite=True)
+    assert 3 in contents(store)
+
+
 def test_two_queries_count_their_batches_apart(store: Store, task: Task) -> None:
     run(store, 0, rows(0, 1, v=3.0))
     task.query = "query-2"
