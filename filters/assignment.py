@@ -106,7 +106,9 @@ def _fitting(value: Expression, field: pa.Field) -> Expression:
 def _check_same(before: pa.Array, after: pa.Array, field: pa.Field) -> None:
     """Raises where a number became another one."""
     back = (
-        cast_array(after, before.type) if is_integer(after.type) else pc.cast(after, before.type, safe=False)
+        cast_array(after, before.type)
+        if is_integer(after.type) or is_float(before.type)
+        else pc.cast(after, before.type, safe=False)
     )
     if pc.all(pc.equal(before, back)).as_py() is False:
         first = pc.index(pc.equal(before, back), False).as_py()

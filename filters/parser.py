@@ -145,7 +145,12 @@ def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError
         case exp.Window():
             feature = "window functions"
         case exp.Placeholder() | exp.Parameter():
-            feature = "parameters"
+            return FilterError(
+                f"filters do not support parameters, as in {piece!r}; write the value as a literal: a "
+                "number, DATE '2026-01-31', or text in single quotes, in which each quote and each "
+                "backslash is doubled (catalog.sql takes parameters)",
+                piece=piece,
+            )
         case exp.Anonymous():
             feature = f"the function {node.name}"
         case exp.Func():

@@ -221,7 +221,10 @@ def _decimal_arithmetic(op: str, left: Expression, right: Expression) -> Express
         whole = max(one.precision - one.scale, two.precision - two.scale)
         kind = decimal_type(whole + scale + 1, scale)
     else:
-        raise FilterError(f"{op} is not supported between decimals; CAST one side to DOUBLE")
+        raise FilterError(
+            f"{op} is not supported between decimals; CAST one side to DOUBLE, and the result to the "
+            "DECIMAL that it should be, as in CAST(CAST(a AS DOUBLE) / b AS DECIMAL(10, 2))"
+        )
     return Call(op, (left, right), kind)
 
 

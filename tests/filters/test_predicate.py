@@ -12,6 +12,7 @@ import pytest
 
 from elasticscan.base.errors import ColumnNotFound, FilterError
 from elasticscan.base.limits import MAX_FILTER_BYTES
+from elasticscan.filters.casts import cast_array
 from elasticscan.filters.predicate import Predicate
 
 NAN, INF = math.nan, math.inf
@@ -415,7 +416,7 @@ def test_timestamps_of_any_unit_and_zone_are_instants(kind: pa.DataType) -> None
         ("try_cast(name AS INT) = 1", "the function try_cast"),
         ("trim(BOTH 'x' FROM name) = ''", "this form of TRIM"),
         (":p = 1", "parameters"),
-        ("n = ?", "parameters"),
+        ("n = ?", "as a literal: .* in single quotes, in which each quote and each backslash is doubled"),
         ("n BETWEEN SYMMETRIC 1 AND 2", "this form of BETWEEN"),
         ("n IN ()", "at least one value"),
         ("n & 1 = 1", "BITWISEAND"),
@@ -431,7 +432,7 @@ def test_timestamps_of_any_unit_and_zone_are_instants(kind: pa.DataType) -> None
         ("day + 1 = day", r"DATE \+ INT is not supported"),
         ("year(n) = 1", "does not convert to DATE"),
         ("CAST(day AS INT) = 1", "does not convert to INT"),
-        ("CAST(x AS DECIMAL(5, 2)) = 1", "does not convert to DECIMAL"),
+        ("CAST(day AS DECIMAL(5, 2)) = 1", "does not convert to DECIMAL"),
         ("CAST(n AS INTERVAL) = 1", "cannot CAST to"),
         ("upper(raw) = 'A'", "CAST it to STRING"),
         ("price / 2 = 1", "CAST one side to DOUBLE"),
@@ -548,3 +549,33 @@ def test_a_constant_that_overflows_fails_when_rows_are_looked_at(text: str) -> N
     predicate = Predicate.parse(text, rows.schema)
     with pytest.raises(FilterError):
         predicate.mask(rows)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "digits", "expected"),
+    [
+        ([1.005, -2.675, 0.5, 1e-300, None, 2 / 3], (20, 2), ["1.01", "-2.68", "0.50", "0.00", None, "0.67"]),
+        ([1e20, 1.5e-7, 123456789012345680.0], (38, 9), ["1E20", "1.50E-7", "123456789012345680"]),
+        ([5e-39, -4.9e-39], (38, 38), ["1E-38", "0"]),
+        ([9.99e37], (38, 0), ["9.99E37"]),
+    ],
+)
+def test_a_double_becomes_the_decimal_of_the_digits_it_is_written_with(
+    numbers: list[float | None], digits: tuple[int, int], expected: list[str | None]
+) -> None:
+    made = cast_array(pa.array(numbers), pa.decimal128(*digits))
+    assert made.to_pylist() == [None if text is None else Decimal(text) for text in expected]
+
+
+@pytest.mark.parametrize("number", [NAN, INF, -INF, 1e38, 99999.5])
+def test_a_double_that_no_such_decimal_holds_is_refused(number: float) -> None:
+    with pytest.raises((FilterError, pa.ArrowInvalid)):
+        cast_array(pa.array([number]), pa.decimal128(5, 0))
+
+
+@pytest.mark.parametrize("value", ["O'Brien", "a\\", "\\' OR true OR '", "it''s \\n", ""])
+def test_text_with_quotes_and_backslashes_doubled_is_that_text(value: str) -> None:
+    quoted = "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+    rows = pa.record_batch({"name": [value, "other"]})
+    chosen = Predicate.parse(f"name = {quoted}", rows.schema)
+    assert chosen.mask(rows).to_pylist() == [True, False]
