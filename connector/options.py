@@ -235,6 +235,7 @@ _ELSEWHERE = {
     "branch": "there are no branches; " + _SNAPSHOT,
     "tag": _SNAPSHOT,
     "snapshot-id": _SNAPSHOT,
+    "as-of-version": _SNAPSHOT,
     "as-of-timestamp": "'timestampAsOf' takes a time",
     "start-snapshot-id": _FEED,
     "end-snapshot-id": _FEED,

@@ -176,6 +176,7 @@ def test_an_impossible_value_is_refused_by_name(name: str, value: str) -> None:
     ("typed", "meant"),
     [
         ("snapshot-id", "versionAsOf"),
+        ("as-of-version", "versionAsOf"),
         ("tag", "versionAsOf"),
         ("ignoreChanges", "skipChangeCommits"),
         ("ignoreDeletes", "skipChangeCommits"),
