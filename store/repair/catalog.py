@@ -18,7 +18,7 @@ from elasticscan.catalog import Catalog
 from elasticscan.metadata import Fragment, IndexInfo, TableInfo
 from elasticscan.storage import Disk
 from elasticscan.store.location import Location
-from elasticscan.store.repair.plan import FoundFile
+from elasticscan.store.repair.plan import FoundFile, TablePlan
 from elasticscan.store.roots import read_mark
 
 
@@ -34,6 +34,7 @@ class KnownStore:
         shards: names, by id.
         commits: bounds of each fragment's commits, dropped ones included, by path.
         paths: of all files that it knows, dropped ones included.
+        floors: the newest commit of each table that replaced all rows, by table; one by no rows left no file.
     """
 
     store: str
@@ -45,6 +46,7 @@ class KnownStore:
     commits: Mapping[str, tuple[int, int]]
     paths: frozenset[str]
     indexes: Mapping[int, tuple[IndexInfo, ...]]
+    floors: Mapping[int, int]
 
     def lost(self, whole: Collection[str], unreadable: Mapping[str, str]) -> Iterator[str]:
         """Describe the fragments that have no whole file."""
@@ -56,6 +58,11 @@ class KnownStore:
                     f"slots {fragment.slots}, of commits {fragment.min_commit} to {fragment.max_commit} "
                     f"(older versions of them may come back): {unreadable.get(path, gone)}"
                 )
+
+    def complete(self, plan: TablePlan) -> TablePlan:
+        """The plan with what files do not tell: the definition, and an overwrite by no rows."""
+        floor = max(plan.floor, self.floors.get(plan.table, 0))
+        return replace(plan, definition=self.tables.get(plan.table), floor=floor)
 
     def why_not_believed(self, files: Iterable[FoundFile], disks: Iterable[Disk]) -> str | None:
         """The reason why this is not the catalog of these files; None when it is."""
@@ -123,4 +130,5 @@ def _read(catalog: Catalog, location: Location) -> KnownStore:
             tx.commits_of_files(),
             frozenset(path for _, path in tx.known_paths()),
             indexes,
+            {table: max(tx.overwrites(table), default=0) for table in tables},
         )

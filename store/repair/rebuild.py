@@ -102,12 +102,13 @@ def plan_from_files(
             f"the catalog was not used ({why}): files that are gone altogether are not noticed",
             "tables and indexes that were dropped shortly before may have come back",
             "writes count in the order in which they began",
+            "rows that an overwrite by no rows replaced may have come back",
         ]
     else:
         sifted = list(known_store.sift(files, report.doubts))
         plan = plan_repair(sifted, known_store.store, known_store.indexes)
         if plan is not None:
-            tables = (replace(t, definition=known_store.tables.get(t.table)) for t in plan.tables)
+            tables = (known_store.complete(table) for table in plan.tables)
             plan = replace(plan, tables=tuple(tables))
         report.lost += known_store.lost({file.manifest.path for file in sifted}, unreadable)
         made = {file.manifest.table for file in sifted if file.manifest.kind == FRAGMENT}

@@ -232,6 +232,21 @@ def test_without_a_catalog_it_is_said_that_missing_files_are_not_noticed(tmp_pat
     assert any("gone altogether are not noticed" in text for text in report.doubts)
 
 
+@pytest.mark.parametrize("later", [0, 1])
+def test_rows_that_were_overwritten_by_none_stay_away(tmp_path: Path, later: int) -> None:
+    """Such an overwrite leaves no file: the catalog alone knows of it."""
+    old = tmp_path / "old"
+    three_writes(old)
+    rows = pa.table({"id": [7], "v": ["new"], "n": [7]}, SCHEMA)
+    with Store.open(old) as store:
+        store.table("t").overwrite(rows.slice(0, 0))
+        store.table("t").upsert(rows.slice(0, later))
+    assert repair_store(old, tmp_path / "new").tables == {"t": later}
+    (old / "catalog.db").write_bytes(b"")
+    report = repair_store(old, tmp_path / "newer")
+    assert any("an overwrite by no rows" in text for text in report.doubts)
+
+
 def test_what_was_dropped_or_never_committed_stays_away(tmp_path: Path) -> None:
     old = tmp_path / "old"
     three_writes(old)
