@@ -194,11 +194,11 @@ class Context:
 
     def note_newest_here(self, committed: Identity, same_as: int | None) -> None:
         """Note at directories what was committed; from the layout `same_as` nothing but fragments differs."""
-        self.seen = committed.layout, committed.last_commit
+        self._note_seen((committed.layout, committed.last_commit))
         if same_as is not None:
             self._carry_over(same_as, committed)
         with suppress(ElasticScanError):
-            mark = Mark(committed.incarnation, *self.seen)
+            mark = Mark(committed.incarnation, committed.layout, committed.last_commit)
             self.note_newest(self.local_shards(committed.layout), newest=mark)
 
     def _carry_over(self, layout: int, to: Identity) -> None:
@@ -276,8 +276,12 @@ class Context:
 
     def versions(self) -> tuple[int, int]:
         """(layout, newest commit): while these are the same, so is everything that readers see."""
-        self.seen = versions = self.catalog.versions()
+        versions = self.catalog.versions()
+        self._note_seen(versions)
         return versions
+
+    def _note_seen(self, versions: tuple[int, int]) -> None:
+        self.seen = max(self.seen, versions)  # another thread may have looked since
 
     @begun_again
     def commit_before(self, timestamp: float) -> int:
@@ -355,6 +359,7 @@ class Context:
         if cached is not None and cached[0] == self.versions()[0]:
             return cached[1]
         with self.catalog.reading() as tx:
+            self._note_seen(tx.versions())
             return self.table(tx, name)[0]
 
     def retention_of(self, table: TableInfo) -> float:

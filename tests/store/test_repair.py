@@ -232,6 +232,37 @@ def test_without_a_catalog_it_is_said_that_missing_files_are_not_noticed(tmp_pat
     assert any("gone altogether are not noticed" in text for text in report.doubts)
 
 
+def test_a_handle_that_has_not_looked_writes_after_what_others_wrote(tmp_path: Path) -> None:
+    """Its files say so, too, which alone decide where there is no catalog."""
+    old, row = tmp_path / "old", {"id": [1], "n": [1]}
+    with Store.create(old, ["a"], tablets=1, slots=1, upkeep="off") as store:
+        store.create_table("t", SCHEMA, ["id"])
+    with Store.open(old) as store, Store.open(old) as other:
+        for text in ("first", "second"):
+            other.table("t").upsert(pa.table({**row, "v": [text]}).select(SCHEMA.names).cast(SCHEMA))
+        (table,) = store.tables()
+        table.upsert(pa.table({**row, "v": ["third"]}).select(SCHEMA.names).cast(SCHEMA))
+    (old / "catalog.db").unlink()
+    repair_store(old, tmp_path / "new")
+    with Store.open(tmp_path / "new") as store:
+        assert rows_in(store) == {1: ("third", 1)}
+
+
+def test_a_handle_that_has_not_looked_writes_to_no_shard_that_is_gone(tmp_path: Path) -> None:
+    Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=4).close()
+    with Store.open(tmp_path / "s") as store, Store.open(tmp_path / "s") as other:
+        for name in ("t", "u"):
+            store.create_table(name, SCHEMA, ["id"])
+        rows = pa.table({"id": range(20), "v": ["x"] * 20, "n": [1] * 20}, SCHEMA)
+        store.table("u").upsert(rows)
+        table = next(table for table in store.tables() if table.name == "t")
+        other.contract("b")
+        other.collect_garbage(grace_seconds=0, trash_seconds=0)
+        shutil.rmtree(tmp_path / "s" / "shards" / "b")
+        table.upsert(rows)
+        assert table.scan().count() == 20
+
+
 @pytest.mark.parametrize("later", [0, 1])
 def test_rows_that_were_overwritten_by_none_stay_away(tmp_path: Path, later: int) -> None:
     """Such an overwrite leaves no file: the catalog alone knows of it."""
