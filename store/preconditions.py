@@ -175,7 +175,7 @@ class KeyCheck:
         named: list[Any] = [row if len(row) > 1 else next(iter(row.values())) for row in rows]
         columns, name = ", ".join(keys.schema.names), self._table.name
         listed = f"{columns} = {', '.join(brief(key) for key in named)}"
-        shown = {"table": name, "keys": [brief(key) for key in named], "newest": newest}
+        shown = {"table": name, "keys": rows, "newest": newest}
         if self._since is None:
             return KeysExist(
                 f"table {name!r} has rows already with keys that were to be inserted, among them {listed}; "

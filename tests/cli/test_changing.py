@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+import elasticscan
+from elasticscan.base import errors
+from elasticscan.cli.output import report_error
 from elasticscan.store import Store
 
 Shell = Any
@@ -90,3 +96,19 @@ def test_insert_refuses_keys_that_are_there(shell: Shell, uri: str, file: str) -
     shell.ok("delete", uri, "t", file)
     shell.ok("load", uri, "t", file, "--insert")
     assert count(uri, "name = 'new'") == 2
+
+
+def test_keys_of_an_error_are_values_in_python_and_json_in_a_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = pa.schema([pa.field("day", pa.date32(), False), pa.field("raw", pa.binary(), False)])
+    key = {"day": datetime.date(2026, 1, 31), "raw": b"\xff"}
+    with elasticscan.create(tmp_path / "keys.store", shards=["s1"]) as store:
+        table = store.create_table("t", schema, ["day", "raw"])
+        table.insert([key])
+        with pytest.raises(errors.KeysExist) as caught:
+            table.insert([key])
+    assert pickle.loads(pickle.dumps(caught.value)).fields["keys"] == [key]
+    assert report_error(caught.value, as_json=True) == 2
+    told = json.loads(capsys.readouterr().err)["error"]["fields"]["keys"]
+    assert told == [{"day": "2026-01-31", "raw": "/w=="}]

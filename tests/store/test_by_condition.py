@@ -153,7 +153,7 @@ def test_rows_that_others_change_each_time_are_left_alone(store: Store, table: T
     each_time(store, "rows staged", lambda n: table.upsert(rows([7], n)))
     with pytest.raises(WriteConflict, match="each of the 10 times") as caught:
         table.update({"n": "n + 100"})
-    assert caught.value.fields["keys"] == ["7"]
+    assert caught.value.fields["keys"] == [{"id": 7}]
     assert counts(table) == {**dict.fromkeys(range(100), 0), 7: by_condition.MOST_ATTEMPTS}
 
 

@@ -98,7 +98,7 @@ def test_a_key_that_was_changed_since_refuses_the_write(
     data = rows([7, 500], 2) if write == "upsert" else [7, 500]
     with pytest.raises(RowsChanged, match=r"after commit 2, .* id = 7;.* commit, 3") as caught:
         getattr(table, write)(data, if_unchanged_since=2)
-    assert caught.value.fields == {"table": "t", "keys": ["7"], "newest": newest, "since": 2}
+    assert caught.value.fields == {"table": "t", "keys": [{"id": 7}], "newest": newest, "since": 2}
     assert values(table) == before
     assert files(store) == left
     table.upsert(rows([7], 3), if_unchanged_since=newest)
@@ -257,7 +257,7 @@ def test_insert_refuses_keys_that_are_there(store: Store, table: Table) -> None:
     left = files(store)
     with pytest.raises(KeysExist, match="among them id = 99; nothing was written") as caught:
         table.insert(rows([99, 100, 101]))
-    assert caught.value.fields == {"table": "t", "keys": ["99"], "newest": 2}
+    assert caught.value.fields == {"table": "t", "keys": [{"id": 99}], "newest": 2}
     assert files(store) == left
     table.insert(rows([100, 101], 5))
     table.delete([100])
