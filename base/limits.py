@@ -69,6 +69,7 @@ SECRETS_SECONDS: Final = 60
 # when it is still claimed an hour later.
 TRUSTED_JUMP_SECONDS: Final = 86_400
 CLAIM_SECONDS: Final = 3_600
+CLOCK_SLACK_SECONDS: Final = 60  # a snapshot's time may be so far ahead: clocks differ
 
 # How data is written.
 BATCH_ROWS: Final = 131_072  # rows of one Arrow batch in a fragment, and of one that Spark gets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 
@@ -12,6 +13,11 @@ def brief(value: Any, most: int = 80) -> str:
     except (ValueError, RecursionError):
         return f"{a_type(value)} that is too long to be shown"
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def utc(seconds: float) -> str:
+    """A moment with its zone, to the microsecond: `2026-11-22T19:30:56.735123Z`."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def a_type(value: Any) -> str:

@@ -20,7 +20,8 @@ from elasticscan.base.errors import (
     TableNotFound,
     WriteConflict,
 )
-from elasticscan.base.limits import TRUSTED_JUMP_SECONDS
+from elasticscan.base.limits import CLOCK_SLACK_SECONDS, TRUSTED_JUMP_SECONDS
+from elasticscan.base.showing import utc
 from elasticscan.catalog.believed_time import next_commit_time
 from elasticscan.catalog.definitions import packed_columns, unpacked_columns
 from elasticscan.catalog.failures import damaged, decoding
@@ -299,6 +300,24 @@ class CommitTx(TagTx):
         if made is not None and made <= timestamp:
             raise damaged(f"commit {number + 1} is not found by its time")
         return number
+
+    def commit_at(self, timestamp: float) -> int:
+        """As `commit_before`, of a time that somebody gave for a snapshot.
+
+        Raises:
+            SnapshotNotFound: the time is still to come, and what will be the newest then is not known.
+        """
+        # Where a clock was ahead, the newest commit's time may be, too, and stands for that commit.
+        now = max(self.times.stamp, self._state("newest_commit_at"))
+        if timestamp > now + CLOCK_SLACK_SECONDS:
+            raise SnapshotNotFound(
+                f"the time that was asked for is {timestamp - now:.0f} s ahead: it is {utc(now)} now, and a "
+                "time without a zone is UTC; give a time that has passed, with its zone, or leave it "
+                "out for the newest snapshot",
+                time=timestamp,
+                now=now,
+            )
+        return self.commit_before(timestamp)
 
     def made_at(self, snapshot: int) -> float:
         """The time of the newest commit of a snapshot; 0 where there is none."""

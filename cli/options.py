@@ -42,7 +42,12 @@ Json = Annotated[
 Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Which, in this order.")]
 Filter = Annotated[str | None, typer.Option("--filter", metavar="SQL", help="A condition on the rows.")]
 Snapshot = Annotated[
-    str | None, typer.Option("--snapshot", help="A commit number or a tag; the newest by default.")
+    str | None,
+    typer.Option(
+        "--snapshot",
+        help="A commit number, a tag, or a time as 2026-03-01T12:00Z (UTC without a zone); the newest by "
+        "default.",
+    ),
 ]
 IndexChoice = Annotated[
     str | None,

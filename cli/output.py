@@ -7,7 +7,6 @@ import json
 import math
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -16,6 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 from rich.table import Table
 
 from elasticscan.base.errors import ElasticScanError, OperatorNeeded, StartAgain, TryAgain, UsageError
+from elasticscan.base.showing import utc
 
 # Without a terminal there is no width to respect; a table is then better wide than wrapped.
 PIPE_WIDTH = 240
@@ -127,5 +127,5 @@ def size(byte_count: int) -> str:
 
 
 def when(seconds: float) -> str:
-    """A moment in local time."""
-    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """A moment in UTC, to the last digit: given as a time of a snapshot it is that very moment."""
+    return utc(seconds)

@@ -132,7 +132,7 @@ def _snapshot(store: Store, options: Options) -> int | str | None:
     if options.timestamp is None:
         return options.version
     store.context.check_newest()
-    table, commit = store.table(options.table).definition, store.context.commit_before(options.timestamp)
+    table, commit = store.table(options.table).definition, store.context.commit_at(options.timestamp)
     if commit < table.created_commit:
         raise SnapshotNotFound(
             f"table {table.name!r} was made after timestampAsOf={options.timestamp:f} (seconds since 1970); "

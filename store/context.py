@@ -290,6 +290,12 @@ class Context:
             return tx.commit_before(timestamp)
 
     @begun_again
+    def commit_at(self, timestamp: float) -> int:
+        """As `commit_before`, of a time that must not be still to come."""
+        with self.catalog.reading() as tx:
+            return tx.commit_at(timestamp)
+
+    @begun_again
     def tables(self) -> tuple[tuple[TableInfo, ...], int]:
         """All tables, and the newest commit, from one look at the catalog."""
         with self.catalog.reading() as tx:

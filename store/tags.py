@@ -37,14 +37,14 @@ def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) ->
 
     Raises:
         TagNotFound: there is no such tag.
-        SnapshotNotFound: the table was made later.
+        SnapshotNotFound: the table was made later, or the time is still to come.
     """
     if isinstance(asked, str):
         return tx.tag(table, asked).snapshot
     if not isinstance(asked, datetime):
         return asked
     time = asked if asked.tzinfo else asked.replace(tzinfo=UTC)
-    number = tx.commit_before(time.timestamp())
+    number = tx.commit_at(time.timestamp())
     if number < table.created_commit:
         raise SnapshotNotFound(
             f"table {table.name!r} was made after {time.isoformat()}; its first snapshot is "

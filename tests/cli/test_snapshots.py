@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +31,42 @@ def test_the_history_lists_commits_and_what_was_said_of_them(
     lines = shell.ok("history", uri, "t").splitlines()
     assert lines[0].split() == ["commit", "time", "operation", "rows", "bytes", "said", "of", "it"]
     assert "by=ann, job=[x]=1" in lines[-1]
+
+
+def test_a_time_of_the_history_is_that_commit(
+    shell: Shell, uri: str, tmp_path: Path, rows: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        pa.parquet.write_table(rows.slice(0, 10), tmp_path / "r.parquet")
+        for _ in range(3):
+            shell.ok("load", uri, "t", tmp_path / "r.parquet")
+        for line in shell.ok("history", uri, "t").splitlines()[1:]:
+            number, made = line.split()[:2]
+            assert made.endswith("Z")
+            assert shell.json("explain", uri, "t", "--snapshot", made)["snapshot"] == int(number)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_time_that_is_still_to_come_is_refused(shell: Shell, uri: str) -> None:
+    commits = len(shell.json("history", uri, "t"))
+    ahead = (datetime.now(UTC) + timedelta(hours=9)).replace(tzinfo=None).isoformat()
+    for command in (
+        ("scan", uri, "t", "--snapshot", ahead),
+        ("scan", uri, "t", "--snapshot", "2099-01-01"),
+        ("tag", "create", uri, "t", "later", "--snapshot", ahead),
+        ("restore-table", uri, "t", "--to", ahead),
+    ):
+        code, told = shell.fails(*command)
+        assert code == 2
+        assert "[ES_SNAPSHOT_NOT_FOUND]" in told
+        assert "without a zone is UTC" in " ".join(told.split())
+    assert len(shell.json("history", uri, "t")) == commits
+    soon = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
+    assert shell.json("explain", uri, "t", "--snapshot", soon)["snapshot"]
 
 
 @pytest.mark.parametrize("word", ["nightly", "k=" + "x" * 5_000])
@@ -84,7 +122,7 @@ def test_a_table_is_restored_to_a_commit_a_tag_or_a_time(
         )
     newest = told["commit"]
     assert (
-        shell.ok("restore-table", uri, "t", "--to", "2999-01-01T00:00")
+        shell.ok("restore-table", uri, "t", "--to", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}")
         == f"t is what it was at snapshot {newest}, since commit {newest + 1}.\n"
     )
     for to, code in (
