@@ -136,7 +136,8 @@ class Options:
     version: int | str | None = _option("versionAsOf", snapshot, None, (READ,),
         "a snapshot: a commit number, or a tag; else the newest")
     timestamp: float | None = _option("timestampAsOf", moment, None, (READ,),
-        "the newest snapshot at or before a time (UTC); not together with `versionAsOf`")
+        "the newest snapshot at or before a time (UTC; refused if it is still to come); not together with "
+        "`versionAsOf`")
     batch_rows: int = _option("batchSize", whole(1, MAX_PAGE_ROWS), BATCH_ROWS, _READS,
         "most rows of an Arrow batch")
     split_bytes: int = _option("splitSize", byte_count, DEFAULT_SPLIT_BYTES, _READS,

@@ -324,7 +324,8 @@ def strike_in_a_transaction_of_its_own(patch: Patch) -> None:
     def in_two_steps(self: Mover, move: Any) -> None:
         with self._context.catalog.writing() as tx:
             self._check_still_right(tx, move)
-            self._copy(move, mover._sources(self._context, tx, move, tx.versions()[1]), tx.versions()[1])
+            sources, upto = mover._sources(self._context, tx, move, tx.versions()[1]), tx.versions()[1]
+            self._copy(move, sources, upto, self._destination(move))
             tx.strike_slots(move.move.source, move.tablet.slots)
             tx.bump_layout()
         self._checkpoint("struck")
