@@ -85,6 +85,8 @@ class TagTx(FragmentTx):
             return rows[name]
         near = difflib.get_close_matches(name, rows, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(rows)) or 'none'}"
+        if name.isdecimal():
+            hint = f"commits are named by numbers: {name}, not {name!r}"
         raise TagNotFound(
             f"table {table.name!r} has no tag {name!r}; {hint}",
             table=table.name,

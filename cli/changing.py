@@ -25,12 +25,18 @@ def update(
         list[str],
         typer.Option("--set", metavar="COLUMN=SQL", help='A new value: "km=km * 2", "city=\'Oslo\'".'),
     ],
-    where: Annotated[str, typer.Option(metavar="SQL", help='A condition on the rows; "true" for all.')],
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help='A condition on the rows; "true" for all.')
+    ] = None,
     if_unchanged_since: Since = None,
     user_metadata: UserMetadata = None,
     json: Json = False,
 ) -> None:
     """Give columns new values in the rows that meet a condition: one commit, all or nothing."""
+    if where is None:
+        raise InvalidOption(
+            "say which rows with --where SQL, or all of them with --where true", option="--where"
+        )
     values = dict(map(_assignment, new))
     said = said_of(user_metadata)
     with Store.open(uri) as store:
@@ -68,11 +74,11 @@ def delete(
             rows, commit = changed.rows, changed.commit
         else:
             rows, commit = _delete_keys(store, table, files, if_unchanged_since, said)
-    what = "rows" if where is not None else "keys"
+    what, which = ("rows", "") if where is not None else ("keys", ", whether they had a row or not")
     answer(
         json,
         {"table": table, what: rows, "commit": commit},
-        f"{rows:,} {what} of [bold]{escape(table)}[/bold] deleted as commit {commit}.",
+        f"{rows:,} {what} of [bold]{escape(table)}[/bold] deleted as commit {commit}{which}.",
     )
 
 

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import SnapshotNotFound
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
+from elasticscan.base.showing import utc
 from elasticscan.connector.conversion import ToSpark, match_columns, spark_schema
 from elasticscan.connector.explaining import EXPLANATION, Explained
 from elasticscan.connector.open_stores import open_store
@@ -135,7 +136,7 @@ def _snapshot(store: Store, options: Options) -> int | str | None:
     table, commit = store.table(options.table).definition, store.context.commit_at(options.timestamp)
     if commit < table.created_commit:
         raise SnapshotNotFound(
-            f"table {table.name!r} was made after timestampAsOf={options.timestamp:f} (seconds since 1970); "
+            f"table {table.name!r} was made after timestampAsOf={utc(options.timestamp)}; "
             f"its first snapshot is {table.created_commit}",
             table=table.name,
             timestamp=options.timestamp,

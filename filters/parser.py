@@ -35,6 +35,7 @@ from elasticscan.filters.expression import (
 # What sqlglot raises, beside errors of its own, for some texts that it does not expect.
 STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _PIECE_CHARACTERS = 80
+_TYPED = "typed"  # in a function's notes: its name as the user wrote it
 _LISTED_COLUMNS = 20
 
 _Names = dict[type[exp.Expr], str]
@@ -109,7 +110,11 @@ def _read(text: str, build: Callable[[exp.Expr], Expression]) -> Expression:
 
 def _parse(text: str) -> exp.Expr:
     try:
-        return parse_one(text, dialect=FilterSql, into=exp.Condition)
+        condition = parse_one(text, dialect=FilterSql, into=exp.Condition)
+        for function in condition.find_all(exp.Func):
+            if "start" in function.meta:
+                function.meta[_TYPED] = text[function.meta["start"] : function.meta["end"] + 1]
+        return condition
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         near = f" near {first['highlight']!r} (line {first['line']}, column {first['col']})" if first else ""
@@ -154,7 +159,7 @@ def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError
         case exp.Anonymous():
             feature = f"the function {node.name}"
         case exp.Func():
-            feature = f"the function {node.sql_name().lower()}"
+            feature = f"the function {node.meta.get(_TYPED, node.sql_name().lower())}"
         case _:
             feature = node.key.upper()
     return FilterError(
@@ -425,8 +430,9 @@ def _find_field(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Fie
     near = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, n=1)]
     listed = ", ".join(field.name for field in fields[:_LISTED_COLUMNS]) or "none"
     owner = f"{'.'.join(map(quote_name, parents))} has no field" if parents else "there is no column"
-    hint = f"did you mean {near[0]}?" if near else f"there are: {listed}"
-    raise ColumnNotFound(f"the filter names {full}, but {owner} {name}; {hint}", column=full, nearest=near)
+    text = "" if parents else f" (a text stands in quotes: '{name}')"
+    hint = f"did you mean {near[0]}?" if near else f"there are: {listed}{text}"
+    raise ColumnNotFound(f"{owner} {quote_name(name)}; {hint}", column=full, nearest=near)
 
 
 _Handler = Callable[[_TreeBuilder, exp.Expr], Expression]

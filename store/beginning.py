@@ -95,18 +95,23 @@ def begin_scan(
 def begin_changes(
     context: Context,
     find: Find,
-    commits: tuple[int, int | None],
+    commits: tuple[int | str | datetime, int | str | datetime | None],
     columns: list[str] | None,
     filter: str | None,  # noqa: A002 - the word users know
     feed: bool,
     page_limits: tuple[int, int],
 ) -> Scan:
     """A scan of what the commits in (after, upto] did, up to the newest for None."""
-    after, upto = commits
-    if upto is None:
+    if commits[1] is None:
         context.check_newest()
     with context.catalog.reading() as tx:
         (table, _), newest = find(tx), tx.versions()[1]
+        after, upto = snapshot_of(tx, table, commits[0]) or 0, snapshot_of(tx, table, commits[1])
+        if upto is not None and upto < after:
+            raise InvalidOption(
+                f"upto={upto} is a commit before after={after}: changes are those in between; swap them",
+                option="upto",
+            )
         for commit in (after, after if upto is None else upto):
             if commit > newest:
                 raise SnapshotNotFound(

@@ -179,13 +179,13 @@ class KeyCheck:
         if self._since is None:
             return KeysExist(
                 f"table {name!r} has rows already with keys that were to be inserted, among them {listed}; "
-                "nothing was written: leave them out, or replace them with upsert",
+                "nothing was written: leave them out, or replace the rows by a write that does not insert",
                 **shown,
             )
         return RowsChanged(
             f"rows of table {name!r} were written or deleted after commit {self._since}, among them "
-            f"{listed}; nothing was written: read them again at the newest commit, {newest}, and write with "
-            f"if_unchanged_since={newest}",
+            f"{listed}; nothing was written: read them again at commit {newest}, the newest, and write as "
+            f"unchanged since {newest}",
             since=self._since,
             **shown,
         )
@@ -232,7 +232,7 @@ def _check_reached(table: TableInfo, since: int, newest: int) -> None:
     if since > newest:
         raise SnapshotNotFound(
             f"rows of table {table.name!r} cannot be unchanged since commit {since}: the newest is {newest}; "
-            "give the snapshot that they were read at (Scan.snapshot)",
+            "name the snapshot that they were read at",
             table=table.name,
             snapshot=since,
         )

@@ -342,7 +342,7 @@ class Store(Named):
         Args:
             limit: the newest so many; all by default.
         """
-        most = arguments.or_none(arguments.whole_number, "limit", limit, 1, MAX_NUMBER)
+        most = arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER)
         with self._context.catalog.reading() as tx:
             return tx.topology_history(most)
 

@@ -506,8 +506,8 @@ class Table(Named):
 
     def changes(
         self,
-        after: int,
-        upto: int | None = None,
+        after: int | str | datetime,
+        upto: int | str | datetime | None = None,
         columns: Sequence[str] | None = None,
         filter: str | None = None,  # noqa: A002 - the word users know
         *,
@@ -518,7 +518,7 @@ class Table(Named):
         """Read what commits did, each change exactly once, while tablets move.
 
         Args:
-            after, upto: commits in (after, upto]; up to the newest by default.
+            after, upto: commits in (after, upto], by number, tag or time; up to the newest by default.
             columns: which, in which order; all by default.
             filter: a SQL condition on the rows before and after.
             feed: True for all changes with `_change_type` (insert, update_preimage,
@@ -532,12 +532,11 @@ class Table(Named):
             CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
             TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
         """
-        after = arguments.whole_number("after", after, 0, MAX_NUMBER)
-        upto = arguments.or_none(arguments.whole_number, "upto", upto, after, MAX_NUMBER)
+        commits = arguments.past("after", after), arguments.or_none(arguments.past, "upto", upto)
         return begin_changes(
             self._context,
             self._find,
-            (after, upto),
+            commits,
             arguments.or_none(arguments.names, "columns", columns),
             arguments.or_none(arguments.text, "filter", filter),
             arguments.flag("feed", feed),

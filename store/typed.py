@@ -69,10 +69,10 @@ def arrow_keys(keys: Any, table: TableInfo, hint: str = "") -> Any:
     if not isinstance(keys, _LISTS):
         if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__"):
             return keys
-        key = "7" if len(names) == 1 else f"({', '.join('7' for _ in names)})"
+        key = names[0] if len(names) == 1 else f"({', '.join(names)})"
         raise InvalidOption(
             f"keys={brief(keys)} must be rows of {', '.join(names)}, as a pyarrow Table or a list: "
-            f"[{key}]{hint}",
+            f"[{key}, ...]{hint}",
             option="keys",
         )
     return _batch(dict(zip(names, _columns(list(keys), names), strict=True)), table)
@@ -100,8 +100,8 @@ def _columns(keys: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
     elif all(isinstance(key, tuple | list) and len(key) == len(names) for key in keys):
         return [[key[place] for key in keys] for place in range(len(names))]
     raise SchemaMismatch(
-        f"keys={brief(keys)} must each have the columns {', '.join(names)}, as a tuple in this "
-        "order or as a dict"
+        f"keys={brief(keys)} must be a list of keys, each with the columns {', '.join(names)}, as a tuple in "
+        "this order or as a dict"
     )
 
 

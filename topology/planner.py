@@ -155,10 +155,10 @@ def join_tablets(placement: Placement, left_id: int, right_id: int, new_id: int)
         )
     if left.shard != right.shard:
         raise InvalidTopologyChange(
-            f"tablet {left_id} is at shard {left.shard} and tablet {right_id} at shard {right.shard}: "
-            "move one of them to the other first",
+            f"tablets {left_id} and {right_id} lie at different shards: move one of them to the other first",
             left=left_id,
             right=right_id,
+            shards=(left.shard, right.shard),
         )
     joined = Tablet(new_id, left.start, right.end, left.shard, max(left.epoch, right.epoch) + 1)
     return _replace(placement, (left, right), (joined,))

@@ -54,6 +54,7 @@ _STATEMENTS = (
 _BEFORE_NAMES = frozenset({"FROM", "JOIN", ",", "("})
 _AS_OF = re.compile(r"(?:FOR )?(?P<what>VERSION|SYSTEM_VERSION|TIMESTAMP|SYSTEM_TIME) AS OF ")
 _CHANGES = "TABLE_CHANGES"
+_SPARK_TABLE = re.compile(r"CREATE (?:OR REPLACE )?(?:EXTERNAL )?TABLE .*\bUSING ELASTICSCAN ")
 # Schemas under which Spark finds a temporary view, too.
 _VIEW_SCHEMAS = ({"session"}, {"system", "session"})
 
@@ -91,6 +92,14 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Drop |
             + instead.format(name=view),
             statement=statement,
             table=view,
+        )
+    if _SPARK_TABLE.match(line):
+        raise UnsupportedStatement(
+            "CREATE TABLE ... USING elasticscan would make a table in Spark's own catalog that nobody can "
+            "read: Spark does not say later which store it is in. Nothing was done: make the table by a "
+            "write (df.write.format('elasticscan') with the option 'primaryKey'), by Store.create_table "
+            "or by `elasticscan load`",
+            statement="CREATE TABLE",
         )
     _check_no_drop_inside(text, line, tokens, by_name, session)
     check_no_times_past(text, by_name.values(), session)

@@ -32,6 +32,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOffset, InvalidOption, SnapshotExpired, SnapshotNotFound
+from elasticscan.base.showing import utc
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import EARLIEST, LATEST
@@ -119,8 +120,8 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             )
         if options.start_time is not None and options.start_time > state.now:
             raise InvalidOption(
-                f"option 'startingTimestamp'={options.start_time:f} (seconds since 1970) is still to come, "
-                "but a stream begins with what is there; give a time until now, or 'startingVersion' = "
+                f"option 'startingTimestamp'={utc(options.start_time)} is still to come, but "
+                " a stream begins with what is there; give a time until now, or 'startingVersion' = "
                 "'latest' for the commits from now on",
                 option="startingTimestamp",
             )

@@ -71,6 +71,18 @@ def test_what_would_change_a_table_otherwise_is_refused_by_name(text: str, what:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE TABLE u (id bigint) USING elasticscan",
+        "create or replace table if not exists a.`u` using ElasticScan options (path 'x/t')",
+    ],
+)
+def test_a_table_of_sparks_own_catalog_is_refused(text: str) -> None:
+    with pytest.raises(UnsupportedStatement, match=r"nobody can read: .* Nothing was done"):
+        read(text)
+
+
+@pytest.mark.parametrize(
     ("text", "what"),
     [
         ("SELECT count(*) FROM trips VERSION AS OF 2", "VERSION AS OF"),
@@ -116,6 +128,7 @@ def test_a_column_of_a_table_called_history_is_described() -> None:
         "DELETE FROM other WHERE id IN (SELECT id FROM trips)",
         "CREATE TEMP VIEW long AS SELECT * FROM trips",
         "CREATE TABLE trips2 AS SELECT * FROM trips",
+        "CREATE TEMPORARY VIEW u USING elasticscan OPTIONS (path 'x/t')",
         "ALTER TABLE other RENAME TO trips",
         "DESCRIBE TABLE trips",
         "UPDATE",

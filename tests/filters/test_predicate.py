@@ -411,6 +411,8 @@ def test_timestamps_of_any_unit_and_zone_are_instants(kind: pa.DataType) -> None
         ("sum(n) > 1", r"aggregates, as in 'SUM\(n\)'"),
         ("row_number() OVER () = 1", "window functions"),
         ("my_udf(n) = 1", "the function my_udf"),
+        ("n = 1 AND Date_Trunc('day', day) = day", "the function Date_Trunc"),
+        ("date_add(day, 1) > day", "the function date_add"),
         ("rand() > 0.5", "the function rand"),
         ("current_date() = day", "the function current_date"),
         ("try_cast(name AS INT) = 1", "the function try_cast"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from elasticscan.base.errors import (
     ScanInUse,
     SnapshotNotFound,
     TableChanged,
+    TagNotFound,
 )
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.store import Scan, Store, Table
@@ -127,6 +129,20 @@ def test_commits_that_are_still_to_come_or_go_back_are_refused(table: Table) -> 
             table.changes(after, upto)
     with pytest.raises(InvalidOption, match="upto"):
         table.changes(2, 1)
+
+
+def test_changes_are_named_by_tags_and_times_too(table: Table, clock: ManualClock) -> None:
+    for v in (6, 7):
+        clock.advance(60)
+        table.upsert(rows(0, 5, v))
+    table.tag("before", 8)
+    expected = told(table.changes(8, 9).to_table())
+    between = datetime.fromtimestamp(clock.now() - 30, UTC)
+    assert told(table.changes("before").to_table()) == expected
+    assert told(table.changes(between, datetime.fromtimestamp(clock.now(), UTC)).to_table()) == expected
+    assert told(table.changes(between.isoformat(), 9).to_table()) == expected
+    with pytest.raises(TagNotFound, match="numbers: 8, not '8'"):
+        table.changes("8")
 
 
 def test_a_scan_of_changes_keeps_what_it_has_not_read(store: Store, table: Table, clock: ManualClock) -> None:

@@ -96,7 +96,7 @@ def test_a_key_that_was_changed_since_refuses_the_write(
     newest, before = change(table), values(table)
     left = files(store)
     data = rows([7, 500], 2) if write == "upsert" else [7, 500]
-    with pytest.raises(RowsChanged, match=r"after commit 2, .* id = 7;.* commit, 3") as caught:
+    with pytest.raises(RowsChanged, match=r"after commit 2, .* id = 7;.* commit 3, .* since 3") as caught:
         getattr(table, write)(data, if_unchanged_since=2)
     assert caught.value.fields == {"table": "t", "keys": [{"id": 7}], "newest": newest, "since": 2}
     assert values(table) == before
