@@ -24,7 +24,7 @@ What it promises:
 
 How it is cut:
 
-    app.py        the commands by name; errors and their exit codes
+    commands.py   the commands by name;   app.py  how they are found, errors and their exit codes
     options.py    options that several commands share
     output.py     the two voices: consoles, JSON, progress
     picture.py    a store's status, drawn

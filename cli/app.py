@@ -9,24 +9,8 @@ import typer
 from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption
-from elasticscan.cli import (
-    backups,
-    changing,
-    columns,
-    explaining,
-    getting,
-    indexes,
-    loading,
-    scanning,
-    snapshots,
-    stores,
-    upkeep,
-)
-from elasticscan.cli import topology as changes
-from elasticscan.cli.options import remember_json, wants_json
-from elasticscan.cli.output import report_error
-
-STORE, DATA, CHANGE, CARE = "A store", "Its data", "Where tablets live", "Its upkeep"
+from elasticscan.cli.commands import BY_NAME
+from elasticscan.cli.output import remember_json, report_error, wants_json
 
 # What words that cannot be parsed raise, in whichever click typer brings along.
 WrongWords = cast("type[Exception]", typer.BadParameter.__base__)
@@ -38,6 +22,10 @@ class Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         remember_json(ctx, "--json" in args)  # its own callback is not reached when other words are wrong
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed and BY_NAME[args[0]].load(), rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -59,7 +47,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Sharded tables whose tablets move while scans return every row exactly once.",
@@ -84,36 +72,9 @@ def _options(
     """Options of all commands."""
 
 
-app.command("create", rich_help_panel=STORE)(stores.create)
-app.command("status", rich_help_panel=STORE)(stores.status)
-app.command("tables", rich_help_panel=STORE)(stores.tables)
-app.command("drop", rich_help_panel=STORE)(stores.drop)
-app.command("load", rich_help_panel=DATA)(loading.load)
-app.command("update", rich_help_panel=DATA)(changing.update)
-app.command("delete", rich_help_panel=DATA)(changing.delete)
-app.command("scan", rich_help_panel=DATA)(scanning.scan)
-app.command("get", rich_help_panel=DATA)(getting.get)
-app.command("explain", rich_help_panel=DATA)(explaining.explain)
-app.command("history", rich_help_panel=DATA)(snapshots.history)
-app.command("restore-table", rich_help_panel=DATA)(snapshots.restore_table)
-app.add_typer(snapshots.tags, name="tag", rich_help_panel=DATA)
-app.add_typer(indexes.commands, name="index", rich_help_panel=DATA)
-app.command("add-column", rich_help_panel=DATA)(columns.add_column)
-app.command("drop-column", rich_help_panel=DATA)(columns.drop_column)
-app.command("rename-column", rich_help_panel=DATA)(columns.rename_column)
-app.command("widen-column", rich_help_panel=DATA)(columns.widen_column)
-app.command("expand", rich_help_panel=CHANGE)(changes.expand)
-app.command("contract", rich_help_panel=CHANGE)(changes.contract)
-app.command("move", rich_help_panel=CHANGE)(changes.move)
-app.command("split", rich_help_panel=CHANGE)(changes.split)
-app.command("join", rich_help_panel=CHANGE)(changes.join)
-app.command("topologies", rich_help_panel=CHANGE)(changes.topologies)
-app.command("keep", rich_help_panel=CARE)(upkeep.keep)
-app.command("compact", rich_help_panel=CARE)(upkeep.compact)
-app.command("gc", rich_help_panel=CARE)(upkeep.collect_garbage)
-app.command("backup", rich_help_panel=CARE)(backups.backup)
-app.command("restore", rich_help_panel=CARE)(backups.restore)
-app.command("adopt", rich_help_panel=CARE)(upkeep.adopt)
-app.command("verify", rich_help_panel=CARE)(upkeep.verify)
-app.command("repair", rich_help_panel=CARE)(upkeep.repair)
-app.command("rotate-secret", rich_help_panel=CARE)(upkeep.rotate_secret)
+def _entry(ctx: typer.Context) -> None:
+    """Stands in the list of commands for one whose module is imported when it is called."""
+
+
+for entry in BY_NAME.values():
+    app.command(entry.name, help=entry.help, rich_help_panel=entry.panel, hidden=entry.is_alias)(_entry)

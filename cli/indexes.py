@@ -15,7 +15,9 @@ from elasticscan.store import Store
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The index's name.")]
 
-commands = typer.Typer(no_args_is_help=True, help="Secondary indexes: create, drop, list.")
+commands = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Secondary indexes: create, drop, list."
+)
 
 
 @commands.command("create")

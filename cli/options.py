@@ -12,22 +12,11 @@ import typer
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.base.showing import brief
+from elasticscan.cli.output import remember_json
 from elasticscan.store import user_metadata
 
-_JSON = "elasticscan.json"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9}
-
-
-def remember_json(context: typer.Context, value: bool) -> bool:
-    """Note whether a command was given `--json`; returns that."""
-    context.meta[_JSON] = value
-    return value
-
-
-def wants_json(context: typer.Context) -> bool:
-    """True if the command of this context, or of one below it, was given `--json`."""
-    return bool(context.meta.get(_JSON, False))
 
 
 Uri = Annotated[str, typer.Argument(metavar="URI", help="The store: a directory or a database URL.")]

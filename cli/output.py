@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+import typer
 from rich.console import Console, RenderableType
 from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
@@ -26,6 +27,20 @@ EXIT_CODES: Mapping[type[ElasticScanError], int] = {
     StartAgain: 4,
     OperatorNeeded: 5,
 }
+
+
+_JSON = "elasticscan.json"  # in a command's context: whether it was asked for
+
+
+def remember_json(context: typer.Context, value: bool) -> bool:
+    """Note whether a command was given `--json`; returns that."""
+    context.meta[_JSON] = value
+    return value
+
+
+def wants_json(context: typer.Context) -> bool:
+    """True if the command of this context, or of one below it, was given `--json`."""
+    return bool(context.meta.get(_JSON, False))
 
 
 def console(stderr: bool = False) -> Console:

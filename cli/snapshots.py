@@ -14,7 +14,9 @@ from elasticscan.store import Store
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The tag's name.")]
 
-tags = typer.Typer(no_args_is_help=True, help="Names that keep a snapshot: create, drop, list.")
+tags = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Names that keep a snapshot: create, drop, list."
+)
 
 
 @tags.command("create")

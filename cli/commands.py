@@ -1,0 +1,110 @@
+"""The commands by name: for whom each is, where it is, and what the list of all says of it.
+
+Only the module of the command that is called is imported: most of the time that a list of commands would
+take goes into Arrow and SQL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer
+
+STORE, DATA, CHANGE, CARE = "A store", "Its data", "Where tablets live", "Its upkeep"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command, or a group of them.
+
+    Attributes:
+        place: the module of this folder and the function, or the Typer of a group, in it.
+        help: the first line of its help.
+        is_alias: it is another name of a command, not listed.
+    """
+
+    panel: str
+    name: str
+    place: str
+    help: str
+    is_alias: bool = False
+
+    def target(self) -> Any:
+        """The function, or the Typer of a group."""
+        module, _, attribute = self.place.partition(":")
+        return getattr(import_module(f"elasticscan.cli.{module}"), attribute)
+
+    def load(self) -> Any:
+        """The command as the parser takes it."""
+        group = self.target()
+        if not isinstance(group, typer.Typer):
+            function, group = group, typer.Typer(add_completion=False, rich_markup_mode="rich")
+            group.command(self.name)(function)
+        return typer.main.get_command(group)
+
+
+COMMANDS = (
+    Command(STORE, "create", "stores:create", "Make a store."),
+    Command(STORE, "status", "stores:status", "Show shards, tablets, tables, moves, streams and leases."),
+    Command(STORE, "tables", "stores:tables", "List the tables and their columns."),
+    Command(STORE, "drop", "stores:drop",
+        "Drop a table with its rows and its history; a later gc removes its files."),
+    Command(DATA, "load", "loading:load", "Load files into a table: one commit, all or nothing."),
+    Command(DATA, "update", "changing:update",
+        "Give columns new values in the rows that meet a condition: one commit, all or nothing."),
+    Command(DATA, "delete", "changing:delete",
+        "Delete rows that meet a condition, or whose keys are in files: one commit, all or nothing."),
+    Command(DATA, "scan", "scanning:scan",
+        "Read every row of a snapshot exactly once, while tablets move."),
+    Command(DATA, "get", "getting:get",
+        "Read the rows that have some primary keys, in the order of the keys."),
+    Command(DATA, "explain", "explaining:explain", "Say how a scan would read, where, and why so."),
+    Command(DATA, "history", "snapshots:history",
+        "List a table's commits, oldest first: each is a snapshot that a scan takes."),
+    Command(DATA, "restore-table", "snapshots:restore_table",
+        "Make a table again what it was at a snapshot, by a new commit."),
+    Command(DATA, "tag", "snapshots:tags", "Names that keep a snapshot: create, drop, list."),
+    Command(DATA, "index", "indexes:commands", "Secondary indexes: create, drop, list."),
+    Command(DATA, "add-column", "columns:add_column",
+        "Add a column to a table, while others write, scan and move; rows that are there are null in it."),
+    Command(DATA, "drop-column", "columns:drop_column",
+        "Drop a column of a table, while others write, scan and move; merges remove its values later."),
+    Command(DATA, "rename-column", "columns:rename_column",
+        "Give a column of a table another name, while others write, scan and move."),
+    Command(DATA, "widen-column", "columns:widen_column",
+        "Give a column of a table a wider type of the same kind: int32 to int64, float to double."),
+    Command(CHANGE, "expand", "topology:expand", "Add shards and move the fewest tablets that balance."),
+    Command(CHANGE, "contract", "topology:contract", "Move all tablets off a shard and remove it."),
+    Command(CHANGE, "move", "topology:move",
+        "Move one tablet, or finish what processes that died left behind."),
+    Command(CHANGE, "split", "topology:split", "Cut a tablet in two; copies nothing."),
+    Command(CHANGE, "join", "topology:join",
+        "Make two neighbouring tablets of one shard one; copies nothing."),
+    Command(CHANGE, "topologies", "topology:topologies",
+        "List the topologies that are kept, oldest first; the last may be of a plan that still moves "
+        "tablets."),
+    Command(CARE, "keep", "upkeep:keep",
+        "Keep a store fast which others write to, until this is stopped: merge, split, join, move, "
+        "collect."),
+    Command(CARE, "compact", "upkeep:compact", "Merge small fragments into large ones."),
+    Command(CARE, "optimize", "upkeep:compact", "The same as compact.", is_alias=True),
+    Command(CARE, "gc", "upkeep:collect_garbage", "Remove files that nothing needs any more."),
+    Command(CARE, "vacuum", "upkeep:collect_garbage", "The same as gc.", is_alias=True),
+    Command(CARE, "backup", "backups:backup",
+        "Copy a whole store as of now, with all snapshots that it keeps; only what is not there yet."),
+    Command(CARE, "restore", "backups:restore", "Make a store of a backup."),
+    Command(CARE, "adopt", "upkeep:adopt",
+        "Make this catalog the owner of its shards: after a backup of it was put back, or of a copied "
+        "store."),
+    Command(CARE, "verify", "upkeep:verify",
+        "Compare every fragment with its checksum; exit code 5 if one is damaged."),
+    Command(CARE, "repair", "upkeep:repair",
+        "Make a store anew from its files; the damaged one is only read. Exit code 5 if something is "
+        "lost."),
+    Command(CARE, "rotate-secret", "upkeep:rotate_secret",
+        "Replace the secret that seals continuation keys; keys in use go on until their time is up."),
+)  # fmt: skip
+
+BY_NAME = {command.name: command for command in COMMANDS}

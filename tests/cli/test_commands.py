@@ -1,0 +1,58 @@
+"""The list of commands: what it says is what the commands say, and it costs no import of theirs."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from elasticscan.cli.commands import COMMANDS, Command
+from tests.cli.conftest import Shell
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_the_list_says_what_the_command_says(command: Command) -> None:
+    target = command.target()
+    said = target.info.help if isinstance(target, typer.Typer) else inspect.getdoc(target)
+    first = " ".join(said.partition("\n\n")[0].split())
+    assert command.help == (f"The same as {target_name(command)}." if command.is_alias else first)
+
+
+def target_name(alias: Command) -> str:
+    return next(c.name for c in COMMANDS if c.place == alias.place and not c.is_alias)
+
+
+def test_names_of_others_are_understood_and_not_listed(shell: Shell, uri: str) -> None:
+    listed = shell.ok("--help")
+    assert " gc " in listed
+    assert "vacuum" not in listed
+    assert shell.json("vacuum", uri, "--dry-run") == shell.json("gc", uri, "--dry-run")
+    assert shell.json("optimize", uri, "t").keys() == shell.json("compact", uri, "t").keys()
+
+
+def test_a_command_that_there_is_not_is_told_with_one_of_a_similar_name(shell: Shell) -> None:
+    code, message = shell.fails("cret")
+    assert code == 2
+    assert "Did you mean 'create'?" in message
+
+
+def test_the_list_imports_neither_arrow_nor_sql() -> None:
+    code = (
+        "import sys\nfrom elasticscan.cli import main\nsys.argv = ['elasticscan', '--help']\n"
+        "try:\n    main()\nfinally:\n    heavy = {'pyarrow', 'sqlalchemy', 'sqlglot', 'numpy'}\n"
+        "    print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr.strip() == "[]"
+    assert "rotate-secret" in done.stdout
+
+
+def test_the_package_itself_runs_as_the_command_line() -> None:
+    words = [sys.executable, "-m", "elasticscan", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip()
