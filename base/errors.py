@@ -60,10 +60,15 @@
 The text of an error begins with its code in brackets because Spark keeps only the text of an
 exception that crosses from a Python worker to the driver. Errors carry their details as fields
 too, and survive pickling.
+
+Where a mount, a permission or a network decides, another machine or user might fare otherwise. Such
+an error ends with the user and the host that met it: of many executors one may lack a mount.
 """
 
 from __future__ import annotations
 
+import os
+import pwd
 from typing import Any, ClassVar
 
 from elasticscan.base.redaction import redact, redacted
@@ -136,19 +141,32 @@ class ElasticScanError(Exception):
     """Base of all errors; `fields` holds the details that the message mentions."""
 
     code: ClassVar[str] = "ES_ERROR"
+    names_its_host: ClassVar[bool] = False
 
     def __init__(self, message: str, **fields: Any) -> None:
         # Whoever made the text: no URI's password gets into a log by way of an error.
         message = redact(message)
+        if self.names_its_host and "host" not in fields:  # one that was sent here keeps its own
+            fields |= {"host": os.uname().nodename, "user": _user()}
         super().__init__(message)
         self.message = message
         self.fields: dict[str, Any] = {name: redacted(value) for name, value in fields.items()}
 
     def __str__(self) -> str:
-        return f"[{self.code}] {self.message}"
+        if not self.names_its_host:
+            return f"[{self.code}] {self.message}"
+        return f"[{self.code}] {self.message} (user {self.fields['user']} at {self.fields['host']})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, self.fields))
+
+
+def _user() -> str:
+    """Name the user whose permissions count; in a container he may have none but a number."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 class StoreReadableByAll(UserWarning):
@@ -229,6 +247,7 @@ class InvalidOffset(UsageError):
 
 class StoreNotFound(UsageError):
     code = "ES_STORE_NOT_FOUND"
+    names_its_host = True
 
 
 class TableNotFound(UsageError):
@@ -265,6 +284,7 @@ class AlreadyExists(UsageError):
 
 class ReadOnlyStore(UsageError):
     code = "ES_READ_ONLY"
+    names_its_host = True
 
 
 class InvalidTopologyChange(UsageError):
@@ -281,6 +301,7 @@ class TryAgain(ElasticScanError):
 
 class CatalogUnavailable(TryAgain):
     code = "ES_CATALOG_UNAVAILABLE"
+    names_its_host = True
 
 
 class CommitUnknown(TryAgain):
@@ -299,6 +320,7 @@ class MoveInProgress(TryAgain):
 
 class OutOfResources(TryAgain):
     code = "ES_OUT_OF_RESOURCES"
+    names_its_host = True
 
 
 class WriteConflict(TryAgain):
@@ -353,10 +375,12 @@ class StoreDamaged(OperatorNeeded):
 
 class ShardUnavailable(OperatorNeeded):
     code = "ES_SHARD_UNAVAILABLE"
+    names_its_host = True
 
 
 class WrongRoot(OperatorNeeded):
     code = "ES_WRONG_ROOT"
+    names_its_host = True
 
 
 class StoreCopied(OperatorNeeded):
@@ -373,10 +397,12 @@ class GarbageRefused(OperatorNeeded):
 
 class DiskFull(OperatorNeeded):
     code = "ES_DISK_FULL"
+    names_its_host = True
 
 
 class FragmentDamaged(OperatorNeeded):
     code = "ES_FRAGMENT_DAMAGED"
+    names_its_host = True
 
 
 class FragmentMissing(FragmentDamaged):

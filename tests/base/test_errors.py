@@ -1,0 +1,66 @@
+"""What errors carry, and which of them say where they were met."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import pwd
+
+import pytest
+
+from elasticscan.base import errors
+from elasticscan.base.errors import (
+    CatalogUnavailable,
+    DiskFull,
+    ElasticScanError,
+    FragmentMissing,
+    OutOfResources,
+    ReadOnlyStore,
+    ShardUnavailable,
+    StoreNotFound,
+    TableNotFound,
+    WrongRoot,
+)
+
+OF_A_MACHINE = [
+    CatalogUnavailable,
+    DiskFull,
+    FragmentMissing,
+    OutOfResources,
+    ReadOnlyStore,
+    ShardUnavailable,
+    StoreNotFound,
+    WrongRoot,
+]
+
+
+@pytest.mark.parametrize("kind", OF_A_MACHINE)
+def test_an_error_that_another_machine_may_not_meet_names_user_and_host(kind: type[ElasticScanError]) -> None:
+    host, user = os.uname().nodename, pwd.getpwuid(os.geteuid()).pw_name
+    error = kind("no luck", root="/mnt/a")
+    assert error.fields == {"root": "/mnt/a", "host": host, "user": user}
+    assert str(error) == f"[{kind.code}] no luck (user {user} at {host})"
+    assert error.message == "no luck"
+
+
+def test_an_error_that_was_sent_elsewhere_names_the_host_that_met_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = pickle.dumps(ShardUnavailable("no luck", root="/mnt/a"))
+    before = str(pickle.loads(sent))
+    there = os.uname_result(("Linux", "elsewhere", "6", "1", "x86_64"))
+    monkeypatch.setattr(os, "uname", lambda: there)
+    assert str(pickle.loads(sent)) == before
+    assert str(ShardUnavailable("no luck")).endswith(" at elsewhere)")
+
+
+def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(user: int) -> pwd.struct_passwd:
+        raise KeyError(user)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert errors.ShardUnavailable("no luck").fields["user"] == str(os.geteuid())
+
+
+def test_other_errors_name_none() -> None:
+    error = TableNotFound("no luck", table="t")
+    assert str(error) == "[ES_TABLE_NOT_FOUND] no luck"
+    assert error.fields == {"table": "t"}
