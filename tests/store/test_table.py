@@ -316,9 +316,9 @@ def test_rows_that_meet_a_condition_are_deleted_by_a_scan_of_their_keys(trips: T
 
 @pytest.mark.parametrize("keys", [7, "id > 3", b"7", np.int64(3), 7.5, {"id": 3}])
 def test_what_is_no_list_of_keys_is_told_what_to_type(trips: Table, legs: Table, keys: Any) -> None:
-    with pytest.raises(InvalidOption, match=r"\[7\].*delete\(where='a > 1'\)"):
+    with pytest.raises(InvalidOption, match=r"\[id, \.\.\.\].*delete\(where='a > 1'\)"):
         trips.delete(keys)
-    with pytest.raises(InvalidOption, match=r"\[\(7, 7\)\]"):
+    with pytest.raises(InvalidOption, match=r"\[\(id, day\), \.\.\.\]"):
         legs.delete(keys)
 
 
