@@ -32,9 +32,9 @@ How it is cut:
     columns.py    add-column, drop-column, rename-column, widen-column
     loading.py    load;         files.py    CSV, Parquet and Arrow files as batches, and back
     changing.py   update, delete
-    scanning.py   scan;         getting.py  get
+    scanning.py   scan, changes, count;         getting.py  get
     explaining.py explain
-    snapshots.py  history, tag create, tag drop, tag list, restore-table
+    snapshots.py  history, set-retention, tag create, tag drop, tag list, restore-table
     indexes.py    index create, index drop, index list
     topology.py   expand, contract, move, split, join, topologies
     backups.py    backup, restore

@@ -1,4 +1,4 @@
-"""scan: rows to the terminal, to stdout or to a file."""
+"""scan, changes, count: rows to the terminal, to stdout or to a file."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from elasticscan.cli.options import (
     Json,
     OrderBy,
     Snapshot,
+    Table,
     Uri,
     names_of,
     snapshot_of,
@@ -36,14 +37,18 @@ from elasticscan.cli.output import (
     printable,
     progress,
 )
-from elasticscan.store import Page, Scan, Store
+from elasticscan.store import Page, Scan, Store, feed_fields
 
 # The rows that are shown when no option says how many.
 SHOWN_ROWS = 20
+FEED = {field.name for field in feed_fields()}
 
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write .parquet, .csv or .arrow.")
 ]
+
+Pages = Annotated[int | None, typer.Option(min=1, help="Stop after so many pages, and tell the key.")]
+PageRows = Annotated[int, typer.Option(help="Most rows of a page.")]
 
 
 def scan(
@@ -55,10 +60,8 @@ def scan(
     index: IndexChoice = None,
     order_by: OrderBy = None,
     limit: Annotated[int | None, typer.Option(help="Give so many rows and no more.")] = None,
-    pages: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many pages, and tell the key.")
-    ] = None,
-    page_rows: Annotated[int, typer.Option(help="Most rows of a page.")] = DEFAULT_PAGE_ROWS,
+    pages: Pages = None,
+    page_rows: PageRows = DEFAULT_PAGE_ROWS,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Go on where a scan stopped.")] = None,
     output: Output = None,
     json: Json = False,
@@ -81,30 +84,79 @@ def scan(
     }
     with Store.open(uri) as store:
         begun = _begin(store, table, key, settings, page_rows)
-        read = islice(begun, pages)
-        if output is not None:
-            rows = _to_file(begun, read, output)
-            _report_file(begun, rows, output, json)
-        elif json:
-            for page in read:
-                print_json_lines(page.rows.to_pylist())
-            if begun.key is not None:
-                print_json_line({"continuation_key": begun.key}, stderr=True)
-        elif glance:
-            some = list(islice(_rows(read), SHOWN_ROWS + 1))
-            rows = show_rows(begun.schema, some[:SHOWN_ROWS])
-            more = "; there are more: --limit, --pages or --output" if len(some) > rows else ""
-            console().print(f"{rows} rows of snapshot {begun.snapshot}{more}.")
-        else:
-            rows = show_rows(begun.schema, _rows(read))
-            console().print(
-                f"{rows:,} rows of snapshot {begun.snapshot}{'; there are more:' if begun.key else '.'}"
-            )
-            if begun.key:
-                text = f"elasticscan scan {shown(uri)} --key {begun.key}"
-                console().print(text, markup=False, soft_wrap=True)
-        if glance or not begun.standing.cursors:
-            begun.close()
+        tell(begun, islice(begun, pages), uri, output, glance, json)
+
+
+def changes(
+    uri: Uri,
+    table: Table,
+    after: Annotated[str, typer.Option(help="The commit, tag or time after which to begin.")] = "0",
+    upto: Annotated[str | None, typer.Option(help="The last commit, tag or time; else the newest.")] = None,
+    columns: Columns = None,
+    filter: Filter = None,  # noqa: A002 - the word users know
+    pages: Pages = None,
+    page_rows: PageRows = DEFAULT_PAGE_ROWS,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """Read what commits did: each insert, update and delete exactly once, while tablets move.
+
+    Rows have the columns _change_type, _commit_version and _commit_timestamp beside the table's own. What
+    stops after some --pages goes on with `scan --key`.
+    """
+    if output is not None:
+        kind_of(output)
+    with Store.open(uri) as store:
+        begun = store.table(table).changes(
+            snapshot_of(after) or 0, snapshot_of(upto), names_of(columns), filter, page_rows=page_rows
+        )
+        glance = pages is None and output is None and not json
+        tell(begun, islice(begun, pages), uri, output, glance, json)
+
+
+def count(
+    uri: Uri,
+    table: Table,
+    filter: Filter = None,  # noqa: A002 - the word users know
+    snapshot: Snapshot = None,
+    json: Json = False,
+) -> None:
+    """Count the rows of a snapshot, or those that meet a condition."""
+    with Store.open(uri) as store:
+        begun = store.table(table).scan(filter=filter, snapshot=snapshot_of(snapshot))
+        rows = begun.count()
+    answer(
+        json,
+        {"table": table, "rows": rows, "snapshot": begun.snapshot},
+        f"{rows:,} rows of snapshot {begun.snapshot}.",
+    )
+
+
+def tell(begun: Scan, read: Iterable[Page], uri: str, output: Path | None, glance: bool, json: bool) -> None:
+    """Give the rows of some pages to a file, to a script, or to people: to these perhaps the first only."""
+    of = f"of snapshot {begun.snapshot}"
+    if FEED.issubset(begun.schema.names):
+        of = f"of changes up to commit {begun.snapshot}"
+    if output is not None:
+        _report_file(begun, _to_file(begun, read, output), output, json)
+    elif json:
+        for page in read:
+            print_json_lines(page.rows.to_pylist())
+        if begun.key is not None:
+            print_json_line({"continuation_key": begun.key}, stderr=True)
+    elif glance:
+        some = list(islice(_rows(read), SHOWN_ROWS + 1))
+        rows = show_rows(begun.schema, some[:SHOWN_ROWS])
+        more = "; there are more: --limit, --pages or --output" if len(some) > rows else ""
+        console().print(f"{rows} rows {of}{more}.")
+    else:
+        rows = show_rows(begun.schema, _rows(read))
+        console().print(f"{rows:,} rows {of}{'; there are more:' if begun.key else '.'}")
+        if begun.key:
+            text = f"elasticscan scan {shown(uri)} --key {begun.key}"
+            console().print(text, markup=False, soft_wrap=True)
+    if glance or not begun.standing.cursors:
+        begun.close()
 
 
 def _begin(

@@ -1,4 +1,4 @@
-"""history, tag create, tag drop, tag list, restore-table."""
+"""history, set-retention, tag create, tag drop, tag list, restore-table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from elasticscan.cli.options import Json, Snapshot, Table, Uri, snapshot_of
+from elasticscan.cli.options import Json, Snapshot, Table, Uri, seconds_of, snapshot_of
 from elasticscan.cli.output import answer, listing, size, when
 from elasticscan.store import Store
 
@@ -48,6 +48,26 @@ def list_tags(uri: Uri, table: Table, json: Json = False) -> None:
         shown.add_row(tag.name, str(tag.snapshot), when(tag.created_at))
     none = "[dim]no tags yet; `elasticscan tag create` makes one[/dim]"
     answer(json, [asdict(tag) for tag in made], shown if made else none)
+
+
+def set_retention(
+    uri: Uri,
+    table: Table,
+    period: Annotated[
+        str, typer.Argument(metavar="PERIOD", help="As in 12h or 7d; `store` for the store's own.")
+    ],
+    json: Json = False,
+) -> None:
+    """Say how long snapshots and changes of a table stay readable without a tag or a lease."""
+    seconds = None if period == "store" else seconds_of(period, "PERIOD")
+    with Store.open(uri) as store:
+        store.table(table).set_retention(seconds)
+    kept = "as long as the store says" if seconds is None else f"for {period}"
+    answer(
+        json,
+        {"table": table, "retention": seconds},
+        f"Snapshots and changes of [bold]{escape(table)}[/bold] are kept {kept}.",
+    )
 
 
 def restore_table(

@@ -198,3 +198,37 @@ def test_only_a_scan_that_can_go_on_keeps_its_lease(shell: Shell, uri: str) -> N
 def test_values_that_json_lacks_have_a_form() -> None:
     moment = pa.scalar(0, pa.timestamp("us", "UTC")).as_py()
     assert [plain(value) for value in (b"\x00\xff", moment)] == ["AP8=", "1970-01-01T00:00:00+00:00"]
+
+
+def test_rows_are_counted(shell: Shell, uri: str) -> None:
+    assert shell.json("count", uri, "t") == {"table": "t", "rows": 5_000, "snapshot": 2}
+    assert "5 rows of snapshot 2." in shell.ok("count", uri, "t", "--filter", "id < 5")
+    assert shell.json("count", uri, "t", "--snapshot", "1")["rows"] == 0
+
+
+def test_changes_are_shown_written_and_gone_on_with(shell: Shell, uri: str, tmp_path: Path) -> None:
+    with Store.open(uri) as store:
+        table = store.table("t")
+        table.tag("before")
+        table.update({"value": "9"}, where="id = 3")
+        table.delete([4])
+    changed = lines(shell.ok("changes", uri, "t", "--after", "before", "--json"))
+    assert sorted((row["_commit_version"], row["_change_type"], row["id"]) for row in changed) == [
+        (3, "update_postimage", 3),
+        (3, "update_preimage", 3),
+        (4, "delete", 4),
+    ]
+    shown = shell.ok("changes", uri, "t", "--after", "3")
+    assert "delete" in shown
+    assert "1 rows of changes up to commit 4." in shown
+    some = lines(shell.ok("changes", uri, "t", "--after", "2", "--upto", "3", "--columns", "value", "--json"))
+    assert sorted(row["value"] for row in some if row["_change_type"] == "update_postimage") == [9.0]
+    path = tmp_path / "feed.parquet"
+    told = shell.json("changes", uri, "t", "--output", path)
+    assert told["rows"] == pyarrow.parquet.read_table(path).num_rows == 5_003
+    code, out, err = shell.run("changes", uri, "t", "--pages", "1", "--page-rows", "100", "--json")
+    rest = shell.ok("scan", uri, "--key", json.loads(err)["continuation_key"], "--json")
+    assert code == 0
+    assert len(lines(out)) + len(lines(rest)) == 5_003
+    code, message = shell.fails("changes", uri, "t", "--after", "99")
+    assert (code, "still to come" in message) == (2, True)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from elasticscan.store import Store
 from tests.cli.conftest import Shell
 
 
@@ -132,3 +133,14 @@ def test_a_table_is_restored_to_a_commit_a_tag_or_a_time(
         ("", "[ES_TAG_NOT_FOUND]"),
     ):
         assert code in shell.fails("restore-table", uri, "t", "--to", to)[1]
+
+
+def test_a_tables_retention_is_set_and_given_back(shell: Shell, uri: str) -> None:
+    assert shell.json("set-retention", uri, "t", "12h") == {"table": "t", "retention": 43_200.0}
+    with Store.open(uri) as store:
+        assert store.table("t").definition.retention_seconds == 43_200.0
+    assert "as long as the store says" in shell.ok("set-retention", uri, "t", "store")
+    with Store.open(uri) as store:
+        assert store.table("t").definition.retention_seconds is None
+    code, message = shell.fails("set-retention", uri, "t", "12")
+    assert (code, "unit" in message) == (2, True)
