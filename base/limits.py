@@ -74,14 +74,15 @@ CLOCK_SLACK_SECONDS: Final = 60  # a snapshot's time may be so far ahead: clocks
 # How data is written.
 BATCH_ROWS: Final = 131_072  # rows of one Arrow batch in a fragment, and of one that Spark gets
 BATCH_BYTES: Final = 32 << 20
+FAR_BATCH_BYTES: Final = 512 << 10  # in object storage, where nobody reads a part of a batch
 WRITE_BUFFER_BYTES: Final = 128 << 20
 
 # How long a transaction waits for the catalog's writer, and a fork for transactions to end.
 BUSY_SECONDS: Final = 120.0
 FORK_WAIT_SECONDS: Final = 20.0
 
-# How long a lost connection to a database server is made anew, before an error tells of it; and how long for
-# the first one of a process, whose address may be wrong.
+# How long a lost connection to a database server is made anew, and a busy object storage asked again, before
+# an error tells of it; and how long for the first one of a process, whose address may be wrong.
 RECONNECT_SECONDS: Final = 60.0
 FIRST_CONNECT_SECONDS: Final = 10.0
 

@@ -30,11 +30,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import InvalidOption
+from elasticscan.base.errors import ElasticScanError, InvalidOption
 from elasticscan.connector.options import Options
 from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.connector.writing import StagedMessage, TableWriter, messages_of
 from elasticscan.metadata import StagedFragment
+from elasticscan.storage import OBJECT_SCHEMES, open_disk
 from elasticscan.store import IdempotencyKey
 
 _QUERY_ID = "sql.streaming.queryId"
@@ -116,13 +117,17 @@ def batch_end(checkpoint: str | None, number: int) -> str | None:
     if checkpoint is None:
         return None
     try:
-        if "://" in checkpoint or checkpoint.startswith("file:"):
-            files, place = pafs.FileSystem.from_uri(checkpoint)
+        if checkpoint.lower().startswith(OBJECT_SCHEMES):
+            offsets_file = open_disk(checkpoint).open(f"offsets/{number}")
+            text = offsets_file.read_at(0, offsets_file.size).to_pybytes().decode()
         else:
-            files, place = pafs.LocalFileSystem(), str(Path(checkpoint).absolute())
-        with files.open_input_stream(f"{place.rstrip('/')}/offsets/{number}") as log:
-            text = log.read().decode()
-    except (OSError, ValueError, pa.ArrowException):
+            if "://" in checkpoint or checkpoint.startswith("file:"):
+                files, place = pafs.FileSystem.from_uri(checkpoint)
+            else:
+                files, place = pafs.LocalFileSystem(), str(Path(checkpoint).absolute())
+            with files.open_input_stream(f"{place.rstrip('/')}/offsets/{number}") as log:
+                text = log.read().decode()
+    except (OSError, ValueError, pa.ArrowException, ElasticScanError):
         return None
     # The lines are: the log's version, facts of the planning such as its time, an offset for each source.
     offsets = text.split("\n", 2)[2:]

@@ -2,8 +2,9 @@
 
 What this layer promises:
 
-- **A fragment never changes.** It is written under another name, flushed and renamed, so a
-  process that dies leaves no half-written fragment, and a reader may keep one open.
+- **A fragment never changes.** It is written under another name, flushed and renamed (in object storage sent
+  under its own, and seen when it is whole), so a process that dies leaves no half-written fragment, and a
+  reader may keep one open.
 - **One order everywhere.** Rows are sorted by (slot, primary key, newest first), at each shard
   alike. A position means the same at every shard, so a scan can go on anywhere.
 - **Nothing is believed that was not proven.** Every byte that is read from a file is compared with a
@@ -44,12 +45,13 @@ bounded size, staged as one fragment for each shard. A staged fragment is invisi
 catalog commits it; if its slots moved meanwhile, only those are staged again (`reroute`). What the tasks
 of one write staged becomes few fragments before, as far as it is small (`gather`).
 
-Files are reached through the `Disk` protocol: a local directory, anything
-`pyarrow.fs` has a URI for, or memory. The file format is in `docs/formats.md`.
+Files are reached through the `Disk` protocol: a local directory, a prefix of an S3 bucket, anything
+else that `pyarrow.fs` has a URI for, or memory. The file format is in `docs/formats.md`.
 
 The modules, from the bottom up:
 
 disk         the protocol of files, and what carries it out; disk_errors: what a disk's error means
+objects      files in object storage; places: which disk a root asks for
 sealed_file  Arrow files that prove themselves; batches: record batches of them, whole or in part
 fragment     the sorted file of rows; statistics: bounds of its columns, collected while it is written
 view         the fragments that serve some slots; key_filter: primary keys that a fragment does not have
@@ -76,7 +78,7 @@ from elasticscan.storage.conform import batches_of, conform
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import count_rows, slot_counts
 from elasticscan.storage.definition import check_definition, check_works, stored_schema
-from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk, MemoryDisk, open_disk
+from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk, MemoryDisk
 from elasticscan.storage.fragment import (
     COMMIT,
     DELETED,
@@ -106,6 +108,7 @@ from elasticscan.storage.pages import (
     PageSource,
     read_page,
 )
+from elasticscan.storage.places import OBJECT_SCHEMES, open_disk
 from elasticscan.storage.ranges import read_ranges
 from elasticscan.storage.sealed_file import find_seal, read_manifest, verify_file
 from elasticscan.storage.shared_keys import shared_keys
@@ -116,6 +119,7 @@ __all__ = [
     "DELETE",
     "DELETED",
     "INSERT",
+    "OBJECT_SCHEMES",
     "RUN_COLUMNS",
     "SLOT",
     "SMALL_FRAGMENT_BYTES",

@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from elasticscan.base.errors import RESTORE, FragmentDamaged
 from elasticscan.base.forks import Birthplace, ChildSafeLock
-from elasticscan.base.limits import OPEN_FILES
+from elasticscan.base.limits import BATCH_BYTES, FAR_BATCH_BYTES, OPEN_FILES
 from elasticscan.storage.disk_errors import (
     cut_file,
     disk_error,
@@ -52,7 +52,18 @@ class OpenFile(Protocol):
 
 
 class Disk(Protocol):
-    """A shard's files. A path is relative to the shard's root, with `/` between its parts."""
+    """A shard's files. A path is relative to the shard's root, with `/` between its parts.
+
+    Attributes:
+        is_far: a request costs some milliseconds, so what is read together should lie together. A root
+            that is far has its place in its name: nothing else can be mounted there.
+        uncached: the same files, past any copies of them: for who checks them.
+    """
+
+    is_far: bool
+
+    @property
+    def uncached(self) -> Disk: ...
 
     def create(self, path: str) -> Any:
         """A context that yields a binary file to write.
@@ -80,12 +91,9 @@ class Disk(Protocol):
         """(path, time of last change in seconds) of every file, unfinished ones included."""
 
 
-def open_disk(root: str) -> Disk:
-    """The disk for a shard's root: a directory, or anything `pyarrow.fs` has a URI for."""
-    if "://" in root:
-        filesystem, path = pafs.FileSystem.from_uri(root)
-        return ArrowDisk(pafs.SubTreeFileSystem(path, filesystem), root)
-    return LocalDisk(root)
+def batch_bytes(disk: Disk) -> int:
+    """The size of record batches in files of a disk: over a network a few rows come with few others."""
+    return FAR_BATCH_BYTES if disk.is_far else BATCH_BYTES
 
 
 @contextmanager
@@ -116,8 +124,14 @@ class LocalDisk:
     Files and directories below the root are for whom the root is: nobody else may read them.
     """
 
+    is_far = False
+
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
+
+    @property
+    def uncached(self) -> Disk:
+        return self
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
@@ -297,9 +311,15 @@ class LocalFile:
 class ArrowDisk:
     """A directory or bucket prefix of any filesystem that pyarrow knows."""
 
+    is_far = False  # it may be: a directory elsewhere, or one that something is mounted at
+
     def __init__(self, filesystem: pafs.FileSystem, root: str) -> None:
         self._files = filesystem
         self._root = root
+
+    @property
+    def uncached(self) -> Disk:
+        return self
 
     @contextmanager
     def create(self, path: str) -> Iterator[Any]:
@@ -359,11 +379,17 @@ class _RemoteFile(OpenFile):
 class MemoryDisk:
     """The in-memory twin: the same promises without a disk, for tests and simulation."""
 
+    is_far = False
+
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.present = True
         self._ticks = 0.0
         self._times: dict[str, float] = {}
+
+    @property
+    def uncached(self) -> Disk:
+        return self
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pyarrow import ipc
 
 from elasticscan.base.errors import TableChanged, UsageError
-from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
+from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import (
     FRAGMENT,
@@ -41,7 +41,7 @@ from elasticscan.metadata import (
 )
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.batches.reader import UNREADABLE, BatchReader
-from elasticscan.storage.disk import Disk
+from elasticscan.storage.disk import Disk, batch_bytes
 from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.sealed_file import SealedFile, SealingSink
 from elasticscan.storage.statistics import StatisticsCollector
@@ -74,8 +74,10 @@ def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool, history
 class _Writer:
     """Cuts sorted rows into record batches, and notes what is in each."""
 
-    def __init__(self, sink: SealingSink, schema: pa.Schema, compression: str | None) -> None:
-        self._sink = sink
+    def __init__(
+        self, sink: SealingSink, schema: pa.Schema, compression: str | None, batch_bytes: int
+    ) -> None:
+        self._sink, self._batch_bytes = sink, batch_bytes
         self.rows = 0
         self.tombstones = 0
         self._pending: list[pa.RecordBatch] = []
@@ -94,7 +96,7 @@ class _Writer:
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
         self._pending_bytes += batch.nbytes
-        if self._pending_rows >= 2 * BATCH_ROWS or self._pending_bytes >= 2 * BATCH_BYTES:
+        if self._pending_rows >= 2 * BATCH_ROWS or self._pending_bytes >= 2 * self._batch_bytes:
             self._flush(last=False)
 
     def close(self) -> None:
@@ -110,7 +112,7 @@ class _Writer:
 
     def _flush(self, last: bool) -> None:
         rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
-        limit = max(1, min(BATCH_ROWS, BATCH_BYTES * self._pending_rows // max(self._pending_bytes, 1)))
+        limit = max(1, min(BATCH_ROWS, self._batch_bytes * self._pending_rows // max(self._pending_bytes, 1)))
         slots = rows.column(SLOT).to_numpy(zero_copy_only=True)
         start = 0
         while rows.num_rows - start >= (1 if last else limit + 1):
@@ -199,7 +201,7 @@ class FragmentWriter:
         if self._columns:
             fields = [f.with_name(stored_name(self._columns, f.name)) for f in target.schema]
             self._schema = pa.schema(fields, metadata=target.schema.metadata)
-        self._writer = _Writer(sink, self._schema, target.table.compression)
+        self._writer = _Writer(sink, self._schema, target.table.compression, batch_bytes(target.disk))
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._columns:

@@ -344,7 +344,7 @@ def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
         FragmentDamaged: it is not a whole sealed file, or lies under another name than it was given.
         ShardUnavailable: the disk cannot be read.
     """
-    file = disk.open(path)
+    file = disk.uncached.open(path)
     read = partial(_exactly, file, path)
     try:
         if file.size < _END_BYTES + _TRAILER_BYTES:
@@ -377,4 +377,4 @@ def read_manifest(disk: Disk, path: str) -> Manifest:
 
 def verify_file(disk: Disk, path: str, seal: Seal, label: str = "") -> None:
     """Read all of a file. Raises `FragmentDamaged` when it has changed since it was written."""
-    SealedFile(disk, path, seal, label).verify()
+    SealedFile(disk.uncached, path, seal, label).verify()

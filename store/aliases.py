@@ -27,7 +27,7 @@ class Place:
     """A directory (`service` is empty), or a prefix of a bucket. Never holds a password.
 
     file:///data/../data/a     Place("", "/data/a")
-    s3://k:s@B/x/?region=r     Place("s3://b?region=r", "/x")
+    s3a://B/x/                 Place("s3://b", "/x")
     """
 
     service: str
@@ -56,10 +56,11 @@ def place_of(root: str) -> Place:
     path = posixpath.normpath("/" + unquote(parts.path).lstrip("/"))
     if parts.scheme.lower() == "file":
         return Place("", os.path.realpath(path))
+    scheme = {"s3a": "s3"}.get(parts.scheme.lower(), parts.scheme.lower())
     where = parts.netloc.rpartition("@")[2].lower()
     parameters = parse_qsl(parts.query, keep_blank_values=True)
     options = urlencode(sorted((name, value) for name, value in parameters if name.lower() not in _WHO))
-    return Place(f"{parts.scheme.lower()}://{where}{'?' if options else ''}{options}", path)
+    return Place(f"{scheme}://{where}{'?' if options else ''}{options}", path)
 
 
 def check_apart(roots: Sequence[tuple[str, str]]) -> None:

@@ -100,13 +100,21 @@ class _Below:
     def __init__(self, disk: Disk, part: str) -> None:
         self._disk, self._part = disk, part
 
+    @property
+    def is_far(self) -> bool:
+        return self._disk.is_far
+
+    @property
+    def uncached(self) -> Disk:
+        return _below(self._disk.uncached, self._part)
+
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._disk, name)
         return lambda path, *rest: method(f"{self._part}/{path}", *rest)
 
 
-def _below(disk: Disk, shard: int) -> Disk:
-    return cast("Disk", _Below(disk, str(shard)))
+def _below(disk: Disk, part: object) -> Disk:
+    return cast("Disk", _Below(disk, str(part)))
 
 
 # Taking one

@@ -71,6 +71,8 @@ class Context:
         self.hashing = Hashing(self.info.slots, self.info.hash)
         self._open_disk = open_disk
         self._disks: dict[int, tuple[Shard, Disk]] = {}
+        # For shards in object storage: the incarnation whose marker was seen there, and the last mark.
+        self._seen_afar: dict[int, tuple[str, Mark]] = {}
         self._local: tuple[int, tuple[int, ...]] | None = None
         # The versions at the last look: enough for what a later transaction compares with its own.
         self.seen = self._identity.layout, self._identity.last_commit
@@ -160,9 +162,13 @@ class Context:
         """As `writable_disk`, for files that nothing refers to before a transaction has checked them.
 
         The catalog is asked only where the root does not fit what was seen of it last: `check_not_collected`
-        compares with what it is then.
+        compares with what it is then. Nothing else can be mounted in the place of a bucket's prefix, so one
+        that was seen to be the shard's is not looked at again before that.
         """
         self.catalog.settle()
+        seen = self._seen_afar.get(shard)
+        if seen is not None and seen[0] == self._identity.incarnation:
+            return self.disk_of(shard)
         try:
             return self._check_root(shard, self._identity.incarnation, lambda: self.seen)
         except (ShardUnavailable, WrongRoot, CatalogOutdated):
@@ -178,8 +184,12 @@ class Context:
         disk, root = self.disk_of(shard), self.root_of(shard)
         mark = read_mark(disk)  # before the catalog's versions are, since these only grow
         marker = self.marker_of(shard, incarnation)
-        check_marker(disk, root, marker)
+        seen = self._seen_afar.get(shard)
+        if mark is None or seen is None or (seen[0], marker.incarnation) != (mark.incarnation,) * 2:
+            check_marker(disk, root, marker)
         check_mark(mark, root, marker.incarnation, versions())
+        if disk.is_far and mark is not None and mark.incarnation == marker.incarnation:
+            self._seen_afar[shard] = marker.incarnation, mark
         return disk
 
     def note_newest(self, shards: Iterable[int], anew: bool = False, newest: Mark | None = None) -> None:
@@ -190,7 +200,11 @@ class Context:
                 with suppress(ElasticScanError):
                     disk, root = self.disk_of(shard), self.root_of(shard)
                     marker = self.marker_of(shard, mark.incarnation)
-                    advance_mark(disk, root, marker, mark, self.clock.now(), anew)
+                    seen = None if anew else self._seen_afar.pop(shard, None)
+                    stored = seen[1] if seen and seen[0] == mark.incarnation else read_mark(disk)
+                    noted = advance_mark(disk, root, marker, mark, self.clock.now(), stored, anew)
+                    if disk.is_far:
+                        self._seen_afar[shard] = marker.incarnation, noted
 
     def note_newest_here(self, committed: Identity, same_as: int | None) -> None:
         """Note at directories what was committed; from the layout `same_as` nothing but fragments differs."""
@@ -554,7 +568,7 @@ class Context:
         }
         for fragment in fragments:
             for path in (fragment.path, *(run.path for run in fragment.runs)):
-                disks[fragment.shard].open(path)
+                disks[fragment.shard].uncached.open(path)
 
     @contextmanager
     def noticing_collection(self) -> Iterator[None]:

@@ -97,13 +97,16 @@ def write_mark(disk: Disk, mark: Mark) -> None:
     disk.note(MARK, _pack(asdict(mark)))
 
 
-def advance_mark(disk: Disk, root: str, marker: Marker, mark: Mark, now: float, anew: bool = False) -> None:
-    """Write a mark, which never goes back within an incarnation; `anew` also when it says nothing new.
+def advance_mark(
+    disk: Disk, root: str, marker: Marker, mark: Mark, now: float, stored: Mark | None, anew: bool = False
+) -> Mark:
+    """Write a mark, which never goes back within an incarnation, after `stored`, which was read there.
+
+    `anew` writes it also when it says nothing new. Returns what stands there now.
 
     Raises:
         ShardUnavailable, WrongRoot: the root is not the shard's.
     """
-    stored = read_mark(disk)
     if stored is None or stored.incarnation != mark.incarnation:
         check_marker(disk, root, marker)  # no mark belongs below a mount point, or on another's disk
         wanted_mark = replace(mark, missed=now if stored is None else stored.missed)
@@ -112,6 +115,7 @@ def advance_mark(disk: Disk, root: str, marker: Marker, mark: Mark, now: float, 
         wanted_mark = replace(stored, layout=layout, commit=commit)
     if anew or wanted_mark != stored:
         write_mark(disk, wanted_mark)
+    return wanted_mark
 
 
 def check_marker(disk: Disk, root: str, expected: Marker) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.base.postgres import Server, start_server
+from tests.base.s3 import S3Server, start_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,6 +91,20 @@ def postgres_url(postgres: Server) -> Iterator[str]:
     """The URL of an empty database."""
     with postgres.database() as name:
         yield postgres.url(name)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """An S3 server of this session's own: `tests/base/s3.py`."""
+    with start_s3() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> Iterator[str]:
+    """An empty bucket, to which the environment leads."""
+    with s3_server.bucket() as name:
+        yield name
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ OWNERS: dict[str, str] = {
     "sqlalchemy": "catalog",
     "sqlite3": "catalog",
     "psycopg": "catalog",
+    "botocore": "storage",
     "sqlglot": "filters",
     "typer": "cli",
     "click": "cli",
@@ -83,7 +84,12 @@ PICKLERS = frozenset({"pickle", "cloudpickle", "dill", "marshal", "shelve", "job
 # What an extra brings may be imported where it is used, so that the core works without it.
 OPTIONAL = frozenset({"psycopg", "pyspark", "rich", "typer"})
 # Own modules that stand on such an extra, and the one file that may put off importing them.
-LATE = frozenset({("cli/__init__.py", "elasticscan.cli.app")})
+LATE = frozenset(
+    {
+        ("cli/__init__.py", "elasticscan.cli.app"),
+        ("storage/places.py", "elasticscan.storage.objects.prefix"),
+    }
+)
 
 FUNCTION_LINES = 70
 MODULE_LINES = 600

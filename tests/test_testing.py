@@ -58,7 +58,16 @@ def test_modules_that_a_front_page_names_are_in_its_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", ["base", "catalog", "storage", "storage/batches", "storage/changes", "storage/indexes"]
+    "folder",
+    [
+        "base",
+        "catalog",
+        "storage",
+        "storage/batches",
+        "storage/changes",
+        "storage/indexes",
+        "storage/objects",
+    ],
 )
 def test_a_front_page_names_every_module_of_its_folder(folder: str) -> None:
     page = (ROOT / folder / "__init__.py").read_text(encoding="utf-8").partition('"""\n\nfrom ')[0]

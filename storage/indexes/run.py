@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pyarrow import ipc
 
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS, RUN_BYTES, RUN_ROWS
+from elasticscan.base.limits import BATCH_ROWS, RUN_BYTES, RUN_ROWS
 from elasticscan.base.value_keys import (
     can_be_sought,
     encode_value,
@@ -50,7 +50,7 @@ from elasticscan.metadata import (
 )
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.batches.reader import BatchReader
-from elasticscan.storage.disk import Disk
+from elasticscan.storage.disk import Disk, batch_bytes
 from elasticscan.storage.fragment import (
     DELETED,
     SLOT,
@@ -184,7 +184,7 @@ def _write_run(
     histogram = _histogram(entries, [(name, codes[name]) for name in _index_key(index)], order)
     del codes
     count = entries.num_rows
-    step = max(1, min(BATCH_ROWS, BATCH_BYTES * count // max(entries.nbytes, 1)))
+    step = max(1, min(BATCH_ROWS, batch_bytes(disk) * count // max(entries.nbytes, 1)))
     starts = range(0, max(count, 1), step)  # an Arrow writer writes no schema before the first batch
     keys = [entries.column(name) for name in key_columns(table, index)]
     first_keys = [encode_values(keys, int(order[start]))[:KEY_BYTES] if count else b"" for start in starts]

@@ -115,7 +115,7 @@ def readers_believe_any_catalog(patch: Patch) -> None:
 )
 def marks_that_were_missing_are_forgotten(patch: Patch) -> None:
     honest = context.advance_mark
-    patch.setattr(context, "advance_mark", lambda d, r, w, m, _now, anew: honest(d, r, w, m, 0.0, anew))
+    patch.setattr(context, "advance_mark", lambda d, r, w, m, _now, s, anew: honest(d, r, w, m, 0.0, s, anew))
 
 
 @fault(

@@ -73,6 +73,14 @@ class FaultyDisk:
         self._unflushed: dict[str, bytes | None] = {}  # what was under these paths when they were written
         self._below = MemoryDisk()
 
+    @property
+    def is_far(self) -> bool:
+        return self.disk.is_far
+
+    @property
+    def uncached(self) -> Disk:
+        return self
+
     def content(self, path: str) -> bytes:
         """What is really there, whatever the faults."""
         file = self.disk.open(path)

@@ -30,7 +30,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.metadata import Seal, StagedFragment, TableInfo
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage.disk import OPEN_FILES, ArrowDisk, Disk, LocalDisk, MemoryDisk, MemoryFile, open_disk
+from elasticscan.storage.disk import OPEN_FILES, ArrowDisk, Disk, LocalDisk, MemoryDisk, MemoryFile
 from elasticscan.storage.fragment import (
     SLOT,
     FragmentReader,
@@ -39,6 +39,7 @@ from elasticscan.storage.fragment import (
     is_fragment_path,
     write_fragment,
 )
+from elasticscan.storage.places import open_disk
 from elasticscan.storage.sealed_file import digest_of, read_manifest, verify_file
 from elasticscan.store import Store
 from elasticscan.topology import SlotSet
@@ -101,6 +102,21 @@ def _faultless(tmp_path: Path) -> Made:
     return Made(FaultyDisk(made.disk), made.lose_root, made.put)
 
 
+def _objects(bucket: str, client: Any) -> Made:
+
+    disk = open_disk(f"s3://{bucket}/root")
+
+    def put(path: str, content: bytes) -> None:
+        client.put_object(Bucket=bucket, Key=f"root/{path}", Body=content)
+
+    def lose_root() -> None:
+        for path, _ in disk.list():
+            disk.delete(path)
+        client.delete_bucket(Bucket=bucket)
+
+    return Made(disk, lose_root, put)
+
+
 DISKS = {
     "local": _local,
     "memory": _memory,
@@ -110,8 +126,11 @@ DISKS = {
 }
 
 
-@pytest.fixture(params=sorted(DISKS))
+@pytest.fixture(params=[*sorted(DISKS), "objects"])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
+    if request.param == "objects":
+        bucket = request.getfixturevalue("bucket")
+        return _objects(bucket, request.getfixturevalue("s3_server").client)
     return DISKS[request.param](tmp_path)
 
 

@@ -558,6 +558,14 @@ class Watched:
     def __init__(self, disk: Disk, leaving: Callable[[str], None]) -> None:
         self.disk, self.leaving = disk, leaving
 
+    @property
+    def is_far(self) -> bool:
+        return self.disk.is_far
+
+    @property
+    def uncached(self) -> Disk:
+        return self
+
     def create(self, path: str) -> Any:
         return self.disk.create(path)
 

@@ -1,0 +1,232 @@
+"""Requests to an S3 bucket: tried again for a while, and their errors told as ours.
+
+`botocore` sends them. Endpoint, region and credentials are what it finds where this process runs: variables
+of the environment, a profile, the role of the machine. Each process has a client of its own, so a forked
+child never speaks on a connection of its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from time import monotonic, sleep
+from typing import Any
+
+import pyarrow as pa
+from botocore.config import Config
+from botocore.session import Session
+
+from elasticscan.base.errors import ElasticScanError, FragmentMissing, WriteConflict
+from elasticscan.base.forks import ChildSafeLock
+from elasticscan.base.limits import FIRST_CONNECT_SECONDS, RECONNECT_SECONDS
+from elasticscan.storage.objects.refusals import FAILURES, as_ours, is_passing
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 5.0
+_LARGEST_COPY = 5 << 30  # that one request makes
+_COPY_PART_BYTES = 1 << 30
+_CONFIG = Config(
+    connect_timeout=10,
+    read_timeout=30,
+    max_pool_connections=16,
+    retries={"mode": "standard", "total_max_attempts": 1},  # `Bucket` tries again, also when an answer is cut
+)
+
+
+class _Client:
+    """The client of this process for what its environment says, and whether it ever had an answer."""
+
+    def __init__(self) -> None:
+        self.service = Session().create_client("s3", config=_CONFIG)
+        self.answered = False
+
+
+_clients: dict[tuple[Any, ...], _Client] = {}
+_lock = ChildSafeLock()
+
+
+def _client() -> _Client:
+    key = (os.getpid(), *sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+    client = _clients.get(key)
+    if client is None:
+        with _lock:
+            client = _clients.get(key)
+            if client is None:
+                client = _Client()
+                _clients.clear()  # what a fork, or another environment, left
+                _clients[key] = client
+    return client
+
+
+def _itself(answer: Any) -> Any:
+    return answer
+
+
+class Bucket:
+    """The objects of a bucket.
+
+    Args:
+        name: the bucket's.
+        root: what errors call the place; it holds no secret.
+
+    All methods raise `ShardUnavailable`, which says what to do, and `FragmentMissing` where an object that is
+    named is not there.
+    """
+
+    def __init__(self, name: str, root: str) -> None:
+        self.name, self._root = name, root
+
+    def read(self, key: str, span: str) -> tuple[pa.Buffer, int]:
+        """Bytes of an object, by HTTP's words for a range ("0-99", "-100"), and its size."""
+        answer: tuple[pa.Buffer, int] = self._ask("get_object", key, Range=f"bytes={span}", take=_taken)
+        return answer
+
+    def size(self, key: str) -> int:
+        return int(self._ask("head_object", key)["ContentLength"])
+
+    def put(self, key: str, data: bytes) -> None:
+        self._ask("put_object", key, writing=True, Body=data)
+
+    def delete(self, key: str) -> None:
+        with suppress(FragmentMissing):
+            self._ask("delete_object", key, writing=True)
+
+    def list(self, prefix: str) -> Iterator[tuple[str, float]]:
+        """(key, time of its last change) of each object below a prefix."""
+        more: dict[str, Any] = {}
+        while True:
+            answer = self._ask("list_objects_v2", None, Prefix=prefix, **more)
+            for item in answer.get("Contents", ()):
+                yield item["Key"], item["LastModified"].timestamp()
+            if not answer.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": answer["NextContinuationToken"]}
+
+    def copy(self, key: str, to: str) -> None:
+        """Copy an object within the bucket; its bytes stay where they are."""
+        source, size = {"Bucket": self.name, "Key": key}, self.size(key)
+        if size <= _LARGEST_COPY:
+            self._ask("copy_object", to, writing=True, CopySource=source)
+            return
+        with self.upload(to) as upload:
+            for start in range(0, size, _COPY_PART_BYTES):
+                upload.copy(source, start, min(start + _COPY_PART_BYTES, size))
+
+    def upload(self, key: str) -> Upload:
+        """Begin an object that is sent in parts."""
+        return Upload(self._ask, key)
+
+    def uploads(self, prefix: str) -> Iterator[tuple[str, str, float]]:
+        """(key, id, time of its beginning) of each upload below a prefix that nobody has ended."""
+        more: dict[str, Any] = {}
+        while True:
+            answer = self._ask("list_multipart_uploads", None, Prefix=prefix, **more)
+            for item in answer.get("Uploads", ()):
+                yield item["Key"], item["UploadId"], item["Initiated"].timestamp()
+            if not answer.get("IsTruncated"):
+                return
+            more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
+
+    def abort(self, key: str, upload: str) -> None:
+        """End an upload of which nothing shall stay; fine when it has ended already."""
+        with suppress(WriteConflict, FragmentMissing):
+            self._ask("abort_multipart_upload", key, writing=True, UploadId=upload)
+
+    def _ask(
+        self,
+        request: str,
+        key: str | None,
+        writing: bool = False,
+        take: Callable[[Any], Any] = _itself,
+        **parameters: Any,
+    ) -> Any:
+        """Send a request until it is answered, or its time is over."""
+        if key is not None:
+            parameters["Key"] = key
+        began, pause = monotonic(), _FIRST_PAUSE_SECONDS
+        while True:
+            client = None
+            try:
+                client = _client()
+                answer = take(getattr(client.service, request)(Bucket=self.name, **parameters))
+            except FAILURES as error:
+                waits = RECONNECT_SECONDS if client and client.answered else FIRST_CONNECT_SECONDS
+                pause *= 1 + random.random()
+                if not is_passing(error) or monotonic() + pause - began > waits:
+                    raise self._ours(error, key, client, writing) from error
+                sleep(pause)
+                pause = min(pause, _LONGEST_PAUSE_SECONDS)
+            else:
+                client.answered = True
+                return answer
+
+    def _ours(
+        self, error: Exception, key: str | None, client: _Client | None, writing: bool
+    ) -> ElasticScanError:
+        where = self._root if key is None else f"s3://{self.name}/{key}"
+        server = "its server" if client is None else str(client.service.meta.endpoint_url)
+        return as_ours(error, self._root, where, server, writing)
+
+
+def _taken(answer: Any) -> tuple[pa.Buffer, int]:
+    """The bytes of an answer, and the size of the whole object."""
+    buffer = pa.allocate_buffer(int(answer["ContentLength"]))
+    view, done = memoryview(buffer).cast("B"), 0
+    with answer["Body"] as body:
+        while done < len(view) and (count := body.readinto(view[done:])):
+            done += count
+    if done < len(view):
+        raise ConnectionResetError(f"its answer ended after {done:,} of {len(view):,} bytes")
+    total = answer.get("ContentRange", "").rpartition("/")[2]
+    return buffer, int(total) if total else len(view)
+
+
+class Upload:
+    """An object on its way, in parts: nothing is there before the block ends without an exception."""
+
+    def __init__(self, ask: Callable[..., Any], key: str) -> None:
+        self._ask, self._key, self._size = ask, key, 0
+        self._tags: list[str] = []
+        self._id = str(ask("create_multipart_upload", key, writing=True)["UploadId"])
+
+    def send(self, data: bytes) -> None:
+        answer = self._ask("upload_part", self._key, writing=True, Body=data, **self._part(len(data)))
+        self._tags.append(answer["ETag"])
+
+    def copy(self, source: dict[str, str], start: int, end: int) -> None:
+        """Take bytes [start, end) of another object."""
+        span = f"bytes={start}-{end - 1}"
+        part = self._part(end - start)
+        answer = self._ask(
+            "upload_part_copy", self._key, writing=True, CopySource=source, CopySourceRange=span, **part
+        )
+        self._tags.append(answer["CopyPartResult"]["ETag"])
+
+    def _part(self, size: int) -> dict[str, Any]:
+        self._size += size
+        return {"UploadId": self._id, "PartNumber": len(self._tags) + 1}
+
+    def complete(self) -> None:
+        parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(self._tags, 1)]
+        made = {"UploadId": self._id, "MultipartUpload": {"Parts": parts}}
+        try:
+            self._ask("complete_multipart_upload", self._key, writing=True, **made)
+        except WriteConflict:  # it was collected; or its answer was lost, and this was asked again
+            with suppress(FragmentMissing):
+                if int(self._ask("head_object", self._key)["ContentLength"]) == self._size:
+                    return
+            raise
+
+    def abort(self) -> None:
+        with suppress(ElasticScanError):  # a garbage collection ends it later
+            self._ask("abort_multipart_upload", self._key, writing=True, UploadId=self._id)
+
+    def __enter__(self) -> Upload:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.complete()
+        else:
+            self.abort()

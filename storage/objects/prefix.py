@@ -1,0 +1,155 @@
+"""A shard's files as the objects below a prefix of an S3 bucket."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from elasticscan.base.errors import FragmentMissing, InvalidOption
+from elasticscan.base.forks import Birthplace
+from elasticscan.base.redaction import shown
+from elasticscan.storage.disk import OpenFile
+from elasticscan.storage.disk_errors import cut_file
+from elasticscan.storage.objects.bucket import Bucket, Upload
+
+TAIL_BYTES = 128 << 10
+PART_BYTES = 8 << 20
+_UNFINISHED = ".unfinished"
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+
+
+def parse_root(root: str) -> tuple[str, str]:
+    """The bucket and the prefix that an `s3://` or `s3a://` root names; the prefix ends with a slash.
+
+    Raises:
+        InvalidOption: it names none, or says more than that: who asks, and where the server is, belongs into
+            the environment, where no catalog, plan or log shows it.
+    """
+    parts = urlsplit(root)
+    if not parts.query and not parts.fragment and _BUCKET.fullmatch(parts.netloc):
+        path = posixpath.normpath("/" + unquote(parts.path).lstrip("/")).lstrip("/")
+        return parts.netloc, f"{path}/" if path else ""
+    raise InvalidOption(
+        f"{shown(root)} cannot be a shard's storage: write s3://BUCKET/PREFIX alone. Set credentials, "
+        "endpoint and region where each process runs, with AWS_PROFILE (or AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY), AWS_ENDPOINT_URL and AWS_REGION; the store never keeps them",
+        option="shards",
+    )
+
+
+class ObjectDisk:
+    """The objects below a prefix. An object is sent once, under its own name, and seen when it is whole."""
+
+    is_far = True
+
+    def __init__(self, root: str) -> None:
+        name, self._prefix = parse_root(root)
+        self._bucket = Bucket(name, root)
+
+    @property
+    def uncached(self) -> ObjectDisk:
+        return self
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[Any]:
+        birthplace = Birthplace()
+        file = _NewObject(self._bucket, self._prefix + path)
+        try:
+            yield file
+            birthplace.check()
+            file.finish()
+        except BaseException:
+            if birthplace.is_here:
+                file.abort()
+            raise
+
+    def open(self, path: str) -> OpenFile:
+        return _ObjectFile(self._bucket, self._prefix + path)
+
+    def delete(self, path: str) -> None:
+        if path.endswith(_UNFINISHED):
+            self._abort(self._prefix + path.removesuffix(_UNFINISHED))
+        else:
+            self._bucket.delete(self._prefix + path)
+
+    def rename(self, path: str, to: str) -> None:
+        if path.endswith(_UNFINISHED):  # of an upload that has not ended nothing can be kept
+            self._abort(self._prefix + path.removesuffix(_UNFINISHED))
+            return
+        with suppress(FragmentMissing):
+            self._bucket.copy(self._prefix + path, self._prefix + to)
+            self._bucket.delete(self._prefix + path)
+
+    def note(self, path: str, content: bytes) -> None:
+        self._bucket.put(self._prefix + path, content)
+
+    def list(self) -> list[tuple[str, float]]:
+        files = [(key, time) for key, time in self._bucket.list(self._prefix)]
+        files += [(key + _UNFINISHED, time) for key, _, time in self._bucket.uploads(self._prefix)]
+        return [(key.removeprefix(self._prefix), time) for key, time in files]
+
+    def _abort(self, key: str) -> None:
+        for other, upload, _ in self._bucket.uploads(key):
+            if other == key:
+                self._bucket.abort(key, upload)
+
+
+class _NewObject:
+    """An object that is being written: kept until it is worth a part, sent in one piece when it is small."""
+
+    def __init__(self, bucket: Bucket, key: str) -> None:
+        self._bucket, self._key = bucket, key
+        self._upload: Upload | None = None
+        self._parts = 0
+        self._waiting = bytearray()
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._waiting += view
+        # An upload has 10,000 parts at most: later ones are larger.
+        if len(self._waiting) >= PART_BYTES << self._parts // 1_000:
+            if self._upload is None:
+                self._upload = self._bucket.upload(self._key)
+            self._send(self._upload)
+        return len(view)
+
+    def _send(self, upload: Upload) -> None:
+        upload.send(bytes(self._waiting))
+        self._parts += 1
+        self._waiting.clear()
+
+    def finish(self) -> None:
+        if self._upload is None:
+            self._bucket.put(self._key, bytes(self._waiting))
+            return
+        if self._waiting:
+            self._send(self._upload)
+        self._upload.complete()
+
+    def abort(self) -> None:
+        if self._upload is not None:
+            self._upload.abort()
+
+
+class _ObjectFile(OpenFile):
+    """An object, whose last bytes are there since it was opened: they say what else is in it."""
+
+    is_near = False
+
+    def __init__(self, bucket: Bucket, key: str) -> None:
+        self._bucket, self._key = bucket, key
+        self._tail, self.size = bucket.read(key, f"-{TAIL_BYTES}")
+
+    def read_at(self, offset: int, length: int) -> pa.Buffer:
+        begin = self.size - self._tail.size
+        if offset + length > self.size:
+            raise cut_file(self._key, offset, length)
+        if offset >= begin or not length:
+            return self._tail.slice(max(offset - begin, 0), length)
+        return self._bucket.read(self._key, f"{offset}-{offset + length - 1}")[0]

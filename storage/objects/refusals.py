@@ -1,0 +1,111 @@
+"""Refusals of an S3 server, and of the way to it: which of our errors each is, and what to do about it."""
+
+from __future__ import annotations
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    NoCredentialsError,
+    NoRegionError,
+    PartialCredentialsError,
+    ProfileNotFound,
+)
+from botocore.exceptions import ConnectionError as NoConnection
+
+from elasticscan.base.errors import DiskFull, ElasticScanError, ShardUnavailable, WriteConflict
+from elasticscan.storage.disk_errors import missing_file
+
+# What a request can end with that may go well when it is sent again.
+FAILURES = (BotoCoreError, ClientError, OSError, ValueError)
+
+_BUSY = frozenset(
+    {
+        "InternalError",
+        "OperationAborted",
+        "RequestLimitExceeded",
+        "RequestTimeout",
+        "ServiceUnavailable",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+_SET = "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, where this process runs"
+_REFUSED = {
+    "AccessDenied": "its credentials may not do this; let them get, put, delete and list objects, and list "
+    "and abort multipart uploads, below the prefix (what may not be listed hides which files are missing)",
+    "InvalidAccessKeyId": f"the server does not know the access key; correct {_SET}",
+    "SignatureDoesNotMatch": f"the secret key is not that of the access key; correct {_SET}",
+    "ExpiredToken": f"the credentials have expired; renew them: {_SET}",
+    "InvalidToken": f"the session token is not valid; renew it: {_SET}",
+    "NoSuchBucket": "there is no such bucket; make it, or correct AWS_ENDPOINT_URL or the root",
+    "AllAccessDisabled": "the bucket was disabled; ask its owner",
+    "PermanentRedirect": "the bucket is in another region; set AWS_REGION to it",
+    "AuthorizationHeaderMalformed": "the bucket is in another region; set AWS_REGION to it",
+    "IllegalLocationConstraintException": "the bucket is in another region; set AWS_REGION to it",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong; set it",
+    "InvalidObjectState": "the object is in an archive; restore it, and keep archive rules off this prefix",
+    "403": "its credentials may not do this, or are not valid; look at the bucket's policy",
+    "301": "the bucket is in another region; set AWS_REGION to it",
+}
+_UNSENT: tuple[tuple[type[BotoCoreError], str], ...] = (
+    (NoCredentialsError, f"there are no credentials; set {_SET}"),
+    (PartialCredentialsError, f"a part of the credentials is missing; set {_SET}"),
+    (ProfileNotFound, "there is no such profile; correct AWS_PROFILE, or make it with `aws configure`"),
+    (
+        CredentialRetrievalError,
+        "the credentials cannot be fetched; see what gives them out (a role, a login)",
+    ),
+    (NoRegionError, "no region is set; set AWS_REGION (any, for a server of your own)"),
+)
+
+
+def code_of(error: BaseException) -> str:
+    """The server's word for what is wrong; empty when no answer came."""
+    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def is_passing(error: BaseException) -> bool:
+    """True if the same request may go well a little later."""
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return status >= 500 or status in (408, 429) or code_of(error) in _BUSY
+    return isinstance(error, (HTTPClientError, NoConnection, OSError))
+
+
+def as_ours(error: BaseException, root: str, where: str, server: str, writing: bool) -> ElasticScanError:
+    """The error to raise for one of `FAILURES`.
+
+    Args:
+        root, where: the shard's root and the object, without secrets.
+        server: the host that was asked.
+        writing: whether something was to be changed.
+    """
+    code = code_of(error)
+    if code in ("NoSuchKey", "404"):
+        return missing_file(where)
+    if code == "NoSuchUpload":
+        return WriteConflict(
+            f"the upload of {where} was ended while it was being written, as a garbage collection does whose "
+            "grace is shorter than the write takes; nothing was committed: try again, and collect with a "
+            "longer grace",
+            path=where,
+        )
+    if code in ("QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity"):
+        return DiskFull(
+            f"the object storage has no room for {where} ({code}); nothing was committed: free some space "
+            "(collect_garbage removes files that nothing needs) or raise the quota, and try again",
+            path=where,
+        )
+    why = _REFUSED.get(code) or next((said for kind, said in _UNSENT if isinstance(error, kind)), None)
+    if why is None and is_passing(error):
+        why = "it did not answer in time, or is busy; look whether it runs (AWS_ENDPOINT_URL), and try again"
+    return ShardUnavailable(
+        f"the shard's storage {where} cannot be {'written' if writing else 'read'} at {server}: "
+        f"{why or 'see what the server says'} ({error})",
+        root=root,
+        server=server,
+    )

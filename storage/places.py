@@ -1,0 +1,28 @@
+"""The disk for a shard's root, by what kind of place it names."""
+
+from __future__ import annotations
+
+import pyarrow.fs as pafs
+
+from elasticscan.base.errors import InvalidOption
+from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk
+
+OBJECT_SCHEMES = ("s3://", "s3a://")
+
+
+def open_disk(root: str) -> Disk:
+    """The disk for a root: a directory, a prefix of an S3 bucket, or anything `pyarrow.fs` has a URI for."""
+    if root.lower().startswith(OBJECT_SCHEMES):
+        try:
+            from elasticscan.storage.objects.prefix import ObjectDisk  # noqa: PLC0415 - stands on an extra
+        except ModuleNotFoundError as error:
+            raise InvalidOption(
+                f"shards in object storage need the package {error.name!r}, which is not installed here: "
+                "pip install 'elasticscan[s3]'",
+                option="shards",
+            ) from error
+        return ObjectDisk(root)
+    if "://" in root:
+        filesystem, path = pafs.FileSystem.from_uri(root)
+        return ArrowDisk(pafs.SubTreeFileSystem(path, filesystem), root)
+    return LocalDisk(root)

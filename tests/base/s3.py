@@ -1,0 +1,236 @@
+"""An S3 server of the tests' own, on loopback, behind a line that counts, and fails when a test says so.
+
+Each test has a bucket of its own. The server is `moto`'s; where it is not installed tests that need it are
+skipped, and fail where `CI` is set.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from threading import Lock, Thread
+from time import sleep
+from types import TracebackType
+from typing import Any, Literal
+
+import pytest
+
+MISSING = "no S3 server is installed: pip install botocore flask flask-cors moto"
+KEY, SECRET = "AKIATESTSOFELASTIC", "a-secret/of+the-tests-alone"
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": KEY,
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+}
+
+Fault = Literal["503", "500", "cut", "drop", "denied", "gone", "slow"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as it passed the line, and how many bytes its answer had."""
+
+    method: str
+    path: str
+    answered: int = 0
+
+
+@dataclass
+class Line:
+    """What passes between a client and the server.
+
+    Attributes:
+        fault: says for a request how it is to fail, or None; asked once for each request.
+        requests: those that were answered.
+    """
+
+    fault: Callable[[Request], Fault | None] = lambda _: None
+    requests: list[Request] = field(default_factory=list)
+    lock: Lock = field(default_factory=Lock)
+
+    def clear(self) -> None:
+        self.requests = []
+
+    @property
+    def answered(self) -> int:
+        return sum(request.answered for request in self.requests)
+
+    @property
+    def methods(self) -> Counter[str]:
+        return Counter(request.method for request in self.requests)
+
+
+class _Relay(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    line: Line
+    server_port: int
+
+    def setup(self) -> None:
+        super().setup()
+        self._beyond = http.client.HTTPConnection("127.0.0.1", self.server_port)
+
+    def finish(self) -> None:
+        self._beyond.close()
+        super().finish()
+
+    def _relay(self) -> None:
+        line = self.line
+        with line.lock:
+            fault = line.fault(Request(self.command, self.path))
+        body = self._body()
+        if fault == "drop":
+            return self._hang_up()
+        if fault == "slow":
+            sleep(0.3)
+        if fault in ("503", "500", "denied", "gone"):
+            return self._refuse(fault)
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
+        headers.pop("Transfer-Encoding", None)
+        self._beyond.request(self.command, self.path, body, headers)
+        answer = self._beyond.getresponse()
+        content = answer.read()
+        with line.lock:
+            line.requests.append(Request(self.command, self.path, len(content)))
+        self.send_response_only(answer.status, answer.reason)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("transfer-encoding", "connection"):
+                self.send_header(name, value)
+        if answer.getheader("Content-Length") is None:
+            self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if fault == "cut":
+            self.wfile.write(content[: len(content) // 2])
+            return self._hang_up()
+        self.wfile.write(content)
+        return None
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _relay
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _refuse(self, fault: str) -> None:
+        status, code = {
+            "503": (503, "SlowDown"),
+            "500": (500, "InternalError"),
+            "denied": (403, "AccessDenied"),
+            "gone": (404, "NoSuchUpload"),
+        }[fault]
+        body = f"<Error><Code>{code}</Code><Message>as the test says</Message></Error>".encode()
+        self.send_response_only(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _hang_up(self) -> None:
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except (ConnectionError, BrokenPipeError, http.client.HTTPException):
+            self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, *_: object) -> None:
+        """A client that hung up is none of the test's business."""
+
+
+class S3Server:
+    """A running server, and the line to it."""
+
+    def __init__(self) -> None:
+        keeper = [sys.executable, str(Path(__file__).parent / "s3_keeper.py")]
+        self._keeper = subprocess.Popen(keeper, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._keeper.stdout is not None
+        port = self._keeper.stdout.readline().strip()
+        assert port.isdigit(), f"the S3 server did not start: {port!r}"
+        self.line = Line()
+        handler = type("Handler", (_Relay,), {"line": self.line, "server_port": int(port)})
+        self._listener = _Listener(("127.0.0.1", 0), handler)
+        self._thread = Thread(target=self._listener.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+        self._numbers = count(1)
+        self._client: Any = None
+        self.endpoint = f"http://127.0.0.1:{self._listener.server_address[1]}"
+        self.environment = ENVIRONMENT | {"AWS_ENDPOINT_URL": self.endpoint}
+
+    def __enter__(self) -> S3Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.shutdown()
+        self._listener.server_close()
+        self._keeper.communicate()
+
+    @property
+    def client(self) -> Any:
+        """A client of the tests' own, which passes the line, too."""
+        from botocore.session import Session  # noqa: PLC0415 - an extra, which not all who run tests have
+
+        if self._client is None:  # to make one takes longer than most tests
+            self._client = Session().create_client(
+                "s3",
+                "us-east-1",
+                endpoint_url=self.endpoint,
+                aws_access_key_id=KEY,
+                aws_secret_access_key=SECRET,
+            )
+        return self._client
+
+    @contextmanager
+    def bucket(self) -> Iterator[str]:
+        """The name of an empty bucket, for one test, whose environment leads to it."""
+        name = f"bucket{next(self._numbers)}"
+        self.client.create_bucket(Bucket=name)
+        with pytest.MonkeyPatch.context() as patch:
+            for variable in [name for name in os.environ if name.startswith("AWS_")]:
+                patch.delenv(variable)
+            for variable, value in self.environment.items():
+                patch.setenv(variable, value)
+            self.line.fault = lambda _: None
+            self.line.clear()
+            yield name
+            self.line.fault = lambda _: None
+
+
+def start_s3() -> S3Server:
+    """Start one, or skip the test; where `CI` is set, fail."""
+    if all(find_spec(module) is not None for module in ("botocore", "flask", "flask_cors", "moto")):
+        return S3Server()
+    if os.environ.get("CI"):
+        pytest.fail(MISSING)
+    pytest.skip(MISSING)

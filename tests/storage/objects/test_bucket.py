@@ -1,0 +1,187 @@
+"""Requests to a bucket of a real server, through a line that fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+
+from elasticscan.base.errors import ElasticScanError, FragmentMissing, ShardUnavailable, WriteConflict
+from tests.base.s3 import SECRET, Fault, Request, S3Server
+
+pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
+
+from elasticscan.storage.objects import bucket as bucket_module
+from elasticscan.storage.objects.bucket import Bucket
+
+
+@pytest.fixture
+def objects(bucket: str) -> Bucket:
+    objects = Bucket(bucket, f"s3://{bucket}")
+    objects.put("before", b"x")  # the first connection is waited for more shortly
+    return objects
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RECONNECT_SECONDS", "FIRST_CONNECT_SECONDS"):
+        monkeypatch.setattr(bucket_module, name, 0.4)
+
+
+def first(faults: Iterable[Fault | None]) -> Callable[[Request], Fault | None]:
+    """The first requests fail so, all others pass."""
+    ahead = iter(faults)
+    return lambda request: next(ahead, None)
+
+
+def test_an_object_reads_as_it_was_put_and_says_its_size(objects: Bucket) -> None:
+    objects.put("a/b c%+ü", bytes(range(200)))
+    data, size = objects.read("a/b c%+ü", "-50")
+    assert (data.to_pybytes(), size) == (bytes(range(150, 200)), 200)
+    assert objects.read("a/b c%+ü", "10-19")[0].to_pybytes() == bytes(range(10, 20))
+    assert objects.size("a/b c%+ü") == 200
+    assert [key for key, _ in objects.list("a/")] == ["a/b c%+ü"]
+
+
+@pytest.mark.parametrize("fault", ["503", "500", "cut", "drop"])
+def test_what_a_busy_server_or_a_broken_line_refuses_is_asked_again(
+    objects: Bucket, s3_server: S3Server, fault: Fault
+) -> None:
+    objects.put("x", bytes(100_000))
+    s3_server.line.fault = first([fault, fault])
+    assert objects.read("x", "-100000")[0].size == 100_000
+    s3_server.line.fault = first([fault])
+    objects.put("y", b"again")
+    s3_server.line.fault = first([fault])
+    assert {key for key, _ in objects.list("")} == {"before", "x", "y"}
+    s3_server.line.fault = first([fault])
+    objects.delete("y")
+    assert {key for key, _ in objects.list("")} == {"before", "x"}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_stays_away_is_told_with_its_host(objects: Bucket, s3_server: S3Server) -> None:
+    s3_server.line.fault = lambda _: "503"
+    with pytest.raises(ShardUnavailable, match="try again") as caught:
+        objects.read("before", "-1")
+    assert s3_server.endpoint in str(caught.value) and caught.value.fields["server"] == s3_server.endpoint
+
+
+def test_what_no_repetition_mends_is_asked_once(objects: Bucket, s3_server: S3Server) -> None:
+    asked = list[Request]()
+
+    def denied(request: Request) -> Fault:
+        asked.append(request)
+        return "denied"
+
+    s3_server.line.fault = denied
+    with pytest.raises(ShardUnavailable, match="AccessDenied"):
+        objects.read("before", "-1")
+    s3_server.line.fault = lambda _: None
+    with pytest.raises(FragmentMissing):
+        objects.read("none", "-1")
+    assert len(asked) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"AWS_PROFILE": "nobody"}, "AWS_PROFILE"),
+        ({"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, "no credentials"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "127.0.0.1:1"),
+        ({"AWS_ENDPOINT_URL": "not a url"}, "endpoint"),
+    ],
+)
+def test_an_environment_that_leads_nowhere_is_told(
+    objects: Bucket, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str | None], told: str
+) -> None:
+    for name, value in changed.items():
+        if value is None:
+            monkeypatch.delenv(name)
+        else:
+            monkeypatch.setenv(name, value)
+    with pytest.raises(ShardUnavailable, match=told) as caught:
+        objects.read("before", "-1")
+    assert SECRET not in str(caught.value)
+
+
+def test_a_bucket_that_is_not_there_is_told(objects: Bucket) -> None:
+    with pytest.raises(ShardUnavailable, match="no such bucket"):
+        Bucket("another-bucket", "s3://another-bucket").put("x", b"")
+
+
+def parts(count: int) -> Iterator[bytes]:
+    return (bytes([number]) * (5 << 20) for number in range(count))
+
+
+def test_an_upload_in_parts_is_seen_when_it_is_whole(objects: Bucket) -> None:
+    with objects.upload("large") as upload:
+        for part in parts(2):
+            upload.send(part)
+        assert [key for key, _ in objects.list("large")] == []
+        assert [key for key, _, _ in objects.uploads("la")] == ["large"]
+    assert objects.size("large") == 10 << 20
+    assert list(objects.uploads("")) == []
+
+
+def test_an_upload_that_fails_leaves_nothing(objects: Bucket) -> None:
+    upload = objects.upload("large")
+    upload.send(bytes(5 << 20))
+    upload.__exit__(KeyError, KeyError())
+    assert list(objects.uploads("")) == [] and [key for key, _ in objects.list("large")] == []
+
+
+def test_an_answer_that_was_lost_is_no_failure_of_an_upload(objects: Bucket, s3_server: S3Server) -> None:
+    with objects.upload("large") as upload:
+        upload.send(b"x")
+        s3_server.line.fault = first(["cut", "gone"])
+    assert objects.size("large") == 1
+
+
+def test_an_upload_that_was_collected_meanwhile_is_told_so(objects: Bucket, s3_server: S3Server) -> None:
+    upload = objects.upload("large")
+    upload.send(b"x")
+    ((key, number, _),) = objects.uploads("")
+    objects.abort(key, number)
+    objects.abort(key, number)
+    s3_server.line.fault = first(["gone"])
+    with pytest.raises(WriteConflict, match="grace"):
+        upload.complete()
+
+
+def test_a_copy_of_a_large_object_is_made_in_parts(objects: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_module, "_LARGEST_COPY", 1 << 20)
+    monkeypatch.setattr(bucket_module, "_COPY_PART_BYTES", 5 << 20)
+    content = b"".join(parts(2)) + b"end"
+    objects.put("large", content)
+    objects.copy("large", "copy")
+    assert objects.read("copy", f"0-{len(content)}")[0].to_pybytes() == content
+
+
+def test_a_forked_child_asks_on_a_line_of_its_own(objects: Bucket) -> None:
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = 0 if objects.read("before", "-1")[0].to_pybytes() == b"x" else 2
+        finally:
+            os._exit(code)
+    for _ in range(20):
+        assert objects.read("before", "-1")[0].to_pybytes() == b"x"
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_errors_are_of_ours_alone(objects: Bucket, s3_server: S3Server) -> None:
+    s3_server.line.fault = lambda _: "denied"
+    for work in (
+        lambda: objects.put("x", b""),
+        lambda: objects.delete("x"),
+        lambda: list(objects.list("")),
+        lambda: list(objects.uploads("")),
+        lambda: objects.copy("before", "x"),
+        lambda: objects.upload("x"),
+    ):
+        with pytest.raises(ElasticScanError, match="may not"):
+            work()

@@ -1,0 +1,42 @@
+"""Which disk a root asks for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elasticscan.storage.disk import ArrowDisk, LocalDisk
+from elasticscan.storage.places import open_disk
+
+
+def test_a_path_is_a_directory_and_a_uri_what_it_says(tmp_path: Path) -> None:
+    assert isinstance(open_disk(str(tmp_path)), LocalDisk)
+    assert isinstance(open_disk(f"file://{tmp_path}"), ArrowDisk)
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/x", "s3a://bucket/x", "S3://bucket"])
+def test_s3_and_s3a_are_objects_and_nothing_is_asked_before_a_file_is(root: str) -> None:
+    pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
+    disk = open_disk(root)
+    assert type(disk).__name__ == "ObjectDisk" and disk.is_far
+
+
+def test_a_missing_package_is_told_by_its_name() -> None:
+    code = (
+        "import sys; sys.modules['botocore'] = None\n"
+        "from elasticscan.base.errors import InvalidOption\n"
+        "from elasticscan.storage.places import open_disk\n"
+        "try: open_disk('s3://bucket/x')\n"
+        "except InvalidOption as error: print(error)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "pip install 'elasticscan[s3]'" in told
+
+
+def test_nobody_pays_for_a_package_that_no_root_needs() -> None:
+    code = "import sys, elasticscan; print('botocore' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.strip() == "False"

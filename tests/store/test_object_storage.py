@@ -1,0 +1,191 @@
+"""Stores whose shards are in object storage: what they cost, what they survive, what they never tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import FragmentDamaged, InvalidOption, ShardUnavailable
+from elasticscan.store import Store
+from elasticscan.store.garbage import Action
+from tests.base.manual_clock import ManualClock
+from tests.base.s3 import SECRET, Fault, Request, S3Server
+from tests.store.random_programs import START, Programs
+from tests.store.random_tables import TABLES
+
+SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("text", pa.string())])
+ROWS = 60_000
+
+
+def rows(ids: np.ndarray, mark: str = "a") -> pa.Table:
+    texts = [f"{mark}: the text of row {number}, which is not short" for number in ids.tolist()]
+    return pa.table({"id": ids, "k": ids * 7 % 1_000_003, "text": texts}, schema=SCHEMA)
+
+
+def made(tmp_path: Path, bucket: str, shards: tuple[str, ...] = ("a", "b")) -> Store:
+    store = Store.create(tmp_path / "store", {name: f"s3://{bucket}/{name}" for name in shards}, tablets=8)
+    store.create_table("t", SCHEMA, primary_key=["id"])
+    return store
+
+
+def ids(store: Store) -> list[int]:
+    return sorted(store.table("t").scan(columns=["id"]).to_table()["id"].to_pylist())
+
+
+@pytest.fixture
+def store(tmp_path: Path, bucket: str, s3_server: S3Server) -> Iterator[Store]:
+    with made(tmp_path, bucket) as store:
+        store.table("t").upsert(rows(np.arange(ROWS)))
+        s3_server.line.clear()
+        yield store
+
+
+def test_everything_that_a_store_does_works_there(store: Store, bucket: str, tmp_path: Path) -> None:
+    table = store.table("t")
+    table.create_index("by_k", ["k"])
+    table.upsert(rows(np.arange(0, ROWS, 2), "b"))
+    table.delete(pa.table({"id": np.arange(0, 1_000)}))
+    expected = list(range(1_000, ROWS))
+    assert ids(store) == expected
+    assert table.scan(filter="k = 70", index="by_k").to_table().num_rows == 0
+    assert table.scan(filter="k = 70000", index="by_k").to_table()["id"].to_pylist() == [10_000]
+    store.expand({"c": f"s3://{bucket}/c"})
+    store.split(1)
+    assert ids(store) == expected
+    table.compact()
+    assert ids(store) == expected
+    store.contract("a")
+    assert ids(store) == expected
+    assert store.verify() == []
+    copy = f"s3://{bucket}/backup"
+    store.backup(copy)
+    store.collect_garbage(0)
+    assert ids(store) == expected
+    roots = {name: f"s3://{bucket}/restored/{name}" for name in ("b", "c")}
+    with Store.from_backup(copy, tmp_path / "restored", roots) as restored:
+        assert ids(restored) == expected
+
+
+def test_a_small_commit_is_four_requests_for_each_shard(store: Store, s3_server: S3Server) -> None:
+    table = store.table("t")
+    table.upsert(rows(np.arange(100)))
+    for _ in range(2):
+        s3_server.line.clear()
+        table.upsert(rows(np.arange(100)))
+        assert s3_server.line.methods == {"PUT": 4, "GET": 4}
+
+
+def test_objects_are_written_once_under_their_names(store: Store, s3_server: S3Server) -> None:
+    store.table("t").upsert(rows(np.arange(30_000)))
+    requests = s3_server.line.requests
+    written = [request.path for request in requests if request.method == "PUT" and ".arrow" in request.path]
+    assert len(written) == len(set(written)) == 2
+    assert not [request for request in requests if request.method == "DELETE" or "copy" in request.path]
+
+
+def test_a_scan_and_a_write_go_on_while_the_server_is_busy(store: Store, s3_server: S3Server) -> None:
+    faults: list[Fault | None] = ["503", "cut", "drop", "500"]
+    asked = [0]
+
+    def sometimes(_: Request) -> Fault | None:
+        asked[0] += 1
+        return faults[asked[0] // 3 % 4] if asked[0] % 3 == 0 else None
+
+    s3_server.line.fault = sometimes
+    with Store.open(store.uri) as other:
+        other.table("t").upsert(rows(np.arange(ROWS, ROWS + 100)))
+        assert ids(other) == list(range(ROWS + 100))
+    assert asked[0] > 6
+
+
+def test_a_byte_that_changed_in_a_bucket_is_damage_until_it_is_put_back(
+    store: Store, bucket: str, s3_server: S3Server
+) -> None:
+    client = s3_server.client
+    keys = [item["Key"] for item in client.list_objects_v2(Bucket=bucket)["Contents"]]
+    key = next(key for key in keys if ".arrow" in key)
+    content = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+    client.put_object(Bucket=bucket, Key=key, Body=b"%s\xff%s" % (content[:5_000], content[5_001:]))
+    with Store.open(store.uri) as other:
+        with pytest.raises(FragmentDamaged):
+            ids(other)
+        assert len(other.verify()) == 1
+        client.put_object(Bucket=bucket, Key=key, Body=content)
+        assert ids(other) == list(range(ROWS))
+
+
+def test_stores_in_one_bucket_leave_each_other_alone(store: Store, bucket: str, tmp_path: Path) -> None:
+    with Store.create(tmp_path / "other", {"x": f"s3://{bucket}/ab", "y": f"s3://{bucket}/a/b"}) as other:
+        other.create_table("t", SCHEMA, primary_key=["id"]).upsert(rows(np.arange(1_000)))
+        for either in (store, other):
+            done = either.collect_garbage(0)
+            assert not done.count(Action.TRASH) and not done.count(Action.DELETE)
+        assert ids(other) == list(range(1_000)) and ids(store) == list(range(ROWS))
+        with pytest.raises(InvalidOption, match="another store"):
+            other.expand({"z": f"s3a://{bucket}/b"})
+
+
+def test_one_prefix_by_two_schemes_is_refused_as_two_shards(tmp_path: Path, bucket: str) -> None:
+    with pytest.raises(InvalidOption, match="overlaps"):
+        Store.create(tmp_path / "store", {"a": f"s3://{bucket}/a", "b": f"s3a://{bucket}/a/"})
+
+
+def test_an_upload_of_a_writer_that_died_is_collected(store: Store, bucket: str, s3_server: S3Server) -> None:
+    client, path = s3_server.client, f"a/t1/{'0' * 32}.arrow"
+    upload = client.create_multipart_upload(Bucket=bucket, Key=path)["UploadId"]
+    client.upload_part(Bucket=bucket, Key=path, UploadId=upload, PartNumber=1, Body=b"x")
+    assert store.collect_garbage(0).count(Action.TRASH) == 1
+    assert not client.list_multipart_uploads(Bucket=bucket).get("Uploads")
+    assert ids(store) == list(range(ROWS))
+
+
+def test_no_secret_is_kept_or_told(store: Store, bucket: str, s3_server: S3Server, tmp_path: Path) -> None:
+    root = f"s3://{s3_server.client.meta.region_name}:{SECRET}@{bucket}/c?secret_key={SECRET}"
+    with pytest.raises(InvalidOption, match="AWS_ACCESS_KEY_ID") as refused:
+        store.expand({"c": root})
+    s3_server.line.fault = lambda _: "denied"
+    with Store.open(store.uri) as other, pytest.raises(ShardUnavailable, match="may not") as denied:
+        ids(other)
+    s3_server.line.fault = lambda _: None
+    page = next(iter(store.table("t").scan(page_rows=1_000)))
+    told = [
+        *(str(caught.value) + repr(caught.value.fields) for caught in (refused, denied)),
+        repr(store.status()),
+        repr(store.table("t").scan().explain()),
+        str(page.key),
+    ]
+    assert not [text for text in told if SECRET in text]
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert files and not [file for file in files if SECRET.encode() in file.read_bytes()]
+    objects = s3_server.client.list_objects_v2(Bucket=bucket)["Contents"]
+    contents = [
+        s3_server.client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read() for item in objects
+    ]
+    assert not [content for content in contents if SECRET.encode() in content]
+
+
+class ObjectPrograms(Programs):
+    """Programs whose first shards are in a bucket; those that join later are directories."""
+
+    bucket = ""
+
+    def make(self, place: Path, retention: int) -> Path:
+        roots = {name: f"s3://{self.bucket}/{place.name}/{name}" for name in ("s1", "s2", "s3")}
+        with Store.create(
+            place, roots, tablets=8, slots=64, retention_seconds=retention, clock=ManualClock(START)
+        ) as store:
+            for name, (schema, primary_key, shard_key) in TABLES.items():
+                store.create_table(name, schema, primary_key, shard_key)
+        return place
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1])
+def test_programs_are_exact_with_shards_in_a_bucket(tmp_path: Path, bucket: str, seed: int) -> None:
+    with ObjectPrograms(tmp_path) as programs:
+        programs.bucket = bucket
+        programs.run(seed)
