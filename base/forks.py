@@ -95,6 +95,10 @@ class ForkGate:
                     self._inside.pop(me, None)  # a child that was forked inside has no entry
                     self._changed.notify_all()
 
+    def is_inside(self) -> bool:
+        """True if this thread is at work."""
+        return get_ident() in self._inside
+
     def shut(self, seconds: float) -> bool:
         """Keep threads out and wait until none is inside; False if one still is after `seconds`.
 

@@ -14,6 +14,8 @@ shards at once, one transaction moves a tablet. What it promises:
   it alone, since a scan at an older snapshot cannot see them.
 - **It proves itself.** Every row has a digest and every group of rows a sum (`sealed.py`), so what a
   damaged database alters, hides or repeats raises `StoreDamaged`, and never passes as other rows.
+- **It does not go back.** Who has seen a commit never takes an older copy, put back, for the newest catalog
+  (`Progress`), nor a file that is no longer in its place (`OpenedFiles`).
 - **No clock is believed alone.** Times of commits never go back; what ends with time ends when the store
   believes that it is over (`believed_time.py`).
 - **State tables drive.** A move and an index's build change by the tables of `topology` and `metadata` alone;
@@ -40,7 +42,7 @@ sealed         rows that prove themselves: the one reader and writer of all of t
 remembered     groups of rows that were read before, of which only newer rows are read
 connections    few, of no thread in particular, none across a fork; readonly: catalogs that nobody writes
 server         transactions that outlive their connections; pipeline: statements sent together
-engine         opening a database, and its transactions; home: where its file lies
+engine         opening a database, and its transactions; home: where its file lies, and whether it still does
 state          the store's own row; believed_time: what time it is taken to be
 placement      shards, tablets; topology_history: as differences
 moves          those under way; seal_keys: secrets

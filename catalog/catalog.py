@@ -13,6 +13,7 @@ from sqlalchemy import select, text
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import AlreadyExists, ReadOnlyStore, StoreCopied
+from elasticscan.base.forks import ChildSafeLock
 from elasticscan.catalog.connections import Watch, is_postgres, transaction
 from elasticscan.catalog.dump import Dump, DumpTx
 from elasticscan.catalog.engine import (
@@ -32,7 +33,7 @@ from elasticscan.catalog.readonly import why_not_writable
 from elasticscan.catalog.remembered import RememberedGroups
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
 from elasticscan.catalog.sealed import versions_digest
-from elasticscan.catalog.state import Identity
+from elasticscan.catalog.state import Identity, Progress
 from elasticscan.catalog.tables import metadata, of_servers, store_state
 from elasticscan.catalog.upkeep import UpkeepTx
 from elasticscan.topology import Placement
@@ -57,6 +58,8 @@ class NewStore:
 
 class Catalog:
     """Opens transactions. Safe to use from several threads and after a fork.
+
+    Everything raises `CatalogOutdated` when the catalog has become older than this object has seen it.
 
     Attributes:
         read_only: why nothing can be written through it, or None.
@@ -85,11 +88,17 @@ class Catalog:
         # A copy of the file, in memory, does not show changes to the file: then each look is a transaction.
         watched = file is None or self.read_only is None
         state = store_state.c
-        versions = select(state.layout, state.last_commit, state.versions_digest, state.store_id)
+        versions = select(
+            state.incarnation, state.layout, state.last_commit, state.versions_digest, state.store_id
+        )
         self._watch = Watch(self._engine, versions) if watched else None
         self._settled: Home | None = None
         self._remembered = RememberedGroups()
         self._store_id: str | None = None
+        # A standby of a database server follows its server with a delay, so it may well show less again.
+        self._follows_progress = file is not None or self.read_only is None
+        self._newest: Progress | None = None
+        self._noting = ChildSafeLock()
         self.when_copied: Callable[[], None] = self._refuse_copy
         self.before_writing: Callable[[], Callable[[Identity], None]] = lambda: lambda _: None
         self.after_writing: Callable[[Identity, int | None], None] = lambda *_: None
@@ -169,11 +178,15 @@ class Catalog:
 
         What a server is asked `ahead` is answered with its beginning: one wait less for each.
         """
+        seen = self._newest
         with reading(self._engine, ahead() if self._is_far else ()) as connection:
-            tx = Tx(connection, self._clock.now(), self._store_id, self._remembered)
+            tx = Tx(connection, self._clock.now(), self._store_id, self._remembered, seen)
             yield tx
-            # A connection that is opened anew may find another store at the same place.
-            self._store_id = self._store_id or tx.store_seen
+            if tx.looked is not None:
+                # A connection that is opened anew may find another store at the same place.
+                self._store_id = self._store_id or tx.store_seen
+                if tx.looked != seen:
+                    self._note(tx.looked)
 
     @contextmanager
     def writing(self, ahead: Asking = list) -> Iterator[Tx]:
@@ -202,12 +215,29 @@ class Catalog:
         """As `writing`, for what leaves a copy of a store equal to the original: leases."""
         self.check_writable()
         check_one_name(self._engine)
+        seen = self._newest
         with writing(self._engine, ahead() if self._is_far else ()) as connection:
-            tx = Tx(connection, self._clock.now(), self._store_id)
+            tx = Tx(connection, self._clock.now(), self._store_id, seen=seen)
             tx.observe_time()
             with self._answering(tx):
                 yield tx
+            made = tx.progress
             tx.finish()
+        self._note(made)
+
+    def _note(self, progress: Progress) -> None:
+        """Remember the newest that was seen; of another incarnation, what was seen of that."""
+        if not self._follows_progress or progress == self._newest:
+            return
+        with self._noting:
+            before = self._newest
+            if before is not None and before.incarnation == progress.incarnation:
+                progress = Progress(before.incarnation, *map(max, before[1:], progress[1:]))
+            self._newest = progress
+
+    def forget_progress(self) -> None:
+        """Take the catalog as it is, also where it is older than it was: somebody has decided so."""
+        self._newest = None
 
     @contextmanager
     def _answering(self, tx: Tx) -> Iterator[None]:
@@ -269,11 +299,18 @@ class Catalog:
         """(layout, last commit), the cheapest look at whether anything changed."""
         if (own := self._own_versions.get(get_ident())) is not None:
             return own
+        seen = self._newest
         row = None if self._watch is None else self._watch.row()
-        if row is not None and row[3] == self._store_id:
+        if row is not None and row[4] == self._store_id:
             with decoding("the store's versions"):
-                if versions_digest(row[0], row[1]) == row[2]:
-                    return row[0], row[1]
-            raise damaged("the store's versions are not those that were written")
+                is_whole = versions_digest(row[1], row[2]) == row[3]
+            if not is_whole:
+                raise damaged("the store's versions are not those that were written")
+            if row[:3] == seen or not self._follows_progress:
+                return row[1], row[2]
+            progress = Progress(*row[:3])
+            if seen is not None and seen.incarnation == progress.incarnation and seen.may_precede(progress):
+                self._note(progress)
+                return row[1], row[2]
         with self.reading() as tx:
             return tx.versions()

@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import count
 from threading import Lock
 from time import monotonic
 from typing import Any
-from weakref import WeakSet, finalize
+from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from sqlalchemy import Connection, Engine, Select
 
 from elasticscan.base.errors import UnsafeFork
 from elasticscan.base.forks import ForkGate
 from elasticscan.base.limits import FORK_WAIT_SECONDS
-from elasticscan.catalog.failures import committing
+from elasticscan.catalog.failures import committing, replaced_file
+from elasticscan.catalog.home import OpenedFiles
 
 WATCHERS = 4  # at most so many connections for each Watch
 
@@ -52,6 +53,7 @@ def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
     end it a second time.
     """
     _FORKS.check(engine)
+    _FORKS.follow_file(engine, at_once=bool(options))
     with _GATE.inside() if is_sqlite(engine) else nullcontext(), ExitStack() as stack:
         connection = stack.enter_context(engine.connect().execution_options(**options))
         stack.enter_context(committing(connection) if options.get("writing") else connection.begin())
@@ -82,6 +84,7 @@ class Watch:
     def row(self) -> tuple[Any, ...] | None:
         """The row, or None when it could not be had this way: then ask in a transaction."""
         _FORKS.check(self.engine)
+        _FORKS.follow_file(self.engine)
         slot = self._take()
         try:
             if slot.connection is None:
@@ -166,10 +169,11 @@ def unsafe_fork() -> UnsafeFork:
 
 
 class _Forks:
-    """The connections of this process at a fork."""
+    """The connections of this process, when it forks and when a file that they have opened is replaced."""
 
     def __init__(self) -> None:
         self.engines: WeakSet[Engine] = WeakSet()
+        self.files: WeakKeyDictionary[Engine, OpenedFiles] = WeakKeyDictionary()
         self.watches: WeakSet[Watch] = WeakSet()
         self.process = os.getpid()
         self.unsafe = False  # this process was forked while SQLite was at work
@@ -182,6 +186,34 @@ class _Forks:
         if (self.unsafe or os.getpid() != self.process) and is_sqlite(engine):
             raise unsafe_fork()
 
+    def follow_file(self, engine: Engine, at_once: bool = False) -> None:
+        """Let go of all connections to files that are not the catalog's any more.
+
+        Nobody else sees what they write. New ones must not be opened beside them: they would share a log.
+        Who reads may look a moment late: what it reads is what was there a moment ago.
+        """
+        opened = self.files.get(engine)
+        if opened is None or (not at_once and monotonic() < opened.trusted_until) or opened.are_there():
+            return
+        if _GATE.is_inside():  # this thread's own transaction has begun with them
+            raise replaced_file()
+        with self._forking:
+            if self.files.get(engine) is not opened:  # another thread has done it
+                return
+            same = [other for other, files in list(self.files.items()) if files.path == opened.path]
+            try:
+                if not self._close_all(same):
+                    raise replaced_file()
+                for other in same:
+                    self.files.pop(other, None)
+            finally:
+                self._let_go()
+
+    def note_files(self, engine: Engine, opened: OpenedFiles) -> None:
+        """Remember what a new connection has opened; it must be what others have."""
+        if not self.files.setdefault(engine, opened).are_there():
+            raise replaced_file()
+
     def before(self) -> None:
         self._forking.acquire()
         engines = [engine for engine in list(self.engines) if is_sqlite(engine)]
@@ -191,7 +223,7 @@ class _Forks:
         end = monotonic() + FORK_WAIT_SECONDS
         if not _GATE.shut(FORK_WAIT_SECONDS):
             return False
-        watches = [watch for watch in list(self.watches) if is_sqlite(watch.engine)]
+        watches = [watch for watch in list(self.watches) if watch.engine in engines]
         self._held = [slot for watch in watches for slot in watch.hold(end)]
         for slot in self._held:
             slot.close()
@@ -200,11 +232,14 @@ class _Forks:
         return len(self._held) == len(watches) * WATCHERS
 
     def in_parent(self) -> None:
+        self._let_go()
+        self._forking.release()
+
+    def _let_go(self) -> None:
         for slot in self._held:
             slot.lock.release()
         self._held = []
         _GATE.open()
-        self._forking.release()
 
     def in_child(self) -> None:
         self.unsafe = self.unsafe or not self._quiet
@@ -226,3 +261,35 @@ os.register_at_fork(before=_FORKS.before, after_in_parent=_FORKS.in_parent, afte
 def follow_forks(engine: Engine) -> None:
     """To be called once for each engine; it is forgotten with the engine."""
     _FORKS.engines.add(engine)
+
+
+def opens(engine: Engine, open_it: Callable[[], Any], path: str) -> Any:
+    """Open a connection to the file that is at a path now, and remember which that was.
+
+    A file that is gone is not made anew: its place may be about to be taken by a copy.
+    """
+    before = OpenedFiles.look(path)
+    if before is None:
+        raise engine.dialect.loaded_dbapi.OperationalError(f"unable to open database file: no {path}")
+    connection = open_it()
+    try:
+        opened = OpenedFiles.look(path)
+        if opened is None or opened.database != before.database:
+            raise replaced_file()
+        _FORKS.note_files(engine, opened)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def opened_files(engine: Engine) -> OpenedFiles | None:
+    """The files that an engine's connections have opened."""
+    return _FORKS.files.get(engine)
+
+
+def forget_closed_files(engine: Engine) -> None:
+    """To be called when an engine let go of idle connections: with the last one SQLite removes files."""
+    opened = _FORKS.files.get(engine)
+    if opened is not None and not opened.are_there():
+        _FORKS.files.pop(engine, None)

@@ -15,8 +15,16 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from elasticscan.base.errors import InvalidOption, StoreNotFound, StoreTooNew
 from elasticscan.base.limits import BUSY_SECONDS, FIRST_CONNECT_SECONDS
 from elasticscan.base.redaction import shown, without
-from elasticscan.catalog.connections import follow_forks, is_postgres, is_sqlite, transaction
-from elasticscan.catalog.failures import damaged, translate_errors
+from elasticscan.catalog.connections import (
+    follow_forks,
+    forget_closed_files,
+    is_postgres,
+    is_sqlite,
+    opened_files,
+    opens,
+    transaction,
+)
+from elasticscan.catalog.failures import commit_unknown, damaged, replaced_file, translate_errors
 from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.readonly import read_only_engine
 from elasticscan.catalog.server import ServerTransaction, patiently, server_transaction
@@ -132,17 +140,24 @@ def why_read_only(engine: Engine) -> str | None:
 
 
 def _prepare_sqlite(engine: Engine) -> None:
-    @event.listens_for(engine, "connect")
-    def _connect(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # the driver must not begin transactions by itself
-        cursor = connection.cursor()
-        for pragma in ("synchronous=FULL", "foreign_keys=ON"):
-            cursor.execute(f"PRAGMA {pragma}")
-        # The mode is a property of the file. Two processes that make one store switch to it at
-        # once, and SQLite does not let the second wait: then the first has done it for both.
-        with suppress(engine.dialect.loaded_dbapi.OperationalError):
-            cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.close()
+    @event.listens_for(engine, "do_connect")
+    def _connect(dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
+        def open_it() -> Any:
+            connection = dialect.connect(*arguments, **options)
+            connection.isolation_level = None  # the driver must not begin transactions by itself
+            cursor = connection.cursor()
+            for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+                cursor.execute(f"PRAGMA {pragma}")
+            # The mode is a property of the file. Two processes that make one store switch to it at
+            # once, and SQLite does not let the second wait: then the first has done it for both.
+            with suppress(engine.dialect.loaded_dbapi.OperationalError):
+                cursor.execute("PRAGMA journal_mode=WAL")
+            cursor.close()
+            return connection
+
+        return opens(engine, open_it, arguments[0])
+
+    event.listen(engine, "engine_disposed", forget_closed_files)
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -208,16 +223,22 @@ def writing(engine: Engine, ahead: Sequence[Question] = ()) -> Iterator[Connecti
         with translate_errors(engine), server_transaction(engine, True, ahead) as server:
             yield server
         return
-    with translate_errors(engine), transaction(engine, writing=True) as connection:
-        readable = store_state.c.format_version <= FORMAT_VERSION
-        touched = connection.execute(update(store_state).where(readable).values(layout=store_state.c.layout))
-        if not touched.rowcount:
-            raise StoreTooNew(
-                "a newer release has brought the store to a newer format since it was opened; "
-                "upgrade elasticscan",
-                known=FORMAT_VERSION,
-            )
-        yield connection
+    with translate_errors(engine):
+        with transaction(engine, writing=True) as connection:
+            files = opened_files(engine)
+            readable = store_state.c.format_version <= FORMAT_VERSION
+            touch = update(store_state).where(readable).values(layout=store_state.c.layout)
+            if not connection.execute(touch).rowcount:
+                raise StoreTooNew(
+                    "a newer release has brought the store to a newer format since it was opened; "
+                    "upgrade elasticscan",
+                    known=FORMAT_VERSION,
+                )
+            yield connection
+            if files is not None and not files.are_there():
+                raise replaced_file()
+        if files is not None and not files.are_there():
+            raise commit_unknown("its file was replaced")
 
 
 def check_format(engine: Engine, where: str) -> None:

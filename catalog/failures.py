@@ -59,7 +59,7 @@ _READ_ONLY_STATES = ("42501", "25006")  # PostgreSQL: insufficient_privilege, re
 
 
 class Interrupted(CatalogUnavailable):
-    """Others changed the catalog while the connection was lost: nothing was done, and all may begin again."""
+    """The catalog became another while it was out of reach: nothing was done, and all may begin again."""
 
 
 @contextmanager
@@ -146,7 +146,14 @@ def translate_commit_error(error: DBAPIError, engine: Engine) -> ElasticScanErro
     return commit_unknown(error)
 
 
-def commit_unknown(error: SQLAlchemyError) -> CommitUnknown:
+def replaced_file() -> Interrupted:
+    return Interrupted(
+        "the catalog's file, or the log beside it, was replaced or removed while it was used; nothing was "
+        "done: try again, with what is there now"
+    )
+
+
+def commit_unknown(error: SQLAlchemyError | str) -> CommitUnknown:
     said = error.orig if isinstance(error, DBAPIError) else error
     return CommitUnknown(
         f"the connection to the catalog was lost while it committed ({said}): either all was done, or "

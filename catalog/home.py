@@ -7,10 +7,13 @@ import os
 import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import monotonic
 
 from sqlalchemy import Engine
 
 from elasticscan.base.errors import StoreCopied
+
+_TRUSTED_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,50 @@ class Home:
     def unpack(text: str) -> Home:
         """Raises `ValueError` or `TypeError` when nobody wrote that."""
         return Home(**json.loads(text))
+
+
+FileId = tuple[int, int]  # device and inode
+
+
+@dataclass(slots=True)
+class OpenedFiles:
+    """The files that connections have open, to see whether they are those that others open now.
+
+    Attributes:
+        beside: the log and its index; None for one that SQLite had not made yet.
+        trusted_until: a time of `monotonic`; readers need not look again before.
+    """
+
+    path: str
+    database: FileId
+    beside: tuple[FileId | None, FileId | None]
+    trusted_until: float = 0.0
+
+    @staticmethod
+    def look(path: str) -> OpenedFiles | None:
+        """The files at a path; None where there is no database."""
+        database = _id_of(path)
+        if database is None:
+            return None
+        return OpenedFiles(path, database, (_id_of(path + "-wal"), _id_of(path + "-shm")))
+
+    def are_there(self) -> bool:
+        now = monotonic()
+        if _id_of(self.path) != self.database:
+            return False
+        for end, file in zip(("-wal", "-shm"), self.beside, strict=True):
+            if file is not None and _id_of(self.path + end) != file:
+                return False
+        self.trusted_until = now + _TRUSTED_SECONDS
+        return True
+
+
+def _id_of(path: str) -> FileId | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - asked for with each page
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _file_of(engine: Engine) -> str | None:

@@ -78,6 +78,7 @@ class _Connection(sqlite3.Connection):
 
     seen: Seen | None = None  # None where SQLite itself looks for changes
     file: tuple[int, int] = (0, 0)
+    log: tuple[int, int] = (0, 0)
     fresh = True
 
 
@@ -97,7 +98,9 @@ class _Source:
         seen = self._look()
         if seen[0] is None or seen[0][:2] != connection.file:
             return False
-        return connection.seen is None or (connection.seen == seen and _is_settled(seen))
+        if connection.seen is None:  # SQLite itself looks for changes, in the log that it has opened
+            return seen[1] is not None and seen[1][:2] == connection.log
+        return connection.seen == seen and _is_settled(seen)
 
     def connect(self) -> _Connection:
         file = self._file()
@@ -118,7 +121,8 @@ class _Source:
 
     def _connect_shared(self) -> _Connection | None:
         """A connection through the log that writers share; None where this user can read none."""
-        if not (self._wal.exists() and self._shm.exists()):
+        log = _stat(self._wal)
+        if log is None or not self._shm.exists():
             return None
         uri = f"{self._path.absolute().as_uri()}?mode=ro"
         made = sqlite3.connect(uri, uri=True, factory=_Connection, check_same_thread=False, timeout=120)
@@ -127,6 +131,7 @@ class _Source:
         except sqlite3.OperationalError:  # they went meanwhile, or this user may not read them
             made.close()
             return None
+        made.log = log[:2]
         return made
 
     def _connect_private(self) -> _Connection:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
-from elasticscan.base.errors import StoreDamaged, StoreReplaced, StoreTooNew
+from elasticscan.base.errors import CatalogOutdated, StoreDamaged, StoreReplaced, StoreTooNew
 from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.catalog.believed_time import Belief, Times, observe
@@ -52,6 +52,20 @@ class Identity:
     last_commit: int
 
 
+class Progress(NamedTuple):
+    """The progress of one copy of a store: within an incarnation neither number goes back."""
+
+    incarnation: str
+    layout: int
+    last_commit: int
+
+    def may_precede(self, later: Progress) -> bool:
+        """True if a later look may see that; else an older copy of the catalog was put back meanwhile."""
+        if self.incarnation != later.incarnation:  # another copy, with numbers of its own
+            return True
+        return self.layout <= later.layout and self.last_commit <= later.last_commit
+
+
 class StateTx:
     """A transaction's look at the store's state.
 
@@ -61,6 +75,7 @@ class StateTx:
             of something is over, is in `times`.
         store_id: of the store that must be there.
         remembered: see `SealedRows`.
+        seen: what was seen before the transaction began, so that it must not see less.
     """
 
     def __init__(
@@ -69,9 +84,12 @@ class StateTx:
         now: float,
         store_id: str | None = None,
         remembered: RememberedGroups | None = None,
+        seen: Progress | None = None,
     ) -> None:
         self._sql = connection
         self._expected = store_id
+        self._seen_before = seen
+        self.looked: Progress | None = None  # at the state, when this transaction first did
         self._rows = SealedRows(connection, remembered)
         self.now = now
         self._state_row: Any = None
@@ -89,6 +107,10 @@ class StateTx:
     def store_seen(self) -> str | None:
         """The id of the store, if this transaction has looked at its state."""
         return None if self._state_row is None else str(self._state_row.store_id)
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self._state("incarnation"), *self.versions())
 
     def identity(self) -> Identity:
         home = self._state("home")
@@ -156,7 +178,20 @@ class StateTx:
                 raise StoreReplaced(
                     "the store that was opened here is gone, and another one is in its place; open it again"
                 )
+            self._check_progress(Progress(row.incarnation, row.layout, row.last_commit))
         return self._changed[name] if name in self._changed else getattr(self._state_row, name)
+
+    def _check_progress(self, now: Progress) -> None:
+        self.looked, before = now, self._seen_before
+        if before is not None and before != now and not before.may_precede(now):
+            raise CatalogOutdated(
+                f"the catalog is older than it was: this process has seen commit {before.last_commit} "
+                f"(layout {before.layout}), and now its newest is {now.last_commit} (layout {now.layout}). "
+                "Nothing was changed. Put the newest catalog back; or, if it is lost, run "
+                "`elasticscan adopt` to go on from this one",
+                known=before.last_commit,
+                found=now.last_commit,
+            )
 
     def _check_format(self) -> None:
         version = self._sql.execute(select(store_state.c.format_version)).scalar()

@@ -85,12 +85,13 @@ def adopt(context: Context) -> Adopted:
         WrongRoot: a root is another store's, or another shard's.
         StoreDamaged: the catalog is not as it was written.
     """
+    context.take_any_catalog()
     context.check_catalog_whole()
     with context.catalog.leasing() as tx:
         identity, active, every = tx.identity(), tx.shards(), tx.shards(removed=True)
         referred = tx.known_paths()
         gone = {(file.shard, file.path) for file in tx.dropped_files()}
-        layout, commit, missing = identity.layout, identity.last_commit, []
+        (layout, commit), missing = context.seen, []  # also beyond what this process has seen
         in_trash: list[tuple[str, str]] = []
         for shard in active:
             live = {path for at, path in referred - gone if at == shard.id}

@@ -282,6 +282,11 @@ class Context:
             check(replace(self._identity, layout=layout, last_commit=newest))
         self._known_newest = True
 
+    def take_any_catalog(self) -> None:
+        """Go on with the catalog that is there, also an older one; shards are asked again what they know."""
+        self._known_newest = False
+        self.catalog.forget_progress()
+
     def check_catalog_whole(self) -> None:
         """Raises `StoreDamaged` unless the catalog is as it was written."""
         self.catalog.look_afresh()

@@ -16,14 +16,20 @@ import tests.faults.planted_overlays
 import tests.faults.planted_roots  # noqa: F401 - enters its faults
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation
-from tests.store import test_catalog_away, test_definitions_meanwhile, test_root_scenarios
+from tests.store import (
+    test_catalog_away,
+    test_definitions_meanwhile,
+    test_older_catalog,
+    test_root_scenarios,
+)
 from tests.store.damage_programs import DamagePrograms
 from tests.store.kept_programs import KeptProgram
 from tests.store.random_programs import Programs
 from tests.store.random_tables import KEEPERS, KEPT_CHANGING
 
 # Named schedules: tests that need a directory and nothing else.
-SCENARIOS = vars(test_root_scenarios) | vars(test_catalog_away) | vars(test_definitions_meanwhile)
+_MODULES = (test_root_scenarios, test_catalog_away, test_definitions_meanwhile, test_older_catalog)
+SCENARIOS = {name: scenario for module in _MODULES for name, scenario in vars(module).items()}
 SEEDS_FILE = Path(__file__).with_name("seeds.json")
 
 # Runs the program of a seed; the second argument is its style.

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from elasticscan.catalog import Tx
+from elasticscan.catalog.home import OpenedFiles
+from elasticscan.catalog.state import Progress
 from elasticscan.storage import Disk
 from elasticscan.store import collector, context, garbage, mover, writer
 from elasticscan.store.context import Context
@@ -106,6 +108,24 @@ def the_catalog_alone_leaves_no_marks(patch: Patch) -> None:
 )
 def readers_believe_any_catalog(patch: Patch) -> None:
     patch.setattr(Context, "check_newest", lambda self: None)
+
+
+@fault(
+    "scenarios",
+    "who has seen a newer catalog does not go on with an older one",
+    style="test_scans_and_keys_do_not_go_on_over_an_older_catalog",
+)
+def progress_is_forgotten(patch: Patch) -> None:
+    patch.setattr(Progress, "may_precede", lambda self, later: True)
+
+
+@fault(
+    "scenarios",
+    "a commit into a file that is no longer the catalog's is none",
+    style="test_a_write_begins_again_in_the_file_that_has_taken_the_place_of_its_own",
+)
+def replaced_files_are_written(patch: Patch) -> None:
+    patch.setattr(OpenedFiles, "are_there", lambda self: True)
 
 
 @fault(

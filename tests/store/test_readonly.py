@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ReadOnlyStore, SnapshotExpired
+from elasticscan.base.errors import CatalogOutdated, ReadOnlyStore, SnapshotExpired
 from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
 from tests.store.other_user import NOBODY, WRITES, OtherUser, Steps
@@ -124,7 +124,17 @@ def test_a_catalog_that_was_put_back_is_seen(uri: str, tmp_path: Path) -> None:
     with Store.open(uri, read_only=True) as reader:
         assert reader.context.catalog.versions()[1] == 3
         os.replace(tmp_path / "old", f"{uri}/catalog.db")
+        with pytest.raises(CatalogOutdated, match="Put the newest catalog back"):
+            reader.context.catalog.versions()
+
+
+def test_readers_do_not_stay_with_a_log_that_was_removed(uri: str) -> None:
+    with Store.open(uri) as store, Store.open(uri, read_only=True) as reader:
         assert reader.context.catalog.versions()[1] == 2
+        for end in ("-wal", "-shm"):
+            Path(f"{uri}/catalog.db{end}").unlink()
+        store.table("t").upsert(ids(200, 210))
+        assert reader.context.catalog.versions()[1] == 3
 
 
 def test_a_scan_without_a_lease_goes_on_until_its_snapshot_is_gone(tmp_path: Path) -> None:

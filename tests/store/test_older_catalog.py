@@ -1,0 +1,254 @@
+"""The catalog's file is replaced, or set back, under the hands of stores that have it open."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from time import sleep
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import Engine, event
+
+from elasticscan.base.errors import (
+    CatalogOutdated,
+    CatalogUnavailable,
+    CommitUnknown,
+    StoreDamaged,
+)
+from elasticscan.catalog import Identity
+from elasticscan.store import Store
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+KEYS = range(40)
+NEWEST = 7
+
+
+def rows(value: int) -> pa.Table:
+    return pa.table({"id": pa.array(KEYS), "v": pa.array([value] * len(KEYS))}, SCHEMA)
+
+
+def copied(source: Path, target: Path) -> None:
+    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as two:
+        one.backup(two)
+
+
+def beside(database: Path) -> tuple[Path, Path]:
+    return Path(f"{database}-wal"), Path(f"{database}-shm")
+
+
+def through_sqlite(older: Path, database: Path) -> None:
+    copied(older, database)
+
+
+def as_another_file(older: Path, database: Path) -> None:
+    shutil.copy(older, f"{database}.new")
+    sleep(0.02)  # a reader's last look stands for a moment
+    os.replace(f"{database}.new", database)
+    for file in beside(database):
+        file.unlink(missing_ok=True)
+
+
+def beside_the_newer_log(older: Path, database: Path) -> None:
+    shutil.copy(older, f"{database}.new")
+    sleep(0.02)  # a reader's last look stands for a moment
+    os.replace(f"{database}.new", database)
+
+
+def over_the_bytes(older: Path, database: Path) -> None:
+    sleep(0.02)
+    shutil.copy(older, database)
+    for file in beside(database):
+        file.unlink(missing_ok=True)
+
+
+def over_the_bytes_beside_the_newer_log(older: Path, database: Path) -> None:
+    shutil.copy(older, database)
+
+
+WAYS = (
+    through_sqlite,
+    as_another_file,
+    beside_the_newer_log,
+    over_the_bytes,
+    over_the_bytes_beside_the_newer_log,
+)
+
+
+class Case:
+    """A store whose catalog was saved before its newest commit, with handles that have seen that one."""
+
+    def __init__(self, place: Path, checkpoint: bool = False) -> None:
+        place.mkdir(exist_ok=True)
+        self.place = place / "store"
+        self.database = self.place / "catalog.db"
+        self.older = place / "older.db"
+        self.first = Store.create(self.place, ["a", "b"], tablets=4, slots=16)
+        self.first.create_table("t", SCHEMA, ["id"]).upsert(rows(1))
+        copied(self.database, self.older)
+        self.second = Store.open(self.place)
+        for store in (self.first, self.second):
+            store.table("t").upsert(rows(NEWEST))
+        if checkpoint:  # all of the log is in the file, where it is about to be overwritten
+            with closing(sqlite3.connect(self.database)) as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        for store in (self.first, self.second):
+            assert values(store) == {NEWEST}
+
+    def close(self) -> None:
+        self.first.close()
+        self.second.close()
+
+
+USES: tuple[Callable[[Store], object], ...] = (
+    lambda store: store.table("t").history(),
+    lambda store: store.create_table("u", SCHEMA, ["id"]),
+    lambda store: store.expand(["c"]),
+    lambda store: store.collect_garbage(0),
+)
+
+
+def values(store: Store) -> set[int]:
+    return set(store.table("t").scan().to_table()["v"].to_pylist())
+
+
+def get(store: Store) -> set[int]:
+    return set(store.table("t").get(list(KEYS))["v"].to_pylist())
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("read", [values, get])
+def test_an_older_catalog_is_never_read_by_a_store_that_has_seen_a_newer_one(
+    tmp_path: Path, way: Callable[[Path, Path], None], read: Callable[[Store], set[int]], checkpoint: bool
+) -> None:
+    case = Case(tmp_path, checkpoint)
+    way(case.older, case.database)
+    for store in (case.first, case.second, case.first):
+        with suppress(CatalogOutdated, StoreDamaged):
+            assert read(store) == {NEWEST}
+    case.close()
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_no_commit_is_lost_in_a_file_that_nobody_else_opens(
+    tmp_path: Path, way: Callable[[Path, Path], None], checkpoint: bool
+) -> None:
+    case = Case(tmp_path, checkpoint)
+    way(case.older, case.database)
+    for number, store in enumerate((case.first, case.second)):
+        try:
+            store.table("t").upsert(rows(100 + number))
+        except (CatalogOutdated, StoreDamaged):
+            continue
+        with Store.open(case.place) as other:
+            assert values(other) == {100 + number}
+    case.close()
+
+
+def test_scans_and_keys_do_not_go_on_over_an_older_catalog(tmp_path: Path) -> None:
+    for way in (through_sqlite, as_another_file):
+        case = Case(tmp_path / way.__name__)
+        pages = iter(case.first.table("t").scan(page_rows=5))
+        key = next(pages).key
+        assert key is not None
+        way(case.older, case.database)
+        for use in (
+            lambda pages=pages: list(pages),
+            lambda case=case, key=key: case.second.resume(key).to_table(),
+            *(lambda store=case.second, use=use: use(store) for use in USES),
+        ):
+            with pytest.raises(CatalogOutdated, match="Put the newest catalog back"):
+                use()
+        case.close()
+
+
+@pytest.mark.parametrize("way", [through_sqlite, as_another_file])
+def test_a_store_goes_on_when_the_newest_catalog_is_put_back(
+    tmp_path: Path, way: Callable[[Path, Path], None]
+) -> None:
+    case = Case(tmp_path)
+    newest = tmp_path / "newest.db"
+    copied(case.database, newest)
+    way(case.older, case.database)
+    with pytest.raises(CatalogOutdated):
+        values(case.first)
+    way(newest, case.database)
+    assert values(case.first) == values(case.second) == {NEWEST}
+    case.second.table("t").upsert(rows(8))
+    assert values(case.first) == {8}
+    case.close()
+
+
+def test_an_open_store_adopts_an_older_catalog(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    as_another_file(case.older, case.database)
+    with pytest.raises(CatalogOutdated):
+        values(case.first)
+    lost = case.first.adopt().commits
+    assert lost == (2, 4)
+    for store in (case.first, case.second):
+        assert values(store) == {1}
+    assert case.second.table("t").upsert(rows(9)) == 5
+    assert values(case.first) == {9}
+    case.close()
+
+
+def test_a_write_begins_again_in_the_file_that_has_taken_the_place_of_its_own(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    catalog = case.first.context.catalog
+    look, replacements = catalog.before_writing, iter([tmp_path / "newest.db"])
+
+    def replacing() -> Callable[[Identity], None]:
+        check = look()
+
+        def inside(identity: Identity) -> None:
+            check(identity)
+            for newest in replacements:
+                copied(case.database, newest)
+                as_another_file(newest, case.database)
+
+        return inside
+
+    catalog.before_writing = replacing
+    case.first.table("t").upsert(rows(8))
+    with Store.open(case.place) as other:
+        assert values(other) == values(case.first) == values(case.second) == {8}
+    case.close()
+
+
+def test_a_commit_into_a_file_that_is_just_being_replaced_is_not_acknowledged(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    newest = tmp_path / "newest.db"
+    copied(case.database, newest)
+
+    @event.listens_for(Engine, "commit")
+    def replace(_connection: object) -> None:
+        as_another_file(newest, case.database)
+
+    try:
+        with pytest.raises(CommitUnknown, match="replaced"):
+            case.first.table("t").upsert(rows(8))
+    finally:
+        event.remove(Engine, "commit", replace)
+    with Store.open(case.place) as other:
+        assert values(other) == values(case.second) == {NEWEST}
+    case.close()
+
+
+def test_a_catalog_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    sleep(0.02)
+    case.database.rename(tmp_path / "away.db")
+    for file in beside(case.database):
+        file.unlink()
+    for use in (values, get, lambda store: store.table("t").upsert(rows(9))):
+        with pytest.raises(CatalogUnavailable, match=r"no .*catalog\.db"):
+            use(case.first)
+    assert not case.database.exists()
+    case.close()
