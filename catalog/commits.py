@@ -62,6 +62,13 @@ _MADE_BEFORE = RowQuery(
     order_by=commits.c.created_at.desc(),
     limit=1,
 )
+_UPTO = RowQuery(
+    commits,
+    commits.c.table_id == bindparam("table"),
+    commits.c.number <= bindparam("upto"),
+    order_by=commits.c.number.desc(),
+    limit=1,
+)
 # The kinds of groups that a commit changes or counts.
 _KINDS = ("commits", "fragments", "histograms", "index_runs", "indexes", "overwrites", "statistics")
 _RESERVED = 0  # the commit that made a table which nobody sees yet
@@ -273,9 +280,7 @@ class CommitTx(TagTx):
 
     def _totals_upto(self, table: int, upto: int) -> tuple[int, int]:
         """(commits, rows) of a table up to a commit."""
-        c = commits.c
-        upto_there = (c.table_id == table, c.number <= upto)
-        rows = self._rows.select(commits, *upto_there, order_by=c.number.desc(), limit=1)
+        rows = self._rows.ask(_UPTO, table=table, upto=upto)
         return (rows[0].ordinal, rows[0].rows_upto) if rows else (0, 0)
 
     def _newest(self, table: int) -> Any | None:
@@ -471,6 +476,15 @@ class CommitTx(TagTx):
         )
         held = self.oldest_held(table)
         return oldest if held is None else min(oldest, held)
+
+    def horizon(self, table: int, retention_seconds: float) -> int:
+        """As `oldest_needed`, or the oldest snapshot with the same rows: the table's own commit before it.
+
+        Commits of other tables take none of its snapshots away.
+        """
+        oldest = self.oldest_needed(table, retention_seconds)
+        rows = self._rows.ask(_UPTO, table=table, upto=oldest)
+        return int(rows[0].number) if rows else oldest
 
 
 def ask_for_commit(table: int, staged: Sequence[StagedFragment]) -> list[Question]:

@@ -154,7 +154,7 @@ def plan_merge(
     """Plan a merge of some fragments, as a transaction sees them; None if it is not worth it."""
     # The table as of the list of fragments, which may have values in a column that was just added.
     table = tx.table_by_id(table.id) or table
-    horizon = tx.oldest_needed(table.id, context.retention_of(table))
+    horizon = tx.horizon(table.id, context.retention_of(table))
     table = table.with_dropped(horizon)
     floor = max((n for n in tx.overwrites(table.id) if n <= horizon), default=0)
     there = [(f, f.slots if slots is None else f.slots & slots) for f in tx.fragments(table.id, shard)]

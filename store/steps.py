@@ -97,7 +97,7 @@ def look_at(
     merges = plan_merges(current, policy, written.credit(policy), tidy)
     history = [f for f in fragments if f.superseded_at is not None]
     if history:
-        horizon = tx.oldest_needed(site.table, context.retention_of(table))
+        horizon = tx.horizon(site.table, context.retention_of(table))
         needed = parts_of((f for f in history if f.is_needed_at(horizon)), runs)
         over = [f for f in history if not f.is_needed_at(horizon)]
         merges += plan_history(needed, policy)

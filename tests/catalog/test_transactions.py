@@ -585,6 +585,18 @@ def test_what_is_needed_is_what_retention_or_the_oldest_lease_asks_for(
         assert tx.oldest_needed(other.id, 0) == 2
 
 
+def test_commits_of_other_tables_take_no_snapshot_away(catalog: Catalog, clock: ManualClock) -> None:
+    table, other = add_table(catalog), add_table(catalog, "other")  # commits 1 and 2, at 1,000 s
+    for of in (table, other, table, other, other):  # commits 3 to 7, at 1,010 s and so on
+        clock.advance(10)
+        add_commit(catalog, of)
+    with catalog.writing() as tx:
+        assert [tx.horizon(table.id, seconds) for seconds in (0, 15, 25, 35, 45)] == [5, 5, 3, 3, 1]
+        assert [tx.horizon(other.id, seconds) for seconds in (0, 15, 25, 35, 45)] == [7, 4, 4, 2, 2]
+        tx.take_lease("l", table, 4, "scan", 60)
+        assert tx.horizon(table.id, 0) == 3
+
+
 def test_commits_that_were_lost_are_no_gap_in_time(catalog: Catalog, clock: ManualClock) -> None:
     """Those that an older copy of the catalog, adopted, never knew."""
     table = add_table(catalog)
