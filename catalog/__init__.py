@@ -15,7 +15,7 @@ shards at once, one transaction moves a tablet. What it promises:
 - **It proves itself.** Every row has a digest and every group of rows a sum (`sealed.py`), so what a
   damaged database alters, hides or repeats raises `StoreDamaged`, and never passes as other rows.
 - **It does not go back.** Who has seen a commit never takes an older copy, put back, for the newest catalog
-  (`Progress`), nor a file that is no longer in its place (`OpenedFiles`).
+  (`Reached`), nor a file that is no longer in its place (`OpenedFiles`).
 - **No clock is believed alone.** Times of commits never go back; what ends with time ends when the store
   believes that it is over (`believed_time.py`).
 - **State tables drive.** A move and an index's build change by the tables of `topology` and `metadata` alone;

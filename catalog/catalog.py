@@ -33,7 +33,7 @@ from elasticscan.catalog.readonly import why_not_writable
 from elasticscan.catalog.remembered import RememberedGroups
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
 from elasticscan.catalog.sealed import versions_digest
-from elasticscan.catalog.state import Identity, Progress
+from elasticscan.catalog.state import Identity, Reached
 from elasticscan.catalog.tables import metadata, of_servers, store_state
 from elasticscan.catalog.upkeep import UpkeepTx
 from elasticscan.topology import Placement
@@ -97,7 +97,7 @@ class Catalog:
         self._store_id: str | None = None
         # A standby of a database server follows its server with a delay, so it may well show less again.
         self._follows_progress = file is not None or self.read_only is None
-        self._newest: Progress | None = None
+        self._newest: Reached | None = None
         self._noting = ChildSafeLock()
         self.when_copied: Callable[[], None] = self._refuse_copy
         self.before_writing: Callable[[], Callable[[Identity], None]] = lambda: lambda _: None
@@ -225,14 +225,14 @@ class Catalog:
             tx.finish()
         self._note(made)
 
-    def _note(self, progress: Progress) -> None:
+    def _note(self, progress: Reached) -> None:
         """Remember the newest that was seen; of another incarnation, what was seen of that."""
         if not self._follows_progress or progress == self._newest:
             return
         with self._noting:
             before = self._newest
             if before is not None and before.incarnation == progress.incarnation:
-                progress = Progress(before.incarnation, *map(max, before[1:], progress[1:]))
+                progress = Reached(before.incarnation, *map(max, before[1:], progress[1:]))
             self._newest = progress
 
     def forget_progress(self) -> None:
@@ -308,7 +308,7 @@ class Catalog:
                 raise damaged("the store's versions are not those that were written")
             if row[:3] == seen or not self._follows_progress:
                 return row[1], row[2]
-            progress = Progress(*row[:3])
+            progress = Reached(*row[:3])
             if seen is not None and seen.incarnation == progress.incarnation and seen.may_precede(progress):
                 self._note(progress)
                 return row[1], row[2]

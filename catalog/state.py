@@ -52,14 +52,14 @@ class Identity:
     last_commit: int
 
 
-class Progress(NamedTuple):
+class Reached(NamedTuple):
     """The progress of one copy of a store: within an incarnation neither number goes back."""
 
     incarnation: str
     layout: int
     last_commit: int
 
-    def may_precede(self, later: Progress) -> bool:
+    def may_precede(self, later: Reached) -> bool:
         """True if a later look may see that; else an older copy of the catalog was put back meanwhile."""
         if self.incarnation != later.incarnation:  # another copy, with numbers of its own
             return True
@@ -84,12 +84,12 @@ class StateTx:
         now: float,
         store_id: str | None = None,
         remembered: RememberedGroups | None = None,
-        seen: Progress | None = None,
+        seen: Reached | None = None,
     ) -> None:
         self._sql = connection
         self._expected = store_id
         self._seen_before = seen
-        self.looked: Progress | None = None  # at the state, when this transaction first did
+        self.looked: Reached | None = None  # at the state, when this transaction first did
         self._rows = SealedRows(connection, remembered)
         self.now = now
         self._state_row: Any = None
@@ -109,8 +109,8 @@ class StateTx:
         return None if self._state_row is None else str(self._state_row.store_id)
 
     @property
-    def progress(self) -> Progress:
-        return Progress(self._state("incarnation"), *self.versions())
+    def progress(self) -> Reached:
+        return Reached(self._state("incarnation"), *self.versions())
 
     def identity(self) -> Identity:
         home = self._state("home")
@@ -178,10 +178,10 @@ class StateTx:
                 raise StoreReplaced(
                     "the store that was opened here is gone, and another one is in its place; open it again"
                 )
-            self._check_progress(Progress(row.incarnation, row.layout, row.last_commit))
+            self._check_progress(Reached(row.incarnation, row.layout, row.last_commit))
         return self._changed[name] if name in self._changed else getattr(self._state_row, name)
 
-    def _check_progress(self, now: Progress) -> None:
+    def _check_progress(self, now: Reached) -> None:
         self.looked, before = now, self._seen_before
         if before is not None and before != now and not before.may_precede(now):
             raise CatalogOutdated(

@@ -10,7 +10,7 @@ import pytest
 
 from elasticscan.catalog import Tx
 from elasticscan.catalog.home import OpenedFiles
-from elasticscan.catalog.state import Progress
+from elasticscan.catalog.state import Reached
 from elasticscan.storage import Disk
 from elasticscan.store import collector, context, garbage, mover, writer
 from elasticscan.store.context import Context
@@ -116,7 +116,7 @@ def readers_believe_any_catalog(patch: Patch) -> None:
     style="test_scans_and_keys_do_not_go_on_over_an_older_catalog",
 )
 def progress_is_forgotten(patch: Patch) -> None:
-    patch.setattr(Progress, "may_precede", lambda self, later: True)
+    patch.setattr(Reached, "may_precede", lambda self, later: True)
 
 
 @fault(
