@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import get_ident
 from typing import Any
+from weakref import finalize
 
 from sqlalchemy import select, text
 
@@ -76,6 +77,8 @@ class Catalog:
         if file is not None and file.exists():
             self.read_only = self.read_only or why_not_writable(file)
         self._engine = make_engine(url, self.read_only is not None)
+        # One that nobody closes lets go of its connections with its end; drivers would warn of each.
+        finalize(self, self._engine.dispose).atexit = False
         self._is_far = is_postgres(self._engine)
         self._own_versions: dict[int, tuple[int, int]] = {}  # by the thread that is in a transaction
         self._clock = clock

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from sqlalchemy import create_engine, text
 
 from elasticscan.base.errors import AlreadyExists, CatalogUnavailable, ReadOnlyStore, StoreNotFound
-from elasticscan.store import Store
+from elasticscan.store import Scan, Store
 from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine
 
@@ -158,3 +162,29 @@ def test_a_commit_waits_for_few_answers_of_the_server(
             assert trips(lambda: kept.table("t").upsert(rows(0, 10))) <= 6
         with store.context.catalog.reading() as tx:
             tx.check_whole()
+
+
+def test_a_store_that_nobody_closes_leaves_no_connection_behind(
+    postgres: Server, database: str, tmp_path: Path
+) -> None:
+    make(postgres.url(database), tmp_path).close()
+    store = Store.open(postgres.url(database))
+    scans = [store.table("t").scan() for _ in range(8)]
+    with ThreadPoolExecutor(4) as pool:  # several connections, idle ones and those that look
+        assert {*pool.map(Scan.count, scans)} == {100}
+    del store, scans, pool
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(warning.message) for warning in told] == []
+    ours = text("SELECT count(*) FROM pg_stat_activity WHERE datname = :name AND pid <> pg_backend_pid()")
+    engine = create_engine(postgres.url(database))
+    try:
+        with engine.connect() as connection:
+            for _ in range(1_000):  # a server needs a moment
+                if not (left := connection.execute(ours, {"name": database}).scalar_one()):
+                    break
+                time.sleep(0.01)
+            assert left == 0
+    finally:
+        engine.dispose()
