@@ -55,6 +55,7 @@ _NO_SENSE = (
 )
 _FULL = ("is full", "no space left")
 _NOT_DONE = ("locked", "busy")  # said by a commit that was refused
+_FULL_STATE = "53100"  # PostgreSQL: disk_full, in whatever words
 _READ_ONLY_STATES = ("42501", "25006")  # PostgreSQL: insufficient_privilege, read_only_sql_transaction
 
 
@@ -95,12 +96,12 @@ def _cause(error: DBAPIError, url: str) -> DBAPIError | None:
 
 def _meaning(error: DBAPIError, url: str) -> ElasticScanError:
     said = without(error.orig, url)  # drivers quote parameters that they do not understand
-    words = said.lower()
-    if any(word in words for word in _FULL):
+    words, state = said.lower(), getattr(error.orig, "sqlstate", None)
+    if state == _FULL_STATE or any(word in words for word in _FULL):
         return DiskFull(
             f"the catalog's disk is full ({said}); nothing was committed: free some space and try again"
         )
-    if "readonly database" in words or getattr(error.orig, "sqlstate", None) in _READ_ONLY_STATES:
+    if "readonly database" in words or state in _READ_ONLY_STATES:
         return ReadOnlyStore(
             f"the catalog cannot be written: {said.strip()}; nothing was changed, do this as a user who may",
             why=said,

@@ -44,6 +44,7 @@ from elasticscan.storage.sealed_file import digest_of, read_manifest, verify_fil
 from elasticscan.store import Store
 from elasticscan.topology import SlotSet
 from tests.base.manual_clock import ManualClock
+from tests.base.small_disks import small_disk
 from tests.storage.faulty_disk import Crashed, FaultyDisk
 from tests.storage.versions import ORIGIN
 
@@ -701,22 +702,8 @@ def test_a_limit_of_the_system_on_files_is_told_as_a_full_disk(tmp_path: Path, p
 @pytest.fixture
 def small_mount(tmp_path: Path) -> Iterator[Path]:
     """A disk of one megabyte, where a test may make one."""
-    where = tmp_path / "small"
-    where.mkdir()
-    try:
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(where)],
-            check=False,
-            capture_output=True,
-        )
-    except FileNotFoundError:
-        pytest.skip("there is no mount here")
-    if done.returncode:
-        pytest.skip("only root may mount a small disk")
-    try:
+    with small_disk(tmp_path / "small", 1) as where:
         yield where
-    finally:
-        subprocess.run(["umount", "-l", str(where)], check=True)
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])

@@ -1,0 +1,141 @@
+"""Disks that are really full: the catalog's, a database server's, those of shards in moves and merges.
+
+What is told is `DiskFull`, nothing is lost, reads go on, and once there is room again the same handle does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import DiskFull
+from elasticscan.store import Store
+from tests.base.postgres import Server
+from tests.base.small_disks import fill, free, small_disk
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
+MOST_COMMITS = 3_000
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "small", 4) as where:
+        yield where
+
+
+def rows(number: int) -> pa.Table:
+    return pa.table({"k": [number], "v": [str(number)]}, schema=SCHEMA)
+
+
+def keys(store: Store) -> list[int]:
+    return sorted(store.table("t").scan().to_table()["k"].to_pylist())
+
+
+def commit_until_full(store: Store) -> list[int]:
+    """The keys that were acknowledged before the error."""
+    done: list[int] = []
+
+    def commit() -> None:
+        for number in range(MOST_COMMITS):
+            store.table("t").upsert(rows(number), user_metadata={"note": "x" * 3_000})
+            done.append(number)
+
+    with pytest.raises(DiskFull, match="free some space"):
+        commit()
+    return done
+
+
+def check_goes_on(store: Store, uri: str | Path, done: list[int]) -> None:
+    """Nothing but what was acknowledged is there, for anybody, and the handle writes again."""
+    assert keys(store) == done
+    store.table("t").upsert(rows(MOST_COMMITS))
+    store.compact()
+    with Store.open(uri) as other:
+        assert keys(other) == [*done, MOST_COMMITS]
+        assert other.verify() == []
+
+
+def test_a_catalog_on_a_full_disk_keeps_what_it_acknowledged(tmp_path: Path, disk: Path) -> None:
+    uri = disk / "store"
+    with Store.create(uri, {"a": str(tmp_path / "a")}, tablets=2, slots=8, upkeep="off") as store:
+        store.create_table("t", SCHEMA, ["k"])
+        store.table("t").upsert(rows(0))
+        fill(disk, leave=200_000)
+        done = commit_until_full(store)
+        for _ in range(3):
+            with pytest.raises(DiskFull):
+                store.table("t").upsert(rows(7_000), user_metadata={"note": "x" * 3_000})
+            assert keys(store) == done
+        with Store.open(uri) as other:
+            assert keys(other) == done
+        free(disk)
+        check_goes_on(store, uri, done)
+
+
+@pytest.mark.long
+def test_a_database_server_on_a_full_disk_keeps_what_it_acknowledged(
+    postgres: Server, tmp_path: Path
+) -> None:
+    with small_disk(postgres.directory / "small", 32) as disk:
+        place = disk / "space"
+        place.mkdir()
+        owner = postgres.directory.stat()
+        os.chown(place, owner.st_uid, owner.st_gid)
+        place.chmod(0o700)
+        postgres.execute(f"CREATE TABLESPACE small LOCATION '{place}'")
+        postgres.execute("CREATE DATABASE small TABLESPACE small")
+        try:
+            url = postgres.url("small")
+            with Store.create(url, {"a": str(tmp_path / "a")}, tablets=2, slots=8, upkeep="off") as store:
+                store.create_table("t", SCHEMA, ["k"])
+                fill(disk, leave=300_000)
+                done = commit_until_full(store)
+                assert keys(store) == done
+                free(disk)
+                check_goes_on(store, url, done)
+        finally:
+            postgres.execute("DROP DATABASE small WITH (FORCE)")
+            postgres.execute("DROP TABLESPACE small")
+
+
+def loaded(store: Store) -> list[int]:
+    table = store.create_table("t", SCHEMA, ["k"])
+    for start in (0, 100, 200):
+        block = range(start, start + 400)
+        table.upsert(pa.table({"k": list(block), "v": [os.urandom(500).hex() for _ in block]}, schema=SCHEMA))
+    return list(range(600))
+
+
+def test_a_move_to_a_full_disk_is_undone_and_done_again(tmp_path: Path, disk: Path) -> None:
+    shards = {"a": str(tmp_path / "a"), "b": str(disk / "b")}
+    with Store.create(tmp_path / "store", shards, tablets=2, slots=8, upkeep="off") as store:
+        done = loaded(store)
+        fill(disk, leave=50_000)
+        for _ in range(2):
+            with pytest.raises(DiskFull, match="free some space"):
+                store.move(1, "b")
+            assert keys(store) == done
+        free(disk)
+        store.move(1, "b")
+        assert keys(store) == done
+        assert store.verify() == []
+
+
+def test_a_merge_on_a_full_disk_changes_nothing(tmp_path: Path, disk: Path) -> None:
+    with Store.create(
+        tmp_path / "store", {"a": str(disk / "a")}, tablets=2, slots=8, upkeep="off", retention_seconds=0
+    ) as store:
+        done = loaded(store)
+        fill(disk, leave=50_000)
+        for _ in range(2):
+            with pytest.raises(DiskFull, match="free some space"):
+                store.compact()
+            assert keys(store) == done
+        free(disk)
+        store.compact()
+        assert keys(store) == done
+        assert store.verify() == []
