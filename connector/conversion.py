@@ -160,6 +160,9 @@ class ToSpark:
         stored: schema of the batches; they may have more columns than `columns`.
         columns: the columns of `stored` to hand over, in the order of `target`.
         target: Spark's schema.
+
+    Attributes:
+        target: the same as an Arrow schema: that of the batches that leave.
     """
 
     def __init__(self, stored: pa.Schema, columns: Sequence[str], target: StructType) -> None:
@@ -171,15 +174,15 @@ class ToSpark:
                     f"{field.dataType.simpleString()} when this was planned; load the DataFrame again",
                     column=column.name,
                 )
-        self._target = to_arrow_schema(target, timezone="UTC")
-        self._untouched = stored.equals(self._target)
-        self._columns = list(zip(columns, self._target, strict=True))
+        self.target = to_arrow_schema(target, timezone="UTC")
+        self._untouched = stored.equals(self.target)
+        self._columns = list(zip(columns, self.target, strict=True))
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._untouched:
             return batch
         columns = [self._cast(batch.column(name), field) for name, field in self._columns]
-        return pa.RecordBatch.from_arrays(columns, schema=self._target)
+        return pa.RecordBatch.from_arrays(columns, schema=self.target)
 
     @staticmethod
     def _cast(column: pa.Array, field: pa.Field) -> pa.Array:

@@ -144,6 +144,9 @@ class Options:
         "about how many bytes one task reads")
     partitions: int | None = _option("numPartitions", whole(1), None, _READS,
         "upper bound on tasks; while tablets have moved since the newest topology, at least 2")
+    task_rows: int | None = _option("maxRowsPerTask", whole(0, MAX_NUMBER), None, (READ,),
+        "each task ends after so many rows and gives no others, whichever come first: `catalog.sql` sets it "
+        "for a `LIMIT`")
     metadata: bool = _option("includeMetadata", flag, False, (READ,),
         "adds `_shard` and `_slot`")
     app_id: str | None = _option("txnAppId", some_text, None, _WRITES,
@@ -243,7 +246,7 @@ _ELSEWHERE = {
     "ignorechanges": "a stream leaves no change out; 'skipChangeCommits' leaves out commits that delete",
     "ignoredeletes": "'skipChangeCommits' leaves out commits that delete",
     "inferschema": "a table has its columns",
-    "limit": "use DataFrame.limit",
+    "limit": "use DataFrame.limit, or catalog.sql",
     "overwriteschema": "'mergeSchema' adds columns; others are changed in Python, by the table's methods",
     "partitionby": "rows are spread by the shard key: 'shardKey' of a new table",
     "pushdown": "'filter' and 'columns' say what the source reads",
@@ -365,7 +368,7 @@ def check_for_write(options: Options) -> Options:
                 "gives the ways there are to read in place of rows, and nothing can be written to these; "
                 "write without it",
             )
-        if option.name in ("filter", "versionAsOf", "timestampAsOf", "readChangeFeed"):
+        if option.name in ("filter", "maxRowsPerTask", "versionAsOf", "timestampAsOf", "readChangeFeed"):
             raise _refusal(
                 option.name,
                 "narrows what is read, but a write always goes to the whole table as it is now; write "

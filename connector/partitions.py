@@ -86,9 +86,20 @@ def read_partition(
     if not {*columns} <= {*scan.schema.names}:
         raise _of_another_read()
     convert = ToSpark(scan.schema, columns, schema)
-    for rows in scan.batches():
+    for rows in first_rows(scan, options.task_rows):
+        yield convert(rows)
+
+
+def first_rows(scan: Scan, most: int | None) -> Iterator[pa.RecordBatch]:
+    """The rows of a scan, or so many of them: then no page is read that is not needed."""
+    left = most
+    for rows in scan.batches() if left != 0 else ():
         if rows.num_rows:
-            yield convert(rows)
+            yield rows.slice(0, left)
+        if left is not None:
+            left -= min(rows.num_rows, left)
+            if not left:
+                return
 
 
 def _of_another_read() -> ContinuationKeyError:

@@ -19,7 +19,7 @@ from elasticscan.connector.conversion import ToSpark, match_columns, spark_schem
 from elasticscan.connector.explaining import EXPLANATION, Explained
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
-from elasticscan.connector.partitions import partitions_of, read_partition, resume
+from elasticscan.connector.partitions import first_rows, partitions_of, read_partition, resume
 from elasticscan.connector.splits import NOTHING, cut, most_index_parts, slot_bytes
 from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.store import Scan, Store, begin_scan, feed_fields
@@ -32,7 +32,7 @@ _METADATA = pa.schema(
 
 def offered_schema(table: TableInfo, options: Options) -> StructType:
     """Return what a read with these options returns when the user gave no schema."""
-    chosen = _choose_columns(table, options)
+    chosen = chosen_columns(table, options)
     if options.explain:
         return spark_schema(EXPLANATION)
     feed = feed_fields() if options.changes.feed else []
@@ -40,7 +40,7 @@ def offered_schema(table: TableInfo, options: Options) -> StructType:
     return spark_schema(pa.schema([*(table.schema.field(name) for name in chosen), *feed, *metadata]))
 
 
-def _choose_columns(table: TableInfo, options: Options) -> list[str]:
+def chosen_columns(table: TableInfo, options: Options) -> list[str]:
     """The columns that the option `columns` names, as the table spells them."""
     if options.columns is None:
         return list(table.schema.names)
@@ -103,9 +103,8 @@ class ElasticScanReader(DataSourceReader):
         store, scan = resume(partition, self._options)
         table = store.table(self._options.table).definition
         convert = ToSpark(pa.schema([*scan.schema, *_METADATA]), self._columns, self._schema)
-        for rows in scan.batches():
-            if rows.num_rows:
-                yield convert(_with_metadata(rows, store, table))
+        for rows in first_rows(scan, self._options.task_rows):
+            yield convert(_with_metadata(rows, store, table))
 
     @property
     def _wants_metadata(self) -> bool:
@@ -122,14 +121,21 @@ class ElasticScanReader(DataSourceReader):
             lambda tx: store.context.table(tx, options.table),
             columns,
             options.filter,
-            _snapshot(store, options),
-            (options.batch_rows, DEFAULT_PAGE_BYTES),
+            snapshot_chosen(store, options),
+            (_page_rows(options), DEFAULT_PAGE_BYTES),
             index=options.index,
             is_divided=not options.explain,
         )
 
 
-def _snapshot(store: Store, options: Options) -> int | str | None:
+def _page_rows(options: Options) -> int:
+    """The length of a page: no longer than what a task gives, unless a filter may drop some of it."""
+    most = options.task_rows
+    return options.batch_rows if most is None or options.filter else max(min(options.batch_rows, most), 1)
+
+
+def snapshot_chosen(store: Store, options: Options) -> int | str | None:
+    """The snapshot that the options name; None for the newest."""
     if options.timestamp is None:
         return options.version
     store.context.check_newest()

@@ -26,8 +26,10 @@ from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import is_iso_time
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.sql.explain import explain_plan, left_alone
+from elasticscan.connector.sql.few_rows import FewRows, ending_by_itself, few_as_relation, read_few
+from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.parameters import with_literals
-from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
+from elasticscan.connector.sql.plan import QueryPlan, TableScan, TableShape, plan_query
 from elasticscan.connector.sql.query import Session, UnreadableError
 from elasticscan.connector.sql.statements import Drop, check_no_times_past, statement_about
 from elasticscan.filters import Predicate
@@ -146,7 +148,10 @@ class AttachedStore(Sequence[str]):
         except UnreadableError as why:
             return left_alone(text, str(why))
         totals = {view: len(shape.schema) for view, shape in self._shapes()[0].items()}
-        return explain_plan(plan, snapshot, totals)
+        few = [self._few(scan, snapshot) for scan in plan.scans]
+        return explain_plan(
+            plan, snapshot, totals, [None if one is None else one.rows.num_rows for one in few]
+        )
 
     def _plan(self, text: str, args: dict[str, Any] | list[Any] | None) -> tuple[QueryPlan, int]:
         complete = with_literals(text, args) if args else text
@@ -173,11 +178,27 @@ class AttachedStore(Sequence[str]):
         names: dict[tuple[object, ...], str] = {}
         made: dict[str, DataFrame] = {}
         for scan in plan.scans:
-            key = (scan.view, scan.columns, scan.filter)
+            key = (scan.view, scan.columns, scan.filter, scan.limit)
             if key not in names:
                 names[key] = f"{unique}_{len(names)}"
-                made[names[key]] = self._load(self._tables[scan.view], scan.columns, scan.filter, snapshot)
-        return [names[scan.view, scan.columns, scan.filter] for scan in plan.scans], made
+                made[names[key]] = self._relation(scan, snapshot)
+        return [names[scan.view, scan.columns, scan.filter, scan.limit] for scan in plan.scans], made
+
+    def _relation(self, scan: TableScan, snapshot: int) -> DataFrame:
+        """The rows themselves where they are few, else a relation that tasks read."""
+        table, few = self._tables[scan.view], self._few(scan, snapshot)
+        if few is not None:
+            return few_as_relation(self._spark, few)
+        if scan.limit is None or scan.limit.order:
+            return self._load(table, scan.columns, scan.filter, snapshot)
+        return ending_by_itself(
+            self._load(table, scan.columns, scan.filter, snapshot, scan.limit.rows), scan.limit.rows
+        )
+
+    def _few(self, scan: TableScan, snapshot: int) -> FewRows | None:
+        options = _options_of(scan.columns, scan.filter, snapshot)
+        table = self._tables[scan.view]
+        return read_few(parse_options({"store": self._uri, "table": table, **options}), scan.limit)
 
     def _run(self, plan: QueryPlan, names: Sequence[str], relations: Mapping[str, DataFrame]) -> DataFrame:
         """The query over these relations.
@@ -192,14 +213,14 @@ class AttachedStore(Sequence[str]):
         return self._spark.sql(text, **frames)
 
     def _load(
-        self, table: str, columns: Sequence[str] | None, condition: str | None, snapshot: int | None
+        self,
+        table: str,
+        columns: Sequence[str] | None,
+        condition: str | None,
+        snapshot: int | None,
+        most: int | None = None,
     ) -> DataFrame:
-        choices = {
-            "columns": None if columns is None else ",".join(columns),
-            "filter": condition,
-            "versionAsOf": None if snapshot is None else str(snapshot),
-        }
-        options = {name: value for name, value in choices.items() if value is not None}
+        options = _options_of(columns, condition, snapshot, most)
         return self._spark.read.format(FORMAT).options(store=self._uri, table=table, **options).load()
 
     def _run_unchanged(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
@@ -227,6 +248,7 @@ class TableRead:
     _schema: pa.Schema = field(repr=False)
     _conditions: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    _most: int | None = None
 
     def where(self, condition: str) -> TableRead:
         """Keep rows that meet a condition (and all that were given before).
@@ -288,10 +310,43 @@ class TableRead:
         parse_options({"store": self._uri, "table": self._table, **options})
         return replace(self, options=options)
 
+    def limit(self, rows: int) -> TableRead:
+        """Read so many rows at most, any of those that there are; the smallest limit counts."""
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0:
+            raise InvalidOption(f"limit({rows!r}) must be a whole number of rows, 0 or more", option="limit")
+        return replace(self, _most=rows if self._most is None else min(rows, self._most))
+
     def load(self) -> DataFrame:
-        """The DataFrame; a snapshot, fixed by its first action unless `as_of` chose one."""
-        reader = self._spark.read.format(FORMAT).options(store=self._uri, table=self._table)
-        return reader.options(**self.options).load()
+        """The DataFrame: a snapshot, the newest at this moment unless `as_of` chose one."""
+        options = dict(self.options)
+        is_feed = parse_options({"store": self._uri, "table": self._table, **options}).changes.feed
+        if not is_feed and not any(name.lower() in _SNAPSHOTS for name in options):
+            context = open_store(self._uri).context
+            context.check_newest()
+            options["versionAsOf"] = str(context.versions()[1])
+        limit = None if self._most is None else RowLimit(self._most)
+        few = read_few(parse_options({"store": self._uri, "table": self._table, **options}), limit)
+        if few is not None:
+            return few_as_relation(self._spark, few)
+        reader = self._spark.read.format(FORMAT).options(store=self._uri, table=self._table, **options)
+        if self._most is None:
+            return reader.load()
+        if not is_feed:
+            reader = reader.option("maxRowsPerTask", self._most)
+        return ending_by_itself(reader.load(), self._most).limit(self._most)
+
+
+def _options_of(
+    columns: Sequence[str] | None, condition: str | None, snapshot: int | None, most: int | None = None
+) -> dict[str, str]:
+    """The options of a read by tasks, of so many rows each."""
+    choices = {
+        "columns": None if columns is None else ",".join(columns),
+        "filter": condition,
+        "versionAsOf": None if snapshot is None else str(snapshot),
+        "maxRowsPerTask": None if most is None else str(most),
+    }
+    return {name: value for name, value in choices.items() if value is not None}
 
 
 def _session(spark: SparkSession) -> Session:

@@ -60,10 +60,12 @@ class Pushed:
     Attributes:
         filter: what its rows must meet, as SQL text; None when that is nothing.
         stayed: (condition, why) of those that mention it and are tested by Spark alone.
+        complete: true if no condition of the SELECT is left for others to test.
     """
 
     filter: str | None
     stayed: tuple[tuple[str, str], ...]
+    complete: bool
 
 
 def push_conditions(
@@ -72,6 +74,7 @@ def push_conditions(
     """The conditions that go to each reference of a SELECT."""
     predicates: dict[Reference, list[Predicate]] = {ref: [] for ref in block.references}
     left_to_spark: dict[Reference, list[tuple[str, str]]] = {ref: [] for ref in block.references}
+    handed_over = 0
     for condition in block.conditions:
         rules = _PushdownRules(query, block, condition, schemas, session)
         mentioned = rules.mentioned()
@@ -81,16 +84,18 @@ def push_conditions(
             for ref in mentioned:
                 left_to_spark[ref].append((_show(condition.node), str(why)))
         else:
+            handed_over += 1
             if predicate not in predicates[reference]:
                 predicates[reference].append(predicate)
-    return {
-        ref: Pushed(_combine(predicates[ref], schemas[ref.table]), tuple(left_to_spark[ref]))
-        for ref in block.references
-    }
+    pushed = {}
+    for ref in block.references:
+        text, whole = _combine(predicates[ref], schemas[ref.table])
+        pushed[ref] = Pushed(text, tuple(left_to_spark[ref]), whole and handed_over == len(block.conditions))
+    return pushed
 
 
-def _combine(parts: Sequence[Predicate], schema: pa.Schema) -> str | None:
-    """One filter of all of them, or of as many as a filter can hold."""
+def _combine(parts: Sequence[Predicate], schema: pa.Schema) -> tuple[str | None, bool]:
+    """One filter of all of them, or of as many as a filter can hold; and whether it is all."""
     pushed = list(parts)
     while pushed:
         whole = pushed[0] if len(pushed) == 1 else Predicate(And(tuple(part.condition for part in pushed)))
@@ -100,8 +105,8 @@ def _combine(parts: Sequence[Predicate], schema: pa.Schema) -> str | None:
         except FilterError:
             pushed.pop(max(range(len(pushed)), key=lambda at: len(str(pushed[at]))))
         else:
-            return text
-    return None
+            return text, len(pushed) == len(parts)
+    return None, not parts
 
 
 def _show(node: exp.Expr) -> str:

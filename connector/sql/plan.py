@@ -20,6 +20,7 @@ from sqlglot.errors import SqlglotError
 from elasticscan.connector.sql.columns import needed_columns, why_all
 from elasticscan.connector.sql.conditions import push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
+from elasticscan.connector.sql.limits import RowLimit, row_limit
 from elasticscan.connector.sql.query import Query, Reference, Session, UnreadableError, read_query
 
 
@@ -40,6 +41,7 @@ class TableScan:
         alias: its name in the query.
         columns: the columns to read, in the table's order; None for all.
         filter: a condition that every row needed meets; None when there is none.
+        limit: the rows that suffice; None where the query may need all that meet the filter.
         why_all: why every column is read, where it is.
         stayed: (condition, why) of conditions that Spark alone tests.
     """
@@ -48,6 +50,7 @@ class TableScan:
     alias: str
     columns: tuple[str, ...] | None
     filter: str | None
+    limit: RowLimit | None
     why_all: str | None
     stayed: tuple[tuple[str, str], ...]
 
@@ -102,8 +105,12 @@ def _scans(
     for reference in block.references:
         columns, why = _columns(query, block, reference, tables[reference.table])
         pushed = conditions[reference]
+        limit = None
+        if pushed.complete:
+            names = {session.folded(name): name for name in schemas[reference.table].names}
+            limit = row_limit(block, reference, session, names)
         scans[reference] = TableScan(
-            reference.table, reference.alias, columns, pushed.filter, why, pushed.stayed
+            reference.table, reference.alias, columns, pushed.filter, limit, why, pushed.stayed
         )
     return scans
 

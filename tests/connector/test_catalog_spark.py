@@ -28,6 +28,7 @@ from elasticscan.base.errors import ColumnNotFound, FilterError, InvalidOption, 
 from elasticscan.connector import AttachedStore, attach
 from elasticscan.connector.sql import columns as sql_columns
 from elasticscan.connector.sql import conditions as sql_conditions
+from elasticscan.connector.sql import few_rows
 from elasticscan.connector.sql import joins as sql_joins
 from elasticscan.connector.sql import query as sql_query
 from elasticscan.connector.sql.plan import plan_query
@@ -58,6 +59,12 @@ def _small(spark: SparkSession) -> Iterator[None]:
         setting(spark, "spark.sql.shuffle.partitions", "1"),
     ):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _by_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have tasks read also what is little; `test_few_rows` is about reads beside the driver."""
+    monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +124,16 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, QUERIES, 12))
 def test_a_random_query_gives_the_rows_of_plain_views_and_of_parquet(
-    spark: SparkSession, catalog: AttachedStore, parquet: SparkSession, rewritten: None, first: int
+    spark: SparkSession,
+    catalog: AttachedStore,
+    parquet: SparkSession,
+    rewritten: None,
+    monkeypatch: pytest.MonkeyPatch,
+    first: int,
 ) -> None:
     for seed in range(first, first + 12):
         text = generated(seed)
+        monkeypatch.setattr(few_rows, "FEW_ROWS", (-1, 30, 10_000)[seed % 3])
         found = rows_of(catalog.sql(text))
         assert found == rows_of(spark.sql(text)), f"seed {seed}: {text}"
         assert found == rows_of(parquet.sql(text)), f"seed {seed}: {text}"
@@ -156,7 +169,12 @@ def tablets_moving(store: Store) -> Iterator[list[int]]:
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(1_000, 1_000 + QUERIES // 4, 6))
 def test_a_random_query_gives_the_same_rows_while_tablets_move(
-    spark: SparkSession, parquet: SparkSession, rewritten: None, tmp_path: Path, first: int
+    spark: SparkSession,
+    parquet: SparkSession,
+    rewritten: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    first: int,
 ) -> None:
     moving = Store.create(tmp_path / "moving.store", ["s1", "s2"], tablets=8, slots=64)
     for name, rows in tables().items():
@@ -168,6 +186,7 @@ def test_a_random_query_gives_the_same_rows_while_tablets_move(
     with tablets_moving(moving) as arrived:
         for seed in range(first, first + 6):
             text = generated(seed)
+            monkeypatch.setattr(few_rows, "FEW_ROWS", (-1, 30, 10_000)[seed % 3])
             assert rows_of(catalog.sql(text)) == rows_of(parquet.sql(text)), f"seed {seed}: {text}"
     assert len(arrived) > 6
 

@@ -1,0 +1,100 @@
+"""Reads that are over before a task would have begun, made beside the driver.
+
+Spark needs a worker of Python for each task, and ends the worker if a query has enough rows before the task's
+end. So where a reference is certain to read little, its rows are read here: by the same scan, at the same
+snapshot, with the same second look at the placement as in a task. Spark gets them as a local relation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from elasticscan.base.errors import ElasticScanError
+from elasticscan.connector.conversion import ToSpark
+from elasticscan.connector.open_stores import open_store
+from elasticscan.connector.options import Options
+from elasticscan.connector.reading import chosen_columns, offered_schema, snapshot_chosen
+from elasticscan.connector.sql.limits import RowLimit
+from elasticscan.store import Scan, begin_scan
+
+# A read is made here if it gives no more than this, in all; more is for tasks.
+FEW_ROWS, FEW_BYTES = 10_000, 4 << 20
+# Rows or entries that are looked at before it is given up, where few rows meet a condition.
+MOST_SCANNED = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class FewRows:
+    """Rows that were read beside the driver, in the Arrow types that belong to Spark's schema."""
+
+    schema: StructType
+    rows: pa.Table
+
+
+def read_few(options: Options, limit: RowLimit | None) -> FewRows | None:
+    """The rows that a read gives, or as many as suffice; None if they are not certainly few.
+
+    None, too, where the read fails: the tasks will meet the error, and tell it when an action runs.
+    """
+    if options.metadata or options.explain or options.changes.feed:
+        return None
+    if limit is not None and limit.rows > FEW_ROWS:
+        return None
+    try:
+        store = open_store(options.store)
+        table = store.table(options.table).definition
+        columns, schema = chosen_columns(table, options), offered_schema(table, options)
+        with begin_scan(
+            store.context,
+            lambda tx: store.context.table(tx, options.table),
+            columns,
+            options.filter,
+            snapshot_chosen(store, options),
+            (FEW_ROWS, FEW_BYTES),
+            index=options.index,
+            order_by=list(limit.order) if limit is not None and limit.order else None,
+            limit=None if limit is None else limit.rows,
+        ) as scan:
+            if limit is None and not _seems_small(scan):
+                return None
+            return _read(scan, columns, schema)
+    except ElasticScanError:
+        return None
+
+
+def few_as_relation(spark: SparkSession, few: FewRows) -> DataFrame:
+    """The rows as a local relation: no worker, and no job for it alone."""
+    return spark.createDataFrame(few.rows, few.schema)
+
+
+def ending_by_itself(frame: DataFrame, most: int) -> DataFrame:
+    """A relation of tasks that give so many rows each, read to their ends where they are few.
+
+    A worker whose task Spark leaves before its end is killed, and the next query imports everything anew.
+    What lies before an exchange is read to its end.
+    """
+    return frame.repartition(1) if most <= FEW_ROWS else frame
+
+
+def _seems_small(scan: Scan) -> bool:
+    assert scan.choice is not None, "a scan that begins has chosen"
+    return scan.choice.candidate.rows_scanned <= FEW_ROWS
+
+
+def _read(scan: Scan, columns: list[str], schema: StructType) -> FewRows | None:
+    convert = ToSpark(scan.schema, columns, schema)
+    batches: list[pa.RecordBatch] = []
+    rows = size = 0
+    for page in scan:
+        rows, size = rows + page.rows.num_rows, size + page.rows.nbytes
+        if rows > FEW_ROWS or size > FEW_BYTES or scan.stats.scanned > MOST_SCANNED:
+            return None
+        if page.rows.num_rows:
+            batches.append(convert(page.rows))
+    # In one chunk, even if that is empty: Spark makes nothing of nested columns in none.
+    whole = pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], convert.target)
+    return FewRows(schema, pa.Table.from_batches([whole]))

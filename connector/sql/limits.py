@@ -1,0 +1,129 @@
+"""The rows of a table that suffice for a SELECT with a LIMIT.
+
+Of `SELECT … FROM t WHERE … LIMIT n` any n rows that meet the WHERE will do, if nothing else in the SELECT
+looks at several rows: and of `… ORDER BY c LIMIT n` the first n in that order. The LIMIT stays in the query,
+so a table may give more rows; it must never give fewer. What is not certain is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from elasticscan.connector.sql.joins import SelectBlock
+from elasticscan.connector.sql.query import Reference, Session
+
+_SELECT_PARTS = frozenset({"with_", "expressions", "from_", "where", "order", "limit", "offset"})
+_TABLE_PARTS = frozenset({"this", "alias"})
+# Expressions of one row that give one value. Aggregates, windows, generators and functions by name do not.
+_PLAIN = (
+    exp.Column, exp.Identifier, exp.Star, exp.Alias, exp.Literal, exp.Boolean, exp.Null, exp.Paren, exp.Neg,
+    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE,
+    exp.NullSafeEQ, exp.And, exp.Or, exp.Not, exp.Is, exp.In, exp.Between, exp.Case, exp.If, exp.Coalesce,
+    exp.Cast, exp.TryCast, exp.DataType, exp.Upper, exp.Lower, exp.DPipe,
+)  # fmt: skip
+_MOST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RowLimit:
+    """So many rows of a reference suffice: any, or the first of an order.
+
+    Attributes:
+        order: as `order_by` of a scan takes it; empty for any rows.
+    """
+
+    rows: int
+    order: tuple[str, ...] = ()
+
+
+def row_limit(
+    block: SelectBlock, reference: Reference, session: Session, columns: Mapping[str, str]
+) -> RowLimit | None:
+    """The rows of a reference that suffice for its SELECT; None where it may need all.
+
+    It is for its callers to see that all conditions of the SELECT are tested where the table is read.
+
+    Args:
+        columns: the table's columns, as the table spells them, by their folded names.
+    """
+    select = block.select
+    if not _reads_alone(select, reference) or reference in block.unfiltered:
+        return None
+    if not all(isinstance(node, _PLAIN) for shown in select.expressions for node in shown.walk()):
+        return None
+    limit, offset = select.args.get("limit"), select.args.get("offset")
+    counts = [_count(limit), 0 if offset is None else _count(offset)]
+    if counts[0] is None or counts[1] is None or counts[0] + counts[1] > _MOST:
+        return None
+    rows, order = counts[0] + counts[1], select.args.get("order")
+    if order is None:
+        return RowLimit(rows)
+    terms = [_term(node, select, reference, session, columns) for node in order.expressions]
+    names = tuple(term for term in terms if term is not None)
+    return RowLimit(rows, names) if len(names) == len(terms) else None
+
+
+def _reads_alone(select: exp.Select, reference: Reference) -> bool:
+    """True if the FROM is the reference alone, and no clause looks at several rows together."""
+    clauses = {name for name, value in select.args.items() if value}
+    parts = {name for name, value in reference.node.args.items() if value}
+    source = select.args.get("from_")
+    return (
+        clauses <= _SELECT_PARTS
+        and parts <= _TABLE_PARTS
+        and source is not None
+        and source.this is reference.node
+        and not any(value for name, value in source.args.items() if name != "this")
+    )
+
+
+def _count(clause: exp.Expr | None) -> int | None:
+    """The number of a LIMIT or an OFFSET that is written as one."""
+    if clause is None or any(value for name, value in clause.args.items() if name != "expression"):
+        return None
+    number = clause.args.get("expression")
+    plain = isinstance(number, exp.Literal) and not number.is_string and number.name.isdecimal()
+    return int(number.name) if plain and number is not None else None
+
+
+def _term(
+    node: exp.Expr,
+    select: exp.Select,
+    reference: Reference,
+    session: Session,
+    columns: Mapping[str, str],
+) -> str | None:
+    """A term of an ORDER BY that is a column of the table, with nulls where Spark has them by default."""
+    if not isinstance(node, exp.Ordered) or not isinstance(node.this, exp.Column):
+        return None
+    name = node.this.name
+    descending = bool(node.args.get("desc"))
+    if bool(node.args.get("nulls_first")) == descending or node.args.get("with_fill"):
+        return None
+    if not _is_of(node.this, reference, session):
+        return None
+    # A name that the SELECT gives to something else hides the table's column of that name.
+    if not all(_leaves_name(shown, name, reference, session) for shown in select.expressions):
+        return None
+    column = columns.get(session.folded(name))
+    if column is None or not descending:
+        return column
+    return None if session.folded(f"{column} DESC") in columns else f"{column} DESC"
+
+
+def _is_of(column: exp.Column, reference: Reference, session: Session) -> bool:
+    """True if a column is written bare or behind the reference's alias, and is no field of a struct."""
+    qualifiers = [session.folded(part.name) for part in column.parts[:-1]]
+    return qualifiers in ([], [session.folded(reference.alias)])
+
+
+def _leaves_name(shown: exp.Expr, name: str, reference: Reference, session: Session) -> bool:
+    """True if what a SELECT shows certainly gives the name to nothing but the table's column."""
+    if isinstance(shown, exp.Alias):
+        return session.folded(shown.alias) != session.folded(name)
+    return isinstance(shown, exp.Star) or (
+        isinstance(shown, exp.Column) and _is_of(shown, reference, session)
+    )
