@@ -204,7 +204,7 @@ def _beside(fragments: Sequence[Fragment], others: Sequence[Fragment]) -> list[F
     """
     slots = _slots_of(fragments)
     newest = max(fragment.max_commit for fragment in fragments)
-    return [other for other in others if other.min_commit <= newest and other.slots & slots]
+    return [other for other in others if other.min_commit <= newest and not other.slots.isdisjoint(slots)]
 
 
 @dataclass(slots=True)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import SupportsIndex
 
 Range = tuple[int, int]
+
+_FEW = 8  # times as many ranges are searched rather than walked
+_end = itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,10 @@ class SlotSet:
         left, right = self.ranges, other.ranges
         if left == right:
             return self
+        if len(left) > len(right):
+            left, right = right, left
+        if len(left) * _FEW < len(right):
+            return SlotSet(tuple(_common_of_few(left, right)))
         i = j = 0
         while i < len(left) and j < len(right):
             start, end = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
@@ -141,6 +150,17 @@ class SlotSet:
 
     def __le__(self, other: SlotSet) -> bool:
         return not self - other
+
+
+def _common_of_few(few: tuple[Range, ...], many: tuple[Range, ...]) -> Iterator[Range]:
+    """What a few ranges have in common with many, which are looked into only where it may be."""
+    at = 0
+    for start, end in few:
+        at = bisect_right(many, start, at, key=_end)
+        for other in range(at, len(many)):
+            if many[other][0] >= end:
+                break
+            yield max(start, many[other][0]), min(end, many[other][1])
 
 
 def _is_number(text: str) -> bool:

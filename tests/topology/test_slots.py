@@ -43,6 +43,14 @@ def test_the_algebra_is_that_of_sets(a: list[tuple[int, int]], b: list[tuple[int
 
 
 @few
+@given(st.lists(st.tuples(st.integers(0, 320), st.integers(0, 320)), max_size=3), st.sets(st.integers(0, 99)))
+def test_what_a_few_ranges_have_in_common_with_many(some: list[tuple[int, int]], gone: set[int]) -> None:
+    many = [(3 * at, 3 * at + 2) for at in range(100) if at not in gone]
+    left, right = SlotSet.of(some), SlotSet.of(many)
+    assert slots_of(left & right) == slots_of(right & left) == model(some) & model(many)
+
+
+@few
 @given(ranges, ranges)
 def test_equal_sets_are_equal_values_however_they_came_about(
     a: list[tuple[int, int]], b: list[tuple[int, int]]
