@@ -76,7 +76,7 @@ from elasticscan.storage.changes.events import DELETE, INSERT, UPDATE_POSTIMAGE,
 from elasticscan.storage.changes.pages import read_changes
 from elasticscan.storage.conform import batches_of, conform
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
-from elasticscan.storage.counting import count_rows, slot_counts
+from elasticscan.storage.counting import count_rows, most_rows, slot_counts
 from elasticscan.storage.definition import check_definition, check_works, stored_schema
 from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk, MemoryDisk
 from elasticscan.storage.fragment import (
@@ -158,6 +158,7 @@ __all__ = [
     "fragment_schema",
     "gather",
     "is_fragment_path",
+    "most_rows",
     "open_disk",
     "read_changes",
     "read_index_page",

@@ -9,6 +9,7 @@ from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
 from elasticscan.storage.merge import Array, MergeInput, windows
 from elasticscan.storage.pages import PageSource
+from elasticscan.storage.view import View
 
 
 def count_rows(source: PageSource, bounds: Bounds, most_merged_rows: int) -> tuple[int, bool]:
@@ -28,6 +29,16 @@ def count_rows(source: PageSource, bounds: Bounds, most_merged_rows: int) -> tup
         for window in windows(inputs, span, None, names, bounds, lambda: 16 * BATCH_ROWS):
             total += len(window.versions.newest)
     return total, exact
+
+
+def most_rows(view: View, bounds: Bounds) -> tuple[int, bool]:
+    """(the most rows there can be, whether there are just so many), from what is known without a file."""
+    intervals = list(view.between(0, 1 << 16, bounds))
+    fragments = {fragment.id: fragment for interval in intervals for fragment in interval.fragments}
+    exact = all(i.is_plain and bounds.wholly_hold(i.fragments[0]) for i in intervals) and all(
+        len(fragment.slots) == fragment.slots_written for fragment in fragments.values()
+    )
+    return sum(fragment.rows - fragment.tombstones for fragment in fragments.values()), exact
 
 
 def _between(reader: FragmentReader, start: int, end: int) -> int:

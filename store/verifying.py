@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.metadata import Bounds, Fragment, TableInfo
-from elasticscan.storage import PageSource, count_rows, verify_file
+from elasticscan.storage import PageSource, count_rows, most_rows, verify_file
 from elasticscan.store.context import Context
 
 
@@ -49,18 +49,22 @@ def _label(names: Mapping[int, str], fragment: Fragment) -> str:
 
 
 def rows_of(context: Context, table: TableInfo, most_merged_rows: int) -> tuple[int, bool]:
-    """(rows at the newest snapshot, whether that is exact).
+    """(rows at the newest snapshot, whether that is exact); more than there are where it is not.
 
-    Where fragments overlap, keys have to be compared to know; beyond `most_merged_rows` that is
-    not done and every version counts.
+    Where fragments overlap, keys have to be compared to know; beyond `most_merged_rows`, and in object
+    storage, that is not done and every version counts.
     """
     newest = context.catalog.versions()[1]
     state = context.table_state(table.id, newest)
     bounds = Bounds(state.floor(newest), newest, since=newest)
     total, exact = 0, True
     for shard in context.placement().shards:
-        source = PageSource(table, state.view(shard), context.readers.opener(table))
-        rows, is_exact = count_rows(source, bounds, most_merged_rows)
+        view = state.view(shard)
+        if context.disk_of(shard).is_far:
+            rows, is_exact = most_rows(view, bounds)
+        else:
+            source = PageSource(table, view, context.readers.opener(table))
+            rows, is_exact = count_rows(source, bounds, most_merged_rows)
         total += rows
         exact &= is_exact
     return total, exact

@@ -153,7 +153,7 @@ class SlotSet:
 
 
 def _common_of_few(few: tuple[Range, ...], many: tuple[Range, ...]) -> Iterator[Range]:
-    """What a few ranges have in common with many, which are looked into only where it may be."""
+    """Ranges that a few have in common with many; these are looked into only where that may be."""
     at = 0
     for start, end in few:
         at = bisect_right(many, start, at, key=_end)

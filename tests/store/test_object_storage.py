@@ -44,6 +44,19 @@ def store(tmp_path: Path, bucket: str, s3_server: S3Server) -> Iterator[Store]:
         yield store
 
 
+def test_a_status_asks_for_no_object(store: Store, s3_server: S3Server) -> None:
+    with Store.open(store.uri) as fresh:
+        before = fresh.status()["tables"][0]
+    assert (before["rows"], before["rows_exact"]) == (ROWS, True)
+    store.table("t").delete([1])
+    s3_server.line.clear()
+    with Store.open(store.uri) as fresh:
+        after = fresh.status()["tables"][0]
+    assert after["rows"] >= ROWS - 1
+    assert not after["rows_exact"]
+    assert [request for request in s3_server.line.requests if ".arrow" in request.path] == []
+
+
 def test_everything_that_a_store_does_works_there(store: Store, bucket: str, tmp_path: Path) -> None:
     table = store.table("t")
     table.create_index("by_k", ["k"])
