@@ -1,4 +1,4 @@
-"""The language of conditions: SQL text as a typed tree, its meaning, and the values it leaves possible.
+"""The language of conditions and aggregates: SQL text as a typed tree, its meaning, values left possible.
 
 `Predicate` is a filter: text that sqlglot reads (`parser`), a small typed tree (`expression`, `typed`,
 `coercion`), evaluated by Arrow kernels (`kernels`, `casts`, `patterns`) in three-valued logic. What cannot
@@ -8,9 +8,13 @@ be evaluated exactly as Spark would is refused. `Assignment` is a column's new v
 `bounds`). Whoever skips rows by them may be sure: a set may be too wide, which costs time, and never too
 narrow, which would cost rows; tests hold sets against the evaluator.
 
+`Aggregate` is a function over the rows of a group (`aggregates`); `Fold` computes some of them page by page,
+in memory that the groups bound (`folding`), with the results that Spark would give.
+
 Everything here is pure, and knows nothing of files, indexes or scans.
 """
 
+from elasticscan.filters.aggregates import COUNT_ROWS, Aggregate, check_groupable
 from elasticscan.filters.assignment import Assignment
 from elasticscan.filters.bounds import axis_of, decode_key, normalise, single_values
 from elasticscan.filters.casts import may_fail
@@ -39,6 +43,7 @@ from elasticscan.filters.expression import (
     quote_name,
     to_sql,
 )
+from elasticscan.filters.folding import Fold
 from elasticscan.filters.kernels import constant_of
 from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NULLS, KeySet, KeySets
 from elasticscan.filters.parser import STUMBLES, FilterSql
@@ -46,11 +51,13 @@ from elasticscan.filters.predicate import Predicate
 from elasticscan.filters.value_sets import ColumnDomain, column_sets, value_set
 
 __all__ = [
+    "COUNT_ROWS",
     "EVERYTHING",
     "NOT_NULL",
     "NULLS",
     "STUMBLES",
     "TIMESTAMP",
+    "Aggregate",
     "And",
     "Assignment",
     "Cast",
@@ -59,6 +66,7 @@ __all__ = [
     "Compare",
     "Expression",
     "FilterSql",
+    "Fold",
     "In",
     "Is",
     "KeySet",
@@ -69,6 +77,7 @@ __all__ = [
     "Or",
     "Predicate",
     "axis_of",
+    "check_groupable",
     "children",
     "column_names",
     "column_sets",

@@ -16,8 +16,10 @@ What it promises:
 How the parts work together, operation by operation, and what each conflicts with is in
 `docs/architecture.md` and `docs/formats.md`:
 
-    store.py, table.py  what users hold; names.py: names that they type and that are not there
+    store.py, table.py  what users hold; defined.py: a table apart from its rows
+    names.py       names that users type and that are not there
     beginning.py   scans that begin; scan.py: who reads one, Arrow streams, counts
+    aggregating.py aggregates, folded page by page
     getting.py     rows by their primary keys, many at once
     paging.py      pages and keys over `reader.drive`
     access_paths.py the path that a scan takes, chosen by cost; ordering.py: `order_by`, and its indexes

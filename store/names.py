@@ -13,6 +13,7 @@ from elasticscan.base.errors import NotPicklable, UnknownName
 
 _OF_TABLE = {
     "add_columns": "add_columns(fields)",
+    "aggregate": "aggregate(values, group_by)",
     "append": "upsert(rows)",
     "changes": "changes(after)",
     "create_index": "create_index(index, columns)",
@@ -97,11 +98,14 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "Table": {
             **_SCANS,
             **_results_of("table.scan()"),
+            "agg": "table.aggregate(values, group_by)",
             "append": "table.upsert(rows)",
             "as_of": "table.scan(snapshot=commit), with a tag or a datetime, too",
             "batches": "table.scan().batches()",
             "commits": "table.history()",
             "count": "table.scan().count()",
+            "group_by": "table.aggregate(values, group_by)",
+            "groupby": "table.aggregate(values, group_by)",
             "explain": "table.scan(columns, filter).explain()",
             "merge": "table.upsert(rows)",
             "optimize": "table.compact()",

@@ -1,0 +1,146 @@
+"""Aggregate functions: SQL text such as `sum(km) AS total` as a value, with the type that Spark would give.
+
+    aggregate = Aggregate.parse("avg(km)", schema)
+    aggregate.function, aggregate.column, aggregate.type      # 'avg', 'km', double
+
+What Spark would compute otherwise than is possible here exactly is refused when the text is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.types as pt
+from sqlglot import exp, parse_one
+from sqlglot.errors import SqlglotError
+
+from elasticscan.base.errors import InvalidOption
+from elasticscan.base.limits import MAX_DECIMAL_DIGITS, MAX_FILTER_BYTES
+from elasticscan.base.showing import brief
+from elasticscan.filters.coercion import computed_type
+from elasticscan.filters.expression import Column
+from elasticscan.filters.parser import STUMBLES, FilterSql, parse_value
+
+COUNT_ROWS, COUNT, COUNT_DISTINCT = "count(*)", "count", "count distinct"
+SUM, MIN, MAX, AVG = "sum", "min", "max", "avg"
+
+_FUNCTIONS: dict[type[exp.Expr], str] = {
+    exp.Count: COUNT, exp.Sum: SUM, exp.Min: MIN, exp.Max: MAX, exp.Avg: AVG,
+}  # fmt: skip
+_SUPPORTED = (
+    "count(*), count(column), count(DISTINCT column), sum(column), min(column), max(column) and avg(column), "
+    "each with AS name behind it if need be; compute the rest from their results, or in Spark"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """A function over the rows of a group.
+
+    Attributes:
+        function: one of the names above.
+        column: what it is computed of; None for `count(*)`.
+        name: the name of its column in the result.
+        computed: the type that the column is computed with; null for `count(*)`.
+        type: the type of the result.
+    """
+
+    function: str
+    column: str | None
+    name: str
+    computed: pa.DataType
+    type: pa.DataType
+
+    @classmethod
+    def parse(cls, text: str, schema: pa.Schema) -> Aggregate:
+        """Read an aggregate over a column of a schema.
+
+        Raises:
+            InvalidOption: it cannot be read, or is none of those that there are.
+            ColumnNotFound, FilterError: it names a column that there is not, or more than one has the name.
+        """
+        if len(text) > MAX_FILTER_BYTES:
+            raise _refused(text, "is too long")
+        try:
+            node = parse_one(text, dialect=FilterSql)
+        except (SqlglotError, RecursionError, *STUMBLES):
+            raise _refused(text, "is not understood") from None
+        name = text.strip()
+        if isinstance(node, exp.Alias):
+            node, name = node.this, node.alias
+        function = _FUNCTIONS.get(type(node))
+        argument, is_distinct = node.args.get("this"), False
+        if isinstance(argument, exp.Distinct):
+            is_distinct = True
+            several = argument.expressions
+            argument = several[0] if len(several) == 1 and not argument.args.get("on") else None
+        others = any(value for key, value in node.args.items() if key not in ("this", "big_int"))
+        if function is None or others or (is_distinct and function not in (COUNT, MIN, MAX)):
+            raise _refused(text, "is not supported")
+        if function == COUNT and not is_distinct and _counts_rows(argument):
+            return cls(COUNT_ROWS, None, name, pa.null(), pa.int64())
+        if not isinstance(argument, exp.Column):
+            raise _refused(text, "is not supported")
+        column = parse_value(argument.sql(dialect=FilterSql, comments=False), schema)
+        if not isinstance(column, Column) or len(column.path) != 1:
+            raise _refused(text, "is not of a column as a whole")
+        if is_distinct and function == COUNT:
+            function = COUNT_DISTINCT
+        stored = schema.field(column.path[0]).type
+        check_groupable(column.path[0], stored, text)
+        return cls(function, column.path[0], name, *_types(text, function, stored))
+
+    def __str__(self) -> str:
+        if self.column is None:
+            return COUNT_ROWS
+        return (
+            f"count(DISTINCT {self.column})"
+            if self.function == COUNT_DISTINCT
+            else f"{self.function}({self.column})"
+        )
+
+
+def check_groupable(column: str, kind: pa.DataType, what: str) -> None:
+    """Raises where values cannot be compared as Spark would."""
+    if pt.is_nested(kind) or pt.is_null(kind) or pt.is_interval(kind) or pt.is_decimal256(kind):
+        raise InvalidOption(
+            f"{what}: column {column!r} has the type {kind}, whose values cannot be grouped or compared; "
+            "name a column of a plain type",
+            column=column,
+        )
+
+
+def _types(text: str, function: str, stored: pa.DataType) -> tuple[pa.DataType, pa.DataType]:
+    """The type to compute with, and that of the result."""
+    kind = computed_type(stored)
+    if pt.is_float16(kind):
+        kind = pa.float32()
+    if function in (COUNT, COUNT_DISTINCT):
+        return kind, pa.int64()
+    if function in (MIN, MAX):
+        return kind if pt.is_decimal(stored) or pt.is_floating(stored) else stored, stored
+    if pt.is_uint64(kind):  # as in Spark, which holds them so
+        kind = pa.decimal128(20, 0)
+    if pt.is_integer(kind):
+        return kind, pa.int64() if function == SUM else pa.float64()
+    if pt.is_floating(kind):
+        return kind, pa.float64()
+    if pt.is_decimal128(kind) and 0 <= kind.scale <= kind.precision:
+        digits, places = (10, 0) if function == SUM else (4, 4)
+        precision, scale = kind.precision + digits, kind.scale + places
+        return kind, pa.decimal128(min(precision, MAX_DECIMAL_DIGITS), min(scale, MAX_DECIMAL_DIGITS))
+    raise InvalidOption(
+        f"{brief(text)}: the column has the type {stored}, which is no number; name a column of numbers",
+        option="values",
+    )
+
+
+def _counts_rows(argument: object) -> bool:
+    if isinstance(argument, exp.Star):
+        return not any(argument.args.values())
+    return isinstance(argument, exp.Literal)
+
+
+def _refused(text: str, why: str) -> InvalidOption:
+    return InvalidOption(f"the aggregate {brief(text)} {why}; there are {_SUPPORTED}", option="values")

@@ -1,0 +1,314 @@
+"""Folds rows into partial rows, one for each group, and these into the result.
+
+    fold = Fold(aggregates, ["city"], schema)
+    for page in pages:
+        fold.add(page)
+    fold.result()
+
+A page becomes a few partial rows at once. They are merged whenever they are twice as many as they were after
+the merge before, so memory is bounded by the groups (and by the distinct values that are counted), never by
+the rows, and each row is merged a few times only.
+
+Sums of whole numbers and of decimals are exact whatever the order of rows: a page adds up in 64 bits
+where no overflow is possible, everything else in decimals that hold any sum. Only the result must fit
+its type; else it is an error, as in Spark. Groups follow Spark: null is a group, NaN is one and above all
+numbers, and -0.0 is 0.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from elasticscan.base.errors import FilterError
+from elasticscan.filters.aggregates import AVG, COUNT, COUNT_DISTINCT, COUNT_ROWS, MAX, MIN, SUM, Aggregate
+from elasticscan.filters.coercion import computed_type
+
+# Fewer partial rows than this are not worth merging.
+LEAST_MERGED_ROWS = 1 << 16
+
+_ANY_INTEGER = pa.decimal128(38, 0)
+# A decimal of so many digits can be added up 10^10 times without leaving 38 digits.
+_ADDABLE_DIGITS = 28
+_MAGNITUDE = np.int64((1 << 63) - 1)
+_NAN_BITS = np.float64("nan").view(np.int64) & _MAGNITUDE
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A column of partial rows: a function of an input, and how partial rows of it are merged."""
+
+    function: str
+    column: str | None
+    type: pa.DataType
+
+    @property
+    def name(self) -> str:
+        return f"{self.function} of {self.column}"
+
+    @property
+    def merge(self) -> str:
+        return self.function if self.function in (MIN, MAX) else SUM
+
+    def folded(self, values: pa.Array) -> pa.Array:
+        """The values in the form in which a page is folded."""
+        if self.function == COUNT:
+            return values
+        if self.function in (MIN, MAX):
+            return _ordered(values)
+        if pt.is_floating(values.type):
+            return values.cast(pa.float32()) if pt.is_float16(values.type) else values
+        if pt.is_integer(values.type) and _adds_up(values):
+            return values
+        return values.cast(self.type)
+
+
+class Fold:
+    """Partial rows of what was added, in bounded memory.
+
+    Args:
+        aggregates: what to compute; their columns must be in every batch.
+        group_by: columns of the batches; without any, everything is one group, also where there are no rows.
+        schema: the types of the columns.
+    """
+
+    def __init__(self, aggregates: Sequence[Aggregate], group_by: Sequence[str], schema: pa.Schema) -> None:
+        self._aggregates, self._group_by, self._schema = tuple(aggregates), tuple(group_by), schema
+        self._keys = [f"group {number}" for number in range(len(group_by))]
+        states = [state for aggregate in aggregates for state in _states_of(aggregate)]
+        self._states = tuple(dict.fromkeys(states)) or (_State(COUNT_ROWS, None, pa.int64()),)
+        distinct = [a.column for a in aggregates if a.function == COUNT_DISTINCT and a.column]
+        self._distinct = {column: Fold((), (*group_by, column), schema) for column in dict.fromkeys(distinct)}
+        self._partial: list[pa.Table] = []
+        self._rows = self._merged_rows = 0
+        used = [*self._group_by, *(state.column for state in self._states if state.column)]
+        nothing = [schema.field(name) for name in dict.fromkeys(used)] or [pa.field("", pa.null())]
+        self.add(pa.record_batch([pa.array([], one.type) for one in nothing], schema=pa.schema(nothing)))
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Fold more rows in."""
+        columns = {
+            key: _as_group(rows.column(name)) for key, name in zip(self._keys, self._group_by, strict=True)
+        }
+        asked: list[tuple[str | list[str], str]] = []
+        for number, state in enumerate(self._states):
+            if state.column is None:
+                asked.append(([], "count_all"))
+                continue
+            columns[str(number)] = state.folded(rows.column(state.column))
+            asked.append((str(number), state.function))
+        if not columns:
+            columns["rows"] = pa.nulls(rows.num_rows)
+        grouped = pa.table(columns).group_by(self._keys, use_threads=False).aggregate(asked)
+        results = [
+            grouped.column("count_all" if state.column is None else f"{number}_{state.function}").cast(
+                state.type
+            )
+            for number, state in enumerate(self._states)
+        ]
+        self._keep([*map(grouped.column, self._keys), *results])
+        for column, fold in self._distinct.items():
+            if column in rows.schema.names:
+                values = rows.column(column)
+                fold.add(rows.filter(values.is_valid()) if values.null_count else rows)
+
+    def result(self) -> pa.Table:
+        """One row for each group: the groups' columns, then one for each aggregate.
+
+        Raises:
+            FilterError: a sum or an average does not fit its type.
+        """
+        self._merge()
+        whole = self._partial[0]
+        if self._distinct:
+            whole = self._with_distinct(whole)
+        fields = [self._schema.field(name) for name in self._group_by]
+        arrays = [whole.column(key).cast(field.type) for key, field in zip(self._keys, fields, strict=True)]
+        values = [_value(aggregate, whole) for aggregate in self._aggregates]
+        fields += [pa.field(aggregate.name, aggregate.type) for aggregate in self._aggregates]
+        return pa.Table.from_arrays([*arrays, *values], schema=pa.schema(fields))
+
+    def _keep(self, arrays: Sequence[pa.ChunkedArray]) -> None:
+        names = [*self._keys, *(state.name for state in self._states)]
+        partial = pa.Table.from_arrays(arrays, names=names)
+        self._partial.append(partial)
+        self._rows += partial.num_rows
+        if self._rows > max(LEAST_MERGED_ROWS, 2 * self._merged_rows):
+            self._merge()
+
+    def _merge(self) -> None:
+        if len(self._partial) > 1:
+            grouped = pa.concat_tables(self._partial).group_by(self._keys, use_threads=False)
+            merged = grouped.aggregate([(state.name, state.merge) for state in self._states])
+            results = [
+                merged.column(f"{state.name}_{state.merge}").cast(state.type) for state in self._states
+            ]
+            names = [*self._keys, *(state.name for state in self._states)]
+            self._partial = [pa.Table.from_arrays([*map(merged.column, self._keys), *results], names=names)]
+        self._rows = self._merged_rows = self._partial[0].num_rows
+
+    def _with_distinct(self, whole: pa.Table) -> pa.Table:
+        """The partial rows with a column for each count of distinct values, null for none."""
+        counts = []
+        for column, fold in self._distinct.items():
+            fold._merge()
+            values = (
+                fold._partial[0]
+                .select(self._keys)
+                .append_column(_distinct(column), pa.array(np.ones(fold._merged_rows, dtype=np.int64)))
+            )
+            counts.append(values)
+        # A group has one partial row of the other states; nulls beside it change neither sums nor extremes.
+        grouped = pa.concat_tables([whole, *counts], promote_options="default")
+        asked = [(state.name, state.merge) for state in self._states]
+        asked += [(_distinct(column), SUM) for column in self._distinct]
+        merged = grouped.group_by(self._keys, use_threads=False).aggregate(asked)
+        names = [name.removesuffix(f"_{function}") for name, function in asked]
+        arrays = [merged.column(f"{name}_{function}") for name, function in asked]
+        types = [*(state.type for state in self._states), *(pa.int64() for _ in self._distinct)]
+        cast = [array.cast(kind) for array, kind in zip(arrays, types, strict=True)]
+        return pa.Table.from_arrays([*map(merged.column, self._keys), *cast], names=[*self._keys, *names])
+
+
+def _states_of(aggregate: Aggregate) -> list[_State]:
+    column, kind = aggregate.column, aggregate.computed
+    match aggregate.function:
+        case "count(*)":
+            return [_State(COUNT_ROWS, None, pa.int64())]
+        case "count":
+            return [_State(COUNT, column, pa.int64())]
+        case "min" | "max":
+            return [_State(aggregate.function, column, _extreme_type(kind))]
+        case "sum":
+            return [_State(SUM, column, _sum_type(kind))]
+        case "avg":
+            return [_State(SUM, column, _sum_type(kind)), _State(COUNT, column, pa.int64())]
+    return []
+
+
+def _sum_type(kind: pa.DataType) -> pa.DataType:
+    """A type that holds the sum of any number of values."""
+    if pt.is_floating(kind):
+        return pa.float64()
+    if pt.is_integer(kind):
+        return _ANY_INTEGER
+    return (
+        pa.decimal128(38, kind.scale) if kind.precision <= _ADDABLE_DIGITS else pa.decimal256(76, kind.scale)
+    )
+
+
+def _extreme_type(kind: pa.DataType) -> pa.DataType:
+    return pa.int64() if pt.is_floating(kind) or pt.is_duration(kind) else kind
+
+
+def _adds_up(values: pa.Array) -> bool:
+    """True if no sum of some of these whole numbers leaves 64 bits."""
+    if values.type.bit_width < 64:
+        return len(values) < 1 << 31
+    least, most = (bound.as_py() or 0 for bound in pc.min_max(values).values())
+    return max(-least, most) * len(values) < 1 << 63
+
+
+def _ordered(values: pa.Array) -> pa.Array:
+    """The values in a form that Arrow compares as Spark does: floats as integers, with NaN above all."""
+    if pt.is_duration(values.type):
+        return values.cast(pa.int64())
+    if not pt.is_floating(values.type):
+        return values.cast(computed_type(values.type), safe=False) if _is_narrow(values.type) else values
+    floats = values.cast(pa.float64())
+    bits = pc.fill_null(floats, 0.0).to_numpy(zero_copy_only=False).view(np.int64)
+    bits = np.where((bits & _MAGNITUDE) > np.float64("inf").view(np.int64), _NAN_BITS, bits)
+    return pa.array(_flip(bits), mask=values.is_null().to_numpy(zero_copy_only=False))
+
+
+def _is_narrow(kind: pa.DataType) -> bool:
+    """True of types that Arrow has no kernels for."""
+    return bool(pt.is_decimal32(kind) or pt.is_decimal64(kind))
+
+
+def _flip(
+    bits: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Bits of floats as integers of the same order, and back."""
+    return bits ^ ((bits >> 63) & _MAGNITUDE)
+
+
+def _as_group(values: pa.Array) -> pa.Array:
+    """The values in a form whose bytes are equal where Spark calls them equal."""
+    kind = values.type
+    if _is_narrow(kind):
+        return values.cast(computed_type(kind))
+    if not pt.is_floating(kind):
+        return values
+    floats = pc.add(values.cast(pa.float64()), 0.0)  # -0.0 + 0.0 is 0.0
+    return pc.if_else(pc.is_nan(floats), float("nan"), floats)
+
+
+def _distinct(column: str) -> str:
+    return f"distinct of {column}"
+
+
+def _value(aggregate: Aggregate, whole: pa.Table) -> pa.ChunkedArray:
+    """An aggregate of partial rows that are complete."""
+    match aggregate.function:
+        case "count(*)" | "count":
+            name = f"{aggregate.function} of {aggregate.column}"
+            return pc.fill_null(whole.column(name), 0)
+        case "count distinct":
+            return pc.fill_null(whole.column(_distinct(str(aggregate.column))), 0)
+        case "min" | "max":
+            return _extreme(aggregate, whole.column(f"{aggregate.function} of {aggregate.column}"))
+    total = whole.column(f"{SUM} of {aggregate.column}")
+    if aggregate.function == AVG:
+        return _average(aggregate, total, whole.column(f"{COUNT} of {aggregate.column}"))
+    return _fitting(aggregate, total, aggregate.type)
+
+
+def _extreme(aggregate: Aggregate, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pt.is_floating(aggregate.computed):
+        return values.cast(aggregate.type)
+    bits = pc.fill_null(values, 0).to_numpy()
+    floats = pa.array(_flip(bits).view(np.float64), mask=values.is_null().to_numpy())
+    return pa.chunked_array([floats.cast(aggregate.type)])
+
+
+def _average(aggregate: Aggregate, total: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pt.is_decimal128(aggregate.computed):
+        counts = pc.if_else(pc.equal(count, 0), None, count).cast(pa.float64(), safe=False)
+        return pc.divide(_as_float(total), counts)
+    digits, scale = aggregate.computed.precision + 10, aggregate.computed.scale
+    total = _fitting(aggregate, total, pa.decimal128(min(digits, 38), scale))
+    counts = pc.if_else(pc.equal(count, 0), None, count).cast(pa.decimal256(19, 0))
+    exact = pc.divide(total.cast(pa.decimal256(min(digits, 38), scale)), counts)
+    places = aggregate.type.scale
+    for rounded in (38, places):  # Spark divides to 38 places, then rounds to those of the type
+        if exact.type.scale > rounded:
+            exact = pc.round(exact, rounded, "half_towards_infinity")
+    return _fitting(aggregate, exact, aggregate.type)
+
+
+def _as_float(total: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Sums as floats: whole numbers by way of integers, which round once."""
+    with suppress(pa.ArrowInvalid):
+        total = total.cast(pa.int64()) if pt.is_decimal(total.type) else total
+    return total.cast(pa.float64(), safe=False)
+
+
+def _fitting(aggregate: Aggregate, values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """The values in a type that may be too narrow for them."""
+    try:
+        return values.cast(kind)
+    except pa.ArrowInvalid:
+        pass
+    shown = "long" if pt.is_integer(kind) else str(kind)
+    raise FilterError(
+        f"[ARITHMETIC_OVERFLOW] {shown} overflow: a group's {aggregate} does not fit; narrow the filter, "
+        "group by more columns, or keep the column as a wider type",
+        column=aggregate.column,
+    )

@@ -1,0 +1,237 @@
+"""Aggregates folded page by page, against Python's own arithmetic, with the types and rules of Spark."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import ColumnNotFound, ElasticScanError, FilterError, InvalidOption
+from elasticscan.filters import Aggregate, Fold, folding
+
+NAN = float("nan")
+
+
+def fold(rows: pa.Table, values: list[str], group_by: tuple[str, ...] = (), page: int = 3) -> pa.Table:
+    aggregates = [Aggregate.parse(text, rows.schema) for text in values]
+    folded = Fold(aggregates, group_by, rows.schema)
+    for batch in rows.to_batches(max_chunksize=page):
+        folded.add(batch)
+    return folded.result()
+
+
+def one(kind: pa.DataType, values: list[Any], aggregate: str) -> Any:
+    result = fold(pa.table({"x": pa.array(values, kind)}), [f"{aggregate} AS r"])
+    assert result.num_rows == 1
+    return result["r"][0].as_py()
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "kind", "result"),
+    [
+        ("sum(x)", pa.int8(), pa.int64()),
+        ("sum(x)", pa.uint32(), pa.int64()),
+        ("sum(x)", pa.uint64(), pa.decimal128(30, 0)),
+        ("sum(x)", pa.float32(), pa.float64()),
+        ("sum(x)", pa.float16(), pa.float64()),
+        ("sum(x)", pa.decimal128(10, 2), pa.decimal128(20, 2)),
+        ("sum(x)", pa.decimal32(7, 2), pa.decimal128(17, 2)),
+        ("sum(x)", pa.decimal128(38, 2), pa.decimal128(38, 2)),
+        ("avg(x)", pa.int64(), pa.float64()),
+        ("avg(x)", pa.decimal128(10, 2), pa.decimal128(14, 6)),
+        ("avg(x)", pa.decimal128(38, 36), pa.decimal128(38, 38)),
+        ("avg(x)", pa.uint64(), pa.decimal128(24, 4)),
+        ("count(x)", pa.string(), pa.int64()),
+        ("count(*)", pa.string(), pa.int64()),
+        ("count(distinct x)", pa.string(), pa.int64()),
+        ("min(x)", pa.float16(), pa.float16()),
+        ("max(x)", pa.decimal64(12, 2), pa.decimal64(12, 2)),
+        ("max(x)", pa.duration("ms"), pa.duration("ms")),
+        ("min(x)", pa.timestamp("ns", "UTC"), pa.timestamp("ns", "UTC")),
+        ("min(x)", pa.large_binary(), pa.large_binary()),
+    ],
+)
+def test_results_have_the_types_of_spark(aggregate: str, kind: pa.DataType, result: pa.DataType) -> None:
+    nothing = fold(pa.table({"x": pa.array([], kind)}), [f"{aggregate} AS r"])
+    assert nothing.schema == pa.schema([pa.field("r", result)])
+    assert nothing["r"].to_pylist() == [0 if aggregate.startswith("count") else None]
+    nulls = fold(pa.table({"x": pa.nulls(7, kind)}), [f"{aggregate} AS r"])
+    expected = {"count(*)": 7, "count(x)": 0, "count(distinct x)": 0}.get(aggregate)
+    assert nulls["r"].to_pylist() == [expected]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.bool_(), pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.string(),
+        pa.large_string(), pa.binary(), pa.binary(3), pa.date32(), pa.date64(), pa.timestamp("us"),
+        pa.timestamp("ns", "UTC"), pa.time32("s"), pa.time64("ns"), pa.duration("s"), pa.decimal32(5, 2),
+        pa.decimal128(20, 2),
+    ],
+)  # fmt: skip
+def test_every_plain_type_is_a_group_an_extreme_and_counted(kind: pa.DataType) -> None:
+    few = [b"abc", b"abd"] if pa.types.is_fixed_size_binary(kind) else ["a", "b"]
+    if not (pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_string(kind)):
+        few = few if pa.types.is_large_string(kind) else [0, 1]
+    if pa.types.is_decimal(kind):
+        few = [Decimal(0), Decimal(1)]
+    if pa.types.is_date64(kind):
+        few = [0, 86_400_000]
+    if pa.types.is_boolean(kind):
+        few = [False, True]
+    x = pa.array([*few, None] * 4, kind)
+    rows = pa.table({"x": x, "n": pa.array(range(12), pa.int64())})
+    result = fold(rows, ["min(x)", "max(x)", "count(DISTINCT x)", "count(x)"])
+    assert [*result.to_pylist()[0].values()] == [x[0].as_py(), x[1].as_py(), 2, 8]
+    groups = fold(rows, ["count(*)", "sum(n) AS n", "count(DISTINCT x) AS d"], ("x",))
+    assert groups.schema.field("x").type == kind
+    by_value = {row["x"]: (row["count(*)"], row["n"], row["d"]) for row in groups.to_pylist()}
+    assert by_value == {x[0].as_py(): (4, 18, 1), x[1].as_py(): (4, 22, 1), None: (4, 26, 0)}
+
+
+def test_nan_is_above_all_and_one_group_and_minus_zero_is_zero() -> None:
+    for kind in (pa.float32(), pa.float64()):
+        assert one(kind, [NAN, 1.0, None, float("inf")], "min(x)") == 1.0
+        assert str(one(kind, [1.0, None, NAN, 7.0, float("inf")], "max(x)")) == "nan"
+        assert str(one(kind, [NAN, None, NAN, NAN], "min(x)")) == "nan"
+        assert one(kind, [-1.5, -2.5, float("-inf"), 3.0], "min(x)") == float("-inf")
+        assert one(kind, [0.0, -0.0, NAN, -NAN, None], "count(DISTINCT x)") == 2
+        rows = pa.table({"x": pa.array([0.0, -0.0, NAN, -NAN, None], kind)})
+        assert sorted(row["count(*)"] for row in fold(rows, ["count(*)"], ("x",)).to_pylist()) == [1, 2, 2]
+
+
+def test_sums_of_integers_are_exact_in_any_order_and_fail_when_they_do_not_fit() -> None:
+    most = (1 << 63) - 1
+    assert one(pa.int64(), [most, most, -most, -most, 5], "sum(x)") == 5
+    assert one(pa.int64(), [-most - 1, 0, None], "sum(x)") == -most - 1
+    for values in ([most, 1], [-most, -2], [most] * 100):
+        with pytest.raises(FilterError, match=r"ARITHMETIC_OVERFLOW\] long overflow"):
+            one(pa.int64(), values, "sum(x)")
+    assert one(pa.int64(), [most, most], "avg(x)") == float(most)
+    assert one(pa.uint64(), [(1 << 64) - 1] * 5, "sum(x)") == 5 * ((1 << 64) - 1)
+
+
+def test_decimals_at_their_limits() -> None:
+    most = Decimal("9" * 38)
+    with pytest.raises(FilterError, match="ARITHMETIC_OVERFLOW"):
+        one(pa.decimal128(38, 0), [most, Decimal(1)], "sum(x)")
+    assert one(pa.decimal128(38, 0), [most] * 5 + [most.copy_negate()] * 4, "sum(x)") == most
+    with pytest.raises(FilterError, match="ARITHMETIC_OVERFLOW"):
+        one(pa.decimal128(38, 0), [most], "avg(x)")  # four digits more behind the point
+    assert one(pa.decimal128(3, 1), [Decimal("0.1"), Decimal("0.2"), Decimal("0.2")], "avg(x)") == Decimal(
+        "0.16667"
+    )
+    assert one(pa.decimal128(3, 1), [Decimal("-0.1"), Decimal("-0.2"), Decimal("-0.2")], "avg(x)") == Decimal(
+        "-0.16667"
+    )
+
+
+def test_null_is_a_group_apart_from_zero_and_pages_without_a_value_change_nothing() -> None:
+    rows = pa.table(
+        {
+            "g": pa.array([0, None, 0, None, 1], pa.int64()),
+            "x": pa.array([1, 2, None, None, None], pa.int64()),
+        }
+    )
+    result = fold(rows, ["sum(x)", "count(x)", "avg(x)", "min(x)", "max(x)"], ("g",), page=1)
+    by_group = {row.pop("g"): [*row.values()] for row in result.to_pylist()}
+    assert by_group == {0: [1, 1, 1.0, 1, 1], None: [2, 1, 2.0, 2, 2], 1: [None, 0, None, None, None]}
+
+
+VALUES = {
+    "c": "count(*)", "cn": "count(n)", "lo": "min(n)", "hi": "max(d)", "dn": "count(DISTINCT n)",
+    "dh": "count(DISTINCT h)", "sd": "sum(d)", "ad": "avg(d)", "sn": "sum(n)",
+}  # fmt: skip
+
+
+def some_rows(draw: random.Random) -> pa.Table:
+    count, groups, big = draw.randrange(60), draw.choice([1, 3, 40]), draw.choice([100, 1 << 61])
+
+    def pick(value: Callable[[], Any]) -> list[Any]:
+        return [None if draw.random() < 0.2 else value() for _ in range(count)]
+
+    decimals = pa.decimal128(draw.choice([5, 38]), 2)
+    return pa.table(
+        {
+            "g": pa.array(pick(lambda: draw.randrange(groups)), pa.int32()),
+            "h": pa.array(pick(lambda: draw.choice("ab")), pa.string()),
+            "n": pa.array(pick(lambda: draw.randint(-big, big)), pa.int64()),
+            "d": pa.array(pick(lambda: Decimal(draw.randint(-999, 999)).scaleb(-2)), decimals),
+        }
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_rows_fold_as_python_adds_them_up(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "LEAST_MERGED_ROWS", 4)
+    draw = random.Random(seed)
+    rows = some_rows(draw)
+    by = draw.choice([(), ("g",), ("g", "h")])
+    names = draw.sample(list(VALUES), draw.randint(1, len(VALUES)))
+    values = [f"{VALUES[name]} AS {name}" for name in names]
+    groups: dict[Any, list[dict[str, Any]]] = {} if by else {(): []}
+    for row in rows.to_pylist():
+        groups.setdefault(tuple(row[name] for name in by), []).append(row)
+    expected = {key: _aggregates(members) for key, members in groups.items()}
+    page = draw.randint(1, 20)
+    if "sn" in names and any(abs(group["sn"] or 0) >= 1 << 63 for group in expected.values()):
+        with pytest.raises(FilterError, match="ARITHMETIC_OVERFLOW"):
+            fold(rows, values, by, page)
+        return
+    result = fold(rows, values, by, page).to_pylist()
+    assert len(result) == len(expected)
+    for row in result:
+        group = expected[tuple(row[name] for name in by)]
+        assert {name: row[name] for name in names} == {name: group[name] for name in names}
+
+
+def _aggregates(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    n = [row["n"] for row in rows if row["n"] is not None]
+    d = [row["d"] for row in rows if row["d"] is not None]
+    return {
+        "c": len(rows), "cn": len(n), "lo": min(n, default=None), "hi": max(d, default=None),
+        "dn": len(set(n)), "dh": len({row["h"] for row in rows} - {None}), "sn": sum(n) if n else None,
+        "sd": sum(d) if d else None,
+        "ad": (sum(d) / len(d)).quantize(Decimal("0.000001"), ROUND_HALF_UP) if d else None,
+    }  # fmt: skip
+
+
+def test_partial_rows_stay_as_few_as_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "LEAST_MERGED_ROWS", 10)
+    schema = pa.schema([("g", pa.int64())])
+    folded = Fold([Aggregate.parse("count(*)", schema)], ["g"], schema)
+    for _ in range(100):
+        folded.add(pa.record_batch({"g": list(range(20))}))
+        assert folded._rows <= 60
+    assert folded.result()["count(*)"].to_pylist() == [100] * 20
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "x", "sum(x", "sum(*)", "sum(x + 1)", "median(x)", "sum(DISTINCT x)", "count(x, y)", "count()",
+        "count(DISTINCT x, y)", "sum(x) FILTER (WHERE x > 1)", "sum(x) OVER ()", "count(*) + 1", "sum(s)",
+        "avg(b)", "min(l)", "count(DISTINCT l)", "SELECT 1", "sum(x); drop table t", "try_sum(x)",
+        "max(x, 2)", "sum(t.x)", "(" * 5000, "count(*) c d",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_had_exactly_is_refused(text: str) -> None:
+    schema = pa.schema(
+        {"x": pa.int64(), "y": pa.int64(), "s": pa.string(), "b": pa.bool_(), "l": pa.list_(pa.int8())}
+    )
+    with pytest.raises(ElasticScanError) as caught:
+        Aggregate.parse(text, schema)
+    assert isinstance(caught.value, (InvalidOption, ColumnNotFound, FilterError))
+
+
+def test_columns_are_named_as_in_filters() -> None:
+    schema = pa.schema({"Km run": pa.int64()})
+    assert Aggregate.parse("sum(`km run`) AS total", schema).column == "Km run"
+    assert Aggregate.parse("SUM(`Km run`) total", schema).name == "total"
+    assert Aggregate.parse(" count(1) ", schema).name == "count(1)"
+    with pytest.raises(ColumnNotFound):
+        Aggregate.parse("sum(kn)", schema)
