@@ -10,6 +10,7 @@ from tempfile import mkdtemp
 
 import pytest
 
+import tests.faults.planted_aggregates
 import tests.faults.planted_columns
 import tests.faults.planted_damage
 import tests.faults.planted_overlays
@@ -17,6 +18,7 @@ import tests.faults.planted_roots  # noqa: F401 - enters its faults
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation
 from tests.store import (
+    test_aggregating,
     test_catalog_away,
     test_definitions_meanwhile,
     test_older_catalog,
@@ -28,7 +30,13 @@ from tests.store.random_programs import Programs
 from tests.store.random_tables import KEEPERS, KEPT_CHANGING
 
 # Named schedules: tests that need a directory and nothing else.
-_MODULES = (test_root_scenarios, test_catalog_away, test_definitions_meanwhile, test_older_catalog)
+_MODULES = (
+    test_root_scenarios,
+    test_catalog_away,
+    test_definitions_meanwhile,
+    test_older_catalog,
+    test_aggregating,
+)
 SCENARIOS = {name: scenario for module in _MODULES for name, scenario in vars(module).items()}
 SEEDS_FILE = Path(__file__).with_name("seeds.json")
 

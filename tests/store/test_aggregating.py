@@ -20,6 +20,7 @@ from elasticscan.base.errors import (
     InvalidOption,
     InvalidTopologyChange,
 )
+from elasticscan.filters import Aggregate, Fold
 from elasticscan.store import Store, Table, aggregating
 
 SCHEMA = pa.schema(
@@ -168,3 +169,25 @@ def test_a_sum_that_overflows_is_an_error(table: Table) -> None:
     table.upsert(rows)
     with pytest.raises(FilterError, match="ARITHMETIC_OVERFLOW"):
         table.aggregate("sum(n)", filter="n > 1000")
+
+
+def test_rows_are_folded_once_into_their_groups_while_a_tablet_moves(tmp_path: Path) -> None:
+    most, nan = (1 << 63) - 1, float("nan")
+    schema = pa.schema({"id": pa.int64(), "g": pa.int32(), "n": pa.int64(), "x": pa.float64()})
+    rows = [
+        {"id": one, "g": (None, 0, 1)[one % 3], "n": (most, -most, 1)[one // 3 % 3], "x": (nan, 2.0)[one % 2]}
+        for one in range(1800)
+    ]
+    with Store.create(tmp_path / "store", ["s1", "s2"], tablets=2, slots=8, upkeep="off") as store:
+        table = store.create_table("t", schema, ["id"])
+        table.upsert(pa.Table.from_pylist(rows, schema))
+        with table.scan(["g", "n", "x", "id"], page_rows=100) as scan:
+            texts = ["count(*) AS c", "sum(n) AS n", "max(x) AS hi", "min(x) AS lo", "count(DISTINCT n) AS d"]
+            fold = Fold([Aggregate.parse(text, schema) for text in texts], ["g"], schema)
+            for number, page in enumerate(scan):
+                fold.add(page.rows)
+                if number in (2, 5):  # away and back, amid the scan
+                    store.move(1, "s2" if number == 2 else "s1")
+        result = {row.pop("g"): row for row in fold.result().to_pylist()}
+    assert [str(row.pop("hi")) for row in result.values()] == ["nan"] * 3
+    assert result == {group: {"c": 600, "n": 200, "lo": 2.0, "d": 3} for group in (None, 0, 1)}
