@@ -89,6 +89,9 @@ FIRST_CONNECT_SECONDS: Final = 10.0
 # Files that a process keeps open to read from; others are opened again when they are read.
 OPEN_FILES: Final = 64
 
+# What was read from object storage is kept on the local disk, for all processes of a user.
+COPIES_BYTES: Final = 8 << 30
+
 # Record batches that were read are kept for a while, those of all scans of an open store together.
 BATCH_CACHE_BYTES: Final = 128 << 20
 

@@ -50,6 +50,14 @@ class OpenFile(Protocol):
         room[:] = memoryview(self.read_at(offset, len(room))).cast("B")
         return len(room)
 
+    def expect(self, begin: int, end: int) -> None:
+        """Hear that these bytes are read next, piece by piece: what is far may get them at once."""
+        return
+
+    def forget(self) -> bool:
+        """Drop copies of the file that lie nearer than its disk; False if there are none."""
+        return False
+
 
 class Disk(Protocol):
     """A shard's files. A path is relative to the shard's root, with `/` between its parts.
@@ -278,6 +286,12 @@ class LocalFile:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         self.size = state.st_size
         _DESCRIPTORS.used(self)
+
+    def expect(self, begin: int, end: int) -> None:
+        pass
+
+    def forget(self) -> bool:
+        return False
 
     def let_go(self) -> None:
         """Drop the descriptor; a thread that reads at this moment holds it, too."""

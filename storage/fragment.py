@@ -320,8 +320,7 @@ class FragmentReader(BatchReader):
         batches = self._file.more["batches"]
         if len(batches) != self._batches_in_file:
             raise ValueError("it has not the batches that it should have")
-        if self._file.manifest.compression is None:
-            self._ends = [end for *_, end in batches]
+        self._ends, self._is_plain = [end for *_, end in batches], self._file.manifest.compression is None
         batches = [batch for number, batch in enumerate(batches) if number not in self._without]
         rows = [count for count, *_ in batches]
         self.starts: NDArray[np.int64] = np.cumsum([0, *rows])  # of each batch, then of all rows

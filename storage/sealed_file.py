@@ -166,9 +166,19 @@ class SealedFile:
     def __init__(self, disk: Disk, path: str, seal: Seal, label: str = "") -> None:
         self._path, self._label = path, label
         try:
-            self._file: OpenFile = disk.open(path)
+            self._open(disk, seal)
+        except FragmentMissing:
+            raise
+        except FragmentDamaged:
+            if not self._file.forget():
+                raise
+            self._open(disk, seal)  # it may have been a copy that was damaged
+
+    def _open(self, disk: Disk, seal: Seal) -> None:
+        try:
+            self._file: OpenFile = disk.open(self._path)
         except FragmentMissing as error:
-            raise missing_file(str(error.fields["path"]), label) from error
+            raise missing_file(str(error.fields["path"]), self._label) from error
         if self._file.size != seal.bytes or not 0 < seal.tail <= seal.bytes:
             raise self.damaged(f"it has {self._file.size} bytes instead of {seal.bytes}")
         self.size = seal.bytes
@@ -223,8 +233,24 @@ class SealedFile:
         start = first * SEGMENT_BYTES
         stop = min(-(-end // SEGMENT_BYTES) * SEGMENT_BYTES, self._data_bytes)
         data = self._read_at(start, stop - start)
-        self._prove(memoryview(data), first)
+        try:
+            self._prove(memoryview(data), first)
+        except FragmentDamaged:
+            if not self._file.forget():
+                raise
+            data = self._read_at(start, stop - start)  # it may have been a copy that was damaged
+            self._prove(memoryview(data), first)
         return data.slice(offset - start, end - offset)
+
+    @property
+    def is_near(self) -> bool:
+        return self._file.is_near
+
+    def expect(self, begin: int, end: int) -> None:
+        """Say that bytes from `begin` to `end` are read next: one request over a network brings them all."""
+        if self._whole is None:
+            end = min(-(-end // SEGMENT_BYTES) * SEGMENT_BYTES, self._data_bytes)
+            self._file.expect(begin // SEGMENT_BYTES * SEGMENT_BYTES, end)
 
     @property
     def has_cheap_reads(self) -> bool:

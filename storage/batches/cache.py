@@ -72,15 +72,17 @@ class BatchCache:
         """A number for a reader. It is never used twice, so the cache need not keep the reader."""
         return next(self._readers)
 
-    def used(self, reader: int, index: int, batch: pa.RecordBatch, lasting: bool = False) -> None:
-        """Keep a batch for longer than those that were used before."""
+    def used(
+        self, reader: int, index: int, batch: pa.RecordBatch, lasting: bool = False, weight: int = 1
+    ) -> None:
+        """Keep a batch for longer than those that were used before; it counts as `weight` times its bytes."""
         key, kept = (reader, index), self._lasting if lasting else self._batches
         with self._lock:
             if (before := kept.get(key)) is not None:
                 before.used_at = self._passed
                 kept.move_to_end(key)
                 return
-            size: int = batch.nbytes
+            size: int = batch.nbytes * weight
             self._bytes += size
             self._passed += size
             self._lasting_bytes += size * lasting
@@ -111,13 +113,13 @@ class BatchCache:
                     self._bytes -= gone.bytes
                     self._lasting_bytes -= gone.bytes
 
-    def kept(self, lasting: bool = False, about_bytes: float = 0) -> KeptBatches:
+    def kept(self, lasting: bool = False, about_bytes: float = 0, weight: int = 1) -> KeptBatches:
         """A place for the batches of one more reader.
 
         Those that last stay longer than others. If they are about so many bytes that they would push out one
         another, and the rest of what lasts, they are kept as any others.
         """
-        return KeptBatches(self, self.new_reader(), lasting and about_bytes <= self._most_bytes / 2)
+        return KeptBatches(self, self.new_reader(), lasting and about_bytes <= self._most_bytes / 2, weight)
 
     def has_room(self, size: int) -> bool:
         """True if a batch of so many bytes can be kept without dropping another."""
@@ -127,8 +129,8 @@ class BatchCache:
 class KeptBatches:
     """The batches of one reader: what the cache keeps, or somebody holds, is not made twice."""
 
-    def __init__(self, cache: BatchCache, reader: int, lasting: bool) -> None:
-        self._cache, self._reader, self._lasting = cache, reader, lasting
+    def __init__(self, cache: BatchCache, reader: int, lasting: bool, weight: int) -> None:
+        self._cache, self._reader, self._lasting, self._weight = cache, reader, lasting, weight
         self._held: WeakValueDictionary[int, pa.RecordBatch] = WeakValueDictionary()
 
     def __contains__(self, index: int) -> bool:
@@ -147,5 +149,5 @@ class KeptBatches:
         batch = self._held.get(index)
         if batch is None:
             batch = self._held[index] = make(index)
-        self._cache.used(self._reader, index, batch, self._lasting)
+        self._cache.used(self._reader, index, batch, self._lasting, self._weight)
         return batch

@@ -32,6 +32,9 @@ UNREADABLE = (
 )
 
 
+FAR_WEIGHT = 8  # of batches of a file that is far: what fetches them has copies, and stretches in memory
+
+
 class BatchReader:
     """Random access to the record batches of a sealed file, with only some columns.
 
@@ -47,9 +50,8 @@ class BatchReader:
     ) -> None:
         self._cache = cache or BatchCache()
         self._file = self._cache.open(disk, path, seal, label)
-        self._ends: Sequence[
-            int
-        ] = ()  # of the batches in the file; of a compressed file nobody asks for them
+        self._ends: Sequence[int] = ()  # of the batches in the file
+        self._is_plain = True  # not compressed
         self._by_arrow: dict[tuple[str, ...], Any] = {}
         self._schemas: dict[tuple[str, ...], pa.Schema] = {}
         self._path = path
@@ -60,7 +62,7 @@ class BatchReader:
             self.columns = tuple(self._choose(reader.schema))
         self._numbers: Sequence[int] = range(self._batches_in_file)  # of the batches, in the file
         self.batch_count = len(self._numbers)
-        self._kept = self._cache.kept()
+        self._kept = self._cache.kept(weight=1 if self._file.is_near else FAR_WEIGHT)
 
     def _choose(self, schema: pa.Schema) -> list[str]:
         """The columns to read. Raises what Arrow raises when the file is not what it should be."""
@@ -109,7 +111,9 @@ class BatchReader:
         return (self.batch(index) for index in range(self.batch_count))
 
     def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """Some columns of a batch in the file; others are neither fetched nor decompressed."""
+        """Some columns of a batch in the file; others are not decompressed, nor read where that helps."""
+        if not self._file.has_cheap_reads:
+            self._file.expect(*self._span(number))
         layout = self._layout(number)
         plain = None if layout is None else layout.columns_of(columns)
         if layout is not None and plain is not None:
@@ -156,13 +160,18 @@ class BatchReader:
             return None
         return take_rows(self._file, layout, plain, rows)
 
+    def _span(self, number: int) -> tuple[int, int]:
+        """The place in the file where a batch begins, and where it ends."""
+        begin = self._ends[number - 1] if number else first_batch_at(self._schema_of_file)
+        return begin, self._ends[number]
+
     def _layout(self, number: int) -> BatchLayout | None:
         """The place of a batch in its file; None where the file is compressed."""
-        if not self._ends:
+        if not self._is_plain:
             return None
         layout = self._file.layouts.get(number)
         if layout is None:
-            begin = self._ends[number - 1] if number else first_batch_at(self._schema_of_file)
-            layout = read_layout(self._file.read, begin, self._ends[number], self._schema_of_file)
+            begin, end = self._span(number)
+            layout = read_layout(self._file.read, begin, end, self._schema_of_file)
             self._file.layouts[number] = layout
         return layout

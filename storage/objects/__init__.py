@@ -5,7 +5,9 @@ What this folder promises:
 - **An object is written once**, directly under its own name, in one request when it is small and in parts
   otherwise. It is seen when it is whole, and counts when the catalog's commit says so: nothing is renamed.
   What a writer that died has sent in parts is listed as `….unfinished`, and garbage collection ends it.
-- **Few requests.** Opening a file is one, which brings its end with its size; reading fetches long stretches.
+- **Few requests.** Opening a file is one, which brings its end with its size; reading fetches long stretches,
+  the next one ahead of time, and nothing twice: what was fetched is kept on the local disk.
+- **Memory follows the stretch**, whatever the object's size: a scan holds some stretches of 12 MB.
 - **No secret is kept.** A root is `s3://BUCKET/PREFIX` alone. Who asks, and where the server is, is what
   the environment of each process says.
 - **Trouble passes, or is told.** What a busy server, or a broken line, refuses is asked again for a minute;
@@ -13,6 +15,8 @@ What this folder promises:
 
 refusals  what a server says no with, as errors of ours
 bucket    requests to a bucket, tried again
+copies    copies on the local disk, up to a bound
+reading   open objects: what is fetched when, and what ahead of time
 prefix    a shard's files below a prefix
 
 It needs `botocore` (`pip install 'elasticscan[s3]'`), so it is imported only where a root asks for it.

@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from mmap import mmap
 from time import monotonic, sleep
 from typing import Any
 
@@ -24,6 +25,7 @@ from elasticscan.base.limits import FIRST_CONNECT_SECONDS, RECONNECT_SECONDS
 from elasticscan.storage.objects.refusals import FAILURES, as_ours, is_passing
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 5.0
+_LARGE_BYTES = 1 << 20
 _LARGEST_COPY = 5 << 30  # that one request makes
 _COPY_PART_BYTES = 1 << 30
 _CONFIG = Config(
@@ -76,6 +78,11 @@ class Bucket:
 
     def __init__(self, name: str, root: str) -> None:
         self.name, self._root = name, root
+
+    @property
+    def endpoint(self) -> str:
+        """The server's address."""
+        return str(_client().service.meta.endpoint_url)
 
     def read(self, key: str, span: str) -> tuple[pa.Buffer, int]:
         """Bytes of an object, by HTTP's words for a range ("0-99", "-100"), and its size."""
@@ -171,7 +178,9 @@ class Bucket:
 
 def _taken(answer: Any) -> tuple[pa.Buffer, int]:
     """The bytes of an answer, and the size of the whole object."""
-    buffer = pa.allocate_buffer(int(answer["ContentLength"]))
+    size = int(answer["ContentLength"])
+    # Large ones are the system's own: an allocator would keep them for a while when they are free.
+    buffer = pa.allocate_buffer(size) if size < _LARGE_BYTES else pa.py_buffer(mmap(-1, size))
     view, done = memoryview(buffer).cast("B"), 0
     with answer["Body"] as body:
         while done < len(view) and (count := body.readinto(view[done:])):

@@ -9,18 +9,16 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import pyarrow as pa
-
 from elasticscan.base.errors import FragmentMissing, InvalidOption
 from elasticscan.base.forks import Birthplace
 from elasticscan.base.redaction import shown
 from elasticscan.storage.disk import OpenFile
-from elasticscan.storage.disk_errors import cut_file
 from elasticscan.storage.objects.bucket import Bucket, Upload
+from elasticscan.storage.objects.copies import copies_here
+from elasticscan.storage.objects.reading import CopiedObject, Object, Stride, keep_whole
 
-TAIL_BYTES = 128 << 10
 PART_BYTES = 8 << 20
-_UNFINISHED = ".unfinished"
+_UNFINISHED, _UNCHANGING = ".unfinished", ".arrow"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
 
@@ -44,17 +42,21 @@ def parse_root(root: str) -> tuple[str, str]:
 
 
 class ObjectDisk:
-    """The objects below a prefix. An object is sent once, under its own name, and seen when it is whole."""
+    """The objects below a prefix. An object is sent once, under its own name, and seen when it is whole.
+
+    Files that never change, which end so, are read by way of copies nearer by, unless these are turned off.
+    """
 
     is_far = True
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, cached: bool = True) -> None:
+        self._root, self._cached = root, cached
         name, self._prefix = parse_root(root)
-        self._bucket = Bucket(name, root)
+        self._bucket, self._stride = Bucket(name, root), Stride()
 
     @property
     def uncached(self) -> ObjectDisk:
-        return self
+        return ObjectDisk(self._root, cached=False) if self._cached else self
 
     @contextmanager
     def create(self, path: str) -> Iterator[Any]:
@@ -70,7 +72,9 @@ class ObjectDisk:
             raise
 
     def open(self, path: str) -> OpenFile:
-        return _ObjectFile(self._bucket, self._prefix + path)
+        if self._cached and path.endswith(_UNCHANGING):
+            return CopiedObject(self._bucket, self._prefix + path, copies_here(), self._stride)
+        return Object(self._bucket, self._prefix + path)
 
     def delete(self, path: str) -> None:
         if path.endswith(_UNFINISHED):
@@ -126,7 +130,10 @@ class _NewObject:
 
     def finish(self) -> None:
         if self._upload is None:
-            self._bucket.put(self._key, bytes(self._waiting))
+            content = bytes(self._waiting)
+            self._bucket.put(self._key, content)
+            if self._key.endswith(_UNCHANGING):
+                keep_whole(self._bucket, self._key, copies_here(), content)
             return
         if self._waiting:
             self._send(self._upload)
@@ -135,21 +142,3 @@ class _NewObject:
     def abort(self) -> None:
         if self._upload is not None:
             self._upload.abort()
-
-
-class _ObjectFile(OpenFile):
-    """An object, whose last bytes are there since it was opened: they say what else is in it."""
-
-    is_near = False
-
-    def __init__(self, bucket: Bucket, key: str) -> None:
-        self._bucket, self._key = bucket, key
-        self._tail, self.size = bucket.read(key, f"-{TAIL_BYTES}")
-
-    def read_at(self, offset: int, length: int) -> pa.Buffer:
-        begin = self.size - self._tail.size
-        if offset + length > self.size:
-            raise cut_file(self._key, offset, length)
-        if offset >= begin or not length:
-            return self._tail.slice(max(offset - begin, 0), length)
-        return self._bucket.read(self._key, f"{offset}-{offset + length - 1}")[0]

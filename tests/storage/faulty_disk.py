@@ -214,6 +214,12 @@ class _FaultyReads:
             data = data.slice(0, length // 2)
         return data
 
+    def expect(self, begin: int, end: int) -> None:
+        self._file.expect(begin, end)
+
+    def forget(self) -> bool:
+        return self._file.forget()
+
     def read_into(self, offset: int, room: memoryview) -> int:
         data = self.read_at(offset, len(room))
         room[: data.size] = memoryview(data).cast("B")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
+
 from elasticscan.base.errors import FragmentDamaged, InvalidOption, ShardUnavailable
+from elasticscan.storage.objects import reading
 from elasticscan.store import Store
 from elasticscan.store.garbage import Action
 from tests.base.manual_clock import ManualClock
@@ -90,6 +95,70 @@ def test_a_small_commit_is_four_requests_for_each_shard(store: Store, s3_server:
         s3_server.line.clear()
         table.upsert(rows(np.arange(100)))
         assert s3_server.line.methods == {"PUT": 4, "GET": 4}
+
+
+@pytest.fixture
+def cold(store: Store, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """The store, opened anew, with nothing of it nearby."""
+    store.table("t").upsert(rows(np.arange(ROWS, 6 * ROWS)))
+    store.table("t").create_index("by_k", ["k"])
+    store.table("t").compact()
+    shutil.rmtree(os.environ["ELASTICSCAN_CACHE"])
+    monkeypatch.setattr(reading, "_memory", reading._Memory())
+    with Store.open(store.uri) as other:
+        s3_server.line.clear()
+        yield other
+
+
+@pytest.mark.parametrize("what", ["first page", "key", "index"])
+def test_a_cold_first_page_or_look_up_takes_six_requests_and_two_megabytes(
+    cold: Store, s3_server: S3Server, what: str
+) -> None:
+    table = cold.table("t")
+    if what == "first page":
+        assert next(iter(table.scan(page_rows=1_000))).rows.num_rows
+    else:
+        chosen = {"key": "id = 4711", "index": f"k = {4711 * 7}"}[what]
+        matching = table.scan(filter=chosen, index="by_k" if what == "index" else "auto").to_table()["id"]
+        assert matching.to_pylist() == [4711]
+    assert 0 < len(s3_server.line.requests) <= 6
+    assert s3_server.line.answered <= 2 << 20
+
+
+def test_a_full_scan_is_a_request_for_each_8_mb_and_two_for_each_object(
+    cold: Store, s3_server: S3Server
+) -> None:
+    line = s3_server.line
+    assert len(ids(cold)) == 6 * ROWS
+    assert (
+        len(line.requests) <= line.answered / (8 << 20) + 4 * 2
+    )  # two shards: each finds out that it is scanned
+    line.clear()
+    with Store.open(cold.uri) as other:
+        assert len(ids(other)) == 6 * ROWS
+    assert line.requests == []
+
+
+def test_a_copy_that_was_damaged_is_fetched_again(cold: Store, s3_server: S3Server) -> None:
+    assert len(ids(cold)) == 6 * ROWS
+    files = [path for path in Path(os.environ["ELASTICSCAN_CACHE"]).rglob("*") if path.is_file()]
+    for number, path in enumerate(files):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1 << number % 8
+        path.write_bytes(content)
+    s3_server.line.clear()
+    with Store.open(cold.uri) as other:
+        assert len(ids(other)) == 6 * ROWS
+    assert s3_server.line.requests
+
+
+def test_verification_looks_past_copies(store: Store, bucket: str, s3_server: S3Server) -> None:
+    assert ids(store) == list(range(ROWS)) and store.verify() == []
+    for item in s3_server.client.list_objects_v2(Bucket=bucket)["Contents"]:
+        if item["Key"].endswith(".arrow"):
+            s3_server.client.delete_object(Bucket=bucket, Key=item["Key"])
+    assert ids(store) == list(range(ROWS))
+    assert len(store.verify()) == 2
 
 
 def test_objects_are_written_once_under_their_names(store: Store, s3_server: S3Server) -> None:

@@ -102,6 +102,12 @@ class _Counting:
         self._disk.bytes_read += length
         return self._file.read_at(offset, length)
 
+    def expect(self, begin: int, end: int) -> None:
+        pass
+
+    def forget(self) -> bool:
+        return False
+
     def read_into(self, offset: int, room: memoryview) -> int:
         self._disk.bytes_read += len(room)
         return self._file.read_into(offset, room)

@@ -1,0 +1,172 @@
+"""How objects are read: which requests that takes, and that the bytes are the right ones."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from elasticscan.base.errors import FragmentDamaged, FragmentMissing
+from tests.base.s3 import S3Server
+
+pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
+
+from elasticscan.storage.objects import reading
+from elasticscan.storage.objects.bucket import Bucket
+from elasticscan.storage.objects.copies import BLOCK_BYTES, Copies, copies_here
+from elasticscan.storage.objects.reading import CopiedObject, Object, Stride, keep_whole
+
+CONTENT = random.Random(1).randbytes(3 << 20)
+STRETCH = 8 * BLOCK_BYTES
+
+
+@pytest.fixture
+def objects(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    monkeypatch.setattr(reading, "STRETCH_BYTES", STRETCH)
+    monkeypatch.setattr(reading, "_SECOND_BYTES", 2 * BLOCK_BYTES)
+    monkeypatch.setattr(reading, "_NEAR_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(reading, "_memory", reading._Memory())
+    objects = Bucket(bucket, f"s3://{bucket}")
+    objects.put("x", CONTENT)
+    s3_server.line.clear()
+    return objects
+
+
+@pytest.fixture(params=["copies", "memory"])
+def opened(request: pytest.FixtureRequest, objects: Bucket) -> Callable[[], CopiedObject]:
+    copies = copies_here() if request.param == "copies" else None
+    stride = Stride()
+    return lambda: CopiedObject(objects, "x", copies, stride)
+
+
+def part(file: Object, offset: int, length: int) -> bool:
+    content: bytes = file.read_at(offset, length).to_pybytes()
+    return content == CONTENT[offset : offset + length]
+
+
+def test_reads_anywhere_give_the_bytes_that_are_there(opened: Callable[[], CopiedObject]) -> None:
+    dice, file = random.Random(2), opened()
+    for _ in range(100):
+        offset = dice.randrange(len(CONTENT))
+        assert part(file, offset, dice.randrange(min(400_000, len(CONTENT) - offset) + 1))
+    with pytest.raises(FragmentDamaged, match="ends before"):
+        file.read_at(len(CONTENT) - 1, 2)
+
+
+def test_a_scan_is_few_requests_each_for_a_long_stretch(
+    opened: Callable[[], CopiedObject], s3_server: S3Server
+) -> None:
+    file = opened()
+    for offset in range(0, len(CONTENT), 100_000):
+        assert part(file, offset, min(100_000, len(CONTENT) - offset))
+    # The end, the first blocks, some more, then stretches; nothing twice.
+    assert len(s3_server.line.requests) <= 3 + -(-len(CONTENT) // STRETCH)
+    assert s3_server.line.answered == len(CONTENT)
+
+
+def test_what_is_expected_comes_with_one_request(
+    opened: Callable[[], CopiedObject], s3_server: S3Server
+) -> None:
+    file = opened()
+    file.expect(1_000_000, 1_300_000)
+    assert part(file, 1_000_000, 8) and part(file, 1_000_008, 1_000) and part(file, 1_200_000, 100_000)
+    assert s3_server.line.methods == {"GET": 2}
+    assert s3_server.line.answered <= reading.TAIL_BYTES + 300_000 + 2 * BLOCK_BYTES
+
+
+def test_copies_are_shared_by_all_who_open_an_object(
+    objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert part(CopiedObject(objects, "x", copies_here(), Stride()), 0, len(CONTENT))
+    monkeypatch.setattr(reading, "_memory", reading._Memory())
+    s3_server.line.clear()
+    assert part(CopiedObject(objects, "x", copies_here(), Stride()), 0, len(CONTENT))
+    assert s3_server.line.requests == []
+
+
+def test_what_was_forgotten_is_fetched_again(opened: Callable[[], CopiedObject], s3_server: S3Server) -> None:
+    file = opened()
+    assert part(file, 0, 1_000_000)
+    s3_server.line.clear()
+    assert file.forget() and part(file, 0, 1_000_000)
+    assert s3_server.line.methods == {"GET": 2}
+    assert not Object(file._bucket, "x").forget()
+
+
+def test_a_small_object_that_was_just_written_is_there_already(objects: Bucket, s3_server: S3Server) -> None:
+    objects.put("small", CONTENT[:1_000])
+    keep_whole(objects, "small", copies_here(), CONTENT[:1_000])
+    s3_server.line.clear()
+    assert part(CopiedObject(objects, "small", copies_here(), Stride()), 0, 1_000)
+    assert s3_server.line.requests == []
+
+
+def test_a_stretch_ahead_that_fails_is_asked_for_again(
+    opened: Callable[[], CopiedObject], s3_server: S3Server
+) -> None:
+    file, asked = opened(), list[str]()
+    for offset in range(0, 1_000_000, 100_000):
+        assert part(file, offset, 100_000)
+
+    def once(request: object) -> None:
+        asked.append("denied")
+
+    s3_server.line.fault = lambda request: "denied" if not asked and not once(request) else None
+    for offset in range(1_000_000, 3_000_000, 100_000):
+        assert part(file, offset, 100_000)
+    assert asked
+
+
+def test_threads_may_share_an_object(opened: Callable[[], CopiedObject]) -> None:
+    file = opened()
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(lambda offset: part(file, offset, 200_000), range(0, 2_900_000, 50_000)))
+
+
+def test_a_child_goes_on_with_what_its_parent_scans(opened: Callable[[], CopiedObject]) -> None:
+    file = opened()
+    for offset in range(0, 1_000_000, 100_000):
+        assert part(file, offset, 100_000)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = (
+                0
+                if all(part(file, offset, 100_000) for offset in range(1_000_000, 3_000_000, 100_000))
+                else 2
+            )
+        finally:
+            os._exit(code)
+    assert all(part(file, offset, 100_000) for offset in range(1_000_000, 3_000_000, 100_000))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_memory_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_REMEMBERED_BYTES", 1_000)
+    memory = reading._Memory()
+    for number in range(100):
+        memory.add("x", number * 100, reading.pa.py_buffer(bytes([number]) * 100))
+        assert memory._bytes <= 1_000
+    room = bytearray(50)
+    assert memory.copy("x", 9_920, memoryview(room)) and room == bytes([99]) * 50
+    assert not memory.copy("x", 0, memoryview(room)) and not memory.copy("y", 9_920, memoryview(room))
+    memory.forget("x")
+    assert memory._bytes == 0
+
+
+def test_an_object_that_is_gone_is_told_when_it_is_opened(objects: Bucket) -> None:
+    with pytest.raises(FragmentMissing):
+        CopiedObject(objects, "none", copies_here(), Stride())
+
+
+def test_names_of_copies_differ_by_server_bucket_and_key(objects: Bucket) -> None:
+    names = {
+        reading.name_of(objects, "x"),
+        reading.name_of(objects, "y"),
+        reading.name_of(Bucket("b", "r"), "x"),
+    }
+    assert len({Copies.name(name) for name in names}) == 3
