@@ -26,8 +26,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One worker runs all files whose tests share a Spark session, so that one is started; other tests go to
-    whoever is free."""
+    """One worker runs all files whose tests share a Spark session, so that one is started, and one all that
+    share a cluster; other tests go to whoever is free."""
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - not all who run tests have it
 
     shared = {
@@ -38,6 +38,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class OneSession(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith("tests/cluster/"):
+                return "cluster"
             return "spark" if nodeid.partition("::")[0] in shared else nodeid
 
     return OneSession(config, log)

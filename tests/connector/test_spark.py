@@ -301,3 +301,19 @@ def test_every_type_goes_through_spark_and_back_unchanged(spark: SparkSession, s
         assert known.count() == 1
     writer(frame, store, table="copy").save()
     assert store.table("copy").scan().to_table().sort_by("id") == given
+
+
+@pytest.mark.long
+def test_a_thread_of_its_own_writes_once_spark_has_an_active_session_there(
+    spark: SparkSession, store: Store
+) -> None:
+    """Spark looks for Python sources in the thread's session, and a new thread of Python's has none."""
+
+    def write() -> None:
+        spark.createDataFrame([(1,)], "a int")
+        frame = spark.range(5_000, 5_010).selectExpr("id", "'n' AS name", "0.0D AS v")
+        frame.write.format("elasticscan").mode("append").save(f"{store.uri}/t")
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result()
+    assert store.table("t").scan().count() == 1_010

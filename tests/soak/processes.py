@@ -64,6 +64,12 @@ class Program:
     def told(self, word: str) -> list[Any]:
         return [said[word] for said in list(self.said) if word in said]
 
+    def send(self, **what: Any) -> None:
+        """Write a JSON line to its standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what).encode() + b"\n")
+        self._process.stdin.flush()
+
     def finish(self, seconds: float) -> int:
         """Let it end by itself; how it did."""
         assert self._process.stdin is not None

@@ -1,0 +1,77 @@
+"""A Spark driver that does jobs until its standard input ends.
+
+    python -m tests.cluster.driver MASTER DIRECTORY SETTINGS
+
+Each line that it is sent is a job of `jobs.py` as JSON, with a number, which its answer bears as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import warnings
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tests.cluster.jobs import JOBS
+from tests.soak.processes import members
+
+
+def session(master: str, place: str, settings: dict[str, str]) -> SparkSession:
+    warnings.simplefilter("ignore")  # of PySpark about pandas
+    building = SparkSession.builder.master(master).appName("elasticscan-cluster")
+    fixed = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "512m",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Djava.io.tmpdir={place}",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.local.dir": place,
+        "spark.sql.warehouse.dir": f"{place}/warehouse",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    for name, value in (fixed | settings).items():
+        building = building.config(name, value)
+    return building.getOrCreate()
+
+
+def tell(**what: Any) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def listen(jobs: SimpleQueue[dict[str, Any]]) -> None:
+    """Take jobs in; when there can be no more, kill this process and all that it started."""
+    for line in sys.stdin:
+        jobs.put(json.loads(line))
+    for process in members(os.getpid()):
+        if process != os.getpid():
+            os.kill(process, signal.SIGKILL)
+    os._exit(0)
+
+
+def main() -> None:
+    master, place, settings = sys.argv[1:]
+    jobs = SimpleQueue[dict[str, Any]]()
+    Thread(target=listen, args=[jobs], daemon=True).start()
+    spark = session(master, place, json.loads(settings))
+    while True:
+        asked = jobs.get()
+        try:
+            # In the main thread: in another one Spark finds no Python source to write with.
+            tell(number=asked["number"], result=JOBS[asked["job"]](spark, **asked["given"]))
+        except Exception as error:  # whatever it is, the test wants to know of it
+            tell(number=asked["number"], error=f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()

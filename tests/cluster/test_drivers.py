@@ -1,0 +1,83 @@
+"""Drivers at a cluster that are killed while they write and stream, and go on with new ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from elasticscan.store import Store
+from tests.cluster.conftest import ROWS, SCHEMA, contents, made, moving, tidy
+from tests.cluster.standalone import Cluster, Driver, Gate, until
+
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+@pytest.mark.parametrize("stage", ["tasks", "done"])
+def test_a_write_whose_driver_is_killed_is_done_once_when_it_is_repeated(
+    cluster: Cluster, store: Store, tmp_path: Path, stage: str
+) -> None:
+    gate = Gate(tmp_path)
+    given = {
+        "path": f"{store.uri}/t",
+        "ids": [0, 30_000],
+        "v": 5,
+        "options": {"txnAppId": "nightly", "txnVersion": "7"},
+    }
+    with Driver(cluster.master, tmp_path) as doomed:
+        writing = doomed.begin("write", **given, gate=str(gate.place))
+        gate.wait_for_tasks(doomed, writing, 2)
+        if stage == "done":
+            gate.open()
+            until(lambda: len(store.table("t").history()) > 2, "the write did not end")
+        doomed.kill()
+    assert contents(store) == contents_of(stage == "done")
+    gate.open()
+    with Driver(cluster.master, tmp_path) as following:
+        following.ask("write", **given)
+    assert contents(store) == contents_of(True)
+    tidy(store)
+    assert contents(store) == contents_of(True)
+
+
+def contents_of(is_written: bool) -> list[list[int]]:
+    rows = made(0, 30_000, 5) if is_written else made(0, ROWS, 1)
+    return [list(row.values()) for row in rows.to_pylist()]
+
+
+def test_a_stream_goes_on_where_executors_and_its_driver_are_killed(
+    cluster: Cluster, server_store: Store, tmp_path: Path
+) -> None:
+    store = server_store
+    store.create_table("copy", SCHEMA, ["id"])
+    checkpoint, gate = tmp_path / "checkpoint", Gate(tmp_path)
+    given = {"source": f"{store.uri}/t", "target": f"{store.uri}/copy", "checkpoint": str(checkpoint)}
+    given |= {"gate": str(gate.place)}
+    with moving(store):
+        with Driver(cluster.master, tmp_path) as doomed:
+            job = doomed.begin("stream", **given, rows=5_000)
+            gate.wait_for_tasks(doomed, job, 2)
+            cluster.kill_executor()
+            gate.open()
+            until(lambda: commits(store), "the stream wrote nothing")
+            doomed.kill()
+        store.table("t").upsert(made(ROWS - 500, ROWS + 500, 2))
+        store.table("t").delete(list(range(100)))
+        with Driver(cluster.master, tmp_path) as following:
+            following.ask("stream", **given, rows=20_000)
+    assert contents(store, "copy") == contents(store)
+    # One commit for each micro-batch that had rows, whatever was killed.
+    assert commits(store) == len(batches_with_rows(checkpoint))
+
+
+def commits(store: Store) -> int:
+    return sum(commit.kind != "create" for commit in store.table("copy").history())
+
+
+def batches_with_rows(checkpoint: Path) -> list[str]:
+    """The ends of micro-batches, each of which brought the stream further."""
+    logs = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda log: int(log.name))
+    ends = [log.read_text(encoding="utf-8").splitlines()[2] for log in logs]
+    assert all(json.loads(end) for end in ends)
+    return list(dict.fromkeys(ends))

@@ -1,0 +1,96 @@
+"""docs/cluster.md: its blocks, run in their order on a cluster of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+
+import pytest
+
+from elasticscan.store import Store
+from tests.base.postgres import Server
+from tests.cluster.standalone import Cluster, kill
+from tests.soak.processes import members
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = ROOT / "docs" / "cluster.md"
+BLOCK = re.compile(r"^```(sh|sql|python)\n(.*?)^```$(?:\n```\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+SECONDS = 400
+
+
+def blocks() -> list[tuple[str, str, str | None]]:
+    """Each block that is run, with its language and the output right under it, if any."""
+    return [(match[1], match[2], match[3]) for match in BLOCK.finditer(GUIDE.read_text(encoding="utf-8"))]
+
+
+@pytest.fixture
+def roles(postgres: Server) -> Iterator[Server]:
+    """A server that forgets the database and the roles that the guide makes."""
+    yield postgres
+    postgres.execute("DROP DATABASE IF EXISTS flights WITH (FORCE)")
+    postgres.execute("DROP ROLE IF EXISTS flights, analyst")
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_the_blocks_of_the_guide_lead_from_nothing_to_a_job(
+    cluster: Cluster, roles: Server, tmp_path: Path
+) -> None:
+    url = roles.url("flights", "flights")
+    here = {
+        "/opt/elasticscan/bin": str(Path(sys.executable).parent),
+        "/etc/elasticscan": str(tmp_path / "etc"),
+        "postgresql+psycopg://flights@m1/flights": f"'{url}'",
+        "/mnt/": f"{tmp_path}/mnt/",
+        "spark://m1:7077": cluster.master,
+    }
+    (tmp_path / "etc").mkdir()
+    tried = []
+    for language, written, output in blocks():
+        code = reduce(lambda text, place: text.replace(*place), here.items(), written)
+        if language == "sql":
+            for statement in filter(None, map(str.strip, code.split(";"))):
+                roles.execute(statement, "flights" if statement.startswith("GRANT") else "postgres")
+        elif language == "python":
+            (tmp_path / "job.py").write_text(code, encoding="utf-8")
+        else:
+            printed = run(code, tmp_path)
+            assert output is None or output.strip() in printed
+        tried.append(language)
+    assert tried == ["sh", "sql", "sh", "sh", "sql", "python", "sh", "sh"]
+    with Store.open(url) as store:
+        assert store.table("trips").scan().count() == 100_000
+    with Store.open(roles.url("flights", "analyst")) as reading:
+        assert reading.read_only
+        assert reading.table("trips").scan(filter="id < 10").count() == 10
+    assert (tmp_path / "mnt" / "flights" / "a").stat().st_mode & 0o7777 == 0o2770
+    assert any((tmp_path / "mnt" / "backup" / "flights").iterdir())
+
+
+def run(code: str, where: Path) -> str:
+    """Run a block in a shell of its own; what it printed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    process = subprocess.Popen(
+        ["bash", "-euc", code],
+        cwd=where,
+        env=environment | {"SPARK_LOCAL_IP": "127.0.0.1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, _ = process.communicate(timeout=SECONDS)
+    finally:
+        for member in members(process.pid):
+            kill(member)
+        process.wait()
+    assert process.returncode == 0, printed
+    return printed
