@@ -25,9 +25,10 @@ from elasticscan.catalog.connections import (
     transaction,
 )
 from elasticscan.catalog.failures import commit_unknown, damaged, replaced_file, translate_errors
+from elasticscan.catalog.near import AnyTransaction, NearTransaction
 from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.readonly import read_only_engine
-from elasticscan.catalog.server import ServerTransaction, patiently, server_transaction
+from elasticscan.catalog.server import patiently, server_transaction
 from elasticscan.catalog.tables import FORMAT_VERSION, store_state
 
 T = TypeVar("T")
@@ -196,7 +197,7 @@ def looking(engine: Engine, look: Callable[[Connection], T]) -> T:
 
 
 @contextmanager
-def reading(engine: Engine, ahead: Sequence[Question] = ()) -> Iterator[Connection | ServerTransaction]:
+def reading(engine: Engine, ahead: Sequence[Question] = ()) -> Iterator[AnyTransaction]:
     """A transaction that sees one state of the catalog.
 
     SQLite's always do; elsewhere each statement would see its own. A server is asked `ahead` with the
@@ -208,11 +209,11 @@ def reading(engine: Engine, ahead: Sequence[Question] = ()) -> Iterator[Connecti
         return
     level = {} if is_sqlite(engine) else {"isolation_level": "REPEATABLE READ"}
     with translate_errors(engine), transaction(engine, **level) as connection:
-        yield connection
+        yield NearTransaction(connection) if is_sqlite(engine) else connection
 
 
 @contextmanager
-def writing(engine: Engine, ahead: Sequence[Question] = ()) -> Iterator[Connection | ServerTransaction]:
+def writing(engine: Engine, ahead: Sequence[Question] = ()) -> Iterator[AnyTransaction]:
     """The one writing transaction: others wait until it ends; `ahead` as for `reading`.
 
     It begins by touching the state row. That is the lock on databases with row locks, and makes

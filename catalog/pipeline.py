@@ -42,20 +42,20 @@ def send_together(driver: Any, dialect: Dialect, statements: Sequence[Sent]) -> 
                 if isinstance(statement, str):
                     sent.append([driver.execute(statement)])
                 else:
-                    sent.append([driver.execute(*_words_of(statement, row, dialect)) for row in values])
+                    sent.append([driver.execute(*words_of(statement, row, dialect)) for row in values])
         except dialect.loaded_dbapi.Error as error:  # to leave the block with it would log it as well
             refused = error
     if refused is not None:
         raise refused
-    return [_answer(cursors) for cursors in sent]
+    return [answer_of(cursors) for cursors in sent]
 
 
-def _words_of(statement: Any, values: Mapping[str, Any], dialect: Dialect) -> tuple[str, Mapping[str, Any]]:
-    """A statement in SQL, and all of its values."""
+def words_of(statement: Any, values: Mapping[str, Any], dialect: Dialect) -> tuple[str, Any]:
+    """A statement in SQL, and all of its values, as the driver takes them."""
     compiled = _compiled(statement, tuple(values), dialect)
     if isinstance(statement, Select):  # it may have values of its own, and as many words as one is long
         state = compiled.construct_expanded_state(dict(values))
-        return state.statement, state.parameters
+        return state.statement, state.positional_parameters if compiled.positional else state.parameters
     return compiled.string, values
 
 
@@ -65,11 +65,12 @@ def _compiled(statement: Any, names: tuple[str, ...], dialect: Dialect) -> Any:
     return statement.compile(dialect=dialect, column_keys=keys)
 
 
-def _answer(cursors: Sequence[Any]) -> Answer:
+def answer_of(cursors: Sequence[Any]) -> Answer:
+    """The rows of a statement, or how many of them it changed in all the times that it was carried out."""
     first = cursors[0]
     if first.description is None:
         return Answer((), sum(cursor.rowcount for cursor in cursors))
-    row_of = _row_of(tuple(column.name for column in first.description))
+    row_of = _row_of(tuple(column[0] for column in first.description))
     rows = [row_of(*row) for row in first.fetchall()]
     return Answer(rows, len(rows))
 

@@ -30,7 +30,6 @@ import msgpack
 import xxhash
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     Select,
     Table,
     and_,
@@ -49,6 +48,7 @@ from sqlalchemy.types import NULLTYPE
 
 from elasticscan.base.errors import RESTORE, StoreDamaged
 from elasticscan.catalog.failures import decoding
+from elasticscan.catalog.near import AnyTransaction, kept
 from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.remembered import (
     Counted,
@@ -137,10 +137,16 @@ class RowQuery:
         where: conditions, with `bindparam` for what differs from time to time.
         order_by: columns.
         limit: most rows.
+        once: it is asked once alone.
     """
 
     def __init__(
-        self, table: Table, *where: ColumnElement[bool], order_by: Any = None, limit: int | None = None
+        self,
+        table: Table,
+        *where: ColumnElement[bool],
+        order_by: Any = None,
+        limit: int | None = None,
+        once: bool = False,
     ) -> None:
         self.form = _FORMS[table.name]
         self._statements: list[Select[Any]] = []
@@ -148,7 +154,8 @@ class RowQuery:
             statement = select(*columns).where(*where)
             if order_by is not None:
                 statement = statement.order_by(order_by)
-            self._statements.append(statement if limit is None else statement.limit(limit))
+            statement = statement if limit is None else statement.limit(limit)
+            self._statements.append(statement if once else kept(statement))
 
     def statement(self, raw: bool) -> Select[Any]:
         return self._statements[0 if raw else 1]
@@ -181,13 +188,14 @@ def _sums_of(count: int) -> Any:
     """The query for the sums of so many groups."""
     g, names = group_digests.c, ("kind", "part", "shard")
     these = (and_(*(g[name] == bindparam(f"{name}_{at}") for name in names)) for at in range(count))
-    return select(group_digests).where(or_(*these))
+    return kept(select(group_digests).where(or_(*these)))
 
 
 @lru_cache(maxsize=8)
 def _sums_with(names: tuple[str, ...]) -> Any:
     """The query for the sums of the groups with given values in some columns."""
-    return select(group_digests).where(true(), *(group_digests.c[name] == bindparam(name) for name in names))
+    these = (group_digests.c[name] == bindparam(name) for name in names)
+    return kept(select(group_digests).where(true(), *these))
 
 
 @lru_cache(maxsize=8)
@@ -226,9 +234,7 @@ class SealedRows:
         remembered: what others have read; only for a transaction that changes nothing.
     """
 
-    def __init__(
-        self, connection: Connection | ServerTransaction, remembered: RememberedGroups | None = None
-    ) -> None:
+    def __init__(self, connection: AnyTransaction, remembered: RememberedGroups | None = None) -> None:
         self._sql, self._remembered = connection, remembered
         self._raw = connection.dialect.name == "sqlite"
         self._pack = msgpack.Packer(buf_size=1 << 12).pack
@@ -242,7 +248,7 @@ class SealedRows:
         self, table: Table, *where: ColumnElement[bool], order_by: Any = None, limit: int | None = None
     ) -> list[Any]:
         """Rows that meet some conditions, each checked; some may be hidden by damage."""
-        return self.ask(RowQuery(table, *where, order_by=order_by, limit=limit))
+        return self.ask(RowQuery(table, *where, order_by=order_by, limit=limit, once=True))
 
     def ask(self, query: RowQuery, **values: Any) -> list[Any]:
         """The rows that a query asks for, as `select`."""
@@ -303,7 +309,8 @@ class SealedRows:
             return list(read[key])
         rows = self._with(table, {}, None if order_by is None else order_by.name)
         kinds = {kind for grouping in form.groupings for kind in _kinds(grouping)}
-        self._check(form, rows, _SUMS_OF_KINDS, {"kinds": sorted(kinds)}, lambda group: group[0] in kinds)
+        sums = {group: counted for group, counted in _sums(form, rows).items() if group[0] in kinds}
+        compare(sums, self._sums_now(_SUMS_OF_KINDS, {"kinds": sorted(kinds)}, lambda of: of[0] in kinds))
         read[key] = rows
         return list(rows)
 
@@ -519,17 +526,6 @@ class SealedRows:
                 (str(kind), int(part), int(shard)): (int(n), int(total))
                 for kind, part, shard, n, total in rows
             }
-
-    def _check(
-        self,
-        form: _Form,
-        rows: Iterable[Any],
-        query: Any,
-        values: Mapping[str, Any],
-        mine: Callable[[Group], bool],
-    ) -> None:
-        sums = {group: counted for group, counted in _sums(form, rows).items() if mine(group)}
-        compare(sums, self._sums_now(query, values, mine))
 
     def _sums_now(
         self,

@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from elasticscan.base.errors import CatalogOutdated, StoreDamaged, StoreReplaced, StoreTooNew
 from elasticscan.base.hashing import HASHES
@@ -17,9 +17,9 @@ from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.catalog.believed_time import Belief, Times, observe
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.home import Home
+from elasticscan.catalog.near import AnyTransaction
 from elasticscan.catalog.remembered import RememberedGroups, to_signed
 from elasticscan.catalog.sealed import SealedRows, versions_digest
-from elasticscan.catalog.server import ServerTransaction
 from elasticscan.catalog.tables import FORMAT_VERSION, store_state
 from elasticscan.topology import Placement
 
@@ -80,7 +80,7 @@ class StateTx:
 
     def __init__(
         self,
-        connection: Connection | ServerTransaction,
+        connection: AnyTransaction,
         now: float,
         store_id: str | None = None,
         remembered: RememberedGroups | None = None,

@@ -93,12 +93,12 @@ class Overlay:
         self._crowd = np.zeros(
             (self.batch_count, 2)
         )  # rows and bytes of the others, in batches of the largest size
-        rows_beside, bytes_beside = self._beside()
+        self._rows_beside, self._bytes_beside = self._beside()
         # Where one batch has too many, wherever they are, nobody looks at them.
-        self._spans = self._cut() if rows_beside <= BATCH_ROWS * self.batch_count else []
+        self._spans = self._cut() if self._rows_beside <= BATCH_ROWS * self.batch_count else []
         self.fits = bool(self._spans)
         self._batches = large.reader.kept_beside()
-        self._newest = large.reader.kept_beside(lasting=True, about_bytes=bytes_beside)
+        self._newest = large.reader.kept_beside(lasting=True, about_bytes=self._bytes_beside)
         self._placed = large.reader.kept_beside(lasting=True)
 
     def batch(self, index: int) -> pa.RecordBatch:
@@ -167,20 +167,22 @@ class Overlay:
             count = one.reader.rows_below(ends) - one.reader.rows_below(begins)
             row_bytes = one.fragment.bytes / max(one.fragment.rows, 1)
             self._crowd += np.outer(count, (1 / BATCH_ROWS, row_bytes / BATCH_BYTES))
-        spans, span = [0], np.zeros(2)
-        for index, added in enumerate(self._crowd):
-            if (added > 1).any():
+        spans, span_rows, span_bytes = [0], 0.0, 0.0
+        for index, (rows, size) in enumerate(self._crowd.tolist()):
+            if rows > 1 or size > 1:
                 return []
-            span += added
-            if (span > 1).any():
+            span_rows, span_bytes = span_rows + rows, span_bytes + size
+            if span_rows > 1 or span_bytes > 1:
                 spans.append(index)
-                span = added.copy()
+                span_rows, span_bytes = rows, size
         return spans
 
     def _beside(self) -> tuple[float, float]:
         """About how many rows, and bytes, the others have in the slots of the large fragment, unread."""
-        within, rows, size = self._large.fragment.slots, 0.0, 0.0
-        for fragment in (one.fragment for one in self._others):
+        within, before, rows, size = self._large.fragment.slots, self._before, 0.0, 0.0
+        if before is not None:
+            rows, size = before._rows_beside, before._bytes_beside
+        for fragment in (one.fragment for one in self._since):
             share = len(fragment.slots & within) / max(fragment.slots_written, len(fragment.slots), 1)
             rows += fragment.rows * share
             size += fragment.bytes * share
@@ -495,7 +497,8 @@ def _served(fragment: Fragment, rows: pa.RecordBatch) -> pa.RecordBatch:
     first, last = int(slots[0]), int(slots[-1])
     if any(start <= first and last < end for start, end in fragment.slots):
         return rows
-    return rows.filter(pa.array(slot_mask(fragment.slots, slots)))
+    mask = slot_mask(fragment.slots, slots)
+    return rows if mask.all() else rows.filter(pa.array(mask))
 
 
 def run_of(

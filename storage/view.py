@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -109,7 +109,7 @@ class View:
             shared = np.zeros(intervals[-1].end if intervals else 0, dtype=bool)
             for interval in intervals:
                 shared[interval.start : interval.end] = len(interval.fragments) > 1
-            stretches = _stretches_of(intervals, bounds)
+            stretches = _stretches_of(fragments, intervals, bounds)
             ends = tuple(i.end for i in intervals), tuple(stretch.end for stretch in stretches)
             self._sections[bounds] = sections = _Sections(
                 fragments, shared, intervals, ends[0], stretches, ends[1]
@@ -128,14 +128,19 @@ def _within(parts: Sequence[Part], ends: Sequence[int], start: int, end: int) ->
         yield parts[index]
 
 
-def _stretches_of(intervals: Sequence[SlotInterval], bounds: Bounds) -> tuple[Stretch, ...]:
+def _stretches_of(
+    fragments: Sequence[Fragment], intervals: Sequence[SlotInterval], bounds: Bounds
+) -> tuple[Stretch, ...]:
+    history = {fragment.id for fragment in fragments if fragment.superseded_at is not None}
+    fitting = [f for f in fragments if f.unique and not f.tombstones and bounds.wholly_hold(f)]
+    densities = {fragment.id: _density(fragment) for fragment in fitting}
     bases: list[Fragment | None] = []
     base_of: dict[tuple[int, ...], Fragment | None] = {}  # many intervals have the same fragments
     beside: dict[int, dict[int, Fragment]] = {}
     for interval in intervals:
-        ids = tuple(fragment.id for fragment in interval.fragments)
+        ids = tuple([fragment.id for fragment in interval.fragments])
         if ids not in base_of:
-            base = base_of[ids] = _base_of(interval, bounds)
+            base = base_of[ids] = None if history.intersection(ids) else _base_of(interval, densities)
             if base is not None:
                 beside.setdefault(base.id, {}).update((f.id, f) for f in interval.fragments if f is not base)
         bases.append(base_of[ids])
@@ -151,12 +156,10 @@ def _stretches_of(intervals: Sequence[SlotInterval], bounds: Bounds) -> tuple[St
     return tuple(stretches)
 
 
-def _base_of(interval: SlotInterval, bounds: Bounds) -> Fragment | None:
+def _base_of(interval: SlotInterval, densities: Mapping[int, float]) -> Fragment | None:
     """The fragment of an interval over which the others can be laid; None where they have to be merged."""
-    if any(fragment.superseded_at is not None for fragment in interval.fragments):
-        return None
-    fitting = [f for f in interval.fragments if f.unique and not f.tombstones and bounds.wholly_hold(f)]
-    return max(fitting, key=_density, default=None)
+    fitting = [fragment for fragment in interval.fragments if fragment.id in densities]
+    return max(fitting, key=lambda fragment: densities[fragment.id], default=None)
 
 
 def _density(fragment: Fragment) -> float:

@@ -59,10 +59,17 @@ class BatchReader:
             reader = ipc.open_file(self._file.as_arrow_file())
             self._schema_of_file: pa.Schema = reader.schema
             self._batches_in_file: int = reader.num_record_batches
-            self.columns = tuple(self._choose(reader.schema))
+            self.columns = tuple(self._choose(self._schema_of_file))
+            self._held = self._hold(reader)
         self._numbers: Sequence[int] = range(self._batches_in_file)  # of the batches, in the file
         self.batch_count = len(self._numbers)
         self._kept = self._cache.kept(weight=1 if self._file.is_near else FAR_WEIGHT)
+
+    def _hold(self, reader: Any) -> list[pa.RecordBatch]:
+        """The batches of an uncompressed file that lies in memory, made of its bytes without a copy."""
+        if not self._is_plain or not self._file.is_held:
+            return []
+        return [reader.get_batch(number) for number in range(self._batches_in_file)]
 
     def _choose(self, schema: pa.Schema) -> list[str]:
         """The columns to read. Raises what Arrow raises when the file is not what it should be."""
@@ -112,6 +119,8 @@ class BatchReader:
 
     def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
         """Some columns of a batch in the file; others are not decompressed, nor read where that helps."""
+        if self._held:
+            return self._held[number].select(list(columns)).replace_schema_metadata(None)
         if not self._file.has_cheap_reads:
             self._file.expect(*self._span(number))
         layout = self._layout(number)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from elasticscan.metadata import Bounds, Fragment, SlotInterval
+from elasticscan.metadata import Fragment
 from elasticscan.storage import overlay, pages, view
 from elasticscan.storage.overlay import Overlay
 from tests.faults.planted import Patch, fault
@@ -71,11 +72,9 @@ def overlays_share_batches_whatever_lies_over_them(patch: Patch) -> None:
 
 @fault("programs", "nothing is laid over a fragment whose own rows say that a key was deleted")
 def rows_are_laid_over_tombstones(patch: Patch) -> None:
-    honest = view._base_of
+    honest = view._stretches_of
 
-    def careless(interval: SlotInterval, bounds: Bounds) -> Fragment | None:
-        plain = [dataclasses.replace(fragment, tombstones=0) for fragment in interval.fragments]
-        base = honest(SlotInterval(interval.start, interval.end, tuple(plain)), bounds)
-        return None if base is None else interval.fragments[plain.index(base)]
+    def careless(fragments: Sequence[Fragment], *args: Any) -> tuple[view.Stretch, ...]:
+        return honest([dataclasses.replace(fragment, tombstones=0) for fragment in fragments], *args)
 
-    patch.setattr(view, "_base_of", careless)
+    patch.setattr(view, "_stretches_of", careless)
