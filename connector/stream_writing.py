@@ -21,6 +21,7 @@ for which table it is, so a table that was dropped and made again in between is 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption
+from elasticscan.base.redaction import shown, without
 from elasticscan.connector.options import Options
 from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.connector.writing import StagedMessage, TableWriter, messages_of
@@ -39,6 +41,8 @@ from elasticscan.storage import OBJECT_SCHEMES, open_disk
 from elasticscan.store import IdempotencyKey
 
 _QUERY_ID = "sql.streaming.queryId"
+_log = logging.getLogger(__name__)
+_unreadable = set[str]()
 
 
 class StreamMessage(StagedMessage):
@@ -112,23 +116,44 @@ def batch_end(checkpoint: str | None, number: int) -> str | None:
     """A digest of the offsets at which a micro-batch ends, from Spark's log of them.
 
     None where the stream was not given the option `checkpointLocation`, or has it at a place that
-    Arrow cannot read; then the number of a micro-batch is all that is known of it.
+    cannot be read here, of which the log warns; then the number of a micro-batch is all that is known of it.
     """
     if checkpoint is None:
         return None
     try:
-        if checkpoint.lower().startswith(OBJECT_SCHEMES):
-            offsets_file = open_disk(checkpoint).open(f"offsets/{number}")
-            text = offsets_file.read_at(0, offsets_file.size).to_pybytes().decode()
-        else:
-            if "://" in checkpoint or checkpoint.startswith("file:"):
-                files, place = pafs.FileSystem.from_uri(checkpoint)
-            else:
-                files, place = pafs.LocalFileSystem(), str(Path(checkpoint).absolute())
-            with files.open_input_stream(f"{place.rstrip('/')}/offsets/{number}") as log:
-                text = log.read().decode()
-    except (OSError, ValueError, pa.ArrowException, ElasticScanError):
+        text = _read(checkpoint, f"offsets/{number}")
+    except (OSError, ValueError, pa.ArrowException, ElasticScanError) as error:
+        _warn(checkpoint, error)
         return None
     # The lines are: the log's version, facts of the planning such as its time, an offset for each source.
     offsets = text.split("\n", 2)[2:]
     return hashlib.sha256(offsets[0].strip().encode()).hexdigest()[:32] if offsets else None
+
+
+def _read(checkpoint: str, name: str) -> str:
+    """The text of a file of a checkpoint, which Spark named as Hadoop does."""
+    if checkpoint.lower().startswith(OBJECT_SCHEMES):
+        file = open_disk(checkpoint).open(name)
+        return str(file.read_at(0, file.size).to_pybytes(), "utf-8")
+    if checkpoint.lower().startswith("file:"):
+        checkpoint = checkpoint[len("file:") :]
+        if checkpoint.startswith("//"):
+            checkpoint = f"/{checkpoint[2:].partition('/')[2]}"  # without a host
+    elif "://" in checkpoint:
+        files, place = pafs.FileSystem.from_uri(checkpoint)
+        with files.open_input_stream(f"{place.rstrip('/')}/{name}") as log:
+            return str(log.read(), "utf-8")
+    return Path(checkpoint, name).read_text(encoding="utf-8")  # nothing of it is encoded, also in `file:`
+
+
+def _warn(checkpoint: str, error: Exception) -> None:
+    """Tell once that a checkpoint cannot be read where its sink commits."""
+    if checkpoint not in _unreadable:
+        _unreadable.add(checkpoint)
+        _log.warning(
+            "the checkpoint %s cannot be read beside the driver (%s), so a micro-batch that was written "
+            "before is told by its number alone, whatever it holds if the checkpoint should lose files; keep "
+            "it at a path, or in s3:// or s3a:// with credentials in the environment of the driver",
+            shown(checkpoint),
+            without(error, checkpoint),
+        )

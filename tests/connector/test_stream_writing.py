@@ -136,10 +136,13 @@ def offsets(checkpoint: Path, number: int, end: str, planned_at: int = 0) -> Non
     log.write_text(f'v1\n{{"batchTimestampMs":{planned_at}}}\n{end}', encoding="utf-8")
 
 
-@pytest.mark.parametrize("scheme", ["", "file://", "file:"])
+@pytest.mark.parametrize("scheme", ["", "file://", "file:", "FILE:", "file://localhost"])
+@pytest.mark.parametrize("name", ["c", "a b%20ü"])
 def test_a_number_that_comes_again_with_other_offsets_is_refused(
-    store: Store, tmp_path: Path, scheme: str
+    store: Store, tmp_path: Path, scheme: str, name: str
 ) -> None:
+    """Hadoop takes all of a path as it stands: nothing in it is encoded."""
+    tmp_path = tmp_path / name
     where = {"checkpointLocation": f"{scheme}{tmp_path / 'c'}"}
     offsets(tmp_path / "c", 0, '{"commit": 5}\n-')
     run(store, 0, rows(0, 5), **where)
@@ -156,7 +159,7 @@ def test_a_number_that_comes_again_with_other_offsets_is_refused(
 
 @pytest.mark.parametrize("place", ["none", "nothing there", "no log", "no such files"])
 def test_where_the_offsets_cannot_be_read_the_number_alone_counts(
-    store: Store, tmp_path: Path, place: str
+    store: Store, tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     where = {"checkpointLocation": str(tmp_path / "c")}
     if place == "no log":
@@ -170,6 +173,8 @@ def test_where_the_offsets_cannot_be_read_the_number_alone_counts(
     offsets(tmp_path / "c", 0, '{"commit": 5}')
     run(store, 0, rows(0, 5, v=4.0), **where)
     assert contents(store) == BEFORE | dict.fromkeys(range(5), 3.0)
+    told = [record for record in caplog.records if "cannot be read beside the driver" in record.message]
+    assert len(told) == (place in ("nothing there", "no such files"))
 
 
 def test_a_repeated_micro_batch_of_inserts_is_not_refused_because_of_itself(store: Store) -> None:
