@@ -33,6 +33,7 @@ How it is cut:
     loading.py    load;         files.py    CSV, Parquet and Arrow files as batches, and back
     changing.py   update, delete
     scanning.py   scan, changes, count;         getting.py  get
+    aggregating.py aggregate
     explaining.py explain
     snapshots.py  history, set-retention, tag create, tag drop, tag list, restore-table
     indexes.py    index create, index drop, index list

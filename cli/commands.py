@@ -62,6 +62,8 @@ COMMANDS = (
         "Read the rows that have some primary keys, in the order of the keys."),
     Command(DATA, "count", "scanning:count",
         "Count the rows of a snapshot, or those that meet a condition."),
+    Command(DATA, "aggregate", "aggregating:aggregate",
+        "Compute count, sum, min, max and avg of a snapshot's rows, by group."),
     Command(DATA, "changes", "scanning:changes",
         "Read what commits did: each insert, update and delete exactly once, while tablets move."),
     Command(DATA, "explain", "explaining:explain", "Say how a scan would read, where, and why so."),

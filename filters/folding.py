@@ -5,7 +5,7 @@
         fold.add(page)
     fold.result()
 
-A page becomes a few partial rows at once. They are merged whenever they are twice as many as they were after
+A few pages together become partial rows. These are merged whenever they are twice as many as they were after
 the merge before, so memory is bounded by the groups (and by the distinct values that are counted), never by
 the rows, and each row is merged a few times only.
 
@@ -30,8 +30,10 @@ from elasticscan.base.errors import FilterError
 from elasticscan.filters.aggregates import AVG, COUNT, COUNT_DISTINCT, COUNT_ROWS, MAX, MIN, SUM, Aggregate
 from elasticscan.filters.coercion import computed_type
 
+# Pages wait until they are so many rows or bytes together: each fold has a cost of its own.
+FOLDED_ROWS, FOLDED_BYTES = 1 << 20, 64 << 20
 # Fewer partial rows than this are not worth merging.
-LEAST_MERGED_ROWS = 1 << 16
+LEAST_MERGED_ROWS = 1 << 18
 
 _ANY_INTEGER = pa.decimal128(38, 0)
 # A decimal of so many digits can be added up 10^10 times without leaving 38 digits.
@@ -56,7 +58,7 @@ class _State:
     def merge(self) -> str:
         return self.function if self.function in (MIN, MAX) else SUM
 
-    def folded(self, values: pa.Array) -> pa.Array:
+    def folded(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         """The values in the form in which a page is folded."""
         if self.function == COUNT:
             return values
@@ -85,14 +87,29 @@ class Fold:
         self._states = tuple(dict.fromkeys(states)) or (_State(COUNT_ROWS, None, pa.int64()),)
         distinct = [a.column for a in aggregates if a.function == COUNT_DISTINCT and a.column]
         self._distinct = {column: Fold((), (*group_by, column), schema) for column in dict.fromkeys(distinct)}
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = self._waiting_bytes = 0
         self._partial: list[pa.Table] = []
         self._rows = self._merged_rows = 0
         used = [*self._group_by, *(state.column for state in self._states if state.column)]
         nothing = [schema.field(name) for name in dict.fromkeys(used)] or [pa.field("", pa.null())]
-        self.add(pa.record_batch([pa.array([], one.type) for one in nothing], schema=pa.schema(nothing)))
+        self._fold(pa.schema(nothing).empty_table())
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Fold more rows in."""
+        """Fold more rows in, all batches with the same columns."""
+        self._waiting.append(rows)
+        self._waiting_rows += rows.num_rows
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_rows >= FOLDED_ROWS or self._waiting_bytes >= FOLDED_BYTES:
+            self._fold_waiting()
+
+    def _fold_waiting(self) -> None:
+        if self._waiting:
+            rows, self._waiting = pa.Table.from_batches(self._waiting), []
+            self._waiting_rows = self._waiting_bytes = 0
+            self._fold(rows)
+
+    def _fold(self, rows: pa.Table) -> None:
         columns = {
             key: _as_group(rows.column(name)) for key, name in zip(self._keys, self._group_by, strict=True)
         }
@@ -116,7 +133,7 @@ class Fold:
         for column, fold in self._distinct.items():
             if column in rows.schema.names:
                 values = rows.column(column)
-                fold.add(rows.filter(values.is_valid()) if values.null_count else rows)
+                fold._fold(rows.filter(values.is_valid()) if values.null_count else rows)
 
     def result(self) -> pa.Table:
         """One row for each group: the groups' columns, then one for each aggregate.
@@ -124,6 +141,7 @@ class Fold:
         Raises:
             FilterError: a sum or an average does not fit its type.
         """
+        self._fold_waiting()
         self._merge()
         whole = self._partial[0]
         if self._distinct:
@@ -207,7 +225,7 @@ def _extreme_type(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if pt.is_floating(kind) or pt.is_duration(kind) else kind
 
 
-def _adds_up(values: pa.Array) -> bool:
+def _adds_up(values: pa.ChunkedArray) -> bool:
     """True if no sum of some of these whole numbers leaves 64 bits."""
     if values.type.bit_width < 64:
         return len(values) < 1 << 31
@@ -215,16 +233,16 @@ def _adds_up(values: pa.Array) -> bool:
     return max(-least, most) * len(values) < 1 << 63
 
 
-def _ordered(values: pa.Array) -> pa.Array:
+def _ordered(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """The values in a form that Arrow compares as Spark does: floats as integers, with NaN above all."""
     if pt.is_duration(values.type):
         return values.cast(pa.int64())
     if not pt.is_floating(values.type):
         return values.cast(computed_type(values.type), safe=False) if _is_narrow(values.type) else values
     floats = values.cast(pa.float64())
-    bits = pc.fill_null(floats, 0.0).to_numpy(zero_copy_only=False).view(np.int64)
+    bits = pc.fill_null(floats, 0.0).to_numpy().view(np.int64)
     bits = np.where((bits & _MAGNITUDE) > np.float64("inf").view(np.int64), _NAN_BITS, bits)
-    return pa.array(_flip(bits), mask=values.is_null().to_numpy(zero_copy_only=False))
+    return pa.chunked_array([pa.array(_flip(bits), mask=values.is_null().to_numpy())])
 
 
 def _is_narrow(kind: pa.DataType) -> bool:
@@ -239,7 +257,7 @@ def _flip(
     return bits ^ ((bits >> 63) & _MAGNITUDE)
 
 
-def _as_group(values: pa.Array) -> pa.Array:
+def _as_group(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """The values in a form whose bytes are equal where Spark calls them equal."""
     kind = values.type
     if _is_narrow(kind):

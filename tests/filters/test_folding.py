@@ -167,6 +167,7 @@ def some_rows(draw: random.Random) -> pa.Table:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_rows_fold_as_python_adds_them_up(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "FOLDED_ROWS", 1)
     monkeypatch.setattr(folding, "LEAST_MERGED_ROWS", 4)
     draw = random.Random(seed)
     rows = some_rows(draw)
@@ -201,6 +202,7 @@ def _aggregates(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_partial_rows_stay_as_few_as_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "FOLDED_ROWS", 1)
     monkeypatch.setattr(folding, "LEAST_MERGED_ROWS", 10)
     schema = pa.schema([("g", pa.int64())])
     folded = Fold([Aggregate.parse("count(*)", schema)], ["g"], schema)

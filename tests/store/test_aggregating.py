@@ -20,7 +20,7 @@ from elasticscan.base.errors import (
     InvalidOption,
     InvalidTopologyChange,
 )
-from elasticscan.filters import Aggregate, Fold
+from elasticscan.filters import Aggregate, Fold, folding
 from elasticscan.store import Store, Table, aggregating
 
 SCHEMA = pa.schema(
@@ -105,6 +105,7 @@ def test_random_aggregates_beside_a_mover_are_those_of_duckdb(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aggregating, "DEFAULT_PAGE_ROWS", 97)
+    monkeypatch.setattr(folding, "FOLDED_ROWS", 1)
     rows, draw = table.scan().to_table(), random.Random(8)
     for _ in range(20):
         by: list[str] = draw.choice([[], ["g"], ["city"], ["city", "g"], ["t"], ["d"]])
@@ -188,6 +189,8 @@ def test_rows_are_folded_once_into_their_groups_while_a_tablet_moves(tmp_path: P
                 fold.add(page.rows)
                 if number in (2, 5):  # away and back, amid the scan
                     store.move(1, "s2" if number == 2 else "s1")
+        with pytest.raises(FilterError, match="ARITHMETIC_OVERFLOW"):
+            table.aggregate("sum(n)", filter="n > 1")
         result = {row.pop("g"): row for row in fold.result().to_pylist()}
     assert [str(row.pop("hi")) for row in result.values()] == ["nan"] * 3
     assert result == {group: {"c": 600, "n": 200, "lo": 2.0, "d": 3} for group in (None, 0, 1)}
