@@ -35,19 +35,27 @@ class Answer:
 
 def send_together(driver: Any, dialect: Dialect, statements: Sequence[Sent]) -> list[Answer]:
     """Send statements, and only then wait for their answers; if one fails, those behind it are not done."""
+    # All of it before the first is sent, with which a lock may be taken that others wait for.
+    ready = [
+        [(statement,)] if isinstance(statement, str) else [words_of(statement, row, dialect) for row in rows]
+        for statement, rows in statements
+    ]
     sent, refused = list[list[Any]](), None
     with driver.pipeline():
         try:
-            for statement, values in statements:
-                if isinstance(statement, str):
-                    sent.append([driver.execute(statement)])
-                else:
-                    sent.append([driver.execute(*words_of(statement, row, dialect)) for row in values])
+            for words in ready:
+                sent.append([driver.execute(*said) for said in words])
         except dialect.loaded_dbapi.Error as error:  # to leave the block with it would log it as well
             refused = error
     if refused is not None:
         raise refused
     return [answer_of(cursors) for cursors in sent]
+
+
+@lru_cache(maxsize=256)
+def table_of(statement: Any) -> str:
+    """The name of the table that a question is about. SQLAlchemy takes a millisecond to tell it."""
+    return str(statement.get_final_froms()[0].name)
 
 
 def words_of(statement: Any, values: Mapping[str, Any], dialect: Dialect) -> tuple[str, Any]:

@@ -36,7 +36,7 @@ from elasticscan.base.errors import CatalogUnavailable, StoreTooNew
 from elasticscan.base.limits import RECONNECT_SECONDS
 from elasticscan.catalog.connections import never_free, unsafe_fork
 from elasticscan.catalog.failures import Interrupted, commit_unknown, translate_commit_error
-from elasticscan.catalog.pipeline import Answer, Question, Sent, send_together
+from elasticscan.catalog.pipeline import Answer, Question, Sent, send_together, table_of
 from elasticscan.catalog.tables import FORMAT_VERSION, outcomes, store_state
 
 P = ParamSpec("P")
@@ -140,7 +140,7 @@ class ServerTransaction:
     def begin(self) -> None:
         self._persist(lambda: None)
         for (statement, values), (_, answer) in zip(self._ahead, self._asked, strict=True):
-            self._foreseen[_name_of(statement, values)] = statement.get_final_froms()[0].name, answer
+            self._foreseen[_name_of(statement, values)] = table_of(statement), answer
 
     def take_state(self) -> Any:
         """The row of `store_state` as it was when the transaction began, to be checked like any other."""

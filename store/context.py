@@ -367,7 +367,7 @@ class Context:
         cached, layout = self._by_name.get(name), tx.versions()[0]
         if cached is None or cached[0] != layout:
             table = tx.table(name)
-            self._by_name[name] = cached = (layout, table, tx.indexes(table.id))
+            self._by_name[name] = cached = (layout, table, self.indexes_in(tx, table.id))
         return cached[1], cached[2]
 
     def is_entered(self, tx: Tx, table: TableInfo) -> bool:
@@ -385,6 +385,7 @@ class Context:
             return cached[1]
         with self.catalog.reading() as tx:
             self._note_seen(tx.versions())
+            self.placement_in(tx)  # whoever asks for a table needs it next, and so waits once
             return self.table(tx, name)[0]
 
     def retention_of(self, table: TableInfo) -> float:

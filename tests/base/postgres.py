@@ -60,6 +60,11 @@ class Server:
     def socket(self) -> Path:
         return self.directory / ".s.PGSQL.5432"
 
+    @property
+    def process(self) -> int:
+        """The parent of the server's processes."""
+        return self._keeper.pid
+
     def url(self, database: str, user: str = "elasticscan") -> str:
         return f"postgresql+psycopg://{user}@/{database}?host={self.directory}"
 
