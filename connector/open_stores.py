@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from collections import OrderedDict
+from functools import cache
 from pathlib import Path
 
 from elasticscan.base.errors import StoreReplaced, TableChanged
@@ -14,6 +17,7 @@ from elasticscan.store import CATALOG_FILE, Store, resolve
 _MOST_OPEN = 8
 _open: OrderedDict[tuple[int, str, object], Store] = OrderedDict()
 _lock = ChildSafeLock()
+_DAEMON = "pyspark.daemon"
 
 
 def open_store(uri: str, store_id: str | None = None) -> Store:
@@ -34,6 +38,7 @@ def open_store(uri: str, store_id: str | None = None) -> Store:
             del _open[key]
             store = None
         if store is None:
+            _freeze_imports()
             _open[key] = store = Store.open(uri)
             while len(_open) > _MOST_OPEN:
                 _open.popitem(last=False)
@@ -45,6 +50,23 @@ def open_store(uri: str, store_id: str | None = None) -> Store:
             uri=shown(uri),
         )
     return store
+
+
+@cache
+def _freeze_imports() -> None:
+    """Spare PySpark's daemon, which looks for garbage after each task, the search of all that was imported.
+
+    Once for a process, and before its first store is there, so that nothing that tasks make is kept for ever;
+    in workers alone, since garbage is a user's affair in a user's process.
+    """
+    if _is_worker():
+        gc.freeze()
+
+
+def _is_worker() -> bool:
+    """True in a process that PySpark's daemon has forked, for tasks or to plan."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == _DAEMON
 
 
 def _was_replaced(store: Store) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -54,6 +56,29 @@ def planned(uri: str, **options: str) -> tuple[DataSourceReader, Sequence[InputP
 
 
 FEED = {"readChangeFeed": "true", "startingVersion": "2"}
+
+
+WORKER = """
+import gc, sys
+from importlib.machinery import ModuleSpec
+
+from elasticscan.connector.open_stores import open_store
+
+sys.modules["__main__"].__spec__ = ModuleSpec(sys.argv[1], None)
+before, objects = gc.get_freeze_count(), len(gc.get_objects())
+for uri in sys.argv[2:]:
+    open_store(uri).table("t").scan().count()
+print((gc.get_freeze_count() - before) / objects)
+"""
+
+
+def test_what_a_worker_imported_is_no_garbage_and_a_users_process_is_left_alone(store: Store) -> None:
+    def frozen(main: str, *uris: str) -> float:
+        called = [sys.executable, "-c", WORKER, main, *uris]
+        return float(subprocess.run(called, check=True, capture_output=True, text=True).stdout)
+
+    assert 0.9 < frozen("pyspark.daemon", store.uri, store.uri) < 1.1
+    assert frozen("users.program", store.uri) == 0
 
 
 def test_a_task_reads_without_the_variable_that_named_the_store(
