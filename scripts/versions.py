@@ -22,12 +22,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MINORS = (11, 12, 13)
 # Besides what users install: what runs the tests, and the tools that read scans in their threads.
-TESTED_WITH = ("pytest", "pytest-timeout", "hypothesis", "duckdb", "polars", "deltalake")
+TESTED_WITH = (
+    "pytest",
+    "pytest-timeout",
+    "hypothesis",
+    "duckdb",
+    "polars",
+    "deltalake",
+    "moto",
+    "flask",
+    "flask-cors",
+)
 SPARK = ("pyspark",)
 TESTS = (
     *("tests/base", "tests/catalog", "tests/topology"),
     *("tests/filters/test_predicate.py", "tests/protocol/test_keys.py", "tests/optimizer/test_binding.py"),
     *("tests/storage/test_conform.py", "tests/storage/test_disk.py", "tests/store/test_scenarios.py"),
+    "tests/storage/objects",
     *("tests/cli/test_stores.py", "tests/cli/test_loading.py", "tests/cli/test_explain.py"),
     *("tests/processes/test_foreign_threads.py", "tests/processes/test_forks.py"),
 )
@@ -55,7 +66,7 @@ def bounds() -> dict[str, str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = {}
     extras = project["optional-dependencies"]
-    for requirement in [*project["dependencies"], *extras["cli"], *extras["postgres"]]:
+    for requirement in [*project["dependencies"], *extras["cli"], *extras["postgres"], *extras["s3"]]:
         bound = _BOUND.match(requirement)
         if bound is None:
             raise SystemExit(f"pyproject.toml gives {requirement!r} no lower bound")

@@ -13,12 +13,13 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 from botocore.exceptions import ConnectionError as NoConnection
+from urllib3.exceptions import HTTPError
 
 from elasticscan.base.errors import DiskFull, ElasticScanError, ShardUnavailable, WriteConflict
 from elasticscan.storage.disk_errors import missing_file
 
 # What a request can end with that may go well when it is sent again.
-FAILURES = (BotoCoreError, ClientError, OSError, ValueError)
+FAILURES = (BotoCoreError, ClientError, HTTPError, OSError, ValueError)
 
 _BUSY = frozenset(
     {
@@ -73,7 +74,7 @@ def is_passing(error: BaseException) -> bool:
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return status >= 500 or status in (408, 429) or code_of(error) in _BUSY
-    return isinstance(error, (HTTPClientError, NoConnection, OSError))
+    return isinstance(error, (HTTPClientError, HTTPError, NoConnection, OSError))
 
 
 def as_ours(error: BaseException, root: str, where: str, server: str, writing: bool) -> ElasticScanError:

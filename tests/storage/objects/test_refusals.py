@@ -12,6 +12,7 @@ from botocore.exceptions import (
     NoCredentialsError,
     ReadTimeoutError,
 )
+from urllib3.exceptions import ProtocolError
 
 from elasticscan.base.errors import (
     DiskFull,
@@ -58,6 +59,7 @@ def test_a_refusal_says_what_to_do(code: str, kind: type[ElasticScanError], told
         EndpointConnectionError(endpoint_url="http://host"),
         ReadTimeoutError(endpoint_url="http://host"),
         ConnectionResetError("reset"),
+        ProtocolError("cut, as botocore 1.36 tells it"),
     ],
 )
 def test_trouble_that_may_pass(error: Exception) -> None:
