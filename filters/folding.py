@@ -12,7 +12,8 @@ the rows, and each row is merged a few times only.
 Sums of whole numbers and of decimals are exact whatever the order of rows: a page adds up in 64 bits
 where no overflow is possible, everything else in decimals that hold any sum. Only the result must fit
 its type; else it is an error, as in Spark. Groups follow Spark: null is a group, NaN is one and above all
-numbers, and -0.0 is 0.0.
+numbers, and -0.0 is 0.0. An average of whole numbers is that of their exact sum, where Spark, which adds them
+up as floats, depends on the order of rows beyond 2^53.
 """
 
 from __future__ import annotations

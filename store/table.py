@@ -287,7 +287,7 @@ class Table(DefinedTable):
 
         Types and values are those of Spark in ANSI mode: a sum of integers is BIGINT, avg of DECIMAL(p, s) is
         DECIMAL(p + 4, s + 4), nulls are left out and are a group of their own, NaN is above all numbers and
-        equal to itself. Sums of floats are added up in no particular order. Memory is bounded by the number
+        equal to itself. Floats are added up in no particular order. Memory is bounded by the number
         of groups, and of distinct values that are counted.
 
         Args:
