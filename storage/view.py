@@ -53,19 +53,20 @@ class Stretch:
     layers: Layers | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sections:
     """The slots as they are seen within some bounds.
 
     `shared` marks the slots that several fragments serve, up to the last one that some fragment does.
+    `stretches` are made when they are first asked for: they are not for reads through an index.
     """
 
     fragments: tuple[Fragment, ...]
     shared: NDArray[np.bool_]
     intervals: tuple[SlotInterval, ...]
     interval_ends: tuple[int, ...]
-    stretches: tuple[Stretch, ...]
-    stretch_ends: tuple[int, ...]
+    stretches: tuple[Stretch, ...] | None = None
+    stretch_ends: tuple[int, ...] = ()
 
 
 class View:
@@ -96,6 +97,11 @@ class View:
     def stretches(self, start: int, end: int, bounds: Bounds) -> Iterator[Stretch]:
         """The same slots, in as few stretches as large fragments allow."""
         sections = self._sections_of(bounds)
+        if sections.stretches is None:
+            stretches = _stretches_of(sections.fragments, sections.intervals, bounds)
+            # The ends come first: another thread takes the stretches as a sign that both are there.
+            sections.stretch_ends = tuple([stretch.end for stretch in stretches])
+            sections.stretches = stretches
         for stretch in _within(sections.stretches, sections.stretch_ends, start, end):
             yield Stretch(max(start, stretch.start), min(end, stretch.end), stretch.layers)
 
@@ -109,11 +115,8 @@ class View:
             shared = np.zeros(intervals[-1].end if intervals else 0, dtype=bool)
             for interval in intervals:
                 shared[interval.start : interval.end] = len(interval.fragments) > 1
-            stretches = _stretches_of(fragments, intervals, bounds)
-            ends = tuple(i.end for i in intervals), tuple(stretch.end for stretch in stretches)
-            self._sections[bounds] = sections = _Sections(
-                fragments, shared, intervals, ends[0], stretches, ends[1]
-            )
+            ends = tuple([interval.end for interval in intervals])
+            self._sections[bounds] = sections = _Sections(fragments, shared, intervals, ends)
         return sections
 
 

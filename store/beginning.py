@@ -50,7 +50,7 @@ def begin_scan(
         asked = snapshot_of(tx, table, snapshot)
         held = hold_snapshot(context, tx, table, asked, look)
         if held is not None and not is_divided:
-            context.follow(tx, table.id, held[0])
+            context.follow(tx, table.id, held[0], with_statistics=filter is not None)
     column_names = columns_of(table, columns)
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
     order = order_of(order_by, table.schema)

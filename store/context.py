@@ -26,6 +26,7 @@ from elasticscan.storage import Disk, Hashing
 from elasticscan.store.following import NoUpkeep, Upkeep
 from elasticscan.store.location import Location
 from elasticscan.store.lookups import (
+    NO_STATISTICS,
     CurrentTable,
     LruCache,
     ScanLayout,
@@ -34,6 +35,7 @@ from elasticscan.store.lookups import (
     TableStatistics,
     check_kept,
     check_reached,
+    read_statistics,
 )
 from elasticscan.store.readers import Readers
 from elasticscan.store.roots import Claims, Mark, Marker, advance_mark, check_mark, check_marker, read_mark
@@ -450,11 +452,13 @@ class Context:
         with self.catalog.reading() as tx:
             return self._table_state_in(tx, table_id, snapshot, after)
 
-    def follow(self, tx: Tx, table_id: int, snapshot: int) -> None:
+    def follow(self, tx: Tx, table_id: int, snapshot: int, with_statistics: bool) -> None:
         """Look a table up in the transaction that begins a scan, if it was before and commits came since."""
         cached = self._tables.get(table_id)
         if cached is not None and cached.layout == tx.versions()[0] and not cached.serves(snapshot):
-            self._table_state_in(tx, table_id, snapshot)
+            state = self._table_state_in(tx, table_id, snapshot)
+            if with_statistics:
+                self.statistics_in(tx, state)
 
     def _table_state_in(self, tx: Tx, table_id: int, snapshot: int, after: int | None = None) -> TableState:
         layout, last_commit = tx.versions()
@@ -521,23 +525,17 @@ class Context:
     @begun_again
     def statistics(self, state: TableState) -> TableStatistics:
         """Statistics of a table's fragments and runs; those that were read for an earlier layout are kept."""
-        number = state.table.id
-        before, kept = self._statistics.get(number, (None, TableStatistics(0, {}, {}, {})))
-        if before is state:
+        before, kept = self._statistics.get(state.table.id, (None, None))
+        if before is state and kept is not None:
             return kept
-        fragments = {fragment.id for fragment in state.fragments}
-        runs = {run.id for run in state.all_runs()}
-        bodies = {of: kept.bodies[of] for of in fragments & kept.bodies.keys()}
-        histograms = {of: kept.runs[of] for of in runs & kept.runs.keys()}
         with self.catalog.reading() as tx:
-            bodies |= tx.statistics(fragments - bodies.keys())
-            histograms |= tx.histograms(runs - histograms.keys())
-        named = bodies
-        if state.table.columns:
-            names = {column.mark: name for name, column in state.table.by_name().items()}
-            named = {of: body.renamed(names) for of, body in bodies.items()}
-        statistics = TableStatistics(state.table.definition, named, bodies, histograms)
-        self._statistics[number] = state, statistics
+            return self.statistics_in(tx, state)
+
+    def statistics_in(self, tx: Tx, state: TableState) -> TableStatistics:
+        """As `statistics`, read in a transaction."""
+        _, kept = self._statistics.get(state.table.id, (None, NO_STATISTICS))
+        statistics = read_statistics(tx, state, kept)
+        self._statistics[state.table.id] = state, statistics
         return statistics
 
     def origin(

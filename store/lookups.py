@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from elasticscan.base.errors import CatalogOutdated, ChangesExpired, IndexChanged
 from elasticscan.base.forks import ChildSafeLock
+from elasticscan.catalog import Tx
 from elasticscan.metadata import (
     Bounds,
     Fragment,
@@ -195,6 +196,24 @@ class TableState:
     def floor(self, snapshot: int) -> int:
         """The newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
         return max((number for number in self._overwrites if number <= snapshot), default=0)
+
+
+NO_STATISTICS = TableStatistics(0, {}, {}, {})
+
+
+def read_statistics(tx: Tx, state: TableState, kept: TableStatistics) -> TableStatistics:
+    """Statistics of a table's fragments and runs; what is kept already is not read again."""
+    fragments = {fragment.id for fragment in state.fragments}
+    runs = {run.id for run in state.all_runs()}
+    bodies = {of: kept.bodies[of] for of in fragments & kept.bodies.keys()}
+    histograms = {of: kept.runs[of] for of in runs & kept.runs.keys()}
+    bodies |= tx.statistics(fragments - bodies.keys())
+    histograms |= tx.histograms(runs - histograms.keys())
+    named = bodies
+    if state.table.columns:
+        names = {column.mark: name for name, column in state.table.by_name().items()}
+        named = {of: body.renamed(names) for of, body in bodies.items()}
+    return TableStatistics(state.table.definition, named, bodies, histograms)
 
 
 @dataclass(frozen=True, slots=True)
