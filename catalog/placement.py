@@ -113,17 +113,16 @@ class PlacementTx(StateTx):
 
     def replace_placement(self, before: Placement, after: Placement) -> None:
         """Write the difference between two placements; the layout grows."""
-        old = {t.id: t for t in before.tablets}
-        new = {t.id: t for t in after.tablets}
-        changed = {i for i in old.keys() | new.keys() if old.get(i) != new.get(i)}
-        rows = {row.id: row for row in self._tablet_rows() if row.id in changed} if old else {}
-        if rows.keys() != old.keys() & changed:
+        gone, came = after.difference(before)
+        new = {tablet.id: tablet for tablet in came}
+        rows = {tablet.id: self._rows.one(tablets, id=tablet.id) for tablet in gone}
+        if not all(rows.values()):
             raise damaged("tablets that are to change are not there")
-        self._rows.delete(tablets, [rows[i] for i in sorted(changed - new.keys())])
-        same = sorted(changed & old.keys() & new.keys())
-        assert all(new[i].epoch > old[i].epoch for i in same), "an epoch must grow with every change"
-        self._rows.update(tablets, [(rows[i], _tablet_values(new[i])) for i in same])
-        added = sorted(changed - old.keys())
+        self._rows.delete(tablets, [rows[i] for i in sorted(rows.keys() - new.keys())])
+        same = [tablet for tablet in gone if tablet.id in new]
+        assert all(new[t.id].epoch > t.epoch for t in same), "an epoch must grow with every change"
+        self._rows.update(tablets, [(rows[t.id], _tablet_values(new[t.id])) for t in same])
+        added = sorted(new.keys() - rows.keys())
         self._rows.insert(tablets, *({"id": i} | _tablet_values(new[i]) for i in added))
         self.bump_layout()
 

@@ -35,9 +35,15 @@ class TopologyTx(PlacementTx):
     """Reads and changes of the topology history."""
 
     def append_topology(
-        self, reason: str, published: bool = True, placement: Placement | None = None
+        self,
+        reason: str,
+        published: bool = True,
+        placement: Placement | None = None,
+        last: Topology | None = None,
     ) -> Topology:
-        """Enter the placement as it is now (where it is at hand, it is handed in) as the newest topology.
+        """Enter the placement as it is now as the newest topology.
+
+        Where the placement is at hand, or the last topology that was published, they are handed in.
 
         At most the newest one is not published: what is entered next takes its row and its number. So
         the history has every placement that a scan may have begun with, and the one of now, however
@@ -48,7 +54,11 @@ class TopologyTx(PlacementTx):
         names = tuple((shard.id, shard.name) for shard in self.shards())
         at = self.times.stamp  # clocks of several machines: it is compared with times of commits
         topology = Topology(number, placement or self.placement(), names, at, reason, published)
-        before = None if number == _whole_before(number) else self._topology(number - 1).placement
+        before = None
+        if number != _whole_before(number):
+            if last is None or last.number != number - 1:
+                last = self._topology(number - 1)
+            before = last.placement
         made = {"created_at": at, "reason": reason, "published": published}
         made["body"] = _pack_topology(topology, before)
         if newest is not None and newest.number == number:
@@ -160,12 +170,12 @@ def _missing(number: int) -> Exception:
 
 def _pack_topology(topology: Topology, before: Placement | None) -> bytes:
     """The difference to `before`; everything where that is None."""
-    old = {} if before is None else {tablet.id: tablet for tablet in before.tablets}
-    new = {tablet.id: tablet for tablet in topology.placement.tablets}
-    changed = [[t.id, t.start, t.end, t.shard, t.epoch] for t in new.values() if old.get(t.id) != t]
+    gone, came = topology.placement.difference(Placement(()) if before is None else before)
+    changed = [[t.id, t.start, t.end, t.shard, t.epoch] for t in came]
+    lost = sorted({t.id for t in gone} - {t.id for t in came})
     counts = Counter(tablet.shard for tablet in topology.placement.tablets)
     shards = [[shard, name, counts[shard]] for shard, name in topology.shard_names]
-    packed = msgpack.packb([sorted(old.keys() - new.keys()), changed, shards])
+    packed = msgpack.packb([lost, changed, shards])
     assert isinstance(packed, bytes)
     return packed
 

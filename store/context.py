@@ -351,9 +351,9 @@ class Context:
         cached = self._placement
         return None if cached is None or cached[1] is not placement else cached[0]
 
-    def note_placement(self, layout: int, placement: Placement) -> None:
-        """Remember where tablets are since a transaction that has committed this layout."""
-        self._placement = (layout, placement)
+    def note_placement(self, layout: int, placement: Placement, topology: Topology | None = None) -> None:
+        """Remember where tablets are, and the topology that says so, since a committed transaction."""
+        self._placement, self._topology = (layout, placement), topology or self._topology
 
     def places(self, tx: Tx, base: Topology) -> SlotPlaces:
         """Return where slots live as a transaction sees it, and where they lived in a topology."""

@@ -112,11 +112,15 @@ class Elasticity:
         """Cut a tablet in two, in the middle or before slot `at`; copies nothing."""
         with self._context.catalog.writing() as tx:
             self._check_not_moving(tx, tablet_id)
-            placement = tx.placement()
+            last, before = self._context.newest_topology(tx), self._context.placement_in(tx)
             tx.tablet(tablet_id)
             left, right = tx.new_tablet_ids(2)
-            tx.replace_placement(placement, split_tablet(placement, tablet_id, at, (left, right)))
-            return tx.append_topology(f"tablet {tablet_id} split into {left} and {right}")
+            after = split_tablet(before, tablet_id, at, (left, right))
+            tx.replace_placement(before, after)
+            reason = f"tablet {tablet_id} split into {left} and {right}"
+            topology = tx.append_topology(reason, True, after, last)
+            layout = tx.versions()[0]
+        return self._noted(topology, layout)
 
     @begun_again
     def join(self, left: int, right: int) -> Topology:
@@ -125,10 +129,14 @@ class Elasticity:
             for tablet_id in (left, right):
                 self._check_not_moving(tx, tablet_id)
                 tx.tablet(tablet_id)
-            placement = tx.placement()
+            last, before = self._context.newest_topology(tx), self._context.placement_in(tx)
             (joined,) = tx.new_tablet_ids(1)
-            tx.replace_placement(placement, join_tablets(placement, left, right, joined))
-            return tx.append_topology(f"tablets {left} and {right} joined into {joined}")
+            after = join_tablets(before, left, right, joined)
+            tx.replace_placement(before, after)
+            reason = f"tablets {left} and {right} joined into {joined}"
+            topology = tx.append_topology(reason, True, after, last)
+            layout = tx.versions()[0]
+        return self._noted(topology, layout)
 
     @begun_again
     def resume(self) -> int:
@@ -263,7 +271,15 @@ class Elasticity:
     @begun_again
     def _publish(self, reason: str) -> Topology:
         with self._context.catalog.writing() as tx:
-            return tx.append_topology(reason)
+            last, placement = self._context.newest_topology(tx), self._context.placement_in(tx)
+            topology = tx.append_topology(reason, True, placement, last)
+            layout = tx.versions()[0]
+        return self._noted(topology, layout)
+
+    def _noted(self, topology: Topology, layout: int) -> Topology:
+        """The topology, which is committed: whoever needs it next need not read it."""
+        self._context.note_placement(layout, topology.placement, topology)
+        return topology
 
     def _adopt_dead(self, tx: Tx, owner: str) -> list[Move]:
         """Make the moves of processes that died ours, where they still make sense."""

@@ -188,7 +188,7 @@ class Mover:
                 self._copy(progress, sources, upto, to)
             self._context.check_not_collected(tx, (copied.staged for _, copied in progress.copies))
             self._checkpoint("switching")
-            before = tx.placement()
+            last, before = self._context.newest_topology(tx), self._context.placement_in(tx)
             placement = move_tablet(before, move.tablet, move.target, progress.tablet.epoch)
             tx.replace_placement(before, placement)
             tx.strike_slots(move.source, slots)
@@ -199,7 +199,7 @@ class Mover:
                     staged = with_runs(self._context, table, tx.indexes(table_id), [copied.staged])
                     tx.add_fragments(table_id, staged, copied.min_commit, copied.max_commit)
             reason = f"tablet {move.tablet} moved from shard {move.source} to {move.target}"
-            tx.append_topology(reason, published=False, placement=placement)
+            tx.append_topology(reason, False, placement, last)
             after = tx.transition(move, self.owner, Event.SWITCHED)
             assert after is not None
             layout = tx.versions()[0]

@@ -56,7 +56,7 @@ def restore(context: Context, find: Find, to: int | str | datetime, said: Mappin
     conflict: RowsChanged | None = None
     for _ in range(MOST_ATTEMPTS):
         try:
-            return _attempt(context, find, snapshot, {RESTORED_TO: str(snapshot), **said})
+            return _attempt(context, find, snapshot, {**said, RESTORED_TO: str(snapshot)})
         except RowsChanged as error:
             conflict = error
     assert conflict is not None, "no attempt ends otherwise"
@@ -75,7 +75,8 @@ def _attempt(context: Context, find: Find, snapshot: int, said: Mapping[str, str
         newest = tx.last_commit_of(table.id)
         replaced = any(number > snapshot for number in tx.overwrites(table.id))
     kind = "overwrite" if replaced else "write"
-    with _rows(context, find, table, (snapshot, newest), replaced) as rows:
+    upto = max(snapshot, newest)  # others may have committed since
+    with _rows(context, find, table, (snapshot, upto), replaced) as rows:
         staged = stage(context, table, rows, kind)
     check = Untouched(context, table, newest)
     return publish(context, table, staged, kind, check=check, user_metadata=said)

@@ -185,4 +185,4 @@ def _replace(placement: Placement, old: tuple[Tablet, ...], new: tuple[Tablet, .
     """The placement with `new` tablets instead of `old` ones. A tablet's id is never used twice."""
     if len(new) != len(old):
         assert not {t.id for t in new} & {t.id for t in placement.tablets}, f"tablet ids in use: {new}"
-    return Placement.of([t for t in placement.tablets if t not in old] + list(new))
+    return placement.replaced(old, new)

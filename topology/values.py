@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -54,14 +54,14 @@ class Placement:
     def __post_init__(self) -> None:
         assert len({t.id for t in self.tablets}) == len(self.tablets), "tablet ids must differ"
         at = 0
-        for tablet in self.tablets:
-            assert tablet.start == at < tablet.end, f"tablets must tile the slots, at slot {at}: {tablet}"
-            at = tablet.end
-        object.__setattr__(self, "_starts", tuple(t.start for t in self.tablets))
         by_shard: dict[int, list[tuple[int, int]]] = {}
         for tablet in self.tablets:
-            by_shard.setdefault(tablet.shard, []).append((tablet.start, tablet.end))
-        object.__setattr__(self, "_by_shard", {s: SlotSet.of(r) for s, r in by_shard.items()})
+            assert tablet.start == at < tablet.end, f"tablets must tile the slots, at slot {at}: {tablet}"
+            at, ranges = tablet.end, by_shard.setdefault(tablet.shard, [])
+            start = ranges.pop()[0] if ranges and ranges[-1][1] == tablet.start else tablet.start
+            ranges.append((start, at))
+        object.__setattr__(self, "_starts", tuple(t.start for t in self.tablets))
+        object.__setattr__(self, "_by_shard", {s: SlotSet(tuple(r)) for s, r in by_shard.items()})
 
     @classmethod
     def of(cls, tablets: Iterable[Tablet]) -> Placement:
@@ -87,6 +87,20 @@ class Placement:
 
     def tablet(self, tablet_id: int) -> Tablet | None:
         return next((t for t in self.tablets if t.id == tablet_id), None)
+
+    def replaced(self, old: tuple[Tablet, ...], new: tuple[Tablet, ...]) -> Placement:
+        """The placement with `new` tablets in the place of some that follow one another."""
+        at = bisect_left(self._starts, old[0].start)
+        assert self.tablets[at : at + len(old)] == old, f"these tablets are not there: {old}"
+        return Placement(self.tablets[:at] + new + self.tablets[at + len(old) :])
+
+    def difference(self, earlier: Placement) -> tuple[tuple[Tablet, ...], tuple[Tablet, ...]]:
+        """The tablets of an earlier placement that are gone or changed, and those that are new or changed."""
+        old, new = {t.id: t for t in earlier.tablets}, {t.id: t for t in self.tablets}
+        # Mostly they are the very same objects, which is quicker to see than that they are equal.
+        gone = (t for t in earlier.tablets if new.get(t.id) is not t and new.get(t.id) != t)
+        came = (t for t in self.tablets if old.get(t.id) is not t and old.get(t.id) != t)
+        return tuple(gone), tuple(came)
 
     def split_by_shard(self, slots: SlotSet) -> dict[int, SlotSet]:
         """The slots, by the shard where they live. Every slot is in exactly one part."""
