@@ -200,7 +200,8 @@ class Keeper:
                 kept.joins += 1
         for move in moves:
             self._on_step(f"move tablet {move.tablet} to {names.get(move.target)}")
-            with suppress(UsageError, TryAgain):
+            # A shard that is away must not keep tablets from moving between the others.
+            with _noting(kept, f"moving tablet {move.tablet}"), suppress(UsageError, TryAgain):
                 elasticity.move(move.tablet, names.get(move.target, ""))
                 kept.moves += 1
         with self._context.catalog.writing() as tx:
@@ -218,7 +219,14 @@ class Keeper:
         with self._step(GARBAGE, owner) as mine:
             if mine:
                 self._on_step("collect garbage")
-                kept.files_removed = collect_garbage(self._context, GarbageRules()).removed
+                collected = collect_garbage(self._context, GarbageRules())
+                kept.files_removed = collected.removed
+                active = self._context.shard_names().values()  # a removed shard's root may be gone for good
+                kept.problems += [
+                    f"collecting garbage at shard {shard!r}: {why}"
+                    for shard, why in collected.skipped
+                    if shard in active
+                ]
                 with self._context.catalog.writing() as tx:
                     tx.add_done(GARBAGE, kept.files_removed)
 

@@ -17,6 +17,7 @@ from elasticscan.store import Store
 from elasticscan.store.keeper import Keeper, Kept, _Pace
 from elasticscan.store.owners import owning
 from elasticscan.store.steps import Site, claim
+from elasticscan.topology import Move
 from elasticscan.upkeep import depth_of, parts_of
 from tests.base.manual_clock import ManualClock
 from tests.store.keeper_kills import POLICY, SCHEMA, START, keep, make, opened
@@ -175,6 +176,37 @@ def test_one_shard_that_fails_keeps_nobody_from_the_rest(
         assert kept.merges > 0
         keep(store)
         check_kept(store, template[1])
+
+
+def test_a_shard_that_is_away_stops_no_moves_between_the_others(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "s", ["a", "b", "c"], tablets=6, upkeep="off") as store:
+        rows = pa.table({"id": range(90), "v": range(90)}, schema=SCHEMA)
+        store.create_table("t", SCHEMA, ["id"]).upsert(rows)
+        names = {name: shard for shard, name in store.topology.shard_names}
+        first, second = (t for t in store.topology.placement.tablets if t.shard == names["a"])
+        (tmp_path / "s" / "shards" / "b").rename(tmp_path / "away")
+        moves = [Move(first.id, names["a"], names["b"]), Move(second.id, names["a"], names["c"])]
+        kept = Kept()
+        Keeper(store.context, POLICY)._carry_out((), (), moves, kept)
+        assert kept.moves == 1
+        assert len(kept.problems) == 1
+        assert f"moving tablet {first.id}" in kept.problems[0]
+        (tmp_path / "away").rename(tmp_path / "s" / "shards" / "b")
+        assert store.table("t").scan().to_table().num_rows == 90
+
+
+def test_a_keeper_tells_which_shards_it_could_not_collect_at(
+    template: tuple[Path, dict[int, int]], tmp_path: Path
+) -> None:
+    place = make_copy(template[0], tmp_path)
+    with opened(place, 2) as store:
+        store.context.catalog.settle()  # a copy wants all its roots
+        (place / "shards" / "s2").rename(tmp_path / "away")
+        kept = Kept()
+        with owning() as owner:
+            Keeper(store.context, POLICY)._collect(owner, kept)
+        assert kept.files_removed > 0
+        assert ["collecting garbage at shard 's2'" in problem for problem in kept.problems] == [True]
 
 
 def test_a_keeper_keeps_to_its_speed_and_rests_while_others_commit(tmp_path: Path) -> None:
