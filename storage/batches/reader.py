@@ -66,10 +66,20 @@ class BatchReader:
         self._kept = self._cache.kept(weight=1 if self._file.is_near else FAR_WEIGHT)
 
     def _hold(self, reader: Any) -> list[pa.RecordBatch]:
-        """The batches of an uncompressed file that lies in memory, made of its bytes without a copy."""
+        """The batches of an uncompressed file that lies in memory, made of its bytes without a copy.
+
+        None where few of its bytes are asked for: what is kept of a batch would hold all of them.
+        """
         if not self._is_plain or not self._file.is_held:
             return []
-        return [reader.get_batch(number) for number in range(self._batches_in_file)]
+        batches = [reader.get_batch(number) for number in range(self._batches_in_file)]
+        asked = sum(
+            batch.column(at).nbytes
+            for batch in batches
+            for at, name in enumerate(batch.schema.names)
+            if name in self.columns
+        )
+        return batches if 2 * asked >= self._file.size else []
 
     def _choose(self, schema: pa.Schema) -> list[str]:
         """The columns to read. Raises what Arrow raises when the file is not what it should be."""

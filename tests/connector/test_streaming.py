@@ -784,7 +784,7 @@ def test_a_gap_without_commits_of_the_table_is_none(history: History) -> None:
     history.store.table("t").set_retention(0)
     history.store.move(1, "s2")
     history.store.table("t").compact()
-    assert history.store.table("t").definition.oldest_snapshot > found.ends[-1]["commit"]
+    assert history.store.table("t").definition.oldest_snapshot == found.ends[-1]["commit"]
     found.options["streamName"] = "late"
     found.restart()
     assert not found.step()

@@ -554,6 +554,7 @@ def placement_is_cached_for_ever(patch: Patch) -> None:
         return known[1] if known is not None else placement(self, layout)
 
     patch.setattr(Context, "placement", stale)
+    patch.setattr(Context, "note_placement", lambda self, *noted: None)
 
 
 @fault("programs", "a cached list of fragments is used only while the layout is the same")

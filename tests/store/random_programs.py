@@ -54,6 +54,7 @@ from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.store import Page, Scan, Store, Table, indexing, mover, preconditions
 from elasticscan.store.compaction import merge_fragments
+from elasticscan.store.leases import FRESH_LEASE
 from elasticscan.store.mover import Mover
 from elasticscan.store.owners import machine, new_owner
 from elasticscan.topology import Move, SlotSet, Tablet
@@ -754,7 +755,7 @@ class Program:
         read_only = self.random.random() < 0.5
         scan = self.store.resume_part(opened, ends_lease=not read_only)
         now = self.clock.now()
-        self.lease_ends[opened.lease] = now + LEASE_SECONDS
+        self._note_lease(opened.lease)
         self.scans.append(
             ReadScan(*must, scan, opened.lease, opened.index, now, read_only, iter(scan), list(got))
         )
@@ -788,9 +789,14 @@ class Program:
             return
         if self.clock.now() >= scan.opened_at + LEASE_SECONDS / 2:
             scan.opened_at = self.clock.now()
-            self.lease_ends[scan.lease] = self.clock.now() + LEASE_SECONDS
+            self._note_lease(scan.lease)
         if self.random.random() < 0.3:
             scan.marks.append((page.key, len(scan.got)))
+
+    def _note_lease(self, lease: str) -> None:
+        """A scan that looks at its lease renews it, unless another one of the same key just did."""
+        least = self.clock.now() + FRESH_LEASE * LEASE_SECONDS
+        self.lease_ends[lease] = max(self.lease_ends.get(lease, 0.0), least)
 
     def _forget(self, scan: ReadScan) -> None:
         if scan in self.scans:
