@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import count
 from threading import Lock
@@ -28,7 +28,7 @@ from sqlalchemy import Connection, Engine, Select
 from elasticscan.base.errors import UnsafeFork
 from elasticscan.base.forks import ForkGate
 from elasticscan.base.limits import FORK_WAIT_SECONDS
-from elasticscan.catalog.failures import committing, replaced_file
+from elasticscan.catalog.failures import Interrupted, committing, replaced_file
 from elasticscan.catalog.home import OpenedFiles
 
 WATCHERS = 4  # at most so many connections for each Watch
@@ -53,9 +53,8 @@ def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
     end it a second time.
     """
     _FORKS.check(engine)
-    _FORKS.follow_file(engine, at_once=bool(options))
-    with _GATE.inside() if is_sqlite(engine) else nullcontext(), ExitStack() as stack:
-        connection = stack.enter_context(engine.connect().execution_options(**options))
+    with ExitStack() as stack:
+        connection = _enter(engine, stack, options)
         stack.enter_context(committing(connection) if options.get("writing") else connection.begin())
         process = os.getpid()
         try:
@@ -64,6 +63,23 @@ def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
             if os.getpid() != process:
                 never_free(stack.pop_all())
                 raise unsafe_fork()
+
+
+def _enter(engine: Engine, stack: ExitStack, options: Mapping[str, Any]) -> Connection:
+    """A connection, and its place behind the gate of forks, entered into a stack."""
+    # Where the files were looked at a moment ago, a new connection may be the first that meets others.
+    for at_once in (bool(options), True):
+        _FORKS.follow_file(engine, at_once)
+        try:
+            with ExitStack() as entered:
+                entered.enter_context(_GATE.inside() if is_sqlite(engine) else nullcontext())
+                connection = entered.enter_context(engine.connect().execution_options(**options))
+                stack.push(entered.pop_all())
+                return connection
+        except Interrupted:
+            if at_once:
+                raise
+    raise AssertionError("unreachable")
 
 
 class Watch:
