@@ -51,6 +51,7 @@ else that `pyarrow.fs` has a URI for, or memory. The file format is in `docs/for
 The modules, from the bottom up:
 
 disk         the protocol of files, and what carries it out; disk_errors: what a disk's error means
+parts        the parts of a file that a scan of few columns reads
 objects      files in object storage; places: which disk a root asks for
 sealed_file  Arrow files that prove themselves; batches: record batches of them, whole or in part
 fragment     the sorted file of rows; statistics: bounds of its columns, collected while it is written

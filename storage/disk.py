@@ -26,6 +26,7 @@ from elasticscan.storage.disk_errors import (
     missing_file,
     missing_root,
 )
+from elasticscan.storage.parts import Parts
 
 
 class OpenFile(Protocol):
@@ -50,12 +51,15 @@ class OpenFile(Protocol):
         room[:] = memoryview(self.read_at(offset, len(room))).cast("B")
         return len(room)
 
-    def expect(self, begin: int, end: int) -> None:
-        """Hear that these bytes are read next, piece by piece: what is far may get them at once."""
+    def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
+        """Hear that these bytes are read next, piece by piece: what is far may get them at once.
+
+        `parts` are what a scan reads of the file, as far as that can be foreseen; None for all of it.
+        """
         return
 
     def forget(self) -> bool:
-        """Drop copies of the file that lie nearer than its disk; False if there are none."""
+        """Drop copies of the file that lie nearer than its disk; False if reading it again is of no use."""
         return False
 
 
@@ -287,7 +291,7 @@ class LocalFile:
         self.size = state.st_size
         _DESCRIPTORS.used(self)
 
-    def expect(self, begin: int, end: int) -> None:
+    def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
         pass
 
     def forget(self) -> bool:

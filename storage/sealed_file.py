@@ -37,6 +37,7 @@ from elasticscan.metadata import Manifest, Seal
 from elasticscan.storage.batches.layout import BatchLayout
 from elasticscan.storage.disk import Disk, OpenFile
 from elasticscan.storage.disk_errors import missing_file
+from elasticscan.storage.parts import Parts
 from elasticscan.topology import SlotSet
 
 SEGMENT_BYTES = 64 << 10
@@ -246,11 +247,14 @@ class SealedFile:
     def is_near(self) -> bool:
         return self._file.is_near
 
-    def expect(self, begin: int, end: int) -> None:
-        """Say that bytes from `begin` to `end` are read next: one request over a network brings them all."""
+    def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
+        """Say that bytes from `begin` to `end` are read next: one request over a network brings them all.
+
+        `parts` as for `OpenFile.expect`.
+        """
         if self._whole is None:
             end = min(-(-end // SEGMENT_BYTES) * SEGMENT_BYTES, self._data_bytes)
-            self._file.expect(begin // SEGMENT_BYTES * SEGMENT_BYTES, end)
+            self._file.expect(begin // SEGMENT_BYTES * SEGMENT_BYTES, end, parts)
 
     @property
     def is_held(self) -> bool:

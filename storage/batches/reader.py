@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,18 @@ from pyarrow import ipc
 from elasticscan.base.errors import FragmentDamaged
 from elasticscan.metadata import Seal
 from elasticscan.storage.batches.cache import BatchCache, KeptBatches
-from elasticscan.storage.batches.layout import BatchLayout, first_batch_at, read_columns, read_layout
+from elasticscan.storage.batches.layout import (
+    BatchLayout,
+    ColumnLayout,
+    first_batch_at,
+    read_columns,
+    read_layout,
+)
 from elasticscan.storage.batches.rows import MOST_BYTES, take_rows
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.disk_errors import out_of_memory
+from elasticscan.storage.parts import Parts
+from elasticscan.storage.sealed_file import SEGMENT_BYTES
 
 # The errors that Arrow raises on bytes it cannot read, and their subclasses. Bytes are proven before Arrow
 # sees them, so only a file of another kind than the catalog says raises them.
@@ -31,6 +40,20 @@ UNREADABLE = (
     pa.ArrowSerializationError,
 )
 
+
+_MOST = 3 / 4  # of a batch: who needs so much reads it at once
+_SLACK = 1 / 32  # by which columns may lie elsewhere in another batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The way to read some columns of a file that is far: whole batches, or these parts."""
+
+    is_whole: bool = False
+    parts: Parts | None = None
+
+
+_UNKNOWN = _Plan()
 
 FAR_WEIGHT = 8  # of batches of a file that is far: what fetches them has copies, and stretches in memory
 
@@ -52,6 +75,7 @@ class BatchReader:
         self._file = self._cache.open(disk, path, seal, label)
         self._ends: Sequence[int] = ()  # of the batches in the file
         self._is_plain = True  # not compressed
+        self._plans: dict[tuple[str, ...], _Plan] = {}  # of a file that is far, by columns
         self._by_arrow: dict[tuple[str, ...], Any] = {}
         self._schemas: dict[tuple[str, ...], pa.Schema] = {}
         self._path = path
@@ -131,11 +155,16 @@ class BatchReader:
         """Some columns of a batch in the file; others are not decompressed, nor read where that helps."""
         if self._held:
             return self._held[number].select(list(columns)).replace_schema_metadata(None)
-        if not self._file.has_cheap_reads:
-            self._file.expect(*self._span(number))
+        if not self._file.is_near:
+            plan = self._plans.get(tuple(columns), _UNKNOWN)
+            self._file.expect(*self._span(number), plan.parts)
+            if plan.is_whole:
+                return self._read_all(number, columns)
         layout = self._layout(number)
         plain = None if layout is None else layout.columns_of(columns)
         if layout is not None and plain is not None:
+            if not self._file.is_near and tuple(columns) not in self._plans:
+                self._plans[tuple(columns)] = self._plan(layout, plain)
             arrays = read_columns(self._file.read, layout, plain)
             fields = [self._schema_of_file.field(name) for name in columns]
             return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
@@ -144,6 +173,31 @@ class BatchReader:
             # Copy: Arrow puts the few columns that were asked for into one block with room for all columns.
             batch = ipc.read_record_batch(batch.serialize(), batch.schema)
         return batch.select(list(columns))
+
+    def _read_all(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """Columns that are most of a batch, which is read at once."""
+        begin, end = self._span(number)
+        message = ipc.read_message(pa.BufferReader(self._file.read(begin, end - begin)))
+        batch = ipc.read_record_batch(message, self._schema_of_file)
+        return batch.select(list(columns)).replace_schema_metadata(None)
+
+    def _plan(self, layout: BatchLayout, columns: Sequence[ColumnLayout]) -> _Plan:
+        """The way to read columns of all batches of a file that is far, by where they are in one of them."""
+        length = layout.end - layout.begin
+        if sum(column.end - column.begin for column in columns) >= _MOST * length:
+            return _Plan(is_whole=True)
+        shares = sorted(
+            ((c.begin - layout.begin) / length - _SLACK, (c.end - layout.begin) / length + _SLACK)
+            for c in columns
+        )
+        description = (0.0, _SLACK)
+        spans = map(self._span, range(self._batches_in_file))
+        places = (
+            (int(begin + max(low, 0.0) * (end - begin)), int(begin + min(high, 1.0) * (end - begin)))
+            for begin, end in spans
+            for low, high in (description, *shares)
+        )
+        return _Plan(parts=Parts.of(places, SEGMENT_BYTES, self._file.size))
 
     def _arrow_reader(self, columns: tuple[str, ...]) -> Any:
         reader = self._by_arrow.get(columns)
@@ -192,5 +246,6 @@ class BatchReader:
         if layout is None:
             begin, end = self._span(number)
             layout = read_layout(self._file.read, begin, end, self._schema_of_file)
-            self._file.layouts[number] = layout
+            if self._file.is_near:  # others have many small batches, and are read batch by batch
+                self._file.layouts[number] = layout
         return layout

@@ -6,8 +6,10 @@ What this folder promises:
   otherwise. It is seen when it is whole, and counts when the catalog's commit says so: nothing is renamed.
   What a writer that died has sent in parts is listed as `….unfinished`, and garbage collection ends it.
 - **Few requests.** Opening a file is one, which brings its end with its size; reading fetches long stretches,
-  the next one ahead of time, and nothing twice: what was fetched is kept on the local disk.
-- **Memory follows the stretch**, whatever the object's size: a scan holds some stretches of 12 MB.
+  the next one ahead of time, and of few columns those parts alone that hold them. What was fetched is kept on
+  the local disk.
+- **Memory is bounded**, whatever the object's size: what is fetched goes to the local disk in pieces of 1 MB;
+  where that is not possible, 24 MB are remembered.
 - **No secret is kept.** A root is `s3://BUCKET/PREFIX` alone. Who asks, and where the server is, is what
   the environment of each process says.
 - **Trouble passes, or is told.** What a busy server, or a broken line, refuses is asked again for a minute;
@@ -16,6 +18,7 @@ What this folder promises:
 refusals  what a server says no with, as errors of ours
 bucket    requests to a bucket, tried again
 copies    copies on the local disk, up to a bound
+at_once   requests beside each other
 reading   open objects: what is fetched when, and what ahead of time
 prefix    a shard's files below a prefix
 

@@ -22,12 +22,14 @@ from botocore.session import Session
 from elasticscan.base.errors import ElasticScanError, FragmentMissing, WriteConflict
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.base.limits import FIRST_CONNECT_SECONDS, RECONNECT_SECONDS
+from elasticscan.storage.disk_errors import cut_file
 from elasticscan.storage.objects.refusals import FAILURES, as_ours, is_passing
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 5.0
 _LARGE_BYTES = 1 << 20
 _LARGEST_COPY = 5 << 30  # that one request makes
 _COPY_PART_BYTES = 1 << 30
+PIECE_BYTES = 1 << 20  # that lie in memory of what is fetched
 _CONFIG = Config(
     connect_timeout=10,
     read_timeout=30,
@@ -88,6 +90,35 @@ class Bucket:
         """Bytes of an object, by HTTP's words for a range ("0-99", "-100"), and its size."""
         answer: tuple[pa.Buffer, int] = self._ask("get_object", key, Range=f"bytes={span}", take=_taken)
         return answer
+
+    def fetch(self, key: str, begin: int, end: int, take: Callable[[int, memoryview], None]) -> None:
+        """Hand over bytes [begin, end) of an object as they come: where a piece begins, and the piece.
+
+        A piece is of `PIECE_BYTES`, but for the last one; its memory is used again. What came of an answer
+        that was cut is not asked for again.
+        """
+        reached = begin
+
+        def pieces(answer: Any) -> None:
+            nonlocal reached
+            started, length = reached, int(answer["ContentLength"])
+            room = memoryview(bytearray(min(PIECE_BYTES, end - reached)))
+            with answer["Body"] as body:
+                if length < end - reached:
+                    raise cut_file(f"s3://{self.name}/{key}", begin, end - begin)
+                while reached < end:
+                    piece = room[: end - reached]
+                    try:
+                        _fill(piece, body)
+                    except FAILURES:
+                        if reached == started:
+                            raise
+                        return
+                    take(reached, piece)
+                    reached += len(piece)
+
+        while reached < end:
+            self._ask("get_object", key, Range=f"bytes={reached}-{end - 1}", take=pieces)
 
     def size(self, key: str) -> int:
         return int(self._ask("head_object", key)["ContentLength"])
@@ -181,14 +212,18 @@ def _taken(answer: Any) -> tuple[pa.Buffer, int]:
     size = int(answer["ContentLength"])
     # Large ones are the system's own: an allocator would keep them for a while when they are free.
     buffer = pa.allocate_buffer(size) if size < _LARGE_BYTES else pa.py_buffer(mmap(-1, size))
-    view, done = memoryview(buffer).cast("B"), 0
     with answer["Body"] as body:
-        while done < len(view) and (count := body.readinto(view[done:])):
-            done += count
-    if done < len(view):
-        raise ConnectionResetError(f"its answer ended after {done:,} of {len(view):,} bytes")
+        _fill(memoryview(buffer).cast("B"), body)
     total = answer.get("ContentRange", "").rpartition("/")[2]
-    return buffer, int(total) if total else len(view)
+    return buffer, int(total) if total else size
+
+
+def _fill(room: memoryview, body: Any) -> None:
+    done = 0
+    while done < len(room) and (count := body.readinto(room[done:])):
+        done += count
+    if done < len(room):
+        raise ConnectionResetError(f"its answer ended after {done:,} of {len(room):,} bytes")
 
 
 class Upload:

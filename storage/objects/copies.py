@@ -1,12 +1,14 @@
 """Copies on the local disk of what was read from object storage, up to a bound, for all processes of a user.
 
-An object never changes, so a copy of a part of it needs no word with the server. Each block of an object is
-a file of its own, written under another name and renamed; beside them lies the object's end, with its size:
+An object never changes, so a copy of a part of it needs no word with the server. What was read of 16 MB of an
+object is a file, with holes where nothing was read yet, so that a long read takes few calls; beside them lies
+the object's end, with its size:
 
-    <directory>/3f/3f9c…/17      bytes [17 * BLOCK_BYTES, 18 * BLOCK_BYTES) of an object
+    <directory>/3f/3f9c…/2       bytes [2 * EXTENT_BYTES, 3 * EXTENT_BYTES) of an object, then a byte for each
+                                 block of 64 KB: 1 once the block is there. It is written last.
     <directory>/3f/3f9c…/end     its size (8 bytes, little-endian), and its last bytes
 
-A name is a hash of server, bucket and key. Nothing here is believed: every byte of a sealed file is compared
+A name is a hash of bucket and key. Nothing here is believed: every byte of a sealed file is compared
 with a checksum when it is read, and what differs is forgotten and fetched again (`SealedFile`). What is used
 least goes first. A cache that cannot be written, or is full, is gone on without.
 """
@@ -29,10 +31,13 @@ from elasticscan.base.limits import COPIES_BYTES
 
 DIRECTORY, BOUND = "ELASTICSCAN_CACHE", "ELASTICSCAN_CACHE_BYTES"
 BLOCK_BYTES = 64 << 10
+EXTENT_BYTES = 16 << 20
+_EXTENT_BLOCKS = EXTENT_BYTES // BLOCK_BYTES
+_THERE = b"\x01"
 _PRIVATE = 0o700
 _END = "end"
 _SIZE_BYTES = 8
-_TOUCH_SECONDS = 600.0  # a block that was used so lately is not marked as used again
+_TOUCH_SECONDS = 600.0  # an extent that was used so lately is not marked as used again
 _SWEEPS = 16  # in the time that as many bytes are written as there may be
 _KEPT_SHARE = 0.9  # of the bound, after a sweep
 
@@ -50,26 +55,60 @@ class Copies:
         """The name of an object's copies."""
         return hashlib.sha256(of.encode()).hexdigest()[:40]
 
-    def read_into(self, name: str, number: int, offset: int, room: memoryview) -> bool:
-        """Put bytes of a block into place; False if they are not all there."""
+    def read_into(self, name: str, offset: int, room: memoryview) -> int:
+        """Put bytes of an object into place, up to the first that is not there; how many came."""
+        done = 0
+        while done < len(room):
+            extent, at = divmod(offset + done, EXTENT_BYTES)
+            part = room[done : done + EXTENT_BYTES - at]
+            count = self._read_extent(self._place(name, str(extent)), at, part)
+            done += count
+            if count < len(part):
+                break
+        return done
+
+    def _read_extent(self, path: str, at: int, room: memoryview) -> int:
         try:
-            handle = os.open(self._place(name) / str(number), os.O_RDONLY | os.O_CLOEXEC)
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return False
+            return 0
         try:
-            if os.preadv(handle, [room], offset) < len(room):
-                return False
+            first, beyond = at // BLOCK_BYTES, -(-(at + len(room)) // BLOCK_BYTES)
+            there = os.pread(handle, beyond - first, EXTENT_BYTES + first)
+            blocks = len(there) - len(there.lstrip(_THERE))
+            length = min(len(room), max((first + blocks) * BLOCK_BYTES - at, 0))
+            if not length or os.preadv(handle, [room[:length]], at) < length:
+                return 0
             self._use(handle)
         except OSError:
-            return False
+            return 0
         finally:
             os.close(handle)
-        return True
+        return length
+
+    def missing(self, name: str, begin: int, end: int) -> tuple[int, int]:
+        """The place between two blocks, or the object's end, without those at both edges that are there."""
+        numbers = range(begin // BLOCK_BYTES, -(-end // BLOCK_BYTES))
+        there = b"".join(
+            self._blocks_there(name, extent)
+            for extent in range(begin // EXTENT_BYTES, -(-end // EXTENT_BYTES))
+        )[numbers.start % _EXTENT_BLOCKS :][: len(numbers)]
+        left, right = len(there) - len(there.lstrip(_THERE)), len(there) - len(there.rstrip(_THERE))
+        return min(begin + left * BLOCK_BYTES, end), end if not right else (
+            numbers.stop - right
+        ) * BLOCK_BYTES
+
+    def _blocks_there(self, name: str, extent: int) -> bytes:
+        """One byte for each block of an extent."""
+        with suppress(OSError), open(self._place(name, str(extent)), "rb", buffering=0) as file:
+            file.seek(EXTENT_BYTES)
+            return file.read(_EXTENT_BLOCKS).ljust(_EXTENT_BLOCKS, b"\0")
+        return bytes(_EXTENT_BLOCKS)
 
     def end_of(self, name: str) -> tuple[pa.Buffer, int] | None:
         """The last bytes of an object, and its size."""
         try:
-            with open(self._place(name) / _END, "rb") as file:
+            with open(self._place(name, _END), "rb") as file:
                 content = file.read()
                 self._use(file.fileno())
         except OSError:
@@ -78,19 +117,56 @@ class Copies:
         end = pa.py_buffer(content).slice(min(_SIZE_BYTES, len(content)))
         return (end, size) if 0 < end.size <= size else None
 
-    def keep(self, name: str, number: int, data: memoryview) -> bool:
-        """Keep a block; False if that cannot be."""
-        return self._write(name, str(number), data)
+    def keep(self, name: str, offset: int, data: memoryview) -> bool:
+        """Keep whole blocks, of which an object's last may be shorter; False if that cannot be."""
+        assert offset % BLOCK_BYTES == 0
+        with suppress(OSError):  # a cache that fails is none
+            if not self._may_write(name):
+                return False
+            done = 0
+            while done < len(data):
+                extent, at = divmod(offset + done, EXTENT_BYTES)
+                part = data[done : done + EXTENT_BYTES - at]
+                self._write_extent(self._place(name, str(extent)), at, part)
+                done += len(part)
+            self._written(len(data))
+            return True
+        return False
+
+    @staticmethod
+    def _write_extent(path: str, at: int, data: memoryview) -> None:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            done = 0
+            while done < len(data):
+                done += os.pwrite(handle, data[done:], at + done)
+            # Who finds these finds the blocks: writes are seen in their order.
+            os.pwrite(handle, _THERE * -(-len(data) // BLOCK_BYTES), EXTENT_BYTES + at // BLOCK_BYTES)
+        finally:
+            os.close(handle)
 
     def keep_end(self, name: str, end: memoryview, size: int) -> None:
-        self._write(name, _END, size.to_bytes(_SIZE_BYTES, "little") + end)
+        with suppress(OSError):
+            if not self._may_write(name):
+                return
+            place = Path(self._place(name, _END))
+            unfinished = place.with_name(f"{_END}.{os.getpid()}")
+            try:
+                unfinished.write_bytes(size.to_bytes(_SIZE_BYTES, "little") + end)
+                os.replace(unfinished, place)
+            except OSError:
+                unfinished.unlink(missing_ok=True)
+                raise
+            self._written(len(end))
 
-    def forget(self, name: str) -> None:
-        """Drop all copies of an object."""
-        shutil.rmtree(self._place(name), ignore_errors=True)
+    def forget(self, name: str) -> bool:
+        """Drop all copies of an object; False if that cannot be."""
+        place = self._place(name)
+        shutil.rmtree(place, ignore_errors=True)
+        return not Path(place).exists()
 
-    def _place(self, name: str) -> Path:
-        return self._directory / name[:2] / name
+    def _place(self, name: str, file: str = "") -> str:
+        return f"{self._directory}/{name[:2]}/{name}/{file}"
 
     @staticmethod
     def _use(handle: int) -> None:
@@ -98,33 +174,22 @@ class Copies:
         if now - os.fstat(handle).st_mtime > _TOUCH_SECONDS:
             os.utime(handle, (now, now))
 
-    def _write(self, name: str, file: str, data: bytes | memoryview) -> bool:
-        with suppress(OSError):  # a cache that fails is none
-            if not self._may_write():
-                return False
-            place = self._place(name)
-            place.mkdir(_PRIVATE, parents=True, exist_ok=True)
-            unfinished = place / f"{file}.{os.getpid()}"
-            try:
-                unfinished.write_bytes(data)
-                os.replace(unfinished, place / file)
-            except OSError:
-                unfinished.unlink(missing_ok=True)
-                raise
-            self._unswept += len(data)
-            if self._unswept * _SWEEPS > self._most_bytes:
-                self._unswept = 0
-                self._sweep()
-            return True
-        return False
-
-    def _may_write(self) -> bool:
-        """True for a directory that nobody else may look into."""
-        if self._is_ours is None:
+    def _may_write(self, name: str) -> bool:
+        """True for a directory that nobody else may look into; it has a place for the object then."""
+        place = self._place(name)
+        if self._is_ours is None or (self._is_ours and not Path(place).is_dir()):
             self._directory.mkdir(_PRIVATE, parents=True, exist_ok=True)
             state = self._directory.stat()
             self._is_ours = state.st_uid == os.geteuid() and not S_IMODE(state.st_mode) & 0o077
+            if self._is_ours:
+                Path(place).mkdir(_PRIVATE, parents=True, exist_ok=True)
         return self._is_ours
+
+    def _written(self, count: int) -> None:
+        self._unswept += count
+        if self._unswept * _SWEEPS > self._most_bytes:
+            self._unswept = 0
+            self._sweep()
 
     def _sweep(self) -> None:
         """Remove what was not used for longest until the rest is within the bound."""
@@ -146,7 +211,7 @@ class Copies:
                 with suppress(OSError):
                     for file in os.scandir(place.path):
                         state = file.stat()
-                        yield state.st_mtime, state.st_size, Path(file.path)
+                        yield state.st_mtime, 512 * state.st_blocks, Path(file.path)  # holes take no room
 
 
 _opened: dict[tuple[str | None, ...], Copies | None] = {}

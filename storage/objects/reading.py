@@ -3,7 +3,10 @@
 An object is cut into blocks. What is asked for is taken from memory (the stretches that came last), from
 copies on the local disk, or fetched, with the blocks beside it that are expected to be asked for. Who goes on
 where the last stretch ended, twice, is taken for a scan: stretches become long, and the next one is fetched
-while this one is read. A scan that comes to its next object begins with a long one there.
+while this one is read. A scan that comes to its next object begins with a long one there. Of a stretch only
+those parts are fetched that the reader expects to need, if it has said so, each by a request.
+
+What comes is handed on piece by piece, so a stretch lies in memory only where there are no copies.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 from collections import OrderedDict
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from threading import BoundedSemaphore, Thread
 
 import pyarrow as pa
@@ -20,14 +24,17 @@ from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.storage.disk import OpenFile
 from elasticscan.storage.disk_errors import cut_file
+from elasticscan.storage.objects.at_once import at_once
 from elasticscan.storage.objects.bucket import Bucket
 from elasticscan.storage.objects.copies import BLOCK_BYTES, Copies
+from elasticscan.storage.parts import Parts
 
 TAIL_BYTES = 64 << 10
 STRETCH_BYTES = 12 << 20  # of a scan; a whole number of blocks
 _SECOND_BYTES = 1 << 20  # where somebody may begin to scan
 _NEAR_BYTES = 1 << 20  # who leaves out so little still scans
 _REMEMBERED_BYTES = 2 * STRETCH_BYTES  # by a process, of all objects
+_NO_ROOM = memoryview(b"")
 _AHEAD = 2  # stretches that a process fetches ahead of time
 
 
@@ -57,42 +64,44 @@ class Object(OpenFile):
 
     def _read(self, offset: int, end: int) -> pa.Buffer:
         """Bytes that lie before the tail."""
-        return self._fetch(offset, end)
+        return self._bucket.read(self._key, f"{offset}-{end - 1}")[0]
 
-    def _fetch(self, begin: int, end: int) -> pa.Buffer:
-        return self._bucket.read(self._key, f"{begin}-{end - 1}")[0]
+    def forget(self) -> bool:
+        """Read its end anew: what was damaged may have been damaged on its way."""
+        self._tail, self.size = self._end()
+        return True
 
 
 class _Memory:
-    """The stretches of objects that came last."""
+    """The pieces of objects that came last."""
 
     def __init__(self) -> None:
         self._lock = ChildSafeLock()
-        self._stretches: OrderedDict[tuple[str, int], pa.Buffer] = OrderedDict()
+        self._pieces: OrderedDict[tuple[str, int], pa.Buffer] = OrderedDict()
         self._bytes = 0
 
     def add(self, name: str, begin: int, data: pa.Buffer) -> None:
         with self._lock:
-            before = self._stretches.pop((name, begin), None)
-            self._stretches[name, begin] = data
+            before = self._pieces.pop((name, begin), None)
+            self._pieces[name, begin] = data
             self._bytes += data.size - (0 if before is None else before.size)
-            while self._bytes > _REMEMBERED_BYTES and len(self._stretches) > 1:
-                self._bytes -= self._stretches.popitem(last=False)[1].size
+            while self._bytes > _REMEMBERED_BYTES and len(self._pieces) > 1:
+                self._bytes -= self._pieces.popitem(last=False)[1].size
 
-    def copy(self, name: str, offset: int, room: memoryview) -> bool:
-        """Put bytes of an object into place, if one stretch has them."""
-        end = offset + len(room)
+    def copy(self, name: str, offset: int, room: memoryview) -> int:
+        """Put bytes of an object into place, as far as one piece has them; how many came."""
         with self._lock:
-            for (other, begin), data in reversed(self._stretches.items()):
-                if other == name and begin <= offset and end <= begin + data.size:
-                    room[:] = memoryview(data).cast("B")[offset - begin : end - begin]
-                    return True
-        return False
+            for (other, begin), data in reversed(self._pieces.items()):
+                if other == name and begin <= offset < begin + data.size:
+                    part = memoryview(data).cast("B")[offset - begin :][: len(room)]
+                    room[: len(part)] = part
+                    return len(part)
+        return 0
 
     def forget(self, name: str) -> None:
         with self._lock:
-            for key in [key for key in self._stretches if key[0] == name]:
-                self._bytes -= self._stretches.pop(key).size
+            for key in [key for key in self._pieces if key[0] == name]:
+                self._bytes -= self._pieces.pop(key).size
 
 
 _memory = _Memory()
@@ -113,8 +122,12 @@ _gate = _Gate()
 
 
 def name_of(bucket: Bucket, key: str) -> str:
-    """The name of an object among those of all servers."""
-    return f"{bucket.endpoint}\n{bucket.name}\n{key}"
+    """The name of an object in its bucket.
+
+    It leaves out the server, which costs more to find out than a read of copies: keys of fragments are never
+    given twice, and what another server's object has in them is found out like other damage.
+    """
+    return f"{bucket.name}\n{key}"
 
 
 def keep_whole(bucket: Bucket, key: str, copies: Copies | None, content: bytes) -> None:
@@ -142,6 +155,7 @@ class CopiedObject(Object):
         self._name = name_of(bucket, key)
         self._copy = "" if copies is None else copies.name(self._name)
         self._expected = (0, 0)
+        self._parts: Parts | None = None
         self._reached: int | None = None  # where the last stretch ended
         self._steps = 0  # so many stretches followed each other
         self._ahead: tuple[int, int, int, Future[None]] | None = None  # process, begin, end, that it is there
@@ -156,47 +170,49 @@ class CopiedObject(Object):
                 self._copies.keep_end(self._copy, memoryview(kept[0]).cast("B"), kept[1])
         return kept
 
-    def expect(self, begin: int, end: int) -> None:
-        self._expected = begin, end
+    def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
+        self._expected, self._parts = (begin, end), parts
 
     def forget(self) -> bool:
-        if self._copies is not None:
-            self._copies.forget(self._copy)
+        if self._copies is not None and not self._copies.forget(self._copy):
+            self._copies = None  # they stay as they are: read past them
         _memory.forget(self._name)
         self._ahead = None
-        self._tail, self.size = self._end()
-        return True
+        return super().forget()
 
     def _read(self, offset: int, end: int) -> pa.Buffer:
         if self._ahead is not None and end > self._ahead[1]:
             with self._lock:
                 self._take_over(offset, end)
         data = pa.allocate_buffer(end - offset)
-        view = memoryview(data).cast("B")
-        first, beyond = offset // BLOCK_BYTES, -(-end // BLOCK_BYTES)
-        for number in range(first, beyond):
-            begin, stop = max(offset, number * BLOCK_BYTES), min(end, (number + 1) * BLOCK_BYTES)
-            room = view[begin - offset : stop - offset]
-            if not self._take(number, begin, room):
-                self._go_on(number, beyond, begin, room)
+        view, done = memoryview(data).cast("B"), 0
+        while done < len(view):
+            done += self._take(offset + done, view[done:])
+            if done < len(view):
+                done += self._go_on(offset + done, view[done:])
         return data
 
-    def _take(self, number: int, begin: int, room: memoryview) -> bool:
-        """Put bytes of one block into place, if they are near."""
-        if _memory.copy(self._name, begin, room):
-            return True
-        at = begin - number * BLOCK_BYTES
-        return self._copies is not None and self._copies.read_into(self._copy, number, at, room)
+    def _take(self, offset: int, room: memoryview) -> int:
+        """Put bytes that are near into place, up to the first that is not; how many came."""
+        done = 0
+        while done < len(room) and (count := self._take_piece(offset + done, room[done:])):
+            done += count
+        return done
 
-    def _go_on(self, number: int, beyond: int, begin: int, room: memoryview) -> None:
-        """Fetch the stretch that begins with a block, and put bytes of that block into place."""
+    def _take_piece(self, offset: int, room: memoryview) -> int:
+        count = 0 if self._copies is None else self._copies.read_into(self._copy, offset, room)
+        return count or _memory.copy(self._name, offset, room)
+
+    def _go_on(self, offset: int, room: memoryview) -> int:
+        """Fetch the stretch that begins at a place, and put bytes of it into place; how many came."""
         with self._lock:
-            self._take_over(begin, begin + len(room))
-            if not self._take(number, begin, room):  # or another thread has fetched it meanwhile
-                start, data = number * BLOCK_BYTES, self._fetch_from(number, beyond)
-                room[:] = memoryview(data).cast("B")[begin - start : begin - start + len(room)]
+            self._take_over(offset, offset + len(room))
+            count = self._take(offset, room)  # another thread may have fetched it meanwhile
+            if not count:
+                self._fetch_from(offset, room)
                 if self._stride.is_scan and self._reached is not None:
                     self._fetch_ahead(self._reached)
+        return count or len(room)
 
     def _take_over(self, offset: int, end: int) -> None:
         """Wait for the stretch that is fetched ahead of time, if it is read now; send for the next one."""
@@ -211,42 +227,60 @@ class CopiedObject(Object):
             self._reached = ahead[2]
             self._fetch_ahead(ahead[2])
 
-    def _fetch_from(self, number: int, beyond: int) -> pa.Buffer:
+    def _fetch_from(self, offset: int, room: memoryview) -> None:
         """Fetch blocks, and those that come next if somebody scans."""
-        begin, end = number * BLOCK_BYTES, beyond * BLOCK_BYTES
+        begin = offset // BLOCK_BYTES * BLOCK_BYTES
+        end = least = -(-(offset + len(room)) // BLOCK_BYTES) * BLOCK_BYTES
         if self._expected[0] - BLOCK_BYTES < begin < self._expected[1]:
             end = max(end, -(-self._expected[1] // BLOCK_BYTES) * BLOCK_BYTES)
         if self._reached is not None:
             self._steps = self._steps + 1 if 0 <= begin - self._reached <= _NEAR_BYTES else 0
             self._stride.is_scan = self._steps > 1
-        if self._stride.is_scan and (self._steps or number == 0):
+        if self._stride.is_scan and (self._steps or not begin):
             end = max(end, begin + STRETCH_BYTES)
+            if self._parts is not None:  # the others are fetched ahead of time, some at once
+                end = max(least, self._parts.end_of_first(begin, end))
         elif self._steps:
             end = max(end, begin + _SECOND_BYTES)
         if self._data_bytes - end < BLOCK_BYTES:  # a rest that is worth no request
             end = self._data_bytes
         self._reached = end
-        return self._keep(begin, self._fetch(begin, end))
+        self._fetch(begin, end, offset, room)
 
-    def _keep(self, begin: int, data: pa.Buffer) -> pa.Buffer:
-        """Copy what was fetched to the local disk, or else remember it for a while."""
-        view, copies = memoryview(data).cast("B"), self._copies
-        if copies is None or not all(
-            copies.keep(self._copy, (begin + at) // BLOCK_BYTES, view[at : at + BLOCK_BYTES])
-            for at in range(0, len(view), BLOCK_BYTES)
-        ):
-            _memory.add(self._name, begin, data)
-        return data
+    def _fetch(self, begin: int, end: int, offset: int = 0, room: memoryview = _NO_ROOM) -> None:
+        """Fetch whole blocks; put what belongs to a place in memory there.
+
+        They are copied to the local disk, or else remembered for a while.
+        """
+
+        def take(at: int, piece: memoryview) -> None:
+            low, high = max(at, offset), min(at + len(piece), offset + len(room))
+            if low < high:
+                room[low - offset : high - offset] = piece[low - at : high - at]
+            copies = self._copies
+            if copies is None or not copies.keep(self._copy, at, piece):
+                _memory.add(self._name, at, pa.py_buffer(bytes(piece)))
+
+        self._bucket.fetch(self._key, begin, end, take)
 
     def _fetch_ahead(self, begin: int) -> None:
         if begin >= self._data_bytes or not _gate.free.acquire(blocking=False):
             return
-        end, future, gate = min(begin + STRETCH_BYTES, self._data_bytes), Future[None](), _gate.free
-        self._ahead = os.getpid(), begin, end, future
+        parts = [(begin, min(begin + STRETCH_BYTES, self._data_bytes))]
+        if self._parts is not None:
+            parts = self._parts.after(begin, self._data_bytes, STRETCH_BYTES)
+        if self._copies is not None:
+            parts = [self._copies.missing(self._copy, *part) for part in parts]
+        parts = [(low, high) for low, high in parts if low < high]
+        if not parts:
+            _gate.free.release()
+            return
+        future, gate = Future[None](), _gate.free
+        self._ahead = os.getpid(), parts[0][0], parts[-1][1], future
 
         def fetch() -> None:
             try:
-                self._keep(begin, self._fetch(begin, end))
+                at_once([partial(self._fetch, *part) for part in parts])
                 future.set_result(None)
             except BaseException as error:  # told to whoever waits for it
                 future.set_exception(error)

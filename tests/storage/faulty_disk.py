@@ -18,6 +18,7 @@ import pyarrow as pa
 from elasticscan.base.errors import DiskFull, FragmentDamaged, ShardUnavailable
 from elasticscan.storage.disk import Disk, MemoryDisk, OpenFile
 from elasticscan.storage.disk_errors import disk_error
+from elasticscan.storage.parts import Parts
 
 AfterPowerCut = Literal["gone", "zeros", "short"]
 
@@ -214,8 +215,8 @@ class _FaultyReads:
             data = data.slice(0, length // 2)
         return data
 
-    def expect(self, begin: int, end: int) -> None:
-        self._file.expect(begin, end)
+    def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
+        self._file.expect(begin, end, parts)
 
     def forget(self) -> bool:
         return self._file.forget()

@@ -129,14 +129,26 @@ def test_a_full_scan_is_a_request_for_each_8_mb_and_two_for_each_object(
     cold: Store, s3_server: S3Server
 ) -> None:
     line = s3_server.line
-    assert len(ids(cold)) == 6 * ROWS
+    assert cold.table("t").scan().to_table().num_rows == 6 * ROWS
     assert (
         len(line.requests) <= line.answered / (8 << 20) + 4 * 2
     )  # two shards: each finds out that it is scanned
     line.clear()
     with Store.open(cold.uri) as other:
-        assert len(ids(other)) == 6 * ROWS
+        assert other.table("t").scan().to_table().num_rows == 6 * ROWS
     assert line.requests == []
+
+
+def test_a_scan_of_few_columns_fetches_little_else(cold: Store, s3_server: S3Server) -> None:
+    size = sum(fragment["bytes"] for fragment in cold.status()["tables"])
+    assert ids(cold) == list(range(6 * ROWS))
+    narrow = s3_server.line.answered
+    assert narrow < 0.5 * size
+    s3_server.line.clear()
+    assert ids(cold) == list(range(6 * ROWS))
+    assert s3_server.line.requests == []
+    assert cold.table("t").scan().to_table().num_rows == 6 * ROWS
+    assert s3_server.line.answered <= size  # what is near is fetched again where other columns lie between
 
 
 def test_a_copy_that_was_damaged_is_fetched_again(cold: Store, s3_server: S3Server) -> None:

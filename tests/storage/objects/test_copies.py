@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.storage.objects.copies import BLOCK_BYTES, BOUND, DIRECTORY, Copies, copies_here
+from elasticscan.storage.objects.copies import (
+    BLOCK_BYTES,
+    BOUND,
+    DIRECTORY,
+    EXTENT_BYTES,
+    Copies,
+    copies_here,
+)
 
 NAME = Copies.name("a server, a bucket, a key")
 
 
 def block(copies: Copies, number: int, name: str = NAME) -> bytes | None:
     room = bytearray(BLOCK_BYTES)
-    return bytes(room) if copies.read_into(name, number, 0, memoryview(room)) else None
+    came = copies.read_into(name, number * BLOCK_BYTES, memoryview(room))
+    assert came in (0, BLOCK_BYTES)
+    return bytes(room) if came else None
 
 
 def kept(copies: Copies, number: int, name: str = NAME) -> bool:
-    return copies.keep(name, number, memoryview(bytes([number % 256]) * BLOCK_BYTES))
+    return copies.keep(name, number * BLOCK_BYTES, memoryview(bytes([number % 256]) * BLOCK_BYTES))
 
 
 def test_a_block_reads_as_it_was_kept_in_whole_and_in_part(tmp_path: Path) -> None:
@@ -27,8 +37,8 @@ def test_a_block_reads_as_it_was_kept_in_whole_and_in_part(tmp_path: Path) -> No
     assert block(copies, 3) is None and copies.end_of(NAME) is None
     assert kept(copies, 3)
     assert block(copies, 3) == b"\x03" * BLOCK_BYTES
-    assert copies.read_into(NAME, 3, BLOCK_BYTES - 5, memoryview(bytearray(5)))
-    assert not copies.read_into(NAME, 3, BLOCK_BYTES - 4, memoryview(bytearray(5)))
+    assert copies.read_into(NAME, 4 * BLOCK_BYTES - 5, memoryview(bytearray(9))) == 5
+    assert copies.read_into(NAME, 3 * BLOCK_BYTES - 1, memoryview(bytearray(9))) == 0
     copies.keep_end(NAME, memoryview(b"the end"), 700)
     end = copies.end_of(NAME)
     assert end is not None and (end[0].to_pybytes(), end[1]) == (b"the end", 700)
@@ -56,22 +66,63 @@ def test_nobody_else_may_look_in(tmp_path: Path) -> None:
     assert list((tmp_path / "open").iterdir()) == []
 
 
+def room_taken(place: Path) -> int:
+    return sum(512 * path.stat().st_blocks for path in place.rglob("*") if path.is_file())
+
+
 def test_what_is_used_least_goes_first(tmp_path: Path) -> None:
-    copies = Copies(tmp_path / "cache", 16 * BLOCK_BYTES)
-    other = Copies.name("another")
-    kept(copies, 0, other)
-    for number in range(10):
+    cache = tmp_path / "cache"
+    copies, names = Copies(cache, 16 * BLOCK_BYTES), [Copies.name(str(number)) for number in range(60)]
+    for name in names[:12]:
+        kept(copies, 300, name)
+    for number, name in enumerate(names[:12]):
+        for path in (cache / name[:2] / name).iterdir():
+            os.utime(path, (1_000_000 + number,) * 2)
+    assert block(copies, 300, names[5]) is not None  # it is used now
+    for name in names[12:20]:
+        kept(copies, 300, name)
+    assert block(copies, 300, names[0]) is None and block(copies, 300, names[5]) is not None
+    for name in names[20:]:
+        kept(copies, 300, name)
+    assert room_taken(cache) <= 20 * BLOCK_BYTES
+    assert block(copies, 300, names[-1]) is not None and block(copies, 300, names[5]) is None
+    assert not (cache / names[0][:2] / names[0]).exists()
+
+
+def test_a_read_goes_over_files_up_to_the_first_block_that_is_not_there(tmp_path: Path) -> None:
+    copies, edge = Copies(tmp_path / "cache", 1 << 30), EXTENT_BYTES // BLOCK_BYTES
+    for number in range(edge - 2, edge + 2):
         kept(copies, number)
-    for path in (tmp_path / "cache").rglob("*"):
-        if path.is_file():
-            os.utime(path, (1_000_000, 1_000_000))
-    assert block(copies, 5) is not None  # it is used now
-    for number in range(10, 40):
+    begin, room = (edge - 2) * BLOCK_BYTES + 7, memoryview(bytearray(6 * BLOCK_BYTES))
+    assert copies.read_into(NAME, begin, room) == 4 * BLOCK_BYTES - 7
+    assert room[2 * BLOCK_BYTES - 8] == (edge - 1) % 256 and room[2 * BLOCK_BYTES - 7] == edge % 256
+    assert room_taken(tmp_path / "cache") <= 6 * BLOCK_BYTES  # holes take none
+
+
+def test_what_is_missing_is_told_without_the_edges_that_are_there(tmp_path: Path) -> None:
+    copies, edge = Copies(tmp_path / "cache", 1 << 30), EXTENT_BYTES // BLOCK_BYTES
+    begin, end = (edge - 4) * BLOCK_BYTES, (edge + 4) * BLOCK_BYTES - 100
+    assert copies.missing(NAME, begin, end) == (begin, end)
+    for number in (edge - 4, edge - 3, edge - 1, edge + 1, edge + 2):
         kept(copies, number)
-    files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= 17 * BLOCK_BYTES
-    assert block(copies, 39) is not None and block(copies, 0, other) is None
-    assert not (tmp_path / "cache" / other[:2] / other).exists()
+    assert copies.missing(NAME, begin, end) == (begin + 2 * BLOCK_BYTES, end)
+    kept(copies, edge + 3)
+    assert copies.missing(NAME, begin, end) == (begin + 2 * BLOCK_BYTES, begin + 5 * BLOCK_BYTES)
+    kept(copies, edge - 2), kept(copies, edge)
+    low, high = copies.missing(NAME, begin, end)
+    assert low >= high
+
+
+def test_a_cache_that_is_removed_or_cannot_be_is_gone_on_without(tmp_path: Path) -> None:
+    copies = Copies(tmp_path / "cache", 1 << 30)
+    assert kept(copies, 1)
+    shutil.rmtree(tmp_path / "cache")
+    assert block(copies, 1) is None and copies.end_of(NAME) is None
+    assert kept(copies, 1) and block(copies, 1) is not None
+    assert (tmp_path / "cache").stat().st_mode & 0o077 == 0
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").write_bytes(b"")
+    assert not kept(copies, 1) and block(copies, 1) is None
 
 
 def test_a_place_that_cannot_be_written_is_gone_on_without(tmp_path: Path) -> None:

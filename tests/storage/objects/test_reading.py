@@ -14,6 +14,7 @@ from tests.base.s3 import S3Server
 
 pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
 
+from elasticscan.storage.objects import bucket as bucket_module
 from elasticscan.storage.objects import reading
 from elasticscan.storage.objects.bucket import Bucket
 from elasticscan.storage.objects.copies import BLOCK_BYTES, Copies, copies_here
@@ -93,7 +94,6 @@ def test_what_was_forgotten_is_fetched_again(opened: Callable[[], CopiedObject],
     s3_server.line.clear()
     assert file.forget() and part(file, 0, 1_000_000)
     assert s3_server.line.methods == {"GET": 2}
-    assert not Object(file._bucket, "x").forget()
 
 
 def test_a_small_object_that_was_just_written_is_there_already(objects: Bucket, s3_server: S3Server) -> None:
@@ -163,10 +163,17 @@ def test_an_object_that_is_gone_is_told_when_it_is_opened(objects: Bucket) -> No
         CopiedObject(objects, "none", copies_here(), Stride())
 
 
-def test_names_of_copies_differ_by_server_bucket_and_key(objects: Bucket) -> None:
+def test_copies_are_known_by_bucket_and_key_whatever_the_server(objects: Bucket) -> None:
     names = {
         reading.name_of(objects, "x"),
         reading.name_of(objects, "y"),
         reading.name_of(Bucket("b", "r"), "x"),
     }
     assert len({Copies.name(name) for name in names}) == 3
+
+
+def test_what_is_near_needs_no_client(objects: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert part(CopiedObject(objects, "x", copies_here(), Stride()), 0, len(CONTENT))
+    monkeypatch.setattr(bucket_module, "_clients", {})
+    assert part(CopiedObject(objects, "x", copies_here(), Stride()), 0, len(CONTENT))
+    assert bucket_module._clients == {}
