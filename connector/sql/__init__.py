@@ -1,8 +1,11 @@
 """`attach` and its SQL: conditions and columns taken out of queries, so that Spark reads less.
 
 attached    what users hold: `sql`, `table`, `explain`
+tokens      words of a statement, and a reader that cuts it at some of them
+changing    DELETE, UPDATE and MERGE as queries of the rows that they write; row_changes carries them out
+maintaining statements about a table as a whole, in words of other formats
 parameters  values of a query's parameters, written into its text as literals
-statements  statements that are no query, recognised by their first words
+statements  statements about tables of the store that are no query, recognised by their first words
 query       a query's text, tree and references; what cannot be read for certain is left alone
 joins, conditions, columns, limits  what each reference of a table needs, by the rules of its joins
 few_rows    reads that are over before a task would have begun, made beside the driver

@@ -25,13 +25,17 @@ from elasticscan.base.errors import InvalidOption, TableNotFound
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import is_iso_time
 from elasticscan.connector.options import parse_options
+from elasticscan.connector.sql.changing import CHANGES, Target, read_change
 from elasticscan.connector.sql.explain import explain_plan, left_alone
 from elasticscan.connector.sql.few_rows import FewRows, ending_by_itself, few_as_relation, read_few
 from elasticscan.connector.sql.limits import RowLimit
-from elasticscan.connector.sql.parameters import with_literals
+from elasticscan.connector.sql.maintaining import maintain
+from elasticscan.connector.sql.parameters import Arguments, with_literals
 from elasticscan.connector.sql.plan import QueryPlan, TableScan, TableShape, plan_query
-from elasticscan.connector.sql.query import Session, UnreadableError
-from elasticscan.connector.sql.statements import Drop, check_no_times_past, statement_about
+from elasticscan.connector.sql.query import AsOf, Session, UnreadableError
+from elasticscan.connector.sql.row_changes import Queries, change_counts, change_rows
+from elasticscan.connector.sql.statements import Statement, check_no_times_past, statement_about
+from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.filters import Predicate
 from elasticscan.metadata import no_such_column
 
@@ -102,20 +106,25 @@ class AttachedStore(Sequence[str]):
         the views it mentions were made anew. Values for parameters (`args`: a dict for `:name`, a list
         for `?`) limit what is read like literals, as far as a literal of their type can be written.
 
-        `INSERT INTO` upserts, `INSERT OVERWRITE` replaces all rows, and `DROP TABLE` drops a table of the
-        store with its view. `DROP VIEW` drops the view alone.
+        `INSERT INTO` upserts, and `INSERT OVERWRITE` replaces all rows. `DELETE`, `UPDATE` and `MERGE INTO`
+        are one commit each, as of one snapshot, and give the numbers of rows that they changed. `DROP TABLE`
+        drops a table of the store with its view, `DROP VIEW` the view alone. `ALTER TABLE`, `TRUNCATE TABLE`,
+        `RESTORE TABLE`, `DESCRIBE HISTORY`, `OPTIMIZE` and `VACUUM` mean what users of other formats expect.
 
         Raises:
             UnsupportedStatement: another statement would change a table of the store, or asks for a snapshot
                 or changes in words that only other formats know; nothing was done.
+            WriteConflict: others wrote the rows to be changed each time that they were read.
+            KeysExist: a MERGE would insert a row that is there.
             TableNotFound: a table to be dropped is gone already.
         """
-        dropped = statement_about(text, self._tables, _session(self._spark))
-        if dropped is not None:
-            return self._drop(dropped)
+        statement = statement_about(text, self._tables, _session(self._spark))
+        if statement is not None:
+            return self._execute(statement, text, args)
         try:
             plan, snapshot = self._plan(text, args)
         except UnreadableError:
+            check_no_times_past(text, self._tables, _session(self._spark))
             return self._run_unchanged(text, args)
         if not plan.scans:
             return self._run_unchanged(text, args)
@@ -125,7 +134,44 @@ class AttachedStore(Sequence[str]):
             # Spark's message quotes the text that it ran: it should be the user's, not the rewritten one.
             return self._run_unchanged(text, args)
 
-    def _drop(self, drop: Drop) -> DataFrame:
+    def _execute(self, statement: Statement, text: str, args: Arguments | None) -> DataFrame:
+        try:
+            if statement.kind == "DROP TABLE":
+                return self._drop(statement)
+            if statement.kind in CHANGES:
+                return self._change(statement, text, args)
+            store = open_store(self._uri)
+            done = maintain(self._spark, store, self._tables[statement.view], statement)
+        except (NotUnderstoodError, UnreadableError) as why:
+            raise statement.refused(str(why)) from None
+        self._make_views({statement.view: self._tables[statement.view]})
+        return done
+
+    def _change(self, statement: Statement, text: str, args: Arguments | None) -> DataFrame:
+        session = _session(self._spark)
+        if args:
+            complete = with_literals(text, args)
+            again = None if complete is None else statement_about(complete, self._tables, session)
+            if again is None:
+                raise NotUnderstoodError("it has parameters whose values cannot be written as literals")
+            statement = again
+        store, table = open_store(self._uri), self._tables[statement.view]
+        definition = store.table(table).definition
+        names = tuple(definition.schema.names)
+        target = Target(statement.view, names, tuple(definition.primary_key), session)
+        change = read_change(statement.kind, statement.reader, target)
+        queries = Queries(
+            lambda query: self._plan(query, None),
+            lambda plan, snapshot: self._run(plan, *self._relations(plan, snapshot)),
+            session,
+        )
+        done = change_rows(store, table, statement.kind, change, queries)
+        self._make_views({statement.view: table})
+        return change_counts(self._spark, statement.kind, done)
+
+    def _drop(self, drop: Statement) -> DataFrame:
+        drop.reader.takes("PURGE")
+        drop.reader.expect_end()
         table = self._tables[drop.view]
         try:
             open_store(self._uri).table(table).drop()
@@ -142,10 +188,10 @@ class AttachedStore(Sequence[str]):
         Raises:
             UnsupportedStatement: the query asks for another snapshot in SQL's words.
         """
-        check_no_times_past(text, self._tables, _session(self._spark))
         try:
             plan, snapshot = self._plan(text, args)
         except UnreadableError as why:
+            check_no_times_past(text, self._tables, _session(self._spark))
             return left_alone(text, str(why))
         totals = {view: len(shape.schema) for view, shape in self._shapes()[0].items()}
         few = [self._few(scan, snapshot) for scan in plan.scans]
@@ -178,11 +224,11 @@ class AttachedStore(Sequence[str]):
         names: dict[tuple[object, ...], str] = {}
         made: dict[str, DataFrame] = {}
         for scan in plan.scans:
-            key = (scan.view, scan.columns, scan.filter, scan.limit)
+            key = _read_by(scan)
             if key not in names:
                 names[key] = f"{unique}_{len(names)}"
                 made[names[key]] = self._relation(scan, snapshot)
-        return [names[scan.view, scan.columns, scan.filter, scan.limit] for scan in plan.scans], made
+        return [names[_read_by(scan)] for scan in plan.scans], made
 
     def _relation(self, scan: TableScan, snapshot: int) -> DataFrame:
         """The rows themselves where they are few, else a relation that tasks read."""
@@ -190,13 +236,13 @@ class AttachedStore(Sequence[str]):
         if few is not None:
             return few_as_relation(self._spark, few)
         if scan.limit is None or scan.limit.order:
-            return self._load(table, scan.columns, scan.filter, snapshot)
-        return ending_by_itself(
-            self._load(table, scan.columns, scan.filter, snapshot, scan.limit.rows), scan.limit.rows
-        )
+            return self._load(table, scan.columns, scan.filter, scan.as_of or snapshot)
+        most = scan.limit.rows
+        relation = self._load(table, scan.columns, scan.filter, scan.as_of or snapshot, most)
+        return ending_by_itself(relation, most)
 
     def _few(self, scan: TableScan, snapshot: int) -> FewRows | None:
-        options = _options_of(scan.columns, scan.filter, snapshot)
+        options = _options_of(scan.columns, scan.filter, scan.as_of or snapshot)
         table = self._tables[scan.view]
         return read_few(parse_options({"store": self._uri, "table": table, **options}), scan.limit)
 
@@ -217,7 +263,7 @@ class AttachedStore(Sequence[str]):
         table: str,
         columns: Sequence[str] | None,
         condition: str | None,
-        snapshot: int | None,
+        snapshot: int | AsOf | None,
         most: int | None = None,
     ) -> DataFrame:
         options = _options_of(columns, condition, snapshot, most)
@@ -336,14 +382,24 @@ class TableRead:
         return ending_by_itself(reader.load(), self._most).limit(self._most)
 
 
+def _read_by(scan: TableScan) -> tuple[object, ...]:
+    """The identity of a read: scans that have it in common read the same."""
+    return scan.view, scan.columns, scan.filter, scan.limit, scan.as_of
+
+
 def _options_of(
-    columns: Sequence[str] | None, condition: str | None, snapshot: int | None, most: int | None = None
+    columns: Sequence[str] | None,
+    condition: str | None,
+    snapshot: int | AsOf | None,
+    most: int | None = None,
 ) -> dict[str, str]:
     """The options of a read by tasks, of so many rows each."""
+    by_time = isinstance(snapshot, AsOf) and snapshot.is_time
+    number = snapshot.text if isinstance(snapshot, AsOf) else snapshot
     choices = {
         "columns": None if columns is None else ",".join(columns),
         "filter": condition,
-        "versionAsOf": None if snapshot is None else str(snapshot),
+        "timestampAsOf" if by_time else "versionAsOf": None if number is None else str(number),
         "maxRowsPerTask": None if most is None else str(most),
     }
     return {name: value for name, value in choices.items() if value is not None}

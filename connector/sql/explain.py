@@ -33,6 +33,8 @@ def left_alone(text: str, why: str) -> str:
 
 def _scan(name: str, scan: TableScan, total: int, read_here: int | None) -> str:
     lines = [name if scan.alias == scan.view else f"{name} AS {scan.alias}"]
+    if scan.as_of is not None:
+        lines.append(f"  as of    {scan.as_of.text}")
     if scan.columns is None:
         lines.append(f"  columns  all {total}: {scan.why_all}")
     else:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from elasticscan.connector.sql.statements import TOKEN
+from elasticscan.connector.sql.tokens import TOKEN
 
 Arguments = Mapping[str, Any] | Sequence[Any]
 

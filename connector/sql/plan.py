@@ -21,7 +21,7 @@ from elasticscan.connector.sql.columns import needed_columns, why_all
 from elasticscan.connector.sql.conditions import push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
 from elasticscan.connector.sql.limits import RowLimit, row_limit
-from elasticscan.connector.sql.query import Query, Reference, Session, UnreadableError, read_query
+from elasticscan.connector.sql.query import AsOf, Query, Reference, Session, UnreadableError, read_query
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class TableScan:
         limit: the rows that suffice; None where the query may need all that meet the filter.
         why_all: why every column is read, where it is.
         stayed: (condition, why) of conditions that Spark alone tests.
+        complete: true if `filter` is all that the SELECT requires of a row.
+        as_of: the snapshot that the query names; None for the newest.
     """
 
     view: str
@@ -53,6 +55,8 @@ class TableScan:
     limit: RowLimit | None
     why_all: str | None
     stayed: tuple[tuple[str, str], ...]
+    complete: bool
+    as_of: AsOf | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,15 @@ def _scans(
             names = {session.folded(name): name for name in schemas[reference.table].names}
             limit = row_limit(block, reference, session, names)
         scans[reference] = TableScan(
-            reference.table, reference.alias, columns, pushed.filter, limit, why, pushed.stayed
+            reference.table,
+            reference.alias,
+            columns,
+            pushed.filter,
+            limit,
+            why,
+            pushed.stayed,
+            pushed.complete,
+            reference.as_of,
         )
     return scans
 

@@ -7,6 +7,7 @@ are not (a CTE of the same name, a hint) are distinguished as Spark does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ _DYNAMIC_WORDS = frozenset({"TABLE", "STREAM", "IDENTIFIER"})
 _VALUES = (TokenType.STRING, TokenType.NUMBER, TokenType.RAW_STRING, TokenType.HEX_STRING)
 # Qualifiers under which Spark may find a temporary view, too.
 _VIEW_SCHEMAS = frozenset({"session", "system"})
+_ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)\s*$")
 
 
 class UnreadableError(Exception):
@@ -51,6 +53,14 @@ class Session:
         return name if self.case_sensitive else name.lower()
 
 
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """A snapshot as a query names it: by a number or a tag, or by a time."""
+
+    text: str
+    is_time: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
     """One place in a query where a table of the store is read.
@@ -59,8 +69,9 @@ class Reference:
         table: the view's name, as it was attached.
         alias: the name by which the query's columns are qualified.
         node: the place in the syntax tree.
-        start, end: the place of the table's name in the text.
+        start, end: the place in the text of the table's name, and of the snapshot behind it.
         alias_at: where an alias has to be written; None where the query has one.
+        as_of: the snapshot that the query names; None for the newest.
     """
 
     table: str
@@ -69,6 +80,7 @@ class Reference:
     start: int
     end: int
     alias_at: int | None
+    as_of: AsOf | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,8 +179,12 @@ def _references(
         if node.db or len(meant) > 1 or not isinstance(node.this, exp.Identifier):
             raise UnreadableError(f"{node.name} is named in a way that may mean something else")
         start, end = _place(text, node.this)
-        alias_at = None if node.alias else _alias_place(tokens, after[start])
-        references.append(Reference(meant[0], node.alias_or_name, node, start, end, alias_at))
+        at, as_of = after[start], _as_of(node, session)
+        if as_of is not None:
+            at = _behind_as_of(tokens, at)
+            end = tokens[at].end + 1
+        alias_at = None if node.alias else _alias_place(tokens, at)
+        references.append(Reference(meant[0], node.alias_or_name, node, start, end, alias_at, as_of))
     return tuple(sorted(references, key=lambda reference: reference.start))
 
 
@@ -181,6 +197,27 @@ def _place(text: str, name: exp.Identifier) -> tuple[int, int]:
         if plain == name.name:
             return start, end + 1
     raise UnreadableError(f"it cannot be told where {name.name} stands")
+
+
+def _as_of(node: exp.Table, session: Session) -> AsOf | None:
+    version = node.args.get("version")
+    if version is None:
+        return None
+    named, is_time = version.expression, version.name.upper() == "TIMESTAMP"
+    if version.args.get("kind") != "AS OF" or not isinstance(named, exp.Literal):
+        raise UnreadableError(f"the snapshot of {node.name} is not written as a number or a string")
+    # Spark would read a time without a zone in the session's.
+    if is_time and not (session.utc or _ZONE.search(named.this)):
+        raise UnreadableError(f"the time of {node.name} has no zone, and the session's is not UTC")
+    return AsOf(named.this, is_time)
+
+
+def _behind_as_of(tokens: Sequence[Token], at: int) -> int:
+    """Return which token ends `t [FOR] VERSION AS OF 2`, of which `t` is one."""
+    at += 1 + (tokens[at + 1].text.upper() == "FOR")
+    if [token.text.upper() for token in tokens[at + 1 : at + 3]] != ["AS", "OF"]:
+        raise UnreadableError("it cannot be told where a snapshot stands")
+    return at + 3
 
 
 def _alias_place(tokens: Sequence[Token], at: int) -> int:

@@ -13,28 +13,21 @@ from dataclasses import dataclass
 
 from elasticscan.base.errors import UnsupportedStatement
 from elasticscan.connector.sql.query import Session
+from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, Token, tokens_of
 
-# Strings, quoted names, words, and single other characters; comments and spaces are skipped.
-TOKEN = re.compile(
-    r"""--[^\n]*|/\*.*?\*/|\s+
-    |(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
-    |(?P<quoted>`(?:[^`]|``)*`)|(?P<word>\w+)|(?P<other>.)""",
-    re.DOTALL | re.VERBOSE,
-)
 _IF = r"(?:IF (?:NOT )?EXISTS )?"
-_UPSERT = "INSERT INTO {name} replaces rows of the same primary key"
-# Statements, what each begins with, up to the name that it is about, and what to do instead; the first that
-# fits counts.
+# Statements, what each begins with, up to the name that it is about, and what to do instead of those that are
+# not carried out; the first that fits counts.
 _STATEMENTS = (
-    ("DROP TABLE", rf"DROP TABLE {_IF}", "leave it out"),
-    ("TRUNCATE TABLE", r"TRUNCATE TABLE ",
-        "empty it with INSERT OVERWRITE {name} SELECT * FROM {name} WHERE false"),
-    ("ALTER TABLE", rf"ALTER (?:TABLE|VIEW) {_IF}",
-        "columns are added by writes with the option 'mergeSchema', or by Table.add_columns"),
-    ("DELETE", r"DELETE FROM ",
-        "use Table.delete or `elasticscan delete`, or write the keys with the option 'deleteColumn'"),
-    ("UPDATE", r"UPDATE ", "use Table.update or `elasticscan update`; " + _UPSERT),
-    ("MERGE", r"MERGE (?:WITH SCHEMA EVOLUTION )?INTO ", f"{_UPSERT}; the option 'deleteColumn' deletes"),
+    ("DROP TABLE", rf"DROP TABLE {_IF}", None),
+    ("TRUNCATE TABLE", r"TRUNCATE TABLE ", None),
+    ("ALTER TABLE", rf"ALTER TABLE {_IF}", None),
+    ("ALTER VIEW", rf"ALTER VIEW {_IF}", "the store has a table of this name"),
+    ("DELETE", r"DELETE FROM ", None),
+    ("UPDATE", r"UPDATE ", None),
+    ("MERGE", r"MERGE INTO ", None),
+    ("MERGE WITH SCHEMA EVOLUTION", r"MERGE WITH SCHEMA EVOLUTION INTO ",
+        "add the columns with ALTER TABLE {name} ADD COLUMNS (…), and leave WITH SCHEMA EVOLUTION out"),
     ("CREATE",
         rf"CREATE (?:OR REPLACE )?(?:GLOBAL )?(?:TEMPORARY |TEMP )?(?:EXTERNAL )?(?:TABLE|VIEW) {_IF}",
         "the store has a table of this name: choose another name"),
@@ -44,11 +37,10 @@ _STATEMENTS = (
     ("ANALYZE", r"ANALYZE TABLE ", "leave it out"),
     ("REPAIR", r"(?:MSCK )?REPAIR TABLE ", "leave it out"),
     ("LOAD DATA", r"LOAD DATA .* INTO TABLE ", "leave it out"),
-    ("DESCRIBE HISTORY", r"(?:DESCRIBE|DESC) HISTORY ",
-        "Table.history or `elasticscan history` lists its commits"),
-    ("OPTIMIZE", r"OPTIMIZE ", "Table.compact or `elasticscan compact` merges its fragments"),
-    ("VACUUM", r"VACUUM ", "Store.collect_garbage or `elasticscan gc` removes files that nobody needs"),
-    ("RESTORE TABLE", r"RESTORE (?:TABLE )?", "use Table.restore or `elasticscan restore-table`"),
+    ("DESCRIBE HISTORY", r"(?:DESCRIBE|DESC) HISTORY ", None),
+    ("OPTIMIZE", r"OPTIMIZE ", None),
+    ("VACUUM", r"VACUUM ", None),
+    ("RESTORE TABLE", r"RESTORE (?:TABLE )?", None),
 )  # fmt: skip
 # Times past in SQL, with what stands before a name there: as an alias, such words cannot be followed by AS.
 _BEFORE_NAMES = frozenset({"FROM", "JOIN", ",", "("})
@@ -59,40 +51,59 @@ _SPARK_TABLE = re.compile(r"CREATE (?:OR REPLACE )?(?:EXTERNAL )?TABLE .*\bUSING
 _VIEW_SCHEMAS = ({"session"}, {"system", "session"})
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """`DROP TABLE` of a table of the store: `view` is its name here."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Statement:
+    """A statement about a table of the store, which is not for Spark.
 
+    Attributes:
+        kind: its first words: "DROP TABLE", "UPDATE", …
+        view: the table's name here.
+        if_exists: whether the table may be gone already.
+        reader: reads on behind the table's name.
+    """
+
+    kind: str
     view: str
     if_exists: bool
+    reader: StatementReader
+
+    def refused(self, why: str) -> UnsupportedStatement:
+        return UnsupportedStatement(
+            f"{self.kind} of {self.view!r}, a table of an elasticscan store, cannot be carried out; nothing "
+            f"was done: {why}",
+            statement=self.kind,
+            table=self.view,
+        )
 
 
-def statement_about(text: str, views: Iterable[str], session: Session) -> Drop | None:
-    """The drop of one of the views' tables, or None for a statement that Spark carries out.
+def statement_about(text: str, views: Iterable[str], session: Session) -> Statement | None:
+    """The statement about the table of one of the views, or None for what Spark carries out.
 
     Raises:
         UnsupportedStatement: it would change one of the tables, in a way that there is not.
     """
     by_name = {session.folded(view): view for view in views}
-    tokens = _tokens(text)
-    line = " ".join(word if kind == "word" else "" for kind, word in tokens).upper() + " "
-    for statement, beginning, instead in _STATEMENTS:
+    tokens = tokens_of(text)
+    line = " ".join(token.word if token.kind == "word" else "" for token in tokens).upper() + " "
+    for kind, beginning, instead in _STATEMENTS:
         match = re.match(beginning, line)
         if match is None:
             continue
-        at = match.group().count(" ")
-        name, rest = _name(tokens[at:])
-        view = _view_of(name, by_name, session)
-        if view is None or (statement == "DESCRIBE HISTORY" and session.folded("history") in by_name):
+        reader = StatementReader(text, tokens, match.group().count(" "))
+        try:
+            view = _view_of(reader.name(), by_name, session)
+        except NotUnderstoodError:
+            break
+        if view is None or (kind == "DESCRIBE HISTORY" and session.folded("history") in by_name):
             break  # the latter describes a column of a table called history
-        if statement == "DROP TABLE" and rest in ([], ["PURGE"]):
-            return Drop(view, "IF EXISTS" in match.group())
-        raise UnsupportedStatement(
-            f"{statement} does not work on {view!r}, a table of an elasticscan store; nothing was done: "
-            + instead.format(name=view),
-            statement=statement,
-            table=view,
-        )
+        if instead is not None:
+            raise UnsupportedStatement(
+                f"{kind} does not work on {view!r}, a table of an elasticscan store; nothing was done: "
+                + instead.format(name=view),
+                statement=kind,
+                table=view,
+            )
+        return Statement(kind, view, "IF EXISTS" in match.group(), reader)
     if _SPARK_TABLE.match(line):
         raise UnsupportedStatement(
             "CREATE TABLE ... USING elasticscan would make a table in Spark's own catalog that nobody can "
@@ -102,7 +113,6 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Drop |
             statement="CREATE TABLE",
         )
     _check_no_drop_inside(text, line, tokens, by_name, session)
-    check_no_times_past(text, by_name.values(), session)
     return None
 
 
@@ -113,29 +123,30 @@ def check_no_times_past(text: str, views: Iterable[str], session: Session) -> No
         UnsupportedStatement: it does; what to call instead is said.
     """
     by_name = {session.folded(view): view for view in views}
-    tokens = _tokens(text)
-    words = [word.upper() for _, word in tokens]
+    tokens = tokens_of(text)
+    words = [token.word.upper() for token in tokens]
     for at, before in enumerate(words):
-        if before == _CHANGES and tokens[at][0] == "word" and words[at + 1 : at + 2] == ["("]:
+        if before == _CHANGES and tokens[at].kind == "word" and words[at + 1 : at + 2] == ["("]:
             _refuse_changes(tokens[at + 2 : at + 3], by_name, session)
-        if before not in _BEFORE_NAMES or tokens[at][0] in ("text", "quoted"):
+        if before not in _BEFORE_NAMES or tokens[at].kind in ("text", "quoted"):
             continue
         name, rest = _name(tokens[at + 1 :])
         asked = _AS_OF.match(" ".join(rest[:5]) + " ")
         if asked is not None and (view := _view_of(name, by_name, session)) is not None:
             raise UnsupportedStatement(
-                f"{asked['what']} AS OF does not work on {view!r}, a table of an elasticscan store: read it "
-                f"with catalog.table({view!r}).as_of(…).load(), where … is a commit number, a tag or a time; "
-                "with .createOrReplaceTempView(name) behind it, SQL can name it",
+                f"{asked['what']} AS OF does not work here on {view!r}, a table of an elasticscan store: it "
+                "takes a commit number, a tag or a time (in quotes, with a zone where the session is not in "
+                f"UTC), in queries. Or read it with catalog.table({view!r}).as_of(…).load(); with "
+                ".createOrReplaceTempView(name) behind it, all SQL can name it",
                 statement=f"{asked['what']} AS OF",
                 table=view,
             )
 
 
-def _refuse_changes(tokens: Sequence[tuple[str, str]], by_name: Mapping[str, str], session: Session) -> None:
+def _refuse_changes(tokens: Sequence[Token], by_name: Mapping[str, str], session: Session) -> None:
     """Refuse `table_changes('t', …)`, by the tokens of its first argument."""
-    kind, text = tokens[0] if tokens else ("", "")
-    view = by_name.get(session.folded(text[1:-1].strip("`"))) if kind == "text" else None
+    text = tokens[0].word if tokens and tokens[0].kind == "text" else ""
+    view = by_name.get(session.folded(text[1:-1].strip("`")))
     if view is not None:
         raise UnsupportedStatement(
             f"table_changes does not work on {view!r}, a table of an elasticscan store: read its changes "
@@ -143,6 +154,19 @@ def _refuse_changes(tokens: Sequence[tuple[str, str]], by_name: Mapping[str, str
             statement="table_changes",
             table=view,
         )
+
+
+def _name(tokens: Sequence[Token]) -> tuple[list[str], list[str]]:
+    """A name's parts at the beginning of tokens, and what follows it in upper case."""
+    parts: list[str] = []
+    at = 0
+    while at < len(tokens) and tokens[at].kind in ("word", "quoted"):
+        parts.append(tokens[at].word)
+        at += 1
+        if at >= len(tokens) or tokens[at].upper != ".":
+            break
+        at += 1
+    return parts, [token.word.upper() for token in tokens[at:]]
 
 
 def _view_of(name: Sequence[str], by_name: Mapping[str, str], session: Session) -> str | None:
@@ -155,12 +179,12 @@ def _view_of(name: Sequence[str], by_name: Mapping[str, str], session: Session) 
 def _check_no_drop_inside(
     text: str,
     line: str,
-    tokens: Sequence[tuple[str, str]],
+    tokens: Sequence[Token],
     by_name: dict[str, str],
     session: Session,
 ) -> None:
     """Scripts and EXECUTE IMMEDIATE: a drop inside them would drop the view alone."""
-    words = {session.folded(word) for _, word in tokens} | set(re.findall(r"\w+", session.folded(text)))
+    words = {session.folded(token.word) for token in tokens} | set(re.findall(r"\w+", session.folded(text)))
     mentioned = sorted(by_name[name] for name in words & set(by_name))
     hidden = line.startswith(("BEGIN ", "EXECUTE ", "DROP TABLE IDENTIFIER"))
     if hidden and mentioned and re.search(r"\bDROP\s+TABLE\b", text, re.IGNORECASE):
@@ -170,27 +194,3 @@ def _check_no_drop_inside(
             statement="DROP TABLE",
             table=mentioned[0],
         )
-
-
-def _tokens(text: str) -> list[tuple[str, str]]:
-    tokens = []
-    for match in TOKEN.finditer(text):
-        if match.lastgroup:
-            word = match.group()
-            tokens.append((match.lastgroup, word[1:-1].replace("``", "`") if word.startswith("`") else word))
-    while tokens and tokens[-1] == ("other", ";"):
-        tokens.pop()
-    return tokens
-
-
-def _name(tokens: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    """A name's parts at the beginning of tokens, and what follows it in upper case."""
-    parts: list[str] = []
-    at = 0
-    while at < len(tokens) and tokens[at][0] in ("word", "quoted"):
-        parts.append(tokens[at][1])
-        at += 1
-        if at >= len(tokens) or tokens[at] != ("other", "."):
-            break
-        at += 1
-    return parts, [word.upper() for _, word in tokens[at:]]

@@ -175,11 +175,13 @@ def test_other_statements_are_refused_before_anything_happens(
     spark: SparkSession, store: Store, shop: AttachedStore
 ) -> None:
     for statement in (
-        "TRUNCATE TABLE half_t",
-        "ALTER TABLE half_t ADD COLUMN x INT",
-        "DELETE FROM half_t WHERE id = 1",
-        "UPDATE half_t SET v = 1",
-        "MERGE INTO half_t USING half_t s ON half_t.id = s.id WHEN MATCHED THEN DELETE",
+        "ALTER VIEW half_t AS SELECT 1",
+        "ALTER TABLE half_t RENAME TO other",
+        "DROP TABLE half_t, other",
+        "UPDATE half_t SET id = 1",
+        "OPTIMIZE half_t ZORDER BY (id)",
+        "VACUUM half_t RETAIN 0 HOURS",
+        "RESTORE TABLE half_t TO 3",
         "CREATE OR REPLACE TEMP VIEW half_t AS SELECT 1",
         "CREATE TABLE half_t AS SELECT 1 AS id",
     ):

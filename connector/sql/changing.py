@@ -1,0 +1,319 @@
+"""DELETE, UPDATE and MERGE as queries of the rows that they write.
+
+    DELETE FROM t WHERE c              the keys of the rows that meet c
+    UPDATE t SET a = x WHERE c         the rows that meet c, with x in place of a
+    MERGE INTO t USING s ON c WHEN …   rows of a join of t and s, each as the first clause that fits says
+
+A query has a column more, `ACTION`: the number of what is done with the row. Conditions and values stand in
+it as they were written, so they mean what they mean to Spark; what they do not need of the table is left
+unread, as in any query. The statement is the write of these rows, at the snapshot at which they were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from elasticscan.connector.sql.query import Session
+from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, tokens_of
+
+ACTION = "_elasticscan_action"
+_SOURCE = "_elasticscan_source"  # true in rows of a MERGE that have a row of the source
+DELETE, UPDATE, INSERT = "deleted", "updated", "inserted"
+_TIMES_PAST = ("VERSION AS OF", "SYSTEM_VERSION AS OF", "TIMESTAMP AS OF", "SYSTEM_TIME AS OF")
+_NO_ALIAS = frozenset({"SET", "WHERE", "USING", "ON", "WHEN"})
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The table that a statement changes.
+
+    Attributes:
+        view: its name in SQL.
+        columns, key: its columns, and those of its primary key.
+        session: says which names are equal.
+    """
+
+    view: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    session: Session
+
+    def column(self, parts: Sequence[str], alias: str) -> str:
+        """The column that is assigned to: `a`, or behind the table's name or alias."""
+        folded = self.session.folded
+        if len(parts) > 1 and (len(parts) > 2 or folded(parts[0]) != folded(alias)):
+            raise NotUnderstoodError(f"{'.'.join(parts)} is no column: fields of structs are not assigned to")
+        for name in self.columns:
+            if folded(name) == folded(parts[-1]):
+                return name
+        raise NotUnderstoodError(f"the table has no column {parts[-1]}; it has {', '.join(self.columns)}")
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """A statement as a query of the rows that it writes.
+
+    Attributes:
+        query: the columns to write and `ACTION`; rows in which that is null are not written.
+        actions: what each number of it does: `DELETE`, `UPDATE` or `INSERT`.
+        set: of UPDATE the new values as texts, by column.
+        inserts_absent: nothing is inserted whose key the table may have.
+    """
+
+    query: str
+    actions: tuple[str, ...]
+    set: Mapping[str, str] | None = None
+    inserts_absent: bool = True
+
+
+def read_change(statement: str, reader: StatementReader, target: Target) -> RowChange:
+    """Read a DELETE, UPDATE or MERGE from behind the table's name.
+
+    Raises:
+        NotUnderstoodError: it is not such a statement, or does what cannot be done.
+    """
+    change = CHANGES[statement](reader, target)
+    reader.expect_end()
+    return change
+
+
+def _delete(reader: StatementReader, target: Target) -> RowChange:
+    alias = reader.alias(_NO_ALIAS) or target.view
+    where = _where(reader)
+    key = [_column(alias, name) for name in target.key]
+    return RowChange(_select([*key, f"0 AS {ACTION}"], target, alias, where), (DELETE,))
+
+
+def _update(reader: StatementReader, target: Target) -> RowChange:
+    alias = reader.alias(_NO_ALIAS) or target.view
+    reader.expect("SET")
+    new = _assignments(reader, target, alias, "WHERE", "FROM")
+    _check_keys_stay(new, target, {})
+    where = _where(reader)
+    columns = [
+        _as(_value(new[name]), name) if name in new else _column(alias, name) for name in target.columns
+    ]
+    query = _select([*columns, f"0 AS {ACTION}"], target, alias, where)
+    return RowChange(query, (UPDATE,), new)
+
+
+def _where(reader: StatementReader) -> str | None:
+    return reader.until() if reader.takes("WHERE") else None
+
+
+def _assignments(reader: StatementReader, target: Target, alias: str, *stops: str) -> dict[str, str]:
+    new: dict[str, str] = {}
+    while True:
+        name = target.column(reader.name(), alias)
+        if name in new:
+            raise NotUnderstoodError(f"column {name} is set twice")
+        reader.expect("=")
+        new[name] = reader.until(",", *stops)
+        if not reader.takes(","):
+            return new
+
+
+def _check_keys_stay(new: Mapping[str, str], target: Target, equal: Mapping[str, str]) -> None:
+    for name in target.key:
+        if name in new and _folded(new[name], target) != equal.get(name):
+            raise NotUnderstoodError(
+                f"column {name} belongs to the primary key, which stays what it is: insert rows with the new "
+                "keys and delete the old ones"
+            )
+
+
+# MERGE
+
+
+@dataclass(frozen=True, slots=True)
+class _MergeSource:
+    """The source of a MERGE: as it was written, and the name that its columns go by."""
+
+    text: str
+    alias: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Clause:
+    """One WHEN of a MERGE: what becomes of some rows.
+
+    Attributes:
+        of: a condition that tells them from the rows of other clauses.
+        joins_source, joins_target: they have a row of the source, of the table.
+        action: `DELETE`, `UPDATE` or `INSERT`.
+        new: values by column.
+    """
+
+    of: str
+    joins_source: bool
+    joins_target: bool
+    action: str
+    new: Mapping[str, str]
+
+    def keeps(self, name: str, target: Target) -> bool:
+        """True if a column that is not set stays what it is in the table."""
+        return self.action == UPDATE or (self.joins_target and name in target.key)
+
+
+def _merge(reader: StatementReader, target: Target) -> RowChange:
+    alias = reader.alias(_NO_ALIAS) or target.view
+    reader.expect("USING")
+    source = _source(reader)
+    reader.expect("ON")
+    on = reader.until("WHEN")
+    clauses = []
+    while reader.takes("WHEN"):
+        clauses.append(_clause(reader, target, alias, source.alias))
+    if not clauses:
+        raise reader.wrong("WHEN")
+    equal, nothing_else = _equal_keys(on, target, alias)
+    for clause in clauses:
+        if clause.action == UPDATE:
+            _check_keys_stay(clause.new, target, equal)
+    inserted = [clause.new for clause in clauses if clause.action == INSERT]
+    absent = nothing_else and all(
+        equal.get(name) == _folded(new.get(name, ""), target) for new in inserted for name in target.key
+    )
+    query = _merge_query(target, alias, source, on, clauses)
+    return RowChange(query, tuple(clause.action for clause in clauses), inserts_absent=absent or not inserted)
+
+
+def _source(reader: StatementReader) -> _MergeSource:
+    start = reader.at
+    if reader.takes("("):
+        reader.until(")")
+        reader.expect(")")
+        alias = None
+    else:
+        alias = reader.name()[-1]
+        reader.takes("FOR")
+        if reader.takes_one(*_TIMES_PAST):
+            reader.number_or_string()
+    alias = reader.alias(_NO_ALIAS) or alias
+    if alias is None:
+        raise reader.wrong("a name for the source")
+    if reader.sees("("):
+        reader.names()  # of its columns
+    return _MergeSource(reader.text_since(start), alias)
+
+
+def _clause(reader: StatementReader, target: Target, alias: str, source: str) -> _Clause:
+    matched = not reader.takes("NOT")
+    reader.expect("MATCHED")
+    by_source = not matched and reader.takes("BY", "SOURCE")
+    if not matched and not by_source:
+        reader.takes("BY", "TARGET")
+    joins_source, joins_target = not by_source, matched or by_source
+    marks = [f"{_SOURCE} IS {'NOT ' if joins_source else ''}NULL"]
+    marks.append(f"{_name(alias)}.{_name(target.key[0])} IS {'NOT ' if joins_target else ''}NULL")
+    if reader.takes("AND"):
+        marks.append(_value(reader.until("THEN")))
+    reader.expect("THEN")
+    action, new = _action(reader, target, alias, source, joins_target)
+    return _Clause(" AND ".join(marks), joins_source, joins_target, action, new)
+
+
+def _action(
+    reader: StatementReader, target: Target, alias: str, source: str, joins_target: bool
+) -> tuple[str, Mapping[str, str]]:
+    whole = {name: f"{_name(source)}.{_name(name)}" for name in target.columns}
+    if joins_target and reader.takes("DELETE"):
+        return DELETE, {}
+    if joins_target and reader.takes("UPDATE", "SET"):
+        return UPDATE, whole if reader.takes("*") else _assignments(reader, target, alias, "WHEN")
+    if joins_target:
+        raise reader.wrong("UPDATE SET or DELETE")
+    reader.expect("INSERT")
+    if reader.takes("*"):
+        return INSERT, whole
+    names = [target.column([name], alias) for name in reader.names()] if reader.sees("(") else target.columns
+    reader.expect("VALUES", "(")
+    new: dict[str, str] = {}
+    for name in names:
+        if new:
+            reader.expect(",")
+        new[name] = reader.until(",", ")")
+    reader.expect(")")
+    if len(new) < len(names):
+        raise NotUnderstoodError("INSERT names a column twice")
+    return INSERT, new
+
+
+def _merge_query(
+    target: Target, alias: str, source: _MergeSource, on: str, clauses: Sequence[_Clause]
+) -> str:
+    """The join, each of its rows with the number of the first clause that fits."""
+    choice = " ".join(f"WHEN {clause.of} THEN {number}" for number, clause in enumerate(clauses))
+    columns = []
+    only_deletes = all(clause.action == DELETE for clause in clauses)
+    for name in target.key if only_deletes else target.columns:
+        own = f"{_name(alias)}.{_name(name)}"
+        values = [
+            f"WHEN {number} THEN {_value(text)}"
+            for number, clause in enumerate(clauses)
+            if (text := clause.new.get(name, own if clause.keeps(name, target) else None)) is not None
+        ]
+        columns.append(
+            f"CASE {ACTION} {' '.join(values)} END AS {_name(name)}" if values else _as("NULL", name)
+        )
+    beside = f"(SELECT *, TRUE AS {_SOURCE} FROM {source.text}\n) AS {_name(source.alias)}"
+    kind = {(False, False): "INNER", (True, False): "RIGHT", (False, True): "LEFT", (True, True): "FULL"}[
+        any(not clause.joins_target for clause in clauses), any(not clause.joins_source for clause in clauses)
+    ]
+    return (
+        f"SELECT CASE {choice} END AS {ACTION}, {', '.join(columns)}\n"
+        f"FROM {_name(target.view)} AS {_name(alias)} {kind} JOIN {beside} ON {_value(on)}"
+    )
+
+
+def _equal_keys(on: str, target: Target, alias: str) -> tuple[dict[str, str], bool]:
+    """The columns of the source that a condition sets equal to columns of the primary key, folded, and
+    whether it says nothing else."""
+    equal, parts = {}, _folded(on, target).split(" and ")
+    for part in parts:
+        sides = part.split(" = ")
+        for one, other in (sides, sides[::-1]) if len(sides) == 2 else ():
+            for name in target.key:
+                if one == _folded(f"{_name(alias)}.{_name(name)}", target) and _is_column(other):
+                    equal[name] = other
+    return equal, len(equal) == len(target.key) == len(parts)
+
+
+def _is_column(folded: str) -> bool:
+    words = folded.split(" ")
+    return len(words) in (1, 3) and words[1:2] in ([], ["."])
+
+
+# Texts
+
+
+def _folded(text: str, target: Target) -> str:
+    """A text to compare with others: its words, names without quotes, one space between each."""
+    fold = target.session.folded
+    words = (token.word if token.kind == "text" else fold(token.word) for token in tokens_of(text))
+    return " ".join(word.replace(" ", "\0") for word in words)
+
+
+def _name(name: str) -> str:
+    return "`{}`".format(name.replace("`", "``"))
+
+
+def _column(alias: str, name: str) -> str:
+    return f"{_name(alias)}.{_name(name)} AS {_name(name)}"
+
+
+def _value(text: str) -> str:
+    return "NULL" if text.upper() == "DEFAULT" else f"({text}\n)"  # a comment may be at its end
+
+
+def _as(text: str, name: str) -> str:
+    return f"{text} AS {_name(name)}"
+
+
+def _select(columns: Sequence[str], target: Target, alias: str, where: str | None) -> str:
+    condition = "" if where is None else f" WHERE {_value(where)}"
+    return f"SELECT {', '.join(columns)} FROM {_name(target.view)} AS {_name(alias)}{condition}"
+
+
+CHANGES = {"DELETE": _delete, "UPDATE": _update, "MERGE": _merge}

@@ -1,0 +1,137 @@
+"""Statements about a table as a whole, in the words that users of other formats know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from elasticscan.connector.conversion import arrow_schema
+from elasticscan.connector.sql.statements import Statement
+from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader
+from elasticscan.store import Action, Store, Table
+
+HISTORY = (
+    "version BIGINT, timestamp TIMESTAMP, operation STRING, rows BIGINT, bytes BIGINT, "
+    "userMetadata MAP<STRING, STRING>"
+)
+
+
+def maintain(spark: SparkSession, store: Store, table: str, statement: Statement) -> DataFrame:
+    """Carry a statement out; what it gives is a row or more that say what was done.
+
+    Raises:
+        NotUnderstoodError: it asks for what there is not; nothing was done.
+    """
+    return _STATEMENTS[statement.kind](spark, store, store.table(table), statement.reader)
+
+
+def _history(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
+    limit = reader.number() if reader.takes("LIMIT") else None
+    reader.expect_end()
+    rows = [
+        (
+            commit.number,
+            datetime.fromtimestamp(commit.created_at, UTC),
+            commit.kind,
+            commit.rows,
+            commit.bytes,
+            dict(commit.user_metadata),
+        )
+        for commit in reversed(table.history(limit))
+    ]
+    return spark.createDataFrame(rows, HISTORY)
+
+
+def _optimize(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
+    if not reader.at_end:
+        raise NotUnderstoodError(
+            "OPTIMIZE takes nothing but the table's name: rows are in the order of their keys"
+        )
+    return spark.createDataFrame([(table.compact(),)], "fragments_removed BIGINT")
+
+
+def _vacuum(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
+    """All files of the store that nobody needs, whichever table they were of."""
+    dry_run = reader.takes("DRY", "RUN")
+    if not reader.at_end:
+        raise NotUnderstoodError(
+            "VACUUM takes DRY RUN alone: how long snapshots are kept is the table's retention period "
+            "(Table.set_retention)"
+        )
+    collected = store.collect_garbage(dry_run=dry_run)
+    removed = collected.count(Action.DELETE, Action.TRASH)
+    return spark.createDataFrame([(removed,)], "files_removed BIGINT")
+
+
+def _restore(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
+    reader.expect("TO")
+    to: int | str | datetime
+    if reader.takes("TIMESTAMP", "AS", "OF"):
+        try:
+            to = datetime.fromisoformat(reader.string())
+        except ValueError as error:
+            raise NotUnderstoodError(
+                f"a time has ISO's form, as '2026-01-31 12:00:00' in UTC: {error}"
+            ) from None
+    else:
+        reader.expect("VERSION", "AS", "OF")
+        to = reader.number_or_string()
+    reader.expect_end()
+    return spark.createDataFrame([(table.restore(to),)], "version BIGINT")
+
+
+def _truncate(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
+    reader.expect_end()
+    table.overwrite(table.schema.empty_table())
+    return _nothing(spark)
+
+
+def _alter(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
+    if reader.takes_one("ADD COLUMN", "ADD COLUMNS"):
+        table.add_columns(_fields(spark, reader.list_text()))
+    elif reader.takes_one("DROP COLUMN", "DROP COLUMNS"):
+        names = reader.names() if reader.sees("(") else reader.listed_names()
+        reader.expect_end()
+        table.drop_columns([_spelt(table, name) for name in names])
+    elif reader.takes("RENAME", "COLUMN"):
+        old = reader.identifier()
+        reader.expect("TO")
+        new = reader.identifier()
+        reader.expect_end()
+        table.rename_column(_spelt(table, old), new)
+    elif reader.takes_one("ALTER COLUMN", "CHANGE COLUMN", "ALTER"):
+        name = _spelt(table, reader.identifier())
+        reader.expect("TYPE")
+        (field,) = _fields(spark, f"c {reader.until()}")
+        table.widen_column(name, field.type)
+    else:
+        raise NotUnderstoodError("ALTER TABLE adds, drops, renames and widens columns, and nothing else")
+    return _nothing(spark)
+
+
+def _fields(spark: SparkSession, text: str) -> list[pa.Field]:
+    """Columns as Spark reads their definitions."""
+    return list(arrow_schema(spark.createDataFrame([], text).schema))
+
+
+def _spelt(table: Table, name: str) -> str:
+    """A column's name as the table spells it."""
+    return next((own for own in table.schema.names if own.lower() == name.lower()), name)
+
+
+def _nothing(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([], StructType([]))
+
+
+_STATEMENTS: Mapping[str, Callable[[SparkSession, Store, Table, StatementReader], DataFrame]] = {
+    "ALTER TABLE": _alter,
+    "DESCRIBE HISTORY": _history,
+    "OPTIMIZE": _optimize,
+    "RESTORE TABLE": _restore,
+    "TRUNCATE TABLE": _truncate,
+    "VACUUM": _vacuum,
+}

@@ -1,0 +1,181 @@
+"""DELETE, UPDATE and MERGE carried out: each one commit, as of one snapshot.
+
+What the store evaluates alone is done beside the driver. All else is a query whose rows Spark writes, under
+the requirement that none of their keys was written since the query's snapshot; where one was, the query is
+run again at a newer snapshot, a few times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql.functions import col, count_if
+from pyspark.sql.types import (
+    AtomicType,
+    DataType,
+    DateType,
+    IntegralType,
+    NullType,
+    NumericType,
+    StringType,
+    StructField,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from elasticscan.base.errors import (
+    ColumnNotFound,
+    FilterError,
+    KeysExist,
+    RowsChanged,
+    SchemaMismatch,
+    WriteConflict,
+)
+from elasticscan.connector.conversion import spark_type
+from elasticscan.connector.sql.changing import ACTION, DELETE, INSERT, UPDATE, RowChange
+from elasticscan.connector.sql.plan import QueryPlan
+from elasticscan.connector.sql.query import Session
+from elasticscan.store import Selection, Store, delete_rows, update_rows
+
+MOST_ATTEMPTS = 10
+_DELETES = "_elasticscan_deletes"
+_TIMES = (DateType, TimestampType, TimestampNTZType)
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """Ways to run queries over the store.
+
+    Attributes:
+        plan: what a query reads, and the newest snapshot.
+        run: a planned query at a snapshot.
+        session: the settings of the session.
+    """
+
+    plan: Callable[[str], tuple[QueryPlan, int]]
+    run: Callable[[QueryPlan, int], DataFrame]
+    session: Session
+
+
+def change_rows(store: Store, table: str, kind: str, change: RowChange, queries: Queries) -> Counter[str]:
+    """Carry a statement out; returns how many rows were deleted, updated and inserted.
+
+    Raises:
+        UnreadableError: its query cannot be taken apart for certain; nothing was done.
+        KeysExist: it would insert keys that are there.
+        WriteConflict: others wrote some of its rows each time that they were read.
+    """
+    plan, _ = queries.plan(change.query)
+    if kind != "MERGE" and len(plan.scans) == 1 and plan.scans[0].complete:
+        said = {"statement": kind}
+        selection = Selection(
+            store.context,
+            lambda tx: store.context.table(tx, table),
+            plan.scans[0].filter,
+            user_metadata=said,
+        )
+        if change.set is None:
+            return Counter({DELETE: delete_rows(selection).rows})
+        if queries.session.utc and queries.session.ansi:
+            try:
+                return Counter({UPDATE: update_rows(selection, change.set).rows})
+            except (FilterError, ColumnNotFound):
+                pass  # a function, say, that only Spark knows; or an error that it words better
+    for _ in range(MOST_ATTEMPTS):
+        try:
+            return _write(store, table, kind, change, queries)
+        except PySparkException as error:
+            # Only the text of an error survives between Spark's processes.
+            if f"[{RowsChanged.code}]" not in str(error):
+                raise
+    raise WriteConflict(
+        f"rows of table {table!r} that {kind} changes were written by others each of the {MOST_ATTEMPTS} "
+        "times that they were read; nothing was written: try again, or change fewer",
+        table=table,
+    )
+
+
+def change_counts(spark: SparkSession, kind: str, done: Counter[str]) -> DataFrame:
+    """The result of a statement: the numbers of rows that it changed."""
+    counts = {"num_affected_rows": sum(done.values())}
+    if kind == "MERGE":
+        counts |= {f"num_{action}_rows": done[action] for action in (UPDATE, DELETE, INSERT)}
+    return spark.createDataFrame([tuple(counts.values())], ", ".join(f"{name} BIGINT" for name in counts))
+
+
+def _write(store: Store, table: str, kind: str, change: RowChange, queries: Queries) -> Counter[str]:
+    plan, snapshot = queries.plan(change.query)
+    rows = queries.run(plan, snapshot).where(col(ACTION).isNotNull())
+    definition = store.table(table).definition
+    if not change.inserts_absent:
+        _check_absent(rows, table, definition.primary_key, change, plan, queries)
+    counts, names = Observation(), [f"n{number}" for number in range(len(change.actions))]
+    counted = rows.observe(
+        counts, *(count_if(col(ACTION) == number).alias(name) for number, name in enumerate(names))
+    )
+    types = {field.name: field.type for field in definition.schema}
+    columns = [
+        _stored(field, spark_type(field.name, types[field.name]), table, queries.session)
+        for field in rows.schema
+        if field.name != ACTION
+    ]
+    deletes = [number for number, action in enumerate(change.actions) if action == DELETE]
+    options = {"ifUnchangedSince": str(snapshot), "userMetadata": f'{{"statement": "{kind}"}}'}
+    if deletes:
+        columns.append(col(ACTION).isin(deletes).alias(_DELETES))
+        options["deleteColumn"] = _DELETES
+    written = counted.select(*columns).write.format("elasticscan").mode("append")
+    written.options(store=store.uri, table=table, **options).save()
+    done: Counter[str] = Counter()
+    for action, name in zip(change.actions, names, strict=True):
+        done[action] += counts.get[name]
+    return done
+
+
+def _stored(field: StructField, kind: DataType, table: str, session: Session) -> Column:
+    """A column of the rows as the table's type, where Spark would store it; but no fraction is cut off."""
+    column, given = col(_quoted(field.name)), field.dataType
+    if given.simpleString() == kind.simpleString():
+        return column
+    loses = isinstance(kind, IntegralType) and not isinstance(given, IntegralType)
+    is_number = isinstance(given, NumericType) and isinstance(kind, NumericType)
+    fits = (
+        (is_number and not loses)
+        or (isinstance(given, _TIMES) and isinstance(kind, _TIMES))
+        or (isinstance(given, AtomicType) and isinstance(kind, StringType))
+    )
+    # Elsewhere a cast beyond a type's bounds gives another number, and no error.
+    if not isinstance(given, NullType) and not (fits and session.ansi):
+        raise SchemaMismatch(
+            f"column {field.name!r} of table {table!r} is {kind.simpleString()}, and would be given "
+            f"{given.simpleString()} values; nothing was done: cast them",
+            column=field.name,
+        )
+    return column.cast(kind).alias(field.name)
+
+
+def _check_absent(
+    rows: DataFrame, table: str, key: tuple[str, ...], change: RowChange, plan: QueryPlan, queries: Queries
+) -> None:
+    """Raise if a row would be inserted whose key the table has."""
+    inserts = [number for number, action in enumerate(change.actions) if action == INSERT]
+    names = [_quoted(name) for name in key]
+    inserted = rows.where(col(ACTION).isin(inserts)).select(*names)
+    present = queries.run(*queries.plan(f"SELECT {', '.join(names)} FROM {_quoted(plan.scans[0].view)}"))
+    there = inserted.join(present, list(key)).limit(1).collect()
+    if there:
+        values = ", ".join(f"{name} = {there[0][name]!r}" for name in key)
+        raise KeysExist(
+            f"MERGE would insert a row of table {table!r} whose primary key is there ({values}); nothing was "
+            "written: compare the whole primary key, and nothing else, in ON, or leave such rows out of the "
+            "source",
+            table=table,
+        )
+
+
+def _quoted(name: str) -> str:
+    return "`{}`".format(name.replace("`", "``"))

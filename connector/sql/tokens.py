@@ -1,0 +1,186 @@
+"""The words of a statement with their places, and a reader that cuts the statement at some of them.
+
+What lies between is kept as it was written, whatever it is: Spark reads it again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+# Strings, quoted names, words, and single other characters; comments and spaces are skipped.
+TOKEN = re.compile(
+    r"""--[^\n]*|/\*.*?\*/|\s+
+    |(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
+    |(?P<quoted>`(?:[^`]|``)*`)|(?P<word>\w+)|(?P<other>.)""",
+    re.DOTALL | re.VERBOSE,
+)
+_DEEPER, _HIGHER = ("(", "[", "{", "CASE"), (")", "]", "}", "END")
+
+
+class NotUnderstoodError(Exception):
+    """A statement is not what it has to be; says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A word of a text.
+
+    Attributes:
+        kind: "word", "quoted" (a name), "text" (a string) or "other" (a character).
+        word: as written; a quoted name without its quotes.
+        start, end: its place in the text.
+    """
+
+    kind: str
+    word: str
+    start: int
+    end: int
+
+    @property
+    def upper(self) -> str:
+        """The word in upper case; quoted names and strings, which are never keywords, as an empty text."""
+        return self.word.upper() if self.kind in ("word", "other") else ""
+
+
+def tokens_of(text: str) -> list[Token]:
+    """The tokens of a statement, without the semicolons behind it."""
+    tokens = []
+    for match in TOKEN.finditer(text):
+        if match.lastgroup:
+            word = match.group()
+            plain = word[1:-1].replace("``", "`") if word.startswith("`") else word
+            tokens.append(Token(match.lastgroup, plain, *match.span()))
+    while tokens and tokens[-1].word == ";" and tokens[-1].kind == "other":
+        tokens.pop()
+    return tokens
+
+
+class StatementReader:
+    """Reads a statement from some token on. What does not fit raises `NotUnderstoodError`."""
+
+    def __init__(self, text: str, tokens: Sequence[Token], at: int = 0) -> None:
+        self._text, self._tokens, self._at = text, tokens, at
+
+    @property
+    def at(self) -> int:
+        """The number of the token that comes next."""
+        return self._at
+
+    def text_since(self, at: int) -> str:
+        """The text that was read since that token."""
+        return self._text[self._tokens[at].start : self._tokens[self._at - 1].end]
+
+    @property
+    def at_end(self) -> bool:
+        return self._at >= len(self._tokens)
+
+    def sees(self, *words: str) -> bool:
+        """True if these words, in upper case, come next."""
+        following = self._tokens[self._at : self._at + len(words)]
+        return [token.upper for token in following] == list(words)
+
+    def takes(self, *words: str) -> bool:
+        """Go past these words if they come next."""
+        is_there = self.sees(*words)
+        self._at += len(words) * is_there
+        return is_there
+
+    def takes_one(self, *choices: str) -> bool:
+        """Go past the first of these choices, each of one word or more, that comes next."""
+        return any(self.takes(*choice.split()) for choice in choices)
+
+    def expect(self, *words: str) -> None:
+        if not self.takes(*words):
+            raise self.wrong(" ".join(words))
+
+    def expect_end(self) -> None:
+        if not self.at_end:
+            raise self.wrong("its end")
+
+    def wrong(self, wanted: str) -> NotUnderstoodError:
+        if self.at_end:
+            return NotUnderstoodError(f"it ends where {wanted} was expected")
+        return NotUnderstoodError(f"{wanted} was expected at {self._tokens[self._at].word!r}")
+
+    def name(self) -> list[str]:
+        """The parts of a name."""
+        parts = [self.identifier()]
+        while self.takes("."):
+            parts.append(self.identifier())
+        return parts
+
+    def identifier(self) -> str:
+        if self.at_end or self._tokens[self._at].kind not in ("word", "quoted"):
+            raise self.wrong("a name")
+        self._at += 1
+        return self._tokens[self._at - 1].word
+
+    def names(self) -> list[str]:
+        """Names in parentheses."""
+        self.expect("(")
+        names = self.listed_names()
+        self.expect(")")
+        return names
+
+    def listed_names(self) -> list[str]:
+        names = [self.identifier()]
+        while self.takes(","):
+            names.append(self.identifier())
+        return names
+
+    def list_text(self) -> str:
+        """The rest of the text, without parentheses around it."""
+        if not self.takes("("):
+            return self.until()
+        text = self.until(")")
+        self.expect(")")
+        self.expect_end()
+        return text
+
+    def alias(self, but: Collection[str]) -> str | None:
+        """An alias, with or without AS, if there is one; words of `but` are none."""
+        if self.takes("AS"):
+            return self.identifier()
+        if self.at_end or self._tokens[self._at].kind not in ("word", "quoted"):
+            return None
+        return None if self._tokens[self._at].upper in but else self.identifier()
+
+    def number(self) -> int:
+        if self.at_end or not self._tokens[self._at].word.isdecimal():
+            raise self.wrong("a whole number")
+        self._at += 1
+        return int(self._tokens[self._at - 1].word)
+
+    def number_or_string(self) -> int | str:
+        is_text = not self.at_end and self._tokens[self._at].kind == "text"
+        return self.string() if is_text else self.number()
+
+    def string(self) -> str:
+        """The value of a string without escapes."""
+        if self.at_end or self._tokens[self._at].kind != "text" or "\\" in self._tokens[self._at].word:
+            raise self.wrong("a string")
+        self._at += 1
+        return self._tokens[self._at - 1].word[1:-1]
+
+    def until(self, *stops: str) -> str:
+        """The text up to one of these words outside of parentheses and CASE, or to the end."""
+        first, depth = self._at, 0
+        while not self.at_end:
+            word = self._tokens[self._at].upper
+            is_part = self._at > 0 and self._tokens[self._at - 1].upper == "."  # of a name
+            if depth == 0 and word in stops and not is_part:
+                break
+            if word in _DEEPER and not is_part:
+                depth += 1
+            elif word in _HIGHER and not is_part:
+                depth -= 1
+            if depth < 0:
+                raise self.wrong("more")
+            self._at += 1
+        if self._at == first:
+            raise self.wrong("an expression")
+        if depth:
+            raise NotUnderstoodError("it ends within parentheses, or within CASE")
+        return self.text_since(first)

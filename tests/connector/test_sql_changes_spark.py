@@ -1,0 +1,314 @@
+"""Statements that change tables, through `catalog.sql`, against what Python makes of the rows."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from elasticscan.base.errors import KeysExist, SchemaMismatch, UnsupportedStatement, WriteConflict
+from elasticscan.connector import AttachedStore, attach
+from elasticscan.connector.sql import row_changes
+from elasticscan.store import Store
+from tests.connector.test_catalog_spark import setting, tablets_moving
+
+pytestmark = pytest.mark.spark
+
+STATEMENTS = int(os.environ.get("ELASTICSCAN_STATEMENTS", "14"))
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("name", pa.string()),
+        ("n", pa.int32()),
+        ("v", pa.float64()),
+    ]
+)
+
+
+class Row(NamedTuple):
+    id: int
+    name: str | None
+    n: int | None
+    v: float | None
+
+
+Rows = dict[int, Row]
+
+
+def first_rows() -> Rows:
+    return {
+        i: Row(i, None if i % 5 == 0 else f"n{i % 7}", None if i % 6 == 0 else i % 11, i / 4)
+        for i in range(60)
+    }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small(spark: SparkSession) -> Iterator[None]:
+    with (
+        setting(spark, "spark.sql.adaptive.enabled", "false"),
+        setting(spark, "spark.sql.shuffle.partitions", "1"),
+    ):
+        yield
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store.create(tmp_path / "s.store", ["s1", "s2"], tablets=4, slots=64)
+    made.create_table("t", SCHEMA, ["id"])
+    made.table("t").upsert(pa.Table.from_pylist([row._asdict() for row in first_rows().values()], SCHEMA))
+    return made
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, store: Store) -> AttachedStore:
+    return attach(spark, store.uri)
+
+
+def rows_in(store: Store) -> Rows:
+    rows = store.table("t").scan().to_table().to_pylist()
+    state = {row["id"]: Row(**row) for row in rows}
+    assert len(state) == len(rows)
+    return state
+
+
+def counts(frame: DataFrame) -> tuple[int, ...]:
+    (row,) = frame.collect()
+    return tuple(row)
+
+
+# Conditions and values as SQL over a row `{0}`, and as Python; None is unknown.
+CONDITIONS: tuple[tuple[str, Callable[[Row], bool | None]], ...] = (
+    ("{0}id < 20", lambda r: r.id < 20),
+    ("{0}id % 3 = 1", lambda r: r.id % 3 == 1),
+    ("{0}n > 5", lambda r: None if r.n is None else r.n > 5),
+    ("{0}name IS NULL", lambda r: r.name is None),
+    ("abs({0}n) IN (1, 2, 3)", lambda r: None if r.n is None else r.n in (1, 2, 3)),
+    ("{0}id IN (SELECT max(id) FROM t)", lambda r: None),  # replaced: it needs all rows
+)
+VALUES: tuple[tuple[str, str, Callable[[Row], Any]], ...] = (
+    ("n", "{0}n + 1", lambda r: None if r.n is None else r.n + 1),
+    ("n", "CASE WHEN {0}n > 3 THEN 0 ELSE {0}n END", lambda r: 0 if r.n is not None and r.n > 3 else r.n),
+    ("name", "concat({0}name, '!')", lambda r: None if r.name is None else r.name + "!"),
+    ("name", "NULL", lambda r: None),
+    ("v", "{0}v * 2", lambda r: None if r.v is None else r.v * 2),
+    ("v", "7", lambda r: 7.0),
+)
+
+
+def a_condition(chance: random.Random, state: Rows, by: str) -> tuple[str, Callable[[Row], bool | None]]:
+    at = chance.randrange(len(CONDITIONS))
+    text, test = CONDITIONS[at]
+    if at == len(CONDITIONS) - 1:
+        greatest = max(state, default=-1)
+        return text.format(by), lambda r: r.id == greatest
+    return text.format(by), test
+
+
+def a_change(chance: random.Random, state: Rows) -> tuple[str, Rows, tuple[int, ...]]:
+    """A statement, the rows after it, and the counts that it gives."""
+    return chance.choice([deleted, updated, merged, merged])(chance, state)
+
+
+def deleted(chance: random.Random, state: Rows) -> tuple[str, Rows, tuple[int, ...]]:
+    text, test = a_condition(chance, state, "t.")
+    text += f" AND id > {chance.randrange(60)}"
+    bound = int(text.split()[-1])
+    rest = {key: row for key, row in state.items() if not (test(row) and key > bound)}
+    return f"DELETE FROM t WHERE {text}", rest, (len(state) - len(rest),)
+
+
+def updated(chance: random.Random, state: Rows) -> tuple[str, Rows, tuple[int, ...]]:
+    text, test = a_condition(chance, state, "x.")
+    column, value, compute = chance.choice(VALUES)
+    hit = [key for key, row in state.items() if test(row)]
+    after = state | {key: state[key]._replace(**{column: compute(state[key])}) for key in hit}
+    return f"UPDATE t AS x SET {column} = {value.format('x.')} WHERE {text}", after, (len(hit),)
+
+
+def merged(chance: random.Random, state: Rows) -> tuple[str, Rows, tuple[int, ...]]:
+    source = {
+        key: Row(key, f"s{key}", key % 9, key / 2)
+        for key in chance.sample(range(90), chance.choice([0, 9, 30]))
+    }
+    values = ", ".join(f"({r.id}L, '{r.name}', {r.n}, {r.v}D)" for r in source.values()) or "(-1L, '', 1, 1D)"
+    values = f"SELECT * FROM VALUES {values} AS w(id, name, n, v) WHERE id >= 0"
+    text = f"MERGE INTO t USING ({values}) s ON t.id = s.id"
+    after, done = dict(state), {"update": 0, "delete": 0, "insert": 0}
+    left = {
+        "matched": set(source) & set(state),
+        "target": set(source) - set(state),
+        "source": set(state) - set(source),
+    }
+    for _ in range(chance.choice([1, 2, 4])):
+        kind = chance.choice(list(left))
+        by = "s." if kind == "target" else "t."
+        condition, test = a_condition(chance, state, by)
+        narrow = "SELECT" not in condition and chance.random() < 0.6
+        rows = source if kind == "target" else state
+        hit = {key for key in left[kind] if not narrow or test(rows[key])}
+        left[kind] -= hit
+        words = {"matched": "MATCHED", "target": "NOT MATCHED", "source": "NOT MATCHED BY SOURCE"}[kind]
+        text += f" WHEN {words}{f' AND {condition}' if narrow else ''} THEN "
+        action = "insert" if kind == "target" else chance.choice(["update", "delete"])
+        done[action] += len(hit)
+        if action == "insert":
+            whole = chance.random() < 0.5
+            text += "INSERT *" if whole else "INSERT (id, v) VALUES (s.id, s.v + 1)"
+            after |= {k: source[k] if whole else Row(k, None, None, source[k].v + 1) for k in hit}  # type: ignore[operator]
+        elif action == "delete":
+            text += "DELETE"
+            after = {key: row for key, row in after.items() if key not in hit}
+        elif kind == "matched" and chance.random() < 0.5:
+            text += "UPDATE SET *"
+            after |= {key: source[key] for key in hit}
+        else:
+            column, value, compute = chance.choice(VALUES)
+            text += f"UPDATE SET {column} = {value.format('t.')}"
+            after |= {key: state[key]._replace(**{column: compute(state[key])}) for key in hit}
+    return text, after, (sum(done.values()), *done.values())
+
+
+@pytest.mark.long
+def test_random_statements_change_what_they_say_while_tablets_move(
+    store: Store, catalog: AttachedStore
+) -> None:
+    chance = random.Random(11)
+    state = first_rows()
+    with tablets_moving(store):
+        for _ in range(STATEMENTS):
+            text, state, numbers = a_change(chance, state)
+            assert counts(catalog.sql(text)) == numbers, text
+            assert rows_in(store) == state, text
+    assert sorted(catalog.sql("SELECT id FROM t").collect()) == sorted((key,) for key in state)
+
+
+def test_what_others_write_meanwhile_is_read_again(
+    store: Store, catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, disturbances = AttachedStore._run, [3]
+
+    def disturbed(attached: AttachedStore, *given: Any) -> DataFrame:
+        frame = run(attached, *given)
+        if disturbances[0]:
+            disturbances[0] -= 1
+            store.table("t").update({"n": "coalesce(n, 0) + 100"}, "id = 7")
+        return frame
+
+    monkeypatch.setattr(AttachedStore, "_run", disturbed)
+    before = rows_in(store)[7].n
+    assert before is not None
+    assert counts(catalog.sql("UPDATE t SET n = n + 1 WHERE abs(id) = 7")) == (1,)
+    assert rows_in(store)[7].n == before + 301
+    disturbances[0] = 100
+    monkeypatch.setattr(row_changes, "MOST_ATTEMPTS", 2)
+    with pytest.raises(WriteConflict, match=r"rows of table 't' that DELETE changes were written by others"):
+        catalog.sql("DELETE FROM t WHERE abs(id) = 7")
+    assert rows_in(store)[7].n == before + 501
+    # What others write elsewhere is no conflict.
+    assert counts(catalog.sql("DELETE FROM t WHERE abs(id) = 8")) == (1,)
+
+
+def test_a_merge_inserts_no_key_that_is_there(store: Store, catalog: AttachedStore) -> None:
+    before = rows_in(store)
+    source = "(SELECT 3L AS id, 'x' AS name, 1 AS n, 0D AS v)"
+    with pytest.raises(KeysExist, match=r"whose primary key is there \(id = 3\); nothing was written"):
+        catalog.sql(
+            f"MERGE INTO t USING {source} s ON t.id = s.id AND t.v > 9 WHEN NOT MATCHED THEN INSERT *"
+        )
+    twice = f"{source[:-1]} UNION ALL SELECT 3L, 'y', 2, 0D)"
+    with pytest.raises(PySparkException, match="ES_INVALID_KEY"):
+        catalog.sql(f"MERGE INTO t USING {twice} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET *")
+    assert rows_in(store) == before
+
+
+def test_values_go_into_columns_as_spark_stores_them(
+    spark: SparkSession, store: Store, catalog: AttachedStore
+) -> None:
+    catalog.sql("UPDATE t SET n = id + 1L, name = id, v = 1.25 WHERE abs(id) = 2")
+    assert rows_in(store)[2] == Row(2, "2", 3, 1.25)
+    for value, given in (("1.5", r"decimal\(2,1\)"), ("'3'", "string"), ("DATE'2026-01-01'", "date")):
+        with pytest.raises(
+            SchemaMismatch, match=f"column 'n' of table 't' is int, and .* given {given} values"
+        ):
+            catalog.sql(f"UPDATE t SET n = {value} WHERE abs(id) = 2")
+    with pytest.raises(PySparkException, match="CAST_OVERFLOW"):
+        catalog.sql("UPDATE t SET n = 3000000000 WHERE abs(id) = 2")
+    with setting(spark, "spark.sql.ansi.enabled", "false"), pytest.raises(SchemaMismatch):
+        catalog.sql("UPDATE t SET n = 3000000000 WHERE abs(id) = 2")
+    assert rows_in(store)[2] == Row(2, "2", 3, 1.25)
+
+
+def test_parameters_are_values(store: Store, catalog: AttachedStore) -> None:
+    assert counts(catalog.sql("DELETE FROM t WHERE id = ? OR name = ?", [4, "n1"])) == (8,)
+    catalog.sql("UPDATE t SET name = :name WHERE id = :id", {"name": "O", "id": 5})
+    assert rows_in(store)[5].name == "O"
+    with pytest.raises(UnsupportedStatement, match="values cannot be written as literals"):
+        catalog.sql("DELETE FROM t WHERE name = ?", ["it's"])
+
+
+def test_a_query_names_snapshots_of_its_tables(
+    spark: SparkSession, store: Store, catalog: AttachedStore
+) -> None:
+    table = store.table("t")
+    table.tag("before")
+    first = table.history()[-1].number
+    catalog.sql("UPDATE t SET name = 'new' WHERE id < 10")
+    told = catalog.sql(
+        f"SELECT t.name, n.name FROM t FOR VERSION AS OF {first} "
+        "JOIN t VERSION AS OF 'before' AS b USING (id) JOIN t n USING (id) WHERE id = 1 AND b.n = 1"
+    )
+    assert told.collect() == [("n1", "new")]
+    made = datetime.fromtimestamp(table.history()[0].created_at, UTC).isoformat()
+    assert catalog.sql(f"SELECT count(*) FROM t TIMESTAMP AS OF '{made}'").collect() == [(0,)]
+    assert "as of    before" in catalog.explain("SELECT * FROM t VERSION AS OF 'before'")
+    merge = (
+        "MERGE INTO t USING t VERSION AS OF 'before' AS old ON t.id = old.id WHEN MATCHED THEN UPDATE SET *"
+    )
+    assert counts(catalog.sql(merge)) == (60, 60, 0, 0)
+    assert rows_in(store) == first_rows()
+    with pytest.raises(PySparkException, match="ES_TAG_NOT_FOUND"):
+        catalog.sql("SELECT * FROM t VERSION AS OF 'none'").collect()
+    zone = "spark.sql.session.timeZone"
+    with setting(spark, zone, "Asia/Tokyo"), pytest.raises(UnsupportedStatement, match="with a zone where"):
+        catalog.sql("SELECT * FROM t TIMESTAMP AS OF '2026-01-01'")
+
+
+def test_tables_are_kept_in_words_of_other_formats(store: Store, catalog: AttachedStore) -> None:
+    table = store.table("t")
+    version = table.history()[-1].number
+    catalog.sql("DELETE FROM t WHERE id >= 10")
+    (newest, *older) = catalog.sql("DESCRIBE HISTORY t").collect()
+    assert (newest.operation, newest.rows, newest.userMetadata) == ("delete", 50, {"statement": "DELETE"})
+    assert [row.version for row in older] == [c.number for c in reversed(table.history()[:-1])]
+    assert len(catalog.sql("DESCRIBE HISTORY t LIMIT 1").collect()) == 1
+    assert counts(catalog.sql(f"RESTORE TABLE t TO VERSION AS OF {version}")) == (version + 2,)
+    assert rows_in(store) == first_rows()
+    catalog.sql("ALTER TABLE t ADD COLUMNS (far DECIMAL(10, 2), `to` STRING)")
+    catalog.sql("ALTER TABLE t RENAME COLUMN NAME TO label")
+    catalog.sql("ALTER TABLE t ALTER COLUMN n TYPE BIGINT")
+    catalog.sql("ALTER TABLE t DROP COLUMN v")
+    assert catalog.sql("SELECT * FROM t").columns == ["id", "label", "n", "far", "to"]
+    assert table.schema.field("n").type == pa.int64()
+    catalog.sql("UPDATE t SET far = id / 4, `to` = 'x' WHERE id = 3")
+    (row,) = catalog.sql("SELECT far, `to` FROM t WHERE id = 3").collect()
+    assert (str(row.far), row.to) == ("0.75", "x")
+    catalog.sql("OPTIMIZE t")
+    assert catalog.sql("VACUUM t DRY RUN").columns == ["files_removed"]
+    catalog.sql("VACUUM t")
+    catalog.sql("TRUNCATE TABLE t")
+    assert catalog.sql("SELECT * FROM t").collect() == []
+    for wrong in (
+        "ALTER TABLE t ADD CONSTRAINT c CHECK (n > 0)",
+        "OPTIMIZE t WHERE id = 1",
+        "VACUUM t RETAIN 0 HOURS",
+    ):
+        with pytest.raises(UnsupportedStatement, match="cannot be carried out; nothing was done: "):
+            catalog.sql(wrong)
