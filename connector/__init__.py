@@ -60,9 +60,9 @@ in aggregates unless `spark.sql.timeType.enabled` is set.
 
 Modules: `options` checks what users set and `option_values` each text of it, `conversion` the types;
 `reading`, `writing`, `stream_writing` and `streams/` are what Spark calls, `partitions` what its tasks get,
-as `splits` cuts them; `deletions` separates rows that delete from rows that upsert, `explaining` answers the
-option `explain`, `sql/` takes conditions and columns out of queries, `source` is the entry, `open_stores`
-keeps stores open.
+as `splits` cuts them, and `partial_rows` what they fold; `deletions` separates rows that delete from rows
+that upsert, `explaining` answers the option `explain`, `sql/` takes conditions and columns out of queries,
+`source` is the entry, `open_stores` keeps stores open.
 """
 
 from elasticscan.connector.source import ElasticScanSource, attach, register

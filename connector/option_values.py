@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from elasticscan.base.errors import InvalidName, InvalidOption, LimitExceeded
@@ -132,3 +133,28 @@ def moment(name: str, text: str) -> float:
             "seconds since 1970",
         )
     return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PartialAggregates:
+    """Aggregates that tasks compute of their own rows: texts as `Table.aggregate` takes them, and groups."""
+
+    values: tuple[str, ...]
+    by: tuple[str, ...]
+
+    def text(self) -> str:
+        return json.dumps({"values": self.values, "by": self.by})
+
+
+def partial_aggregates(name: str, text: str) -> PartialAggregates:
+    try:
+        asked = json.loads(text)
+    except (ValueError, RecursionError):
+        asked = None
+    if isinstance(asked, dict) and asked.keys() <= {"values", "by"}:
+        values, by = asked.get("values", []), asked.get("by", [])
+        if all(isinstance(part, list) and all(isinstance(one, str) for one in part) for part in (values, by)):
+            every = [*values, *by]
+            if every and len(set(every)) == len(every):
+                return PartialAggregates(tuple(values), tuple(by))
+    raise bad_value(name, text, 'a JSON object such as {"values": ["count(*)", "sum(km)"], "by": ["city"]}')

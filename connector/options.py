@@ -17,6 +17,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS
 from elasticscan.connector.option_values import (
     LATEST,
+    PartialAggregates,
     bad_value,
     byte_count,
     column_list,
@@ -25,6 +26,7 @@ from elasticscan.connector.option_values import (
     index_name,
     metadata_of_commit,
     moment,
+    partial_aggregates,
     snapshot,
     some_text,
     whole,
@@ -147,6 +149,10 @@ class Options:
     task_rows: int | None = _option("maxRowsPerTask", whole(0, MAX_NUMBER), None, (READ,),
         "each task ends after so many rows and gives no others, whichever come first: `catalog.sql` sets it "
         "for a `LIMIT`")
+    partial: PartialAggregates | None = _option(  # noqa: RUF009 - frozen, like all of them
+        "partialAggregates", partial_aggregates, None, (READ,),
+        "partial rows in place of rows, some from each task, to be added up: `catalog.sql` sets it for "
+        "aggregates and groups")
     metadata: bool = _option("includeMetadata", flag, False, (READ,),
         "adds `_shard` and `_slot`")
     app_id: str | None = _option("txnAppId", some_text, None, _WRITES,
@@ -227,6 +233,14 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
         )
     _check_transaction(texts, stream_write)
     _check_requirements(options)
+    if options.partial is not None:
+        for name, given in (
+            ("columns", options.columns),
+            ("maxRowsPerTask", options.task_rows),
+            ("includeMetadata", options.metadata or None),
+        ):
+            if given is not None:
+                raise _refusal(name, "chooses rows, which 'partialAggregates' folds; leave one out")
     if options.shard_key and not options.primary_key:
         raise _refusal("shardKey", "only goes with 'primaryKey', for a table that a write creates")
     return options
@@ -359,6 +373,11 @@ def _refuse_other_reads(options: Options, where: str, use: str) -> None:
             raise _refusal(option.name, f"is not for {use}; {hint}")
 
 
+_READ_ALONE = (
+    "filter", "maxRowsPerTask", "partialAggregates", "versionAsOf", "timestampAsOf", "readChangeFeed",
+)  # fmt: skip
+
+
 def check_for_write(options: Options) -> Options:
     """Refuse what would make a write do something else than it says."""
     for option in _chosen_options(options):
@@ -368,7 +387,7 @@ def check_for_write(options: Options) -> Options:
                 "gives the ways there are to read in place of rows, and nothing can be written to these; "
                 "write without it",
             )
-        if option.name in ("filter", "maxRowsPerTask", "versionAsOf", "timestampAsOf", "readChangeFeed"):
+        if option.name in _READ_ALONE:
             raise _refusal(
                 option.name,
                 "narrows what is read, but a write always goes to the whole table as it is now; write "

@@ -70,7 +70,7 @@ def resume(partition: Any, options: Options) -> tuple[Store, Scan]:
     scan = store.resume_part(key, ends_lease=False)
     table = store.table(options.table).definition.id
     if (key.table, key.filter, key.limit) != (table, options.filter, None):
-        raise _of_another_read()
+        raise of_another_read()
     return store, scan
 
 
@@ -84,7 +84,7 @@ def read_partition(
     """
     _, scan = resume(partition, options)
     if not {*columns} <= {*scan.schema.names}:
-        raise _of_another_read()
+        raise of_another_read()
     convert = ToSpark(scan.schema, columns, schema)
     for rows in first_rows(scan, options.task_rows):
         yield convert(rows)
@@ -102,7 +102,7 @@ def first_rows(scan: Scan, most: int | None) -> Iterator[pa.RecordBatch]:
                 return
 
 
-def _of_another_read() -> ContinuationKeyError:
+def of_another_read() -> ContinuationKeyError:
     return ContinuationKeyError("the partition belongs to another read; load the DataFrame again")
 
 

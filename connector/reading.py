@@ -19,6 +19,7 @@ from elasticscan.connector.conversion import ToSpark, match_columns, spark_schem
 from elasticscan.connector.explaining import EXPLANATION, Explained
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
+from elasticscan.connector.partial_rows import PartialRows, read_partial_rows
 from elasticscan.connector.partitions import first_rows, partitions_of, read_partition, resume
 from elasticscan.connector.splits import NOTHING, cut, most_index_parts, slot_bytes
 from elasticscan.metadata import TableInfo, no_such_column
@@ -35,6 +36,8 @@ def offered_schema(table: TableInfo, options: Options) -> StructType:
     chosen = chosen_columns(table, options)
     if options.explain:
         return spark_schema(EXPLANATION)
+    if options.partial is not None:
+        return spark_schema(PartialRows.of(table.name, table.schema, options.partial).schema)
     feed = feed_fields() if options.changes.feed else []
     metadata = _METADATA if options.metadata else []
     return spark_schema(pa.schema([*(table.schema.field(name) for name in chosen), *feed, *metadata]))
@@ -65,8 +68,11 @@ class ElasticScanReader(DataSourceReader):
         table = open_store(options.store).table(options.table).definition
         self._columns = match_columns(schema, offered_schema(table, options))
         self._definition = table.definition
-        rows = offered_schema(table, replace(options, explain=False)).names
-        self._scanned = rows if options.explain else self._columns
+        self._scanned = self._columns
+        if options.partial is not None:
+            self._scanned = tuple(PartialRows.of(table.name, table.schema, options.partial).columns(table))
+        elif options.explain:
+            self._scanned = tuple(offered_schema(table, replace(options, explain=False)).names)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Fix the snapshot, and cut the scan by where slots live now."""
@@ -94,6 +100,8 @@ class ElasticScanReader(DataSourceReader):
         """The partition's rows, every time the same."""
         if isinstance(partition, Explained):
             yield ToSpark(EXPLANATION, self._columns, self._schema)(partition.batch())
+        elif self._options.partial is not None:
+            yield from read_partial_rows(partition, self._options, self._columns, self._schema)
         elif self._wants_metadata:
             yield from self._read_with_metadata(partition)
         else:

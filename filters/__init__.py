@@ -9,12 +9,13 @@ be evaluated exactly as Spark would is refused. `Assignment` is a column's new v
 narrow, which would cost rows; tests hold sets against the evaluator.
 
 `Aggregate` is a function over the rows of a group (`aggregates`); `Fold` computes some of them page by page,
-in memory that the groups bound (`folding`), with the results that Spark would give.
+in memory that the groups bound (`folding`), with the results that Spark would give, or gives partial rows
+that Spark adds up.
 
 Everything here is pure, and knows nothing of files, indexes or scans.
 """
 
-from elasticscan.filters.aggregates import COUNT_ROWS, Aggregate, check_groupable
+from elasticscan.filters.aggregates import AVG, COUNT_DISTINCT, COUNT_ROWS, Aggregate, check_groupable
 from elasticscan.filters.assignment import Assignment
 from elasticscan.filters.bounds import axis_of, decode_key, normalise, single_values
 from elasticscan.filters.casts import may_fail
@@ -51,6 +52,8 @@ from elasticscan.filters.predicate import Predicate
 from elasticscan.filters.value_sets import ColumnDomain, column_sets, value_set
 
 __all__ = [
+    "AVG",
+    "COUNT_DISTINCT",
     "COUNT_ROWS",
     "EVERYTHING",
     "NOT_NULL",

@@ -3,7 +3,7 @@
     fold = Fold(aggregates, ["city"], schema)
     for page in pages:
         fold.add(page)
-    fold.result()
+    fold.result()                   # or fold.partial_rows(), for others to add up
 
 A few pages together become partial rows. These are merged whenever they are twice as many as they were after
 the merge before, so memory is bounded by the groups (and by the distinct values that are counted), never by
@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Context, Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -35,10 +36,13 @@ from elasticscan.filters.coercion import computed_type
 FOLDED_ROWS, FOLDED_BYTES = 1 << 20, 64 << 20
 # Fewer partial rows than this are not worth merging.
 LEAST_MERGED_ROWS = 1 << 18
+# Partial rows that somebody else adds up are handed over when they are so many bytes, merged.
+MOST_PARTIAL_BYTES = 64 << 20
 
 _ANY_INTEGER = pa.decimal128(38, 0)
 # A decimal of so many digits can be added up 10^10 times without leaving 38 digits.
 _ADDABLE_DIGITS = 28
+_EXACT = Context(prec=76)
 _MAGNITUDE = np.int64((1 << 63) - 1)
 _NAN_BITS = np.float64("nan").view(np.int64) & _MAGNITUDE
 
@@ -152,6 +156,47 @@ class Fold:
         values = [_value(aggregate, whole) for aggregate in self._aggregates]
         fields += [pa.field(aggregate.name, aggregate.type) for aggregate in self._aggregates]
         return pa.Table.from_arrays([*arrays, *values], schema=pa.schema(fields))
+
+    @property
+    def is_full(self) -> bool:
+        """True if there are more partial rows than should be held where they can be handed over."""
+        return self._rows == self._merged_rows and self._partial[0].nbytes > MOST_PARTIAL_BYTES
+
+    def partial_rows(self) -> pa.Table:
+        """Partial rows of all that was added since they were last taken, shaped like the result.
+
+        Added up by others (counts and sums by sums) they are the result; an average, which is
+        of no decimal, is given by its sum as a double. A sum that does not fit its type is given as two rows
+        that do not fit together either, so that it fails where they are added.
+        """
+        self._fold_waiting()
+        self._merge()
+        whole, self._partial = self._partial[0], [self._partial[0].slice(0, 0)]
+        self._rows = self._merged_rows = 0
+        fields = [self._schema.field(name) for name in self._group_by]
+        groups = [whole.column(key).cast(field.type) for key, field in zip(self._keys, fields, strict=True)]
+        schema = pa.schema([*fields, *(pa.field(value.name, value.type) for value in self._aggregates)])
+        values, beyond = [], []
+        for place, aggregate in enumerate(self._aggregates, len(groups)):
+            if aggregate.function not in (SUM, AVG):
+                values.append(_value(aggregate, whole))
+                continue
+            total = whole.column(f"{SUM} of {aggregate.column}")
+            if aggregate.function == AVG:
+                values.append(_as_float(total))
+                continue
+            try:
+                values.append(total.cast(aggregate.type))
+            except pa.ArrowInvalid:
+                fitting, excess = _divided(total, aggregate.type)
+                values.append(fitting)
+                beyond.append((place, excess))
+        parts = [pa.Table.from_arrays([*groups, *values], schema=schema)]
+        for place, excess in beyond:
+            arrays = [*groups, *(pa.nulls(whole.num_rows, value.type) for value in values)]
+            arrays[place] = excess
+            parts.append(pa.Table.from_arrays(arrays, schema=schema).filter(excess.is_valid()))
+        return pa.concat_tables(parts)
 
     def _keep(self, arrays: Sequence[pa.ChunkedArray]) -> None:
         names = [*self._keys, *(state.name for state in self._states)]
@@ -331,3 +376,17 @@ def _fitting(aggregate: Aggregate, values: pa.ChunkedArray, kind: pa.DataType) -
         "group by more columns, or keep the column as a wider type",
         column=aggregate.column,
     )
+
+
+def _divided(total: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Sums cut to the range of a type, and the least excess beside each that was cut, else null."""
+    most_units = (1 << 63) - 1 if pt.is_integer(kind) else 10**kind.precision - 1
+    least_units = -most_units - 1 if pt.is_integer(kind) else -most_units
+    unit = Decimal(1) if pt.is_integer(kind) else Decimal(1).scaleb(-kind.scale)
+    bounds = [_EXACT.multiply(Decimal(units), unit) for units in (least_units, most_units)]
+    least, most = (pa.scalar(bound, total.type) for bound in bounds)
+    low, high = pc.less(total, least), pc.greater(total, most)
+    fitting = pc.if_else(low, least, pc.if_else(high, most, total)).cast(kind)
+    # `if_else` is null where its condition is.
+    units = [pa.scalar(sign * unit, total.type).cast(kind) for sign in (-1, 1)]
+    return fitting, pc.if_else(low, units[0], pc.if_else(high, units[1], pa.scalar(None, kind)))

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import InvalidOption, TableNotFound
 from elasticscan.connector.open_stores import open_store
-from elasticscan.connector.option_values import is_iso_time
+from elasticscan.connector.option_values import PartialAggregates, is_iso_time
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.sql.changing import CHANGES, Target, read_change
 from elasticscan.connector.sql.explain import explain_plan, left_alone
@@ -129,7 +129,7 @@ class AttachedStore(Sequence[str]):
         if not plan.scans:
             return self._run_unchanged(text, args)
         try:
-            return self._run(plan, *self._relations(plan, snapshot))
+            return self._run(*self._relations(plan, snapshot))
         except AnalysisException:
             # Spark's message quotes the text that it ran: it should be the user's, not the rewritten one.
             return self._run_unchanged(text, args)
@@ -162,7 +162,7 @@ class AttachedStore(Sequence[str]):
         change = read_change(statement.kind, statement.reader, target)
         queries = Queries(
             lambda query: self._plan(query, None),
-            lambda plan, snapshot: self._run(plan, *self._relations(plan, snapshot)),
+            lambda plan, snapshot: self._run(*self._relations(plan, snapshot)),
             session,
         )
         done = change_rows(store, table, statement.kind, change, queries)
@@ -218,23 +218,31 @@ class AttachedStore(Sequence[str]):
             if name in by_name
         }, snapshot
 
-    def _relations(self, plan: QueryPlan, snapshot: int) -> tuple[list[str], dict[str, DataFrame]]:
-        """A name for each scan, and the relation of each name; equal scans share one."""
+    def _relations(self, plan: QueryPlan, snapshot: int) -> tuple[str, dict[str, DataFrame]]:
+        """The query over relations, and the relation of each name; equal scans share one."""
         unique = f"elasticscan_{uuid.uuid4().hex}"
         names: dict[tuple[object, ...], str] = {}
         made: dict[str, DataFrame] = {}
+        folded: dict[str, bool] = {}
+        places = []
         for scan in plan.scans:
             key = _read_by(scan)
             if key not in names:
-                names[key] = f"{unique}_{len(names)}"
-                made[names[key]] = self._relation(scan, snapshot)
-        return [names[_read_by(scan)] for scan in plan.scans], made
+                name = names[key] = f"{unique}_{len(names)}"
+                few = self._few(scan, snapshot)
+                made[name] = self._relation(scan, snapshot, few)
+                folded[name] = scan.aggregates is not None and few is None
+            places.append(names[key])
+        return plan.rewritten(places, [folded[name] for name in places]), made
 
-    def _relation(self, scan: TableScan, snapshot: int) -> DataFrame:
+    def _relation(self, scan: TableScan, snapshot: int, few: FewRows | None) -> DataFrame:
         """The rows themselves where they are few, else a relation that tasks read."""
-        table, few = self._tables[scan.view], self._few(scan, snapshot)
+        table = self._tables[scan.view]
         if few is not None:
             return few_as_relation(self._spark, few)
+        if scan.aggregates is not None:
+            at, partial = scan.as_of or snapshot, scan.aggregates.partial
+            return self._load(table, None, scan.filter, at, partial=partial)
         if scan.limit is None or scan.limit.order:
             return self._load(table, scan.columns, scan.filter, scan.as_of or snapshot)
         most = scan.limit.rows
@@ -246,13 +254,13 @@ class AttachedStore(Sequence[str]):
         table = self._tables[scan.view]
         return read_few(parse_options({"store": self._uri, "table": table, **options}), scan.limit)
 
-    def _run(self, plan: QueryPlan, names: Sequence[str], relations: Mapping[str, DataFrame]) -> DataFrame:
-        """The query over these relations.
+    def _run(self, text: str, relations: Mapping[str, DataFrame]) -> DataFrame:
+        """A query over these relations.
 
         They are handed to Spark beside the text, under names for this query alone: a Connect session
         analyses a query again with each action, when temporary views would be gone.
         """
-        text = plan.rewritten(names).replace("{", "{{").replace("}", "}}")  # Spark formats the text
+        text = text.replace("{", "{{").replace("}", "}}")  # Spark formats the text
         for name in relations:
             text = text.replace(f"`{name}`", f"`{{{name}}}`")
         frames: dict[str, Any] = dict(relations)
@@ -265,8 +273,11 @@ class AttachedStore(Sequence[str]):
         condition: str | None,
         snapshot: int | AsOf | None,
         most: int | None = None,
+        partial: PartialAggregates | None = None,
     ) -> DataFrame:
         options = _options_of(columns, condition, snapshot, most)
+        if partial is not None:
+            options["partialAggregates"] = partial.text()
         return self._spark.read.format(FORMAT).options(store=self._uri, table=table, **options).load()
 
     def _run_unchanged(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
@@ -384,7 +395,8 @@ class TableRead:
 
 def _read_by(scan: TableScan) -> tuple[object, ...]:
     """The identity of a read: scans that have it in common read the same."""
-    return scan.view, scan.columns, scan.filter, scan.limit, scan.as_of
+    partial = None if scan.aggregates is None else scan.aggregates.partial
+    return scan.view, scan.columns, scan.filter, scan.limit, scan.as_of, partial
 
 
 def _options_of(

@@ -24,7 +24,7 @@ def explain_plan(
         _scan(name, scan, totals[scan.view], rows)
         for name, scan, rows in zip(names, plan.scans, read_here, strict=True)
     ]
-    return "\n\n".join([*parts, plan.rewritten(names).strip()])
+    return "\n\n".join([*parts, plan.rewritten(names, [rows is None for rows in read_here]).strip()])
 
 
 def left_alone(text: str, why: str) -> str:
@@ -43,6 +43,10 @@ def _scan(name: str, scan: TableScan, total: int, read_here: int | None) -> str:
     if scan.limit is not None:
         order = f" in the order of {', '.join(scan.limit.order)}" if scan.limit.order else ""
         lines.append(f"  limit    {scan.limit.rows:,}{order}")
+    if scan.aggregates is not None and read_here is None:
+        partial = scan.aggregates.partial
+        by = f" by {', '.join(partial.by)}" if partial.by else ""
+        lines.append(f"  folded   {', '.join(partial.values) or 'rows'}{by}: partial rows, added up by Spark")
     if read_here is not None:
         lines.append(f"  read     beside the driver: {read_here:,} rows")
     lines += [f"  stays    {condition}: {why}" for condition, why in scan.stayed]

@@ -18,7 +18,7 @@ from elasticscan.connector.sql.query import Reference, Session
 _SELECT_PARTS = frozenset({"with_", "expressions", "from_", "where", "order", "limit", "offset"})
 _TABLE_PARTS = frozenset({"this", "alias"})
 # Expressions of one row that give one value. Aggregates, windows, generators and functions by name do not.
-_PLAIN = (
+PLAIN_NODES = (
     exp.Column, exp.Identifier, exp.Star, exp.Alias, exp.Literal, exp.Boolean, exp.Null, exp.Paren, exp.Neg,
     exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE,
     exp.NullSafeEQ, exp.And, exp.Or, exp.Not, exp.Is, exp.In, exp.Between, exp.Case, exp.If, exp.Coalesce,
@@ -50,9 +50,9 @@ def row_limit(
         columns: the table's columns, as the table spells them, by their folded names.
     """
     select = block.select
-    if not _reads_alone(select, reference) or reference in block.unfiltered:
+    if not reads_alone(select, reference, _SELECT_PARTS) or reference in block.unfiltered:
         return None
-    if not all(isinstance(node, _PLAIN) for shown in select.expressions for node in shown.walk()):
+    if not all(isinstance(node, PLAIN_NODES) for shown in select.expressions for node in shown.walk()):
         return None
     limit, offset = select.args.get("limit"), select.args.get("offset")
     counts = [_count(limit), 0 if offset is None else _count(offset)]
@@ -66,13 +66,13 @@ def row_limit(
     return RowLimit(rows, names) if len(names) == len(terms) else None
 
 
-def _reads_alone(select: exp.Select, reference: Reference) -> bool:
-    """True if the FROM is the reference alone, and no clause looks at several rows together."""
+def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[str]) -> bool:
+    """True if the FROM is the reference alone, and there are no clauses but those that are understood."""
     clauses = {name for name, value in select.args.items() if value}
     parts = {name for name, value in reference.node.args.items() if value}
     source = select.args.get("from_")
     return (
-        clauses <= _SELECT_PARTS
+        clauses <= understood
         and parts <= _TABLE_PARTS
         and source is not None
         and source.this is reference.node
@@ -103,7 +103,7 @@ def _term(
     descending = bool(node.args.get("desc"))
     if bool(node.args.get("nulls_first")) == descending or node.args.get("with_fill"):
         return None
-    if not _is_of(node.this, reference, session):
+    if not is_of(node.this, reference, session):
         return None
     # A name that the SELECT gives to something else hides the table's column of that name.
     if not all(_leaves_name(shown, name, reference, session) for shown in select.expressions):
@@ -114,7 +114,7 @@ def _term(
     return None if session.folded(f"{column} DESC") in columns else f"{column} DESC"
 
 
-def _is_of(column: exp.Column, reference: Reference, session: Session) -> bool:
+def is_of(column: exp.Column, reference: Reference, session: Session) -> bool:
     """True if a column is written bare or behind the reference's alias, and is no field of a struct."""
     qualifiers = [session.folded(part.name) for part in column.parts[:-1]]
     return qualifiers in ([], [session.folded(reference.alias)])
@@ -124,6 +124,4 @@ def _leaves_name(shown: exp.Expr, name: str, reference: Reference, session: Sess
     """True if what a SELECT shows certainly gives the name to nothing but the table's column."""
     if isinstance(shown, exp.Alias):
         return session.folded(shown.alias) != session.folded(name)
-    return isinstance(shown, exp.Star) or (
-        isinstance(shown, exp.Column) and _is_of(shown, reference, session)
-    )
+    return isinstance(shown, exp.Star) or (isinstance(shown, exp.Column) and is_of(shown, reference, session))

@@ -2,11 +2,12 @@
 
     plan = plan_query("SELECT f.origin FROM flights f WHERE f.dep_delay > 60", tables, Session())
     plan.scans[0].columns, plan.scans[0].filter      # ('origin', 'dep_delay'), 'dep_delay > 60'
-    plan.rewritten(["v1"])                           # "SELECT f.origin FROM `v1` f WHERE ..."
+    plan.rewritten(["v1"], [False])                  # "SELECT f.origin FROM `v1` f WHERE ..."
 
-The text changes in one way alone: each reference of a table is given the name of a relation of its
-own. Every condition stays where it was, so what a relation leaves out can only be rows and columns
-that the query had not used.
+Each reference of a table is given the name of a relation of its own. Every condition stays where it was, so
+what a relation leaves out can only be rows and columns that the query had not used. Nothing else of the text
+changes, but where a relation gives partial rows: there the aggregates add these up, and no condition is left
+(`aggregates`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlglot.errors import SqlglotError
 
+from elasticscan.connector.sql.aggregates import (
+    Edit,
+    NotFoldedError,
+    SourceAggregates,
+    is_aggregated,
+    source_aggregates,
+)
 from elasticscan.connector.sql.columns import needed_columns, why_all
-from elasticscan.connector.sql.conditions import push_conditions
+from elasticscan.connector.sql.conditions import Pushed, push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
 from elasticscan.connector.sql.limits import RowLimit, row_limit
 from elasticscan.connector.sql.query import AsOf, Query, Reference, Session, UnreadableError, read_query
@@ -42,8 +50,9 @@ class TableScan:
         columns: the columns to read, in the table's order; None for all.
         filter: a condition that every row needed meets; None when there is none.
         limit: the rows that suffice; None where the query may need all that meet the filter.
+        aggregates: what tasks can compute of their own rows; None where Spark needs the rows.
         why_all: why every column is read, where it is.
-        stayed: (condition, why) of conditions that Spark alone tests.
+        stayed: (condition, why) of conditions that Spark alone tests, and of aggregates that it computes.
         complete: true if `filter` is all that the SELECT requires of a row.
         as_of: the snapshot that the query names; None for the newest.
     """
@@ -53,6 +62,7 @@ class TableScan:
     columns: tuple[str, ...] | None
     filter: str | None
     limit: RowLimit | None
+    aggregates: SourceAggregates | None
     why_all: str | None
     stayed: tuple[tuple[str, str], ...]
     complete: bool
@@ -67,15 +77,19 @@ class QueryPlan:
     scans: tuple[TableScan, ...]
     _references: tuple[Reference, ...]
 
-    def rewritten(self, names: Sequence[str]) -> str:
-        """The query over relations of these names, one for each scan."""
-        pieces, at = [], 0
-        for reference, name in zip(self._references, names, strict=True):
-            pieces += [self.text[at : reference.start], _quote(name)]
-            at = reference.end
+    def rewritten(self, names: Sequence[str], folded: Sequence[bool]) -> str:
+        """The query over relations of these names, one for each scan, some of which give partial rows."""
+        edits: list[Edit] = []
+        for reference, scan, name, is_folded in zip(self._references, self.scans, names, folded, strict=True):
+            edits.append((reference.start, reference.end, _quote(name)))
             if reference.alias_at is not None:
-                pieces += [self.text[at : reference.alias_at], f" AS {_quote(reference.alias)}"]
-                at = reference.alias_at
+                edits.append((reference.alias_at, reference.alias_at, f" AS {_quote(reference.alias)}"))
+            if is_folded and scan.aggregates is not None:
+                edits += scan.aggregates.edits
+        pieces, at = [], 0
+        for start, end, text in sorted(edits, key=lambda edit: edit[:2]):
+            pieces += [self.text[at:start], text]
+            at = end
         return "".join([*pieces, self.text[at:]])
 
 
@@ -109,7 +123,13 @@ def _scans(
     for reference in block.references:
         columns, why = _columns(query, block, reference, tables[reference.table])
         pushed = conditions[reference]
-        limit = None
+        limit = aggregates = None
+        stayed = pushed.stayed
+        if is_aggregated(block.select):
+            try:
+                aggregates = _aggregates(query, block, reference, schemas[reference.table], pushed, session)
+            except NotFoldedError as error:
+                stayed = (*stayed, ("aggregates", str(error)))
         if pushed.complete:
             names = {session.folded(name): name for name in schemas[reference.table].names}
             limit = row_limit(block, reference, session, names)
@@ -119,12 +139,26 @@ def _scans(
             columns,
             pushed.filter,
             limit,
+            aggregates,
             why,
-            pushed.stayed,
+            stayed,
             pushed.complete,
             reference.as_of,
         )
     return scans
+
+
+def _aggregates(
+    query: Query,
+    block: SelectBlock,
+    reference: Reference,
+    schema: pa.Schema,
+    pushed: Pushed,
+    session: Session,
+) -> SourceAggregates:
+    if not pushed.complete:
+        raise NotFoldedError("Spark tests a condition first")
+    return source_aggregates(query, block, reference, schema, session)
 
 
 def _columns(

@@ -175,7 +175,7 @@ def _whatever_stays_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def _aggregates_look_at_few_rows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(limits, "_PLAIN", object)
+    patch.setattr(limits, "PLAIN_NODES", object)
 
 
 def _aliases_hide_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def _offsets_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def _joins_are_one_table(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(limits, "_reads_alone", lambda *_: True)
+    patch.setattr(limits, "reads_alone", lambda *_: True)
 
 
 @pytest.mark.parametrize(("text", "limits"), BY_HAND)

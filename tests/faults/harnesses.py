@@ -15,6 +15,7 @@ import tests.faults.planted_columns
 import tests.faults.planted_damage
 import tests.faults.planted_overlays
 import tests.faults.planted_roots  # noqa: F401 - enters its faults
+from tests.connector import test_partial_rows
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation
 from tests.store import (
@@ -36,6 +37,7 @@ _MODULES = (
     test_definitions_meanwhile,
     test_older_catalog,
     test_aggregating,
+    test_partial_rows,
 )
 SCENARIOS = {name: scenario for module in _MODULES for name, scenario in vars(module).items()}
 SEEDS_FILE = Path(__file__).with_name("seeds.json")

@@ -7,8 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elasticscan.filters import Fold, folding
+from elasticscan.reader import scan as driver
 from tests.faults.planted import Patch, fault
 
+_PARTIAL = "test_partial_rows_hold_every_row_once_while_tablets_move_under_the_pages"
 _PROGRAM = "test_rows_are_folded_once_into_their_groups_while_a_tablet_moves"
 
 
@@ -42,3 +44,39 @@ def nan_is_below_some(patch: Patch) -> None:
 @fault("scenarios", "sums of a page that may overflow are not added up in 64 bits", style=_PROGRAM)
 def page_sums_wrap_around(patch: Patch) -> None:
     patch.setattr(folding, "_adds_up", lambda values: True)
+
+
+@fault("scenarios", "partial rows that were handed over are not handed over again", style=_PARTIAL)
+def partial_rows_handed_over_twice(patch: Patch) -> None:
+    honest = Fold.partial_rows
+
+    def kept(self: Fold) -> pa.Table:
+        self._fold_waiting()
+        self._merge()
+        before = self._partial
+        rows = honest(self)
+        self._partial = before
+        return rows
+
+    patch.setattr(Fold, "partial_rows", kept)
+
+
+@fault("scenarios", "rows that moved under a page are not folded", style=_PARTIAL)
+def moved_rows_are_folded(patch: Patch) -> None:
+    patch.setattr(driver, "drop_moved", lambda page, moved: page)
+
+
+@fault("scenarios", "null is a group of its own in partial rows", style=_PARTIAL)
+def null_group_of_partial_rows_is_zero(patch: Patch) -> None:
+    null_group_is_zero(patch)
+
+
+@fault("scenarios", "rows that wait to be folded are in the partial rows", style=_PARTIAL)
+def waiting_rows_are_lost(patch: Patch) -> None:
+    honest = Fold.partial_rows
+
+    def hasty(self: Fold) -> pa.Table:
+        self._waiting = []
+        return honest(self)
+
+    patch.setattr(Fold, "partial_rows", hasty)

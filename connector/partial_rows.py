@@ -1,0 +1,97 @@
+"""Partial rows in place of rows: each task folds its pages, and Spark adds up what the tasks give.
+
+A page is folded when it has left the scan, after the second look at where its slots are, so every row is in
+one partial row, wherever it was read. What a task gives is its output like rows are: of a task that is tried
+again or runs twice, Spark takes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyspark.sql.types import StructType
+
+from elasticscan.base.errors import ColumnNotFound, InvalidOption
+from elasticscan.connector.conversion import ToSpark
+from elasticscan.connector.option_values import PartialAggregates
+from elasticscan.connector.options import Options
+from elasticscan.connector.partitions import of_another_read, resume
+from elasticscan.filters import AVG, COUNT_DISTINCT, COUNT_ROWS, Aggregate, Fold, check_groupable
+from elasticscan.metadata import TableInfo, no_such_column
+from elasticscan.store import Scan
+
+
+@dataclass(frozen=True, slots=True)
+class PartialRows:
+    """The groups and values of partial rows.
+
+    Attributes:
+        by: columns whose values make a group.
+        values: counts, sums, least and greatest values; of an average the sum, as a double.
+        schema: of the partial rows.
+    """
+
+    by: tuple[str, ...]
+    values: tuple[Aggregate, ...]
+    schema: pa.Schema
+
+    @classmethod
+    def of(cls, table: str, stored: pa.Schema, asked: PartialAggregates) -> PartialRows:
+        """Those of the option `partialAggregates`; raises where it does not fit the columns."""
+        for name in asked.by:
+            if name not in stored.names:
+                raise no_such_column(table, name, stored.names)
+            check_groupable(name, stored.field(name).type, "partialAggregates")
+        values = tuple(Aggregate.parse(text, stored) for text in asked.values)
+        for value in values:
+            if value.function == COUNT_DISTINCT or (value.function == AVG and pt.is_decimal(value.type)):
+                raise InvalidOption(
+                    f"partialAggregates: {value} cannot be added up from parts; take the sum and the count, "
+                    "or group by the column",
+                    option="partialAggregates",
+                )
+        fields = [stored.field(name) for name in asked.by]
+        fields += [pa.field(f"partial {value}", value.type) for value in values]
+        return cls(asked.by, values, pa.schema(fields))
+
+    def columns(self, table: TableInfo) -> list[str]:
+        """The columns to scan; rows are counted by some column."""
+        used = [value.column for value in self.values if value.column is not None]
+        return list(dict.fromkeys([*self.by, *used])) or list(table.primary_key[:1])
+
+    @property
+    def only_counts(self) -> bool:
+        return not self.by and all(value.function == COUNT_ROWS for value in self.values)
+
+
+def read_partial_rows(
+    partition: Any, options: Options, names: tuple[str, ...], schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Partial rows of a partition, as Spark's schema wants them."""
+    assert options.partial is not None, "a reader of partial rows was asked for them"
+    _, scan = resume(partition, options)
+    try:
+        partial = PartialRows.of(options.table, scan.schema, options.partial)
+    except ColumnNotFound:
+        raise of_another_read() from None
+    convert = ToSpark(partial.schema, names, schema)
+    for rows in _partial_rows(scan, partial):
+        for batch in rows.rename_columns(partial.schema.names).to_batches(options.batch_rows):
+            yield convert(batch)
+
+
+def _partial_rows(scan: Scan, partial: PartialRows) -> Iterator[pa.Table]:
+    if partial.only_counts:
+        counted = pa.array([scan.count()], pa.int64())
+        yield pa.table([counted] * len(partial.values), partial.schema.names)
+        return
+    fold = Fold(partial.values, partial.by, scan.schema)
+    for rows in scan.batches():
+        fold.add(rows)
+        if fold.is_full:
+            yield fold.partial_rows()
+    yield fold.partial_rows()

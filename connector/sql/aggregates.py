@@ -1,0 +1,379 @@
+"""Aggregates of a SELECT that tasks compute of their own rows, for Spark to add up.
+
+`SELECT city, count(*), avg(km) FROM trips WHERE km > 2 GROUP BY city` becomes, over partial rows,
+
+    SELECT city, coalesce(sum(`partial count(*)`), 0L) AS `count(1)`,
+        (sum(`partial avg(km)`) / sum(`partial count(km)`)) AS `avg(km)` FROM … GROUP BY city
+
+Only the aggregates change, and the WHERE goes, all of which is tested where the table is read. What groups,
+filters and sorts stays as it was written: partial rows have every column that is named outside of aggregates,
+so they are groups as fine as Spark's or finer. `count(DISTINCT a)` thus stays, too, over partial rows by `a`.
+What is not certain is left alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.types as pt
+from sqlglot import TokenType, exp
+
+from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.limits import MAX_DECIMAL_DIGITS
+from elasticscan.connector.option_values import PartialAggregates
+from elasticscan.connector.sql.joins import SelectBlock
+from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
+from elasticscan.connector.sql.query import Query, Reference, Session
+from elasticscan.filters import Aggregate, FilterSql, quote_name
+
+if TYPE_CHECKING:
+    from sqlglot.tokenizer_core import Token
+
+_SELECT_PARTS = frozenset(
+    {"with_", "expressions", "distinct", "from_", "where", "group", "having", "order", "limit", "offset"}
+)
+_FUNCTIONS: dict[type[exp.Expr], str] = {
+    exp.Count: "count", exp.Sum: "sum", exp.Min: "min", exp.Max: "max", exp.Avg: "avg",
+}  # fmt: skip
+_AGGREGATES = tuple(_FUNCTIONS)
+# Expressions and clauses that give the same for equal columns. No Star: only `count(*)` has one here.
+_PLAIN = (
+    *(node for node in PLAIN_NODES if node is not exp.Star), *_AGGREGATES, exp.Group, exp.Having, exp.Order,
+    exp.Ordered, exp.Distinct, exp.Var, exp.Round, exp.Abs, exp.Floor, exp.Ceil, exp.Year, exp.Month, exp.Day,
+    exp.TsOrDsToDate, exp.TimestampTrunc, exp.DateTrunc, exp.Extract, exp.Substring, exp.Length, exp.Trim,
+    exp.Concat, exp.Nullif,
+)  # fmt: skip
+# Where a column of floats may stand: elsewhere -0.0 and 0.0, which are one group, may give different values.
+_WHOLE = (exp.Alias, exp.Select, exp.Group, exp.Ordered, exp.Distinct)
+_ENDS = frozenset({"UNION", "EXCEPT", "INTERSECT", "MINUS", ";"})
+_BEHIND_WHERE = frozenset({"GROUP BY", "HAVING", "ORDER BY", "LIMIT", "OFFSET"})
+
+Edit = tuple[int, int, str]
+
+
+class NotFoldedError(Exception):
+    """Aggregates are left to Spark; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAggregates:
+    """The partial rows that tasks make for a SELECT, and the changes of its text.
+
+    Attributes:
+        partial: as the option `partialAggregates` takes it.
+        edits: (start, end, text) of places to replace.
+    """
+
+    partial: PartialAggregates
+    edits: tuple[Edit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _AggregateCall:
+    """An aggregate as it is written: of a column, or of rows; `first` and `last` are places of tokens."""
+
+    function: str
+    column: str | None
+    written: str
+    first: int
+    last: int
+
+
+def is_aggregated(select: exp.Select) -> bool:
+    """True if a SELECT gives groups, and no rows."""
+    parts = [select.args.get(name) for name in ("having", "order")]
+    nodes = [*select.expressions, *(part for part in parts if part is not None)]
+    grouped = select.args.get("group") or select.args.get("distinct")
+    return bool(grouped) or any(node.find(*_AGGREGATES) for node in nodes)
+
+
+def source_aggregates(
+    query: Query, block: SelectBlock, reference: Reference, schema: pa.Schema, session: Session
+) -> SourceAggregates:
+    """The aggregates of a SELECT as tasks can compute them.
+
+    It is for its callers to see that all conditions of the SELECT are tested where the table is read.
+
+    Raises:
+        NotFoldedError: they are left to Spark.
+    """
+    if not reads_alone(block.select, reference, _SELECT_PARTS) or reference in block.unfiltered:
+        raise NotFoldedError("the SELECT has more than a table, conditions, groups and an order")
+    return _Rewriting(query, block.select, reference, schema, session).result()
+
+
+class _Rewriting:
+    def __init__(
+        self, query: Query, select: exp.Select, reference: Reference, schema: pa.Schema, session: Session
+    ) -> None:
+        self._query, self._select, self._reference, self._session = query, select, reference, session
+        self._schema = schema
+        self._columns = {session.folded(name): name for name in schema.names}
+        self._aliases = {
+            session.folded(shown.alias): shown.this
+            for shown in select.expressions
+            if isinstance(shown, exp.Alias)
+        }
+        self._tokens: Sequence[Token] = list(FilterSql().tokenize(query.text))
+        self._partial: dict[str, str] = {}  # the text of each partial aggregate, by its column
+
+    def result(self) -> SourceAggregates:
+        by = self._groups()
+        first, end = self._span()
+        calls, distinct = self._calls(first, end)
+        aggregates = [node for part in self._parts() for node in part.find_all(*_AGGREGATES)]
+        if sum(_is_distinct(node) for node in aggregates) != distinct:
+            raise NotFoldedError("it cannot be told where its aggregates stand")
+        plain = Counter(self._meaning(node) for node in aggregates if not _is_distinct(node))
+        if plain != Counter((call.function, call.column) for call in calls):
+            raise NotFoldedError("it cannot be told where its aggregates stand")
+        ends = self._item_ends(first)
+        edits = [self._edit(call, ends) for call in calls] + self._without_where(first, end)
+        if not by and not self._partial:
+            raise NotFoldedError("it has no groups and no aggregates")
+        self._check_names()
+        return SourceAggregates(PartialAggregates(tuple(self._partial.values()), by), tuple(edits))
+
+    # ------------------------------------------------------------------ what the SELECT is made of
+
+    def _parts(self) -> Iterator[exp.Expr]:
+        yield from self._select.expressions
+        for name in ("group", "having", "order"):
+            if (part := self._select.args.get(name)) is not None:
+                yield part
+
+    def _groups(self) -> tuple[str, ...]:
+        """The columns that are named outside of aggregates."""
+        distinct, group = self._select.args.get("distinct"), self._select.args.get("group")
+        if distinct is not None and distinct.args.get("on"):
+            raise NotFoldedError("it has DISTINCT ON")
+        if group is not None and {key for key, value in group.args.items() if value} - {"expressions", "all"}:
+            raise NotFoldedError("it groups in several ways")
+        for name in ("limit", "offset"):
+            clause = self._select.args.get(name)
+            if clause is not None and not isinstance(clause.args.get("expression"), exp.Literal):
+                raise NotFoldedError("its LIMIT is computed")
+        by: dict[str, None] = {}
+        for part in self._parts():
+            self._check_nodes(part)
+            for node in part.find_all(exp.Column):
+                if (column := self._group(node)) is not None:
+                    by[column] = None
+        return tuple(by)
+
+    def _check_nodes(self, part: exp.Expr) -> None:
+        for node in part.walk():
+            if (
+                isinstance(node, exp.Star)
+                and isinstance(node.parent, exp.Count)
+                and not any(node.args.values())
+            ):
+                continue
+            if not isinstance(node, _PLAIN):
+                raise NotFoldedError(f"{_shown(node)} may depend on more than groups")
+            if isinstance(node, _AGGREGATES) and node.parent is not None and node.find_ancestor(*_AGGREGATES):
+                raise NotFoldedError(f"{_shown(node)} stands in another aggregate")
+
+    def _group(self, node: exp.Column) -> str | None:
+        """The column of the table that a name outside of aggregates means; None for another one."""
+        name = self._session.folded(node.name)
+        if not is_of(node, self._reference, self._session):
+            raise NotFoldedError(f"{_shown(node)} is not a column of the table")
+        aggregate = node.find_ancestor(*_AGGREGATES)
+        inside = aggregate is not None and not _is_distinct(aggregate)
+        bare, behind = len(node.parts) == 1, node.find_ancestor(exp.Group, exp.Having, exp.Order)
+        if name not in self._columns:
+            if bare and not inside and name in self._aliases:
+                return None
+            raise NotFoldedError(f"{_shown(node)} is not a column of the table")
+        column: str = self._columns[name]
+        if bare and behind is not None and not self._is_it(self._aliases.get(name), column):
+            if isinstance(node.parent, exp.Ordered):
+                return None  # sorts by what the SELECT calls so
+            raise NotFoldedError(f"{_shown(node)} is a column, and another name in the SELECT")
+        if inside:
+            return None
+        if not is_foldable(self._schema.field(column).type):
+            raise NotFoldedError(f"{column} has a type that is not grouped here")
+        if pt.is_floating(self._schema.field(column).type) and not isinstance(node.parent, _WHOLE):
+            raise NotFoldedError(f"{_shown(node)} is computed with, and 0.0 and -0.0 are one group")
+        return column
+
+    def _is_it(self, meant: exp.Expr | None, column: str) -> bool:
+        """True unless an alias gives a column's name to something else."""
+        return meant is None or (
+            isinstance(meant, exp.Column) and self._session.folded(meant.name) == self._session.folded(column)
+        )
+
+    def _meaning(self, node: exp.Expr) -> tuple[str, str | None]:
+        function, argument = _FUNCTIONS[type(node)], node.args.get("this")
+        others = any(value for key, value in node.args.items() if key not in ("this", "big_int"))
+        if others or not isinstance(argument, (exp.Column, exp.Star, exp.Literal)):
+            raise NotFoldedError(f"{_shown(node)} is not of a column")
+        return function, self._session.folded(argument.name) if isinstance(argument, exp.Column) else None
+
+    # --------------------------------------------------------------------------- where it stands
+
+    def _span(self) -> tuple[int, int]:
+        """The tokens of the SELECT, from the word itself to its end."""
+        at = next(i for i, token in enumerate(self._tokens) if token.start == self._reference.start)
+        first, depth = at, 0
+        while depth or self._tokens[first].token_type != TokenType.SELECT:
+            first -= 1
+            kind = self._tokens[first].token_type
+            depth += (kind == TokenType.R_PAREN) - (kind == TokenType.L_PAREN)
+            if depth < 0 or first < 0:
+                raise NotFoldedError("it begins with FROM")
+        end = at
+        for end in range(at, len(self._tokens)):
+            token = self._tokens[end]
+            depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+            if depth < 0 or (not depth and _word(token) in _ENDS):
+                return first, end
+        return first, len(self._tokens)
+
+    def _calls(self, first: int, end: int) -> tuple[list[_AggregateCall], int]:
+        """The aggregates that are written in some tokens; and how many more are DISTINCT."""
+        calls, distinct, at = [], 0, first
+        while at < end - 1:
+            word, token = _word(self._tokens[at]).lower(), self._tokens[at + 1]
+            at += 1
+            if word not in _FUNCTIONS.values() or token.token_type != TokenType.L_PAREN:
+                continue
+            inside = []
+            for token in self._tokens[at + 1 : end]:
+                if token.token_type in (TokenType.R_PAREN, TokenType.L_PAREN):
+                    break
+                inside.append(token)
+            if inside and inside[0].token_type == TokenType.DISTINCT:
+                distinct += 1
+                continue
+            last = at + len(inside) + 1
+            if last >= end or self._tokens[last].token_type != TokenType.R_PAREN:
+                raise NotFoldedError(f"{word.upper()} is not of a column")
+            text = [token.text for token in inside]
+            if word == "count" and text in (["*"], ["1"]) and inside[0].token_type != TokenType.IDENTIFIER:
+                calls.append(_AggregateCall(word, None, "1", at - 1, last))
+            elif text and all(text[place] == "." for place in range(1, len(text), 2)):
+                calls.append(_AggregateCall(word, self._session.folded(text[-1]), text[-1], at - 1, last))
+            else:
+                raise NotFoldedError(f"{word.upper()} is not of a column")
+        return calls, distinct
+
+    def _without_where(self, first: int, end: int) -> list[Edit]:
+        """Takes the WHERE away."""
+        depth, start = 0, None
+        for at in range(first, end):
+            token = self._tokens[at]
+            depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+            if not depth and start is None and token.token_type == TokenType.WHERE:
+                start = token.start
+            elif not depth and start is not None and _word(token) in _BEHIND_WHERE:
+                return [(start, token.start, "")]
+        return [] if start is None else [(start, self._tokens[end - 1].end + 1, "")]
+
+    # ------------------------------------------------------------------------- what is put there
+
+    def _edit(self, call: _AggregateCall, ends: Sequence[int]) -> Edit:
+        text = self._finished(call)
+        if call.first < ends[-1]:
+            shown = self._select.expressions[bisect_right(ends, call.first)]
+            if isinstance(shown, _AGGREGATES):  # then Spark makes a name of it
+                name = f"{call.function}({call.written})"
+                if self._session.folded(name) in self._columns:
+                    raise NotFoldedError(f"a column has the name {name}")
+                text += f" AS {quote_name(name)}"
+            elif not isinstance(shown, exp.Alias):
+                raise NotFoldedError(f"{_shown(shown)} has no name; give it one with AS")
+        return self._tokens[call.first].start, self._tokens[call.last].end + 1, text
+
+    def _item_ends(self, first: int) -> list[int]:
+        """The tokens at which the items of the SELECT end: commas, and the FROM."""
+        depth, ends = 0, []
+        for at in range(first, len(self._tokens)):
+            token = self._tokens[at]
+            depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+            if not depth and (token.token_type == TokenType.COMMA or _word(token) == "FROM"):
+                ends.append(at)
+                if token.token_type != TokenType.COMMA:
+                    break
+        if len(ends) != len(self._select.expressions):
+            raise NotFoldedError("it cannot be told where its columns stand")
+        return ends
+
+    def _finished(self, call: _AggregateCall) -> str:
+        """The text that Spark computes of the partial rows."""
+        if call.column is None:
+            return f"coalesce(sum({self._of('count(*)')}), 0L)"
+        column = self._columns[call.column]
+        kind, name = self._schema.field(column).type, quote_name(column)
+        if not is_foldable(kind):
+            raise NotFoldedError(f"{column} has a type that is not folded here")
+        if call.function == "count":
+            return f"coalesce(sum({self._of(f'count({name})')}), 0L)"
+        if call.function in ("min", "max"):
+            return f"{call.function}({self._of(f'{call.function}({name})')})"
+        aggregate = self._aggregate(f"sum({name})")
+        if call.function == "avg":
+            if pt.is_decimal(aggregate.type):
+                raise NotFoldedError(f"the average of {column}, a decimal, is left to Spark")
+            return f"(sum({self._of(f'avg({name})')}) / sum({self._of(f'count({name})')}))"
+        if not self._session.ansi and not pt.is_floating(aggregate.type):
+            raise NotFoldedError("sums that overflow are no errors in this session")
+        text = f"sum({self._of(f'sum({name})')})"
+        if pt.is_decimal(aggregate.type) and aggregate.type.precision < MAX_DECIMAL_DIGITS:
+            return f"CAST({text} AS DECIMAL({aggregate.type.precision}, {aggregate.type.scale}))"
+        return text
+
+    def _of(self, text: str) -> str:
+        """The column of partial rows that has this aggregate."""
+        name = f"partial {self._aggregate(text)}"
+        self._partial[name] = text
+        return quote_name(name)
+
+    def _aggregate(self, text: str) -> Aggregate:
+        try:
+            return Aggregate.parse(text, self._schema)
+        except ElasticScanError as why:
+            raise NotFoldedError(why.message) from None
+
+    def _check_names(self) -> None:
+        for name in self._partial:
+            if self._session.folded(name) in self._columns or self._session.folded(name) in self._aliases:
+                raise NotFoldedError(f"something has the name {name}")
+
+
+def is_foldable(kind: pa.DataType) -> bool:
+    """True of types whose values are grouped and compared here as in Spark."""
+    return bool(
+        pt.is_integer(kind)
+        or pt.is_float32(kind)
+        or pt.is_float64(kind)
+        or pt.is_boolean(kind)
+        or pt.is_string(kind)
+        or pt.is_large_string(kind)
+        or pt.is_binary(kind)
+        or pt.is_large_binary(kind)
+        or pt.is_date(kind)
+        or pt.is_timestamp(kind)
+        or (pt.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
+    )
+
+
+def _is_distinct(node: exp.Expr) -> bool:
+    return isinstance(node.args.get("this"), exp.Distinct)
+
+
+def _word(token: Token) -> str:
+    """A word of the language; nothing for what is quoted."""
+    quoted = token.token_type in (TokenType.IDENTIFIER, TokenType.STRING, TokenType.RAW_STRING)
+    return "" if quoted else " ".join(token.text.upper().split())
+
+
+def _shown(node: exp.Expr) -> str:
+    return node.sql(dialect=FilterSql, comments=False)[:60]

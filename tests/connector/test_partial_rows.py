@@ -1,0 +1,188 @@
+"""Partial rows as tasks make them, added up by Python, while tablets move under the pages."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import ColumnNotFound, ContinuationKeyError, InvalidOption
+from elasticscan.connector import ElasticScanSource
+from elasticscan.connector.open_stores import open_store
+from elasticscan.connector.option_values import PartialAggregates, partial_aggregates
+from elasticscan.connector.options import check_for_stream, check_for_write, parse_options
+from elasticscan.filters import folding
+from elasticscan.store import Store
+
+SCHEMA = pa.schema([
+    pa.field("id", pa.int64(), nullable=False), ("g", pa.int32()), ("city", pa.string()), ("n", pa.int64()),
+    ("d", pa.decimal128(30, 2)), ("x", pa.float64()),
+])  # fmt: skip
+VALUES = ("count(*)", "count(n)", "sum(n)", "min(n)", "max(city)", "avg(n)", "sum(d)", "max(x)")
+MOST = (1 << 63) - 1
+
+
+def some_rows(ids: range, draw: random.Random) -> pa.Table:
+    def or_none(value: Any) -> Any:
+        return None if draw.random() < 0.2 else value
+
+    rows = [
+        {"id": one, "g": or_none(draw.randrange(3)), "city": or_none(draw.choice(["Oslo", "Lima", ""])),
+         "n": or_none(draw.randint(-9, 9)), "d": or_none(draw.randint(-99, 99)),
+         "x": or_none(draw.choice([1.5, -2.0]))}
+        for one in ids
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def made(place: Path) -> Store:
+    store = Store.create(place / "store", ["s1", "s2"], tablets=4, slots=16, upkeep="off")
+    table, draw = store.create_table("t", SCHEMA, ["id"]), random.Random(2)
+    table.upsert(some_rows(range(1500), draw))
+    table.upsert(some_rows(range(0, 1500, 5), draw))
+    table.delete(list(range(3, 1500, 7)))
+    return store
+
+
+def partial_rows(store: Store, asked: PartialAggregates, **options: str) -> list[dict[str, Any]]:
+    """All partial rows, each under the names that it would have in the result."""
+    source = ElasticScanSource(
+        {"store": store.uri, "table": "t", "partialAggregates": asked.text(), **options}
+    )
+    reader: Any = source.reader(source.schema())
+    rows: list[dict[str, Any]] = []
+    for part in reader.partitions():
+        for batch in reader.read(part):
+            rows += [
+                {name.removeprefix("partial "): value for name, value in row.items()}
+                for row in batch.to_pylist()
+            ]
+    return rows
+
+
+def added_up(rows: list[dict[str, Any]], by: tuple[str, ...]) -> dict[Any, dict[str, Any]]:
+    groups: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        total = groups.setdefault(tuple(row.pop(name) for name in by), {})
+        for name, value in row.items():
+            both = [part for part in (total.get(name), value) if part is not None]
+            function = name.split("(")[0]
+            merge = {"min": min, "max": max}.get(function, sum)
+            total[name] = merge(both) if both else None
+    return groups
+
+
+def of_rows(store: Store, by: tuple[str, ...]) -> dict[Any, dict[str, Any]]:
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for row in store.table("t").scan().to_table().to_pylist():
+        groups.setdefault(tuple(row[name] for name in by), []).append(row)
+
+    def of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+        columns = {name: [row[name] for row in rows if row[name] is not None] for name in SCHEMA.names}
+        n, d, x, city = columns["n"], columns["d"], columns["x"], columns["city"]
+        return {
+            "count(*)": len(rows), "count(n)": len(n), "sum(n)": sum(n) if n else None,
+            "min(n)": min(n, default=None), "max(city)": max(city, default=None),
+            "avg(n)": float(sum(n)) if n else None, "sum(d)": sum(d) if d else None,
+            "max(x)": max(x, default=None),
+        }  # fmt: skip
+
+    return {group: of(rows) for group, rows in groups.items()}
+
+
+def test_partial_rows_hold_every_row_once_while_tablets_move_under_the_pages(tmp_path: Path) -> None:
+    store, moves = made(tmp_path), iter([(1, "s2"), (1, "s1"), (3, "s1"), (2, "s2"), (1, "s2"), (3, "s2")])
+    reading, pages = open_store(store.uri).context, 0
+    usual = reading.checkpoint
+
+    def moving(point: str) -> None:
+        nonlocal pages
+        if point == "page read":
+            pages += 1
+            if pages % 4 == 2 and (move := next(moves, None)) is not None:
+                tablet = store.context.placement().tablet(move[0])
+                if tablet is not None and store.context.shard_names()[tablet.shard] != move[1]:
+                    store.move(*move)
+        usual(point)
+
+    reading.checkpoint = moving
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folding, "FOLDED_ROWS", 64)
+        patch.setattr(folding, "LEAST_MERGED_ROWS", 4)
+        patch.setattr(folding, "MOST_PARTIAL_BYTES", 500)
+        for by in [(), ("g",), ("g", "city"), ("id",)]:
+            rows = partial_rows(store, PartialAggregates(VALUES, by), batchSize="40", numPartitions="3")
+            assert added_up(rows, by) == of_rows(store, by)
+    assert next(moves, None) is None
+    reading.checkpoint = usual
+
+
+def test_a_sum_that_does_not_fit_fails_where_it_is_added_up(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "store", ["s1"], tablets=1, slots=8, upkeep="off")
+    table = store.create_table("t", SCHEMA, ["id"])
+    rows = [{"id": one, "g": one % 2, "n": (MOST, -MOST)[one % 2], "d": 10**26 - 1} for one in range(8)]
+    table.upsert(pa.Table.from_pylist(rows, SCHEMA))
+    asked = PartialAggregates(("sum(n)", "avg(n)", "count(n)", "sum(d)"), ("g",))
+    sums = added_up(partial_rows(store, asked), ("g",))
+    assert sums[0,]["sum(n)"] == MOST + 1
+    assert sums[1,]["sum(n)"] == -MOST - 2
+    for group in sums.values():
+        assert abs(group["avg(n)"]) == 4.0 * MOST
+        assert (group["count(n)"], group["sum(d)"]) == (4, 4 * (10**26 - 1))
+
+
+def test_a_table_without_rows_gives_one_partial_row_and_no_groups(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "store", ["s1"], tablets=1, slots=8, upkeep="off")
+    store.create_table("t", SCHEMA, ["id"])
+    assert partial_rows(store, PartialAggregates(("count(*)", "sum(n)"), ())) == [
+        {"count(*)": 0, "sum(n)": None}
+    ]
+    assert partial_rows(store, PartialAggregates(("count(*)",), ())) == [{"count(*)": 0}]
+    assert partial_rows(store, PartialAggregates(("count(*)",), ("g",))) == []
+    assert partial_rows(store, PartialAggregates((), ("g",))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", '{"values": "count(*)"}', '{"values": [1]}', '{"by": ["a", "a"]}', '{"of": ["a"]}',
+        "[" * 9999,
+    ],
+)  # fmt: skip
+def test_an_option_that_is_no_list_of_aggregates_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOption, match="partialAggregates"):
+        partial_aggregates("partialAggregates", text)
+
+
+@pytest.mark.parametrize("value", ["avg(d)", "count(DISTINCT n)", "sum(city)", "median(n)"])
+def test_what_cannot_be_added_up_is_refused(tmp_path: Path, value: str) -> None:
+    store = made(tmp_path)
+    with pytest.raises(InvalidOption):
+        partial_rows(store, PartialAggregates((value,), ()))
+    with pytest.raises(ColumnNotFound):
+        partial_rows(store, PartialAggregates(("count(*)",), ("h",)))
+
+
+def test_partial_rows_go_with_no_option_that_chooses_rows_or_writes(tmp_path: Path) -> None:
+    asked = {"store": "/s", "table": "t", "partialAggregates": '{"by": ["g"]}'}
+    for name, value in (("columns", "g"), ("maxRowsPerTask", "3"), ("includeMetadata", "true")):
+        with pytest.raises(InvalidOption, match=name):
+            parse_options({**asked, name: value})
+    with pytest.raises(InvalidOption, match="narrows"):
+        check_for_write(parse_options(asked))
+    with pytest.raises(InvalidOption, match="partialAggregates"):
+        check_for_stream(parse_options(asked))
+
+
+def test_a_partition_of_another_read_is_refused(tmp_path: Path) -> None:
+    store = made(tmp_path)
+    readers: list[Any] = []
+    for by in ("g", "city"):
+        asked = PartialAggregates(("sum(n)",), (by,)).text()
+        source = ElasticScanSource({"store": store.uri, "table": "t", "partialAggregates": asked})
+        readers.append(source.reader(source.schema()))
+    with pytest.raises(ContinuationKeyError):
+        list(readers[1].read(readers[0].partitions()[0]))
