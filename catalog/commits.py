@@ -263,6 +263,14 @@ class CommitTx(TagTx):
             raise damaged(f"the commits of table {table} after {after} have a gap")
         return tuple(_commit(row) for row in rows)
 
+    def newest_upto(self, table: int, upto: int) -> Commit:
+        """The newest commit of a table up to a snapshot of it."""
+        rows = self._rows.ask(_UPTO, table=table, upto=upto)
+        self.commits_after(table, upto, 1)  # the next one proves that none is hidden in between
+        if not rows:
+            raise damaged(f"table {table} has no commits up to {upto}")
+        return _commit(rows[0])
+
     def last_commit_of(self, table: int) -> int:
         """The newest commit of a table."""
         newest = self._newest(table)
@@ -343,7 +351,10 @@ class CommitTx(TagTx):
         raise damaged(f"commit {number} is not there")
 
     def overwrites(self, table: int) -> tuple[int, ...]:
-        """Commits that replaced the whole table: at and after each, rows of earlier ones are gone."""
+        """Commits that replaced the whole table: at and after each, rows of earlier ones are gone.
+
+        Of those up to the oldest snapshot the newest alone: no other is asked for.
+        """
         rows = self._rows.group(commits, {"table_id": table}, OVERWRITES, commits.c.number)
         return tuple(row.number for row in rows)
 
@@ -370,6 +381,9 @@ class CommitTx(TagTx):
         row = self._rows.one(tables, id=table)
         if row is not None and row.oldest_snapshot < snapshot:
             self._rows.update(tables, [(row, {"oldest_snapshot": snapshot})])
+            overwrites = self._rows.group(commits, {"table_id": table}, OVERWRITES, commits.c.number)
+            past = [commit for commit in overwrites if commit.number <= snapshot]
+            self._rows.update(commits, [(commit, {"is_floor": 0}) for commit in past[:-1]])
             self.bump_layout()
 
     def _next_commit(self) -> int:
@@ -383,6 +397,7 @@ class CommitTx(TagTx):
         self._set(newest_commit_at=made)
         before = self._newest(table)
         values = {"number": number, "table_id": table, "kind": kind, "created_at": made, **facts}
+        values["is_floor"] = int(kind == "overwrite")
         values["ordinal"] = 1 + (before.ordinal if before else 0)
         for upto, more in (("rows_upto", facts["rows"]), ("bytes_upto", facts["bytes"])):
             values[upto] = more + (getattr(before, upto) if before else 0)
@@ -484,7 +499,10 @@ class CommitTx(TagTx):
         """
         oldest = self.oldest_needed(table, retention_seconds)
         rows = self._rows.ask(_UPTO, table=table, upto=oldest)
-        return int(rows[0].number) if rows else oldest
+        # Where retention was prolonged, what is gone stays gone.
+        info = self.table_by_id(table)
+        kept = 0 if info is None else info.oldest_snapshot
+        return max(kept, int(rows[0].number) if rows else oldest)
 
 
 def ask_for_commit(table: int, staged: Sequence[StagedFragment]) -> list[Question]:

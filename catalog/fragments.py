@@ -118,12 +118,16 @@ class FragmentTx(IndexTx):
         self._drop([row for row in rows if not slots[row.id]])
 
     def _drop(self, rows: Iterable[Any]) -> None:
-        """Drop fragments, and their runs with them: they serve no longer."""
+        """Drop fragments, and their runs with them: they serve no longer.
+
+        What garbage collection must know of their files is all that stays: nobody plans with them any more.
+        """
         going = [row for row in rows if row.dropped_at is None]
-        at = {"dropped_at": self.times.stamp}
-        self._rows.update(fragments, [(row, at) for row in going])
-        runs = self._of(index_runs, "fragment_id", [row.id for row in going])
-        self._rows.update(index_runs, [(run, at) for run in runs if run.dropped_at is None])
+        at, ids = {"dropped_at": self.times.stamp}, [row.id for row in going]
+        self._rows.update(fragments, [(row, at | {"slots": ""}) for row in going])
+        runs = [run for run in self._of(index_runs, "fragment_id", ids) if run.dropped_at is None]
+        self._rows.update(index_runs, [(run, at) for run in runs])
+        self._forget_statistics(ids, [run.id for run in runs])
 
     def _drop_table_files(self, table: int) -> None:
         self._drop(self._fragment_rows(table=table))
@@ -169,9 +173,8 @@ class FragmentTx(IndexTx):
         runs = {run.id: run for run in self._of(index_runs, "fragment_id", dropped)}
         named = {file.run for file in gone if file.run is not None} - runs.keys()
         runs |= {run.id: run for run in self._of(index_runs, "id", named)}
-        self._rows.delete(histograms, list(self._of(histograms, "run_id", runs.keys())))
+        self._forget_statistics(dropped, runs.keys())
         self._rows.delete(index_runs, runs.values())
-        self._rows.delete(statistics, list(self._of(statistics, "fragment_id", dropped)))
         self._rows.delete(fragments, list(self._of(fragments, "id", dropped)))
 
     def condemn(self, files: Iterable[File]) -> frozenset[File]:
@@ -235,6 +238,11 @@ class FragmentTx(IndexTx):
             with decoding(f"the histogram of index run {row.run_id}"):
                 by_run[row.run_id] = unpack_histogram(row.body)
         return by_run
+
+    def _forget_statistics(self, of: Collection[int], runs: Collection[int]) -> None:
+        """Forget what is known of the values of some fragments and runs."""
+        self._rows.delete(statistics, list(self._of(statistics, "fragment_id", of)))
+        self._rows.delete(histograms, list(self._of(histograms, "run_id", runs)))
 
     # Runs of indexes
 

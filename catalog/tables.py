@@ -23,7 +23,6 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    UniqueConstraint,
     func,
 )
 
@@ -63,7 +62,10 @@ RowId = BigInteger().with_variant(Integer, "sqlite")
 
 COMMITS = Grouping("commits", by=("table_id",))
 FRAGMENTS = Grouping("fragments", by=("table_id", "shard_id"), live=True)
-OVERWRITES = Grouping("overwrites", by=("table_id",), only=("kind", "overwrite"))
+OVERWRITES = Grouping("overwrites", by=("table_id",), only=("is_floor", 1))
+
+# Most commits have no key of an application, and need no entry in the index of those.
+_APP_ID = Column("app_id", Text)
 
 # How many rows each group has, and the sum of their digests modulo 2^64, as a signed number.
 group_digests = Table(
@@ -182,10 +184,18 @@ commits = _sealed_table(
     Column("bytes_upto", BigInteger, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("user_metadata", Text),
-    Column("app_id", Text),
+    _APP_ID,
     Column("app_version", BigInteger),
     Column("app_content", Text),
-    UniqueConstraint("table_id", "app_id", "app_version"),
+    # 1 for an overwrite that a snapshot which is kept may begin with.
+    Column("is_floor", SmallInteger, nullable=False),
+    Index(
+        "commits_by_application",
+        *("table_id", "app_id", "app_version"),
+        unique=True,
+        sqlite_where=_APP_ID.is_not(None),
+        postgresql_where=_APP_ID.is_not(None),
+    ),
     Index("commits_by_table", "table_id", "number"),
     Index("commits_by_time", "created_at"),
     groups=(COMMITS, OVERWRITES),

@@ -70,7 +70,8 @@ class AfterCommit:
     mode: str = "auto"
     problem: str | None = None
     _allowance: float = MOST_BYTES / 4
-    _gone: int = 0
+    # A process that commits once and ends has its first merge to do it with.
+    _gone: int = GARBAGE_EVERY
     # How many fragments a site may have, and until which commit, before it is looked at again: others may
     # have made fewer of those that do not matter.
     _patience: dict[Site, tuple[int, int]] = field(default_factory=dict)

@@ -50,8 +50,7 @@ class CommitFacts:
 def commit_facts(tx: Tx, table: TableInfo, key: ContinuationKey) -> CommitFacts:
     """Raises `ChangesExpired` unless everything that is left to read is kept."""
     if key.segments is None:
-        times = [commit.created_at for commit in tx.commits(table.id) if commit.number <= key.snapshot]
-        return CommitFacts((), {key.snapshot: times[-1]})
+        return CommitFacts((), {key.snapshot: tx.newest_upto(table.id, key.snapshot).created_at})
     if not key.segments:
         return CommitFacts((), {})
     after, upto = key.segments[0].after, key.segments[-1].upto
