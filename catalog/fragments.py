@@ -181,11 +181,13 @@ class FragmentTx(IndexTx):
         """Condemn files that are about to go: nothing may refer to them any more. Returns those condemned.
 
         A file that is known by now is spared. After this transaction no commit can enter the others, so
-        they are removed without a lock.
+        they are removed without a lock. The layout grows, by which writers see that files may have gone.
         """
         unreferenced = frozenset(files) - self.known_paths()
         new = unreferenced - self._which_condemned(unreferenced)
         self._rows.insert(condemned, *({"file": _name_of(file)} for file in sorted(new)))
+        if unreferenced:
+            self.bump_layout(of_fragments=True)
         return unreferenced
 
     def pardon(self, files: Iterable[File]) -> None:

@@ -22,7 +22,7 @@ from elasticscan.storage import is_fragment_path, read_manifest
 from elasticscan.store.aliases import place_of
 from elasticscan.store.context import Context
 from elasticscan.store.garbage import trashed_paths
-from elasticscan.store.roots import read_mark, read_marker, write_marker
+from elasticscan.store.roots import Mark, read_mark, read_marker, write_mark, write_marker
 from elasticscan.topology import Shard
 
 
@@ -146,6 +146,9 @@ def _mark(context: Context, shards: Sequence[Shard], active: Collection[int], in
         disk, marker = context.disk_of(shard.id), context.marker_of(shard.id)
         if shard.id in active:
             write_marker(disk, replace(marker, incarnation=incarnation))
+            if disk.is_far:  # there the mark is enough for whoever writes
+                stored = read_mark(disk)
+                write_mark(disk, Mark(incarnation, 0, 0, 0.0 if stored is None else stored.missed, shard.id))
             continue
         with suppress(ElasticScanError):
             present = read_marker(disk, context.root_of(shard.id))

@@ -73,7 +73,7 @@ class Context:
         self.hashing = Hashing(self.info.slots, self.info.hash)
         self._open_disk = open_disk
         self._disks: dict[int, tuple[Shard, Disk]] = {}
-        # For shards in object storage: the incarnation whose marker was seen there, and the last mark.
+        # For shards in object storage: the incarnation that they are of, and the last mark.
         self._seen_afar: dict[int, tuple[str, Mark]] = {}
         self._local: tuple[int, tuple[int, ...]] | None = None
         # The versions at the last look: enough for what a later transaction compares with its own.
@@ -164,13 +164,13 @@ class Context:
         """As `writable_disk`, for files that nothing refers to before a transaction has checked them.
 
         The catalog is asked only where the root does not fit what was seen of it last: `check_not_collected`
-        compares with what it is then. Nothing else can be mounted in the place of a bucket's prefix, so one
-        that was seen to be the shard's is not looked at again before that.
+        compares with what it is then. Nothing else can be mounted in the place of a bucket's prefix, so that
+        is not looked at before.
         """
         self.catalog.settle()
-        seen = self._seen_afar.get(shard)
-        if seen is not None and seen[0] == self._identity.incarnation:
-            return self.disk_of(shard)
+        disk = self.disk_of(shard)
+        if disk.is_far:
+            return disk
         try:
             return self._check_root(shard, self._identity.incarnation, lambda: self.seen)
         except (ShardUnavailable, WrongRoot, CatalogOutdated):
@@ -186,11 +186,10 @@ class Context:
         disk, root = self.disk_of(shard), self.root_of(shard)
         mark = read_mark(disk)  # before the catalog's versions are, since these only grow
         marker = self.marker_of(shard, incarnation)
-        seen = self._seen_afar.get(shard)
-        if mark is None or seen is None or (seen[0], marker.incarnation) != (mark.incarnation,) * 2:
+        if mark is None or not disk.is_far or not mark.is_of(marker):
             check_marker(disk, root, marker)
         check_mark(mark, root, marker.incarnation, versions())
-        if disk.is_far and mark is not None and mark.incarnation == marker.incarnation:
+        if disk.is_far and mark is not None and mark.is_of(marker):
             self._seen_afar[shard] = marker.incarnation, mark
         return disk
 
@@ -559,10 +558,14 @@ class Context:
             replaces=tuple(fragment.path for fragment in replaces),
         )
 
-    def check_not_collected(self, tx: Tx, staged: Iterable[StagedFragment]) -> None:
+    def check_not_collected(
+        self, tx: Tx, staged: Iterable[StagedFragment], since: tuple[int, int] | None = None
+    ) -> None:
         """Check, in the transaction that refers to them, staged files; see `noticing_collection`.
 
-        They are there, and it is the shards' roots where they are.
+        They are there, and it is the shards' roots where they are. `since` are the catalog's versions before
+        the first of them was staged, where that is known: while they stay no file was condemned, so what was
+        sent to an object storage since is still there.
         """
         fragments, now = list(staged), tx.identity()  # nobody else commits before this transaction ends
         self.catalog.settle()
@@ -570,9 +573,12 @@ class Context:
             shard: self._check_root(shard, now.incarnation, lambda: (now.layout, now.last_commit))
             for shard in {fragment.shard for fragment in fragments}
         }
+        nothing_went = since == (now.layout, now.last_commit)
         for fragment in fragments:
-            for path in (fragment.path, *(run.path for run in fragment.runs)):
-                disks[fragment.shard].uncached.open(path)
+            disk = disks[fragment.shard]
+            if not (disk.is_far and nothing_went):
+                for path in (fragment.path, *(run.path for run in fragment.runs)):
+                    disk.uncached.open(path)
 
     @contextmanager
     def noticing_collection(self) -> Iterator[None]:

@@ -52,12 +52,18 @@ class Mark:
     Attributes:
         missed: when somebody found that there was none; 0.0 for a mark that was kept since the root was
             claimed. What was known before may be lost.
+        shard: whose root it lies in.
     """
 
     incarnation: str
     layout: int
     commit: int
     missed: float = 0.0
+    shard: int = -1
+
+    def is_of(self, marker: Marker) -> bool:
+        """True if it was written beside a marker; where nothing can be mounted that says whose a root is."""
+        return (self.incarnation, self.shard) == (marker.incarnation, marker.shard)
 
 
 def read_marker(disk: Disk, root: str) -> Marker | None:
@@ -109,10 +115,10 @@ def advance_mark(
     """
     if stored is None or stored.incarnation != mark.incarnation:
         check_marker(disk, root, marker)  # no mark belongs below a mount point, or on another's disk
-        wanted_mark = replace(mark, missed=now if stored is None else stored.missed)
+        wanted_mark = replace(mark, missed=now if stored is None else stored.missed, shard=marker.shard)
     else:
         layout, commit = max(mark.layout, stored.layout), max(mark.commit, stored.commit)
-        wanted_mark = replace(stored, layout=layout, commit=commit)
+        wanted_mark = replace(stored, layout=layout, commit=commit, shard=marker.shard)
     if anew or wanted_mark != stored:
         write_mark(disk, wanted_mark)
     return wanted_mark
@@ -212,7 +218,7 @@ class Claims:
         write_marker(disk, marker)
         check_marker(disk, root, marker)  # somebody else may have claimed it at the same moment
         if read_mark(disk) is None:
-            write_mark(disk, Mark(marker.incarnation, 0, 0))
+            write_mark(disk, Mark(marker.incarnation, 0, 0, shard=marker.shard))
 
     @contextmanager
     def undone_on_errors(self) -> Iterator[None]:

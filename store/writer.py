@@ -126,7 +126,7 @@ def publish(
     If some moved meanwhile, their rows are staged again at the new place, and the commit is tried
     again; so it is when an index was made meanwhile. A table that was only reserved is entered with it.
     `check` says what the commit requires of its keys; what was staged is removed when that does not hold.
-    `versions` as for `stage`.
+    `versions` as for `stage`, from before anything was staged.
 
     Raises:
         RowsChanged, KeysExist, ChangesExpired: as `check` says.
@@ -155,7 +155,9 @@ def _publish_prepared(
         with context.noticing_collection():
             if txn is None or not is_committed(context, table.id, txn):
                 fragments = _prepare(context, table, staged, kind, versions or context.versions())
-            number, committed = _publish(context, table, fragments, kind, txn, check, user_metadata, claim)
+            number, committed = _publish(
+                context, table, fragments, kind, txn, check, user_metadata, claim, versions
+            )
     except (RowsChanged, KeysExist, ChangesExpired):
         remove_staged(context, [*staged, *fragments])
         raise
@@ -226,6 +228,7 @@ def _publish(
     check: Precondition | None,
     user_metadata: Mapping[str, str] | None,
     claim: Claim,
+    since: tuple[int, int] | None,
 ) -> tuple[int, list[StagedFragment]]:
     """The commit's number, and those of the fragments that it refers to."""
 
@@ -258,7 +261,7 @@ def _publish(
                 context.indexes_in(tx, table.id), fragments
             )
             if in_place and (check is None or check.holds(tx, fragments, at_last)):
-                context.check_not_collected(tx, fragments)
+                context.check_not_collected(tx, fragments, since)
                 if not is_there:
                     tx.enter_reserved(table.id)
                 kind = _kind_of(kind, fragments)

@@ -587,7 +587,7 @@ def garbage_collection_takes_staged_and_served_files(patch: Patch) -> None:
 
 @fault("programs", "a mover's copy is still there when the target begins to serve")
 def switch_to_collected_files(patch: Patch) -> None:
-    patch.setattr(Context, "check_not_collected", lambda self, tx, staged: None)
+    patch.setattr(Context, "check_not_collected", lambda self, tx, staged, since=None: None)
 
 
 @fault("programs", "a mover whose move was taken over stops")

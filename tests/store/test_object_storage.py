@@ -13,7 +13,13 @@ import pytest
 
 pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
 
-from elasticscan.base.errors import FragmentDamaged, InvalidOption, ShardUnavailable
+from elasticscan.base.errors import (
+    FragmentDamaged,
+    InvalidOption,
+    ShardUnavailable,
+    WriteConflict,
+    WrongRoot,
+)
 from elasticscan.storage.objects import reading
 from elasticscan.store import Store
 from elasticscan.store.garbage import Action
@@ -88,13 +94,50 @@ def test_everything_that_a_store_does_works_there(store: Store, bucket: str, tmp
         assert ids(restored) == expected
 
 
-def test_a_small_commit_is_four_requests_for_each_shard(store: Store, s3_server: S3Server) -> None:
-    table = store.table("t")
-    table.upsert(rows(np.arange(100)))
+@pytest.mark.parametrize("indexes", [0, 1])
+def test_a_small_commit_is_four_requests_for_each_shard_at_most(
+    store: Store, s3_server: S3Server, indexes: int
+) -> None:
+    if indexes:
+        store.table("t").create_index("by_k", ["k"])
     for _ in range(2):
-        s3_server.line.clear()
-        table.upsert(rows(np.arange(100)))
-        assert s3_server.line.methods == {"PUT": 4, "GET": 4}
+        with Store.open(store.uri, upkeep="off") as fresh:
+            table = fresh.table("t")
+            for _ in range(3):  # the first one of a process, too
+                s3_server.line.clear()
+                table.upsert(rows(np.arange(100)))
+                assert s3_server.line.methods == {"PUT": 4 + 2 * indexes, "GET": 2}
+    assert ids(store) == list(range(ROWS))
+
+
+def test_a_commit_looks_whether_a_collection_took_its_objects(store: Store, s3_server: S3Server) -> None:
+    table, context = store.table("t"), store._context
+    staged, collected = context.checkpoint, list[int]()
+
+    def collect(where: str) -> None:
+        staged(where)
+        if where == "rows staged" and not collected:
+            collected.append(0)
+            with Store.open(store.uri) as other:
+                collected[0] = other.collect_garbage(0).removed
+
+    context.checkpoint = collect
+    with pytest.raises(WriteConflict, match="longer grace"):
+        table.upsert(rows(np.arange(100), "b"))
+    assert collected == [2]
+    table.upsert(rows(np.arange(50), "c"))
+    assert ids(store) == list(range(ROWS)) and store.verify() == []
+
+
+def test_a_prefix_that_was_copied_over_another_is_not_written_to(
+    store: Store, bucket: str, s3_server: S3Server
+) -> None:
+    client = s3_server.client
+    for name in ("elasticscan-shard", "elasticscan-newest"):
+        client.copy_object(Bucket=bucket, Key=f"b/{name}", CopySource={"Bucket": bucket, "Key": f"a/{name}"})
+    with Store.open(store.uri) as other, pytest.raises(WrongRoot):
+        other.table("t").upsert(rows(np.arange(100)))
+    assert ids(store) == list(range(ROWS))
 
 
 @pytest.fixture
