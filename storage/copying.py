@@ -153,7 +153,7 @@ class _Copy:
             return
         for start, end in self.slots:
             for interval in self.source.view.between(start, end, self.bounds):
-                inputs = [MergeInput(f, self.source.open(f, columns)) for f in interval.fragments]
+                inputs = self.source.inputs(interval.fragments, columns)
                 if len(inputs) == 1 and self._whole(inputs[0].fragment):
                     self._slices(inputs[0], interval)
                 else:
@@ -162,8 +162,8 @@ class _Copy:
     def _at_once(self, columns: tuple[str, ...]) -> None:
         """Copy all rows together, however many intervals they lie in: small fragments have few in each."""
         parts: list[InputRows] = []
-        for fragment in self._taking_part:
-            source = MergeInput(fragment, self.source.open(fragment, columns))
+        for source in self.source.inputs(self._taking_part, columns):
+            fragment = source.fragment
             for index, batch in enumerate(source.reader):
                 # A fragment's file may have rows of slots that it does not serve any more.
                 served = slot_mask(fragment.slots & self.slots, source.reader.slots(index))
@@ -299,7 +299,7 @@ def check_keys_differ(source: PageSource) -> None:
     for interval in source.view.between(0, 1 << 16, everything):
         if len(interval.fragments) == 1 and interval.fragments[0].unique:
             continue
-        inputs = [MergeInput(f, source.open(f, names)) for f in interval.fragments]
+        inputs = source.inputs(interval.fragments, names)
         span = (interval.start, interval.end)
         for window in windows(inputs, span, None, names, everything, lambda: 16 * BATCH_ROWS):
             versions = window.versions

@@ -7,7 +7,7 @@ import numpy as np
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
-from elasticscan.storage.merge import Array, MergeInput, windows
+from elasticscan.storage.merge import Array, windows
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import View
 
@@ -17,7 +17,7 @@ def count_rows(source: PageSource, bounds: Bounds, most_merged_rows: int) -> tup
     names = source.table.primary_key
     total, merged, exact = 0, 0, True
     for interval in source.view.between(0, 1 << 16, bounds):
-        inputs = [MergeInput(f, source.open(f, names)) for f in interval.fragments]
+        inputs = source.inputs(interval.fragments, names)
         span = (interval.start, interval.end)
         counts = [_between(one.reader, *span) for one in inputs]
         clean = interval.is_plain and bounds.wholly_hold(interval.fragments[0])

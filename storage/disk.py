@@ -7,7 +7,7 @@ import io
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -86,6 +86,12 @@ class Disk(Protocol):
 
     def open(self, path: str) -> OpenFile:
         """Raises `FragmentDamaged` when the file is gone, `ShardUnavailable` when the root is."""
+
+    def expect(self, paths: Sequence[str]) -> None:
+        """Hear that files are opened next; what is far may ask for all of them at once.
+
+        Raises `ShardUnavailable`.
+        """
 
     def delete(self, path: str) -> None:
         """Remove a file; fine when it is gone already. Raises `ShardUnavailable`."""
@@ -172,6 +178,9 @@ class LocalDisk:
             raise FragmentDamaged(
                 f"{self.root / path} cannot be opened: {error}; {RESTORE}", path=path
             ) from error
+
+    def expect(self, paths: Sequence[str]) -> None:
+        pass
 
     def delete(self, path: str) -> None:
         with _telling(self.root, path):
@@ -359,6 +368,9 @@ class ArrowDisk:
                     raise missing_root(self._root) from error
                 raise
 
+    def expect(self, paths: Sequence[str]) -> None:
+        pass
+
     def delete(self, path: str) -> None:
         with _telling(self._root, path), suppress(FileNotFoundError):
             self._files.delete_file(path)
@@ -421,6 +433,9 @@ class MemoryDisk:
         if path not in self.files:
             raise missing_file(path)
         return MemoryFile(self.files[path])
+
+    def expect(self, paths: Sequence[str]) -> None:
+        pass
 
     def delete(self, path: str) -> None:
         self.files.pop(path, None)

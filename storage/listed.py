@@ -31,6 +31,7 @@ from elasticscan.storage.lookup import (
 )
 from elasticscan.storage.pages import PageBuilder, PageSource, Piece, pieces_of
 
+_OPENED_AT_ONCE = 16
 LEAST_KEYS = 256  # so many are looked up together, however few rows a page may hold
 
 
@@ -158,8 +159,11 @@ def _find_newest(
     owners, rows, newest = (np.full(len(slots), -1, dtype=np.int64) for _ in range(3))
     fragments, names = source.view.fragments, source.table.primary_key
     sought = Sought(slots, keys, names, lambda fragment: source.open(fragment, names))
-    for owner in sorted(range(len(fragments)), key=lambda number: -fragments[number].max_commit):
+    newest_first = sorted(range(len(fragments)), key=lambda number: -fragments[number].max_commit)
+    for nth, owner in enumerate(newest_first):
         fragment = fragments[owner]
+        if nth and nth % _OPENED_AT_ONCE == 1:  # the newest alone may have all keys
+            source.expect([fragments[number] for number in newest_first[nth : nth + _OPENED_AT_ONCE]])
         if not bounds.touch(fragment):
             continue
         asked = np.flatnonzero(newest < fragment.max_commit)

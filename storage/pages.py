@@ -37,6 +37,10 @@ def _no_statistics(_: Fragment) -> None:
     return None
 
 
+def _expect_nothing(_: Iterable[Fragment]) -> None:
+    return
+
+
 @dataclass(frozen=True, slots=True)
 class PageSource:
     """A table as a shard serves it at one moment.
@@ -46,6 +50,7 @@ class PageSource:
         open: opens a fragment for some columns.
         floor: as seen from the snapshot that is read, everything before this commit was overwritten.
         statistics: what is known of the values in a fragment; None where nothing is.
+        expect: hears which fragments are opened next, so that what is far is asked for at once.
     """
 
     table: TableInfo
@@ -53,6 +58,12 @@ class PageSource:
     open: OpenFragment
     floor: int = 0
     statistics: StatisticsOf = _no_statistics
+    expect: Callable[[Sequence[Fragment]], None] = _expect_nothing
+
+    def inputs(self, fragments: Sequence[Fragment], columns: tuple[str, ...]) -> list[MergeInput]:
+        """Fragments, opened to be merged."""
+        self.expect(fragments)
+        return [MergeInput(fragment, self.open(fragment, columns)) for fragment in fragments]
 
     def bounds(self, snapshot: int) -> Bounds:
         """The commits whose rows count at a snapshot."""
@@ -225,10 +236,17 @@ def _read_stretch(
     It is read interval by interval where some may be pruned, and where versions have to be merged.
     """
     layers, primary_key = stretch.layers, source.table.primary_key
+
+    def laid_over() -> Run | None:
+        if layers is None:
+            return None
+        source.expect((layers.base, *layers.others))
+        return run_of(layers, source.open, needed, primary_key, bounds)
+
     if page.pruner is None:
         if page.room <= 0:
             return Piece(stretch.start, stretch.end, key)
-        run = layers and run_of(layers, source.open, needed, primary_key, bounds)
+        run = laid_over()
         if run:
             return _read_slices(page, run, stretch.start, stretch.end, key, primary_key)
     for interval in source.view.between(stretch.start, stretch.end, bounds):
@@ -237,12 +255,12 @@ def _read_stretch(
         begin = key if interval.start == stretch.start else None
         if page.room <= 0:
             return Piece(interval.start, interval.end, begin)
-        run = layers and run_of(layers, source.open, needed, primary_key, bounds)
+        run = laid_over()
         if run:
             only = interval.fragments[0] if len(interval.fragments) == 1 else None
             rest = _read_slices(page, run, interval.start, interval.end, begin, primary_key, only)
         else:
-            inputs = [MergeInput(fragment, source.open(fragment, needed)) for fragment in interval.fragments]
+            inputs = source.inputs(interval.fragments, needed)
             rest = _read_merged(page, inputs, interval, begin, primary_key, bounds)
         if rest is not None:
             return rest

@@ -66,6 +66,7 @@ class _IntervalRanges:
         self._page, self._interval, self._bounds = page, interval, bounds
         self._names = source.table.primary_key
         self._source = source
+        source.expect(interval.fragments)
         self._searched = [source.open(fragment, self._names) for fragment in interval.fragments]
         self._is_plain = interval.is_plain and bounds.wholly_hold(interval.fragments[0])
 

@@ -280,7 +280,9 @@ class Merging:
         context = self.context
         disk, origin = context.writable_disk(self.shard), context.origin("compact", replaced)
         to = Destination(disk, self.shard, origin, pace)
-        source = PageSource(self.table, View(sources), context.readers.opener(self.table))
+        source = PageSource(
+            self.table, View(sources), context.readers.opener(self.table), expect=context.readers.expect
+        )
         copies = copy_slots(source, _slots_of(sources), self.bounds, keep, to)
         self.bytes_read += sum(fragment.serving_bytes for fragment in sources)
         self.bytes_written += sum(copied.staged.bytes for copied in copies)

@@ -564,8 +564,7 @@ class Context:
         """Check, in the transaction that refers to them, staged files; see `noticing_collection`.
 
         They are there, and it is the shards' roots where they are. `since` are the catalog's versions before
-        the first of them was staged, where that is known: while they stay no file was condemned, so what was
-        sent to an object storage since is still there.
+        the first was staged, if known: while they stay nothing was condemned, so objects are still there.
         """
         fragments, now = list(staged), tx.identity()  # nobody else commits before this transaction ends
         self.catalog.settle()

@@ -273,6 +273,8 @@ def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> _Sourc
         if fragments:
             floor = max((number for number in tx.overwrites(table.id) if number <= upto), default=0)
             whole = table.with_dropped(table.oldest_snapshot)
-            source = PageSource(whole, View(fragments), context.readers.opener(whole), floor)
+            source = PageSource(
+                whole, View(fragments), context.readers.opener(whole), floor, expect=context.readers.expect
+            )
             sources.append((source, table.oldest_snapshot))
     return sources

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from elasticscan.metadata import Fragment, IndexInfo, IndexRun, StagedFragment, TableInfo
 from elasticscan.storage import BatchCache, Disk, FragmentReader, OpenFragment, RunReader
 from elasticscan.store.lookups import LruCache
 
 MOST_SMALL_BYTES = 1 << 20
+MOST_EXPECTED = 16_384
 
 
 class Readers:
@@ -19,11 +20,23 @@ class Readers:
         self._large: LruCache[Hashable, FragmentReader] = LruCache()
         # Small ones come and go with commits; what was laid over a large one stays for as long as its reader.
         self._small: LruCache[Hashable, FragmentReader] = LruCache()
+        self._expected: set[tuple[int, str]] = set()  # files that were asked for once
         self._runs: LruCache[tuple[int, str], RunReader] = LruCache()
 
     def opener(self, table: TableInfo) -> OpenFragment:
         """A function that opens fragments of a table for some columns."""
         return lambda fragment, columns: self._open(table, fragment, columns)
+
+    def expect(self, fragments: Sequence[Fragment]) -> None:
+        """Hear that fragments are opened next: the ends of those that are far are fetched at once."""
+        new = [fragment for fragment in fragments if (fragment.shard, fragment.path) not in self._expected]
+        if len(new) < 2:
+            return
+        if len(self._expected) > MOST_EXPECTED:
+            self._expected.clear()
+        self._expected.update((fragment.shard, fragment.path) for fragment in new)
+        for shard in {fragment.shard for fragment in new}:
+            self._disk_of(shard).expect([fragment.path for fragment in new if fragment.shard == shard])
 
     def of_small(self, table: TableInfo, fragment: StagedFragment) -> FragmentReader | None:
         """A reader of all columns of a small fragment: the next merge uses it again; None for others."""

@@ -121,7 +121,9 @@ class LocalShards:
         view, floor, table = state.view(request.shard), state.floor(request.snapshot), state.table
         if request.definition is not None:
             table = table.named_as(request.definition)
-        return PageSource(table, view, self._context.readers.opener(table), floor)
+        return PageSource(
+            table, view, self._context.readers.opener(table), floor, expect=self._context.readers.expect
+        )
 
     def _read(self, request: PageRequest, state: TableState) -> PageRows:
         page = self._read_page(request, state)
@@ -151,7 +153,9 @@ class LocalShards:
             runs = state.runs(fragment, index)
             return [self._context.readers.open_run(rows.table, index, shard, run) for run in runs]
 
-        return IndexSource(rows.table, rows.view, rows.open, rows.floor, index=index, runs=runs_of)
+        return IndexSource(
+            rows.table, rows.view, rows.open, rows.floor, expect=rows.expect, index=index, runs=runs_of
+        )
 
 
 def _rows_as_of(rows: pa.RecordBatch, table: TableInfo, request: PageRequest) -> pa.RecordBatch:

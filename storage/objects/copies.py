@@ -145,10 +145,11 @@ class Copies:
         finally:
             os.close(handle)
 
-    def keep_end(self, name: str, end: memoryview, size: int) -> None:
+    def keep_end(self, name: str, end: memoryview, size: int) -> bool:
+        """Keep an object's last bytes, and its size; False if that cannot be."""
         with suppress(OSError):
             if not self._may_write(name):
-                return
+                return False
             place = Path(self._place(name, _END))
             unfinished = place.with_name(f"{_END}.{os.getpid()}")
             try:
@@ -158,6 +159,8 @@ class Copies:
                 unfinished.unlink(missing_ok=True)
                 raise
             self._written(len(end))
+            return True
+        return False
 
     def forget(self, name: str) -> bool:
         """Drop all copies of an object; False if that cannot be."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -15,7 +15,7 @@ from elasticscan.base.redaction import shown
 from elasticscan.storage.disk import OpenFile
 from elasticscan.storage.objects.bucket import Bucket, Upload
 from elasticscan.storage.objects.copies import copies_here
-from elasticscan.storage.objects.reading import CopiedObject, Object, Stride, keep_whole
+from elasticscan.storage.objects.reading import CopiedObject, Object, Stride, fetch_ends, keep_whole
 
 PART_BYTES = 8 << 20
 _UNFINISHED, _UNCHANGING = ".unfinished", ".arrow"
@@ -75,6 +75,11 @@ class ObjectDisk:
         if self._cached and path.endswith(_UNCHANGING):
             return CopiedObject(self._bucket, self._prefix + path, copies_here(), self._stride)
         return Object(self._bucket, self._prefix + path)
+
+    def expect(self, paths: Sequence[str]) -> None:
+        if self._cached:
+            keys = [self._prefix + path for path in paths if path.endswith(_UNCHANGING)]
+            fetch_ends(self._bucket, keys, copies_here())
 
     def delete(self, path: str) -> None:
         if path.endswith(_UNFINISHED):

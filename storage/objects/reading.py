@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -20,7 +21,7 @@ from threading import BoundedSemaphore, Thread
 
 import pyarrow as pa
 
-from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.errors import ElasticScanError, FragmentMissing
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.storage.disk import OpenFile
 from elasticscan.storage.disk_errors import cut_file
@@ -34,6 +35,7 @@ STRETCH_BYTES = 12 << 20  # of a scan; a whole number of blocks
 _SECOND_BYTES = 1 << 20  # where somebody may begin to scan
 _NEAR_BYTES = 1 << 20  # who leaves out so little still scans
 _REMEMBERED_BYTES = 2 * STRETCH_BYTES  # by a process, of all objects
+_MOST_ENDS = 128  # 8 MB
 _NO_ROOM = memoryview(b"")
 _AHEAD = 2  # stretches that a process fetches ahead of time
 
@@ -49,7 +51,7 @@ class Object(OpenFile):
         self._data_bytes = self.size - self._tail.size
 
     def _end(self) -> tuple[pa.Buffer, int]:
-        return self._bucket.read(self._key, f"-{TAIL_BYTES}")
+        return read_end(self._bucket, self._key)
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:
         end = offset + length
@@ -104,7 +106,25 @@ class _Memory:
                 self._bytes -= self._pieces.pop(key).size
 
 
-_memory = _Memory()
+class _Ends:
+    """The ends of objects that are opened next, where no copies can be kept; the newest of them."""
+
+    def __init__(self) -> None:
+        self._lock = ChildSafeLock()
+        self._ends: OrderedDict[str, tuple[pa.Buffer, int]] = OrderedDict()
+
+    def put(self, name: str, end: pa.Buffer, size: int) -> None:
+        with self._lock:
+            self._ends[name] = end, size
+            while len(self._ends) > _MOST_ENDS:
+                self._ends.popitem(last=False)
+
+    def take(self, name: str) -> tuple[pa.Buffer, int] | None:
+        with self._lock:
+            return self._ends.pop(name, None)
+
+
+_memory, _ends = _Memory(), _Ends()
 
 
 class _Gate:
@@ -136,6 +156,26 @@ def keep_whole(bucket: Bucket, key: str, copies: Copies | None, content: bytes) 
         copies.keep_end(copies.name(name_of(bucket, key)), memoryview(content), len(content))
 
 
+def fetch_ends(bucket: Bucket, keys: Sequence[str], copies: Copies | None) -> None:
+    """Fetch the ends of objects that are opened next, some at once; one that is not there is left out."""
+
+    def fetch(key: str) -> None:
+        name = name_of(bucket, key)
+        copy = "" if copies is None else copies.name(name)
+        if copies is None or copies.end_of(copy) is None:
+            with suppress(FragmentMissing):  # whoever opens it is told
+                end, size = read_end(bucket, key)
+                if copies is None or not copies.keep_end(copy, memoryview(end).cast("B"), size):
+                    _ends.put(name, end, size)
+
+    at_once([partial(fetch, key) for key in keys])
+
+
+def read_end(bucket: Bucket, key: str) -> tuple[pa.Buffer, int]:
+    """The last bytes of an object, and its size."""
+    return bucket.read(key, f"-{TAIL_BYTES}")
+
+
 class Stride:
     """The stride of who reads the objects of a shard: it is long in a scan."""
 
@@ -163,7 +203,9 @@ class CopiedObject(Object):
         super().__init__(bucket, key)
 
     def _end(self) -> tuple[pa.Buffer, int]:
-        kept = None if self._copies is None else self._copies.end_of(self._copy)
+        kept = _ends.take(self._name)
+        if kept is None and self._copies is not None:
+            kept = self._copies.end_of(self._copy)
         if kept is None:
             kept = super()._end()
             if self._copies is not None:

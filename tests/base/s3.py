@@ -58,14 +58,29 @@ class Line:
     Attributes:
         fault: says for a request how it is to fail, or None; asked once for each request.
         requests: those that were answered.
+        most_at_once: how many were under way beside each other.
     """
 
     fault: Callable[[Request], Fault | None] = lambda _: None
     requests: list[Request] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)
 
+    most_at_once: int = 0
+    _count: int = 0
+
     def clear(self) -> None:
-        self.requests = []
+        self.requests, self.most_at_once = [], 0
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        with self.lock:
+            self._count += 1
+            self.most_at_once = max(self.most_at_once, self._count)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._count -= 1
 
     @property
     def answered(self) -> int:
@@ -90,6 +105,10 @@ class _Relay(BaseHTTPRequestHandler):
         super().finish()
 
     def _relay(self) -> None:
+        with self.line.under_way():
+            self._pass_on()
+
+    def _pass_on(self) -> None:
         line = self.line
         with line.lock:
             fault = line.fault(Request(self.command, self.path))

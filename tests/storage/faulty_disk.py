@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -166,6 +166,9 @@ class FaultyDisk:
             return self.content(path)
         except FragmentDamaged:
             return None
+
+    def expect(self, paths: Sequence[str]) -> None:
+        pass
 
     def delete(self, path: str) -> None:
         self._operate("delete")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.storage.objects import reading
+from elasticscan.storage.objects.at_once import MOST_AT_ONCE
 from elasticscan.store import Store
 from elasticscan.store.garbage import Action
 from tests.base.manual_clock import ManualClock
@@ -192,6 +194,28 @@ def test_a_scan_of_few_columns_fetches_little_else(cold: Store, s3_server: S3Ser
     assert s3_server.line.requests == []
     assert cold.table("t").scan().to_table().num_rows == 6 * ROWS
     assert s3_server.line.answered <= size  # what is near is fetched again where other columns lie between
+
+
+@pytest.mark.parametrize("cache", ["on", "off"])
+def test_the_ends_of_many_fragments_are_fetched_beside_each_other(
+    store: Store, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, cache: str
+) -> None:
+    table, line = store.table("t"), s3_server.line
+    for number in range(12):
+        table.upsert(rows(np.arange(number, ROWS, 4_000), "b"))
+    expected = ids(store)
+    monkeypatch.setenv(
+        "ELASTICSCAN_CACHE", f"{os.environ['ELASTICSCAN_CACHE']}-empty" if cache == "on" else "off"
+    )
+    line.fault = lambda _: "slow"
+    with Store.open(store.uri, upkeep="off") as other:
+        line.clear()
+        assert next(iter(other.table("t").scan(page_rows=1_000))).rows.num_rows
+        assert 3 <= line.most_at_once <= MOST_AT_ONCE + 2 and len(line.requests) >= 5
+        line.fault = lambda _: None
+        assert ids(other) == expected
+    paths = [request.path for request in line.requests if request.answered <= 65_536]
+    assert max(Counter(paths).values()) <= 3
 
 
 def test_a_copy_that_was_damaged_is_fetched_again(cold: Store, s3_server: S3Server) -> None:

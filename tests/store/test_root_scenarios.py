@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -577,6 +577,9 @@ class Watched:
 
     def list(self) -> list[tuple[str, float]]:
         return self.disk.list()
+
+    def expect(self, paths: Sequence[str]) -> None:
+        self.disk.expect(paths)
 
     def delete(self, path: str) -> None:
         self.leaving(path)
