@@ -1,9 +1,10 @@
-"""expand, contract, move, split, join, history."""
+"""expand, contract, move, split, join, topologies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -98,9 +99,19 @@ def topologies(
     uri: Uri,
     json: Json = False,
     limit: Annotated[int | None, typer.Option(help="The newest so many; all by default.")] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw them: slots across, time down; up to 1,000, 100 by default."),
+    ] = None,
 ) -> None:
     """List the topologies that are kept, oldest first; the last may be of a plan that still moves tablets."""
     with Store.open(uri) as store:
+        if svg is not None:
+            slot_map = store.slot_map(100 if limit is None else limit)
+            svg.write_text(slot_map.svg, encoding="utf-8")
+            drawn = [topology.number for topology in slot_map.topologies]
+            said = f"Topologies {drawn[0]} to {drawn[-1]}: {svg}"
+            return answer(json, {"svg": str(svg), "first": drawn[0], "last": drawn[-1]}, Text(said))
         history = [_value(entry) for entry in store.topology_history(limit)]
     shown = listing("topology", "published", "tablets", "reason")
     for topology in history:

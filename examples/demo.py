@@ -337,6 +337,7 @@ def watch(
 def main() -> int:
     parser = argparse.ArgumentParser(description="Scan flights with Spark while their tablets move.")
     parser.add_argument("--rows", type=int, help="take fewer flights")
+    parser.add_argument("--svg", type=Path, help="a file for a picture of where the tablets were")
     parser.add_argument("--seconds", type=float, default=20.0, help="about how long the readers take")
     options = parser.parse_args()
     console, source = Console(highlight=False), flights(options.rows)
@@ -351,6 +352,8 @@ def main() -> int:
             reader = spark.read.format("elasticscan").option("includeMetadata", "true")
             scan = reader.option("batchSize", str(PAGE_ROWS)).load(f"{uri}/{TABLE}")
             rows, plain, moves = watch(store, source, options.seconds, scan, pages, console)
+            if options.svg:
+                options.svg.write_text(store.slot_map(1_000).svg, encoding="utf-8")
     truth, exact = account(source, source), account(source, rows)
     tablets, away = tablets_followed(rows, first)
     console.print(result(truth, exact, account(source, plain)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ from elasticscan.store.scan import Scan
 from elasticscan.store.shards import local_cluster
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
-from elasticscan.topology import Topology, TopologyEntry, initial_placement
+from elasticscan.topology import SlotMap, Topology, TopologyEntry, initial_placement
 
 AUTO, OFF = UPKEEP = "auto", "off"
 
@@ -345,6 +346,23 @@ class Store(Named):
         most = arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER)
         with self._context.catalog.reading() as tx:
             return tx.topology_history(most)
+
+    @begun_again
+    def slot_map(self, limit: int = 100) -> SlotMap:
+        """A picture of where the slots were: slots across, time down, a colour for each shard.
+
+        A notebook shows it; `slot_map().svg` is the text of an SVG file.
+
+        Args:
+            limit: the newest so many topologies (1 to 1,000), as far as they are kept.
+        """
+        most = arguments.whole_number("limit", limit, 1, 1_000)
+        with self._context.catalog.reading() as tx:
+            return SlotMap(tuple(tx.topology(entry.number) for entry in tx.topology_history(most)))
+
+    def _repr_html_(self) -> str:
+        """The picture that notebooks show."""
+        return f"<code>{html.escape(repr(self))}</code><br/>{self.slot_map(40).svg}"
 
     @begun_again
     def topology_at(self, number: int) -> Topology:

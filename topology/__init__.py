@@ -39,6 +39,8 @@ take one, by the fewest moves that can do so. The phases of a `Move` are a table
 every change of one goes through it (`Move.after`); in each, exactly one shard serves the tablet, and
 a move whose owner died before the target served is undone.
 
+The slot map (`SlotMap`) is a picture of the topologies that a history keeps: slots across, time down.
+
 Left out: who may change what (the catalog serializes), copying (the store), and balancing by bytes
 or load: a tablet counts as a tablet, and one that has grown too large is split.
 
@@ -56,6 +58,7 @@ from elasticscan.topology.planner import (
     plan_balance,
     split_tablet,
 )
+from elasticscan.topology.slot_map import SlotMap
 from elasticscan.topology.slots import Range, SlotSet
 from elasticscan.topology.values import Placement, Shard, Tablet, Topology, TopologyEntry
 
@@ -68,6 +71,7 @@ __all__ = [
     "Placement",
     "Range",
     "Shard",
+    "SlotMap",
     "SlotSet",
     "Tablet",
     "Topology",

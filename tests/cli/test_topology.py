@@ -184,3 +184,16 @@ def test_a_keeper_does_what_is_due_and_then_nothing(shell: Shell, uri: str, rows
     assert kept["problems"] == []
     assert shell.json("status", uri)["tables"][0]["upkeep"]["merges_due"] == 0
     assert "Nothing was due" in shell.ok("keep", uri, "--once")
+
+
+def test_topologies_are_drawn(shell: Shell, uri: str, tmp_path: Path) -> None:
+    shell.ok("move", uri, 1, "s2")
+    drawing = tmp_path / "map.svg"
+    told = shell.json("topologies", uri, "--svg", drawing)
+    assert told == {"svg": str(drawing), "first": 1, "last": 2}
+    with Store.open(uri) as store:
+        assert drawing.read_text() == store.slot_map().svg
+        assert store.slot_map().svg.count("<g>") == 2
+        assert "tablet 1 moved to s2" in store.slot_map(1).svg
+        assert store._repr_html_().startswith(f"<code>&lt;elasticscan.Store {uri}&gt;</code>")
+    assert "Topologies 2 to 2: " in shell.ok("topologies", uri, "--svg", drawing, "--limit", 1)

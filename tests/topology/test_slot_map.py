@@ -1,0 +1,100 @@
+"""The slot map has the colour of the right shard everywhere, and is a picture that any viewer can read."""
+
+from __future__ import annotations
+
+import random
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from elasticscan.topology import (
+    Placement,
+    SlotMap,
+    Topology,
+    initial_placement,
+    join_tablets,
+    move_tablet,
+    split_tablet,
+)
+from elasticscan.topology.slot_map import _LEFT, _WIDTH
+
+SVG = "{http://www.w3.org/2000/svg}"
+NAMES = ((1, "s1"), (2, "a<b&c"), (3, "s3"))
+NAMES_BY_ID = dict(NAMES)
+STRIPE = re.compile(r"M([\d.]+) (\d+)H([\d.]+)v(\d+)H([\d.]+)z")
+
+
+def changed(chance: random.Random, placement: Placement) -> Placement:
+    tablet = chance.choice(placement.tablets)
+    choice = chance.random()
+    if choice < 0.6:
+        target = chance.choice([shard for shard in NAMES_BY_ID if shard != tablet.shard])
+        return move_tablet(placement, tablet.id, target, tablet.epoch)
+    if choice < 0.8 and tablet.end - tablet.start > 1:
+        new = max(t.id for t in placement.tablets) + 1
+        return split_tablet(
+            placement, tablet.id, chance.randrange(tablet.start + 1, tablet.end), (new, new + 1)
+        )
+    return placement
+
+
+def history(seed: int, slots: int, length: int) -> tuple[Topology, ...]:
+    chance = random.Random(seed)
+    placement = initial_placement(slots, 8, [1, 2])
+    topologies = []
+    for number in range(1, length + 1):
+        topologies.append(Topology(number, placement, NAMES, 1_760_000_000.0 + number, f"<change> {number}"))
+        placement = changed(chance, placement)
+    return tuple(topologies)
+
+
+@pytest.mark.parametrize(("slots", "length"), [(8, 1), (64, 30), (4_096, 100), (65_536, 300)])
+def test_every_row_has_the_colours_of_its_topology(slots: int, length: int) -> None:
+    topologies = history(slots, slots, length)
+    picture = ET.fromstring(SlotMap(topologies).svg)
+    swatches = picture.findall(f"{SVG}rect")[1:]
+    labels = [text.text for text in picture.findall(f"{SVG}text")[: len(swatches)]]
+    shard_of = {name: shard for shard, name in NAMES}
+    shard_by_colour = {
+        rect.get("fill"): shard_of[label or ""] for rect, label in zip(swatches, labels, strict=True)
+    }
+    groups = picture.findall(f"{SVG}g")
+    assert len(groups) == length
+    bottom = 0
+    for topology, group in zip(topologies, groups, strict=True):
+        title = group.find(f"{SVG}title")
+        assert title is not None and (title.text or "").endswith(f"UTC: <change> {topology.number}")
+        width, tops, colour_at = 0.0, set(), {}
+        for path in group.findall(f"{SVG}path"):
+            for left, top, right, height, back in STRIPE.findall(path.get("d") or ""):
+                assert left == back
+                width += float(right) - float(left)
+                tops.add((int(top), int(height)))
+                colour_at[float(left), float(right)] = path.get("fill")
+        ((top, height),) = tops
+        assert top >= bottom and abs(width - _WIDTH) < 0.01  # stripes do not overlap, and leave no gap
+        bottom = top + height
+        for slot in range(0, slots, max(1, slots // 64)):
+            x = _LEFT + (slot + 0.5) / slots * _WIDTH
+            same_dot = range(max(0, slot - slots // _WIDTH), min(slots, slot + slots // _WIDTH + 1))
+            owners = {topology.placement.tablet_of(at).shard for at in same_dot}
+            (colour,) = [colour for (left, right), colour in colour_at.items() if left <= x < right]
+            assert shard_by_colour[colour] in owners
+
+
+def test_it_says_what_it_shows() -> None:
+    shown = SlotMap(history(1, 64, 3))
+    assert repr(shown) == "SlotMap(topologies 1 to 3; .svg is the picture)"
+    assert shown._repr_html_() == shown.svg
+    title = ET.fromstring(shown.svg).find(f"{SVG}title")
+    assert title is not None and (title.text or "").startswith("64 slots from 2025-10-09 ")
+
+
+def test_splits_and_joins_leave_no_trace() -> None:
+    placement = initial_placement(64, 4, [1])
+    split = split_tablet(placement, 1, 3, (8, 9))
+    joined = join_tablets(split, 8, 9, 10)
+    rows = [Topology(n, p, NAMES, 0.0, "") for n, p in enumerate((placement, split, joined), 1)]
+    paths = [path.get("d") or "" for path in ET.fromstring(SlotMap(tuple(rows)).svg).iter(f"{SVG}path")]
+    assert len({re.sub(r"M([\d.]+) \d+H", r"M\1H", path) for path in paths}) == 1

@@ -1,0 +1,106 @@
+"""The slot map: where the slots were, topology after topology, as an SVG that needs nothing else.
+
+Slots go from left to right and time goes down, a row for each topology and a colour for each shard. So a move
+is a change of colour, a shard that joins is a colour that appears, and splits and joins leave no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from xml.sax.saxutils import escape
+
+from elasticscan.topology.values import Topology
+
+# Told apart by most eyes, on white and on black; from Okabe and Ito, and lighter ones of the same hues.
+_COLOURS = (
+    "#0072b2 #e69f00 #009e73 #cc79a7 #56b4e9 #d55e00 #b8a800 #7570b3 #66c2a5 #fc8d62 #8da0cb #a6761d".split()  # noqa: SIM905
+)
+_LEFT, _WIDTH, _TOP, _LINE = 150, 800, 44, 14
+_HEIGHT, _LOWEST, _HIGHEST = 480, 2, 18  # of all rows about, and of one
+_STYLE = (
+    "text{font:12px sans-serif;fill:#333}rect.paper{fill:#fff}"
+    "@media(prefers-color-scheme:dark){text{fill:#ccc}rect.paper{fill:#1b1b1f}}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotMap:
+    """Some topologies that follow one another, oldest first; at least one. Notebooks show it as a picture."""
+
+    topologies: tuple[Topology, ...]
+
+    def __repr__(self) -> str:
+        first, last = self.topologies[0].number, self.topologies[-1].number
+        return f"SlotMap(topologies {first} to {last}; .svg is the picture)"
+
+    def _repr_html_(self) -> str:
+        return self.svg
+
+    @property
+    def svg(self) -> str:
+        """The picture, as the text of an SVG file."""
+        row = max(_LOWEST, min(_HIGHEST, _HEIGHT // len(self.topologies)))
+        names = dict(pair for topology in self.topologies for pair in topology.shard_names)
+        shown = sorted({shard for topology in self.topologies for shard in topology.placement.shards})
+        colours = {shard: _COLOURS[at % len(_COLOURS)] for at, shard in enumerate(shown)}
+        width, height = _LEFT + _WIDTH + 12, _TOP + row * len(self.topologies) + 8
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {width} {height}">',
+            f"<title>{escape(self._title)}</title><style>{_STYLE}</style>",
+            '<rect class="paper" width="100%" height="100%"/>',
+            *_legend([(names.get(shard, str(shard)), colours[shard]) for shard in shown]),
+        ]
+        labelled = -_LINE
+        for at, topology in enumerate(self.topologies):
+            y = _TOP + at * row
+            parts.append(_row(topology, y, row, colours))
+            if y - labelled >= _LINE:
+                text = f"{_time(topology):%H:%M:%S}  topology {topology.number}"
+                baseline = y + min(row, _LINE) - 3
+                parts.append(f'<text x="{_LEFT - 8}" y="{baseline}" text-anchor="end">{text}</text>')
+                labelled = y
+        return "\n".join([*parts, "</svg>\n"])
+
+    @property
+    def _title(self) -> str:
+        first, last = self.topologies[0], self.topologies[-1]
+        slots = last.placement.slot_count
+        return f"{slots:,} slots from {_time(first):%Y-%m-%d %H:%M:%S} to {_time(last):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _legend(shards: Sequence[tuple[str, str]]) -> list[str]:
+    parts, x = [], _LEFT
+    for name, colour in shards:
+        if x + 26 + 8 * len(name) > _LEFT + _WIDTH:
+            parts.append(f'<text x="{x}" y="26">…</text>')
+            break
+        parts.append(f'<rect x="{x}" y="16" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 17}" y="26">{escape(name)}</text>')
+        x += 34 + 8 * len(name)
+    return parts
+
+
+def _row(topology: Topology, y: int, height: int, colours: dict[int, str]) -> str:
+    """A stripe: as many dots as the picture has room for, each in the colour of the slot in its middle."""
+    placement = topology.placement
+    dots = min(_WIDTH, placement.slot_count)
+    shards = (
+        placement.tablet_of((2 * dot + 1) * placement.slot_count // (2 * dots)).shard for dot in range(dots)
+    )
+    paths: dict[int, list[str]] = {}
+    at = 0
+    for shard, run in groupby(shards):
+        length = sum(1 for _ in run)
+        left, right = (_LEFT + edge * _WIDTH / dots for edge in (at, at + length))
+        paths.setdefault(shard, []).append(f"M{left:g} {y}H{right:g}v{height}H{left:g}z")
+        at += length
+    drawn = "".join(f'<path fill="{colours[shard]}" d="{"".join(d)}"/>' for shard, d in paths.items())
+    said = f"topology {topology.number}, {_time(topology):%Y-%m-%d %H:%M:%S} UTC: {topology.reason}"
+    return f"<g><title>{escape(said)}</title>{drawn}</g>"
+
+
+def _time(topology: Topology) -> datetime:
+    return datetime.fromtimestamp(topology.created_at, UTC)
