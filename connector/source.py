@@ -120,4 +120,5 @@ def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> Attached
             option="prefix",
         )
     register(spark)
-    return AttachedStore(spark, uri, {f"{prefix or ''}{table}": table for table in tables})
+    prefix = prefix or ""
+    return AttachedStore(spark, uri, {f"{prefix}{table}": table for table in tables}, prefix)

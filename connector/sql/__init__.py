@@ -3,6 +3,7 @@
 attached    what users hold: `sql`, `table`, `explain`
 tokens      words of a statement, and a reader that cuts it at some of them
 changing    DELETE, UPDATE and MERGE as queries of the rows that they write; row_changes carries them out
+creating    CREATE TABLE of a table of the store
 maintaining statements about a table as a whole, in words of other formats
 parameters  values of a query's parameters, written into its text as literals
 statements  statements about tables of the store that are no query, recognised by their first words

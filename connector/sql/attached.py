@@ -26,10 +26,11 @@ from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import PartialAggregates, is_iso_time
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.sql.changing import CHANGES, Target, read_change
+from elasticscan.connector.sql.creating import Creation, create, read_creation
 from elasticscan.connector.sql.explain import explain_plan, left_alone
 from elasticscan.connector.sql.few_rows import FewRows, ending_by_itself, few_as_relation, read_few
 from elasticscan.connector.sql.limits import RowLimit
-from elasticscan.connector.sql.maintaining import maintain
+from elasticscan.connector.sql.maintaining import maintain, nothing
 from elasticscan.connector.sql.parameters import Arguments, with_literals
 from elasticscan.connector.sql.plan import QueryPlan, TableScan, TableShape, plan_query
 from elasticscan.connector.sql.query import AsOf, Session, UnreadableError
@@ -57,11 +58,11 @@ class AttachedStore(Sequence[str]):
     Made by `attach`. Every query reads the newest snapshot, the same for all of its tables.
     """
 
-    def __init__(self, spark: SparkSession, uri: str, tables: Mapping[str, str]) -> None:
-        """`tables` maps each view to its table."""
+    def __init__(self, spark: SparkSession, uri: str, tables: Mapping[str, str], prefix: str = "") -> None:
+        """`tables` maps each view to its table; `prefix` is what views begin with."""
         # Absolute, since a session's directory may change.
         uri = parse_options({"store": uri, "table": "any"}).store
-        self._spark, self._uri, self._tables = spark, uri, dict(tables)
+        self._spark, self._uri, self._tables, self._prefix = spark, uri, dict(tables), prefix
         self._make_views(self._tables)
 
     @overload
@@ -138,6 +139,8 @@ class AttachedStore(Sequence[str]):
         try:
             if statement.kind == "DROP TABLE":
                 return self._drop(statement)
+            if statement.kind == "CREATE TABLE":
+                return self._create(read_creation(statement.reader))
             if statement.kind in CHANGES:
                 return self._change(statement, text, args)
             store = open_store(self._uri)
@@ -168,6 +171,15 @@ class AttachedStore(Sequence[str]):
         done = change_rows(store, table, statement.kind, change, queries)
         self._make_views({statement.view: table})
         return change_counts(self._spark, statement.kind, done)
+
+    def _create(self, made: Creation) -> DataFrame:
+        view, table = made.name, made.name.removeprefix(self._prefix)
+        if not view.startswith(self._prefix):
+            raise NotUnderstoodError(f"views of this store begin with {self._prefix}, and so has its name to")
+        create(self._spark, open_store(self._uri), table, made, self.sql)
+        self._tables[view] = table
+        self._make_views({view: table})
+        return nothing(self._spark)
 
     def _drop(self, drop: Statement) -> DataFrame:
         drop.reader.takes("PURGE")

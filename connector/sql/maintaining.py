@@ -87,7 +87,7 @@ def _restore(spark: SparkSession, store: Store, table: Table, reader: StatementR
 def _truncate(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
     reader.expect_end()
     table.overwrite(table.schema.empty_table())
-    return _nothing(spark)
+    return nothing(spark)
 
 
 def _alter(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
@@ -110,7 +110,7 @@ def _alter(spark: SparkSession, store: Store, table: Table, reader: StatementRea
         table.widen_column(name, field.type)
     else:
         raise NotUnderstoodError("ALTER TABLE adds, drops, renames and widens columns, and nothing else")
-    return _nothing(spark)
+    return nothing(spark)
 
 
 def _fields(spark: SparkSession, text: str) -> list[pa.Field]:
@@ -123,7 +123,8 @@ def _spelt(table: Table, name: str) -> str:
     return next((own for own in table.schema.names if own.lower() == name.lower()), name)
 
 
-def _nothing(spark: SparkSession) -> DataFrame:
+def nothing(spark: SparkSession) -> DataFrame:
+    """The result of a statement that has none."""
     return spark.createDataFrame([], StructType([]))
 
 

@@ -46,7 +46,7 @@ _STATEMENTS = (
 _BEFORE_NAMES = frozenset({"FROM", "JOIN", ",", "("})
 _AS_OF = re.compile(r"(?:FOR )?(?P<what>VERSION|SYSTEM_VERSION|TIMESTAMP|SYSTEM_TIME) AS OF ")
 _CHANGES = "TABLE_CHANGES"
-_SPARK_TABLE = re.compile(r"CREATE (?:OR REPLACE )?(?:EXTERNAL )?TABLE .*\bUSING ELASTICSCAN ")
+_NEW_TABLE = re.compile(r"CREATE (?:OR REPLACE )?(?:EXTERNAL )?TABLE .*\bUSING ELASTICSCAN ")
 # Schemas under which Spark finds a temporary view, too.
 _VIEW_SCHEMAS = ({"session"}, {"system", "session"})
 
@@ -57,9 +57,9 @@ class Statement:
 
     Attributes:
         kind: its first words: "DROP TABLE", "UPDATE", …
-        view: the table's name here.
+        view: the table's name here; empty for one that is to be made.
         if_exists: whether the table may be gone already.
-        reader: reads on behind the table's name.
+        reader: reads on behind the table's name; of a table that is to be made from the first word.
     """
 
     kind: str
@@ -68,9 +68,9 @@ class Statement:
     reader: StatementReader
 
     def refused(self, why: str) -> UnsupportedStatement:
+        about = f"{self.view!r}, a table of" if self.view else "a table in"
         return UnsupportedStatement(
-            f"{self.kind} of {self.view!r}, a table of an elasticscan store, cannot be carried out; nothing "
-            f"was done: {why}",
+            f"{self.kind} of {about} an elasticscan store cannot be carried out; nothing was done: {why}",
             statement=self.kind,
             table=self.view,
         )
@@ -85,6 +85,8 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Statem
     by_name = {session.folded(view): view for view in views}
     tokens = tokens_of(text)
     line = " ".join(token.word if token.kind == "word" else "" for token in tokens).upper() + " "
+    if _NEW_TABLE.match(line):
+        return Statement("CREATE TABLE", "", False, StatementReader(text, tokens))
     for kind, beginning, instead in _STATEMENTS:
         match = re.match(beginning, line)
         if match is None:
@@ -104,14 +106,6 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Statem
                 table=view,
             )
         return Statement(kind, view, "IF EXISTS" in match.group(), reader)
-    if _SPARK_TABLE.match(line):
-        raise UnsupportedStatement(
-            "CREATE TABLE ... USING elasticscan would make a table in Spark's own catalog that nobody can "
-            "read: Spark does not say later which store it is in. Nothing was done: make the table by a "
-            "write (df.write.format('elasticscan') with the option 'primaryKey'), by Store.create_table "
-            "or by `elasticscan load`",
-            statement="CREATE TABLE",
-        )
     _check_no_drop_inside(text, line, tokens, by_name, session)
     return None
 

@@ -14,7 +14,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import KeysExist, SchemaMismatch, UnsupportedStatement, WriteConflict
+from elasticscan.base.errors import (
+    AlreadyExists,
+    KeysExist,
+    SchemaMismatch,
+    UnsupportedStatement,
+    WriteConflict,
+)
 from elasticscan.connector import AttachedStore, attach
 from elasticscan.connector.sql import row_changes
 from elasticscan.store import Store
@@ -312,3 +318,48 @@ def test_tables_are_kept_in_words_of_other_formats(store: Store, catalog: Attach
     ):
         with pytest.raises(UnsupportedStatement, match="cannot be carried out; nothing was done: "):
             catalog.sql(wrong)
+
+
+def test_tables_are_made_by_sql(spark: SparkSession, store: Store) -> None:
+    catalog = attach(spark, store.uri, "my_")
+    text = (
+        "CREATE TABLE my_trips "
+        "(day DATE NOT NULL, Id BIGINT COMMENT 'it''s', km DECIMAL(9, 2), tags ARRAY<STRING>, "
+        "CONSTRAINT pk PRIMARY KEY (day, id)) USING elasticscan TBLPROPERTIES ('shardKey' = 'day')"
+    )
+    catalog.sql(text)
+    made = store.table("trips")
+    assert (made.primary_key, made.shard_key) == (("day", "Id"), ("day",))
+    assert made.schema.field("km").type == pa.decimal128(9, 2)
+    catalog.sql("INSERT INTO my_trips VALUES (DATE'2026-01-01', 1, 2.5, array('a'))")
+    assert counts(catalog.sql("SELECT count(*) FROM my_trips")) == (1,)
+    with pytest.raises(AlreadyExists):
+        catalog.sql(text)
+    catalog.sql(text.replace("TABLE", "TABLE IF NOT EXISTS", 1))
+    query = "WITH few AS (SELECT * FROM my_t WHERE id < 5) SELECT id, upper(name) AS name FROM few"
+    catalog.sql(f"CREATE TABLE my_few USING elasticscan OPTIONS ('primaryKey' = 'id') AS {query}")
+    assert counts(catalog.sql("SELECT count(*), count(name) FROM my_few")) == (5, 4)
+    for wrong, why in (
+        (
+            "CREATE TABLE my_u (id BIGINT) USING elasticscan",
+            "every table has a primary key: write PRIMARY KEY",
+        ),
+        (
+            "CREATE OR REPLACE TABLE my_t (id BIGINT) USING elasticscan",
+            "a table is not replaced: drop it first",
+        ),
+        ("CREATE TABLE u (id INT, PRIMARY KEY (id)) USING elasticscan", "views of this store begin with my_"),
+        ("CREATE TABLE a.my_u (id INT, PRIMARY KEY (id)) USING elasticscan", "tables of a store are in none"),
+        (
+            "CREATE TABLE my_u USING elasticscan TBLPROPERTIES ('primaryKey' = 'id')",
+            "either columns or a query",
+        ),
+        (
+            "CREATE TABLE my_u (id INT, PRIMARY KEY (id)) USING elasticscan PARTITIONED BY (id)",
+            "TBLPROPERTIES or AS",
+        ),
+        ("CREATE TABLE my_u (id INT) USING elasticscan TBLPROPERTIES ('a' = 'b')", "there is no property a"),
+    ):
+        with pytest.raises(UnsupportedStatement, match=why):
+            catalog.sql(wrong)
+    assert [table.name for table in store.tables()] == ["few", "t", "trips"]
