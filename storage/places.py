@@ -5,9 +5,11 @@ from __future__ import annotations
 import pyarrow.fs as pafs
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.redaction import shown
 from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk
 
 OBJECT_SCHEMES = ("s3://", "s3a://")
+_ELSEWHERE = ("s3n://", "http://", "https://")  # how else people name a bucket
 
 
 def open_disk(root: str) -> Disk:
@@ -22,6 +24,12 @@ def open_disk(root: str) -> Disk:
                 option="shards",
             ) from error
         return ObjectDisk(root)
+    if root.lower().startswith(_ELSEWHERE):
+        raise InvalidOption(
+            f"{shown(root)} cannot be a shard's storage: write s3://BUCKET/PREFIX, and set AWS_ENDPOINT_URL "
+            "to the server's address where each process runs",
+            option="shards",
+        )
     if "://" in root:
         filesystem, path = pafs.FileSystem.from_uri(root)
         return ArrowDisk(pafs.SubTreeFileSystem(path, filesystem), root)

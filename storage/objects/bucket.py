@@ -23,7 +23,7 @@ from elasticscan.base.errors import ElasticScanError, FragmentMissing, WriteConf
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.base.limits import FIRST_CONNECT_SECONDS, RECONNECT_SECONDS
 from elasticscan.storage.disk_errors import cut_file
-from elasticscan.storage.objects.refusals import FAILURES, as_ours, is_passing
+from elasticscan.storage.objects.refusals import FAILURES, as_ours, is_passing, may_be_renewed
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 5.0
 _LARGE_BYTES = 1 << 20
@@ -42,7 +42,10 @@ class _Client:
     """The client of this process for what its environment says, and whether it ever had an answer."""
 
     def __init__(self) -> None:
-        self.service = Session().create_client("s3", config=_CONFIG)
+        # botocore itself knows no AWS_REGION, which all other kits of AWS read.
+        self.service = Session().create_client(
+            "s3", region_name=os.environ.get("AWS_REGION") or None, config=_CONFIG
+        )
         self.answered = False
 
 
@@ -61,6 +64,13 @@ def _client() -> _Client:
                 _clients.clear()  # what a fork, or another environment, left
                 _clients[key] = client
     return client
+
+
+def _let_go(client: _Client) -> None:
+    """Have the next request read credentials anew: a client keeps those of a file for ever."""
+    with _lock:
+        for key in [key for key, other in _clients.items() if other is client]:
+            del _clients[key]
 
 
 def _itself(answer: Any) -> Any:
@@ -182,13 +192,17 @@ class Bucket:
         """Send a request until it is answered, or its time is over."""
         if key is not None:
             parameters["Key"] = key
-        began, pause = monotonic(), _FIRST_PAUSE_SECONDS
+        began, pause, renewed = monotonic(), _FIRST_PAUSE_SECONDS, False
         while True:
             client = None
             try:
                 client = _client()
                 answer = take(getattr(client.service, request)(Bucket=self.name, **parameters))
             except FAILURES as error:
+                if client is not None and not renewed and may_be_renewed(error):
+                    renewed = True
+                    _let_go(client)
+                    continue
                 waits = RECONNECT_SECONDS if client and client.answered else FIRST_CONNECT_SECONDS
                 pause *= 1 + random.random()
                 if not is_passing(error) or monotonic() + pause - began > waits:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     CredentialRetrievalError,
     HTTPClientError,
+    InvalidRegionError,
     NoCredentialsError,
     NoRegionError,
     PartialCredentialsError,
     ProfileNotFound,
+    SSLError,
 )
 from botocore.exceptions import ConnectionError as NoConnection
 from urllib3.exceptions import HTTPError
 
 from elasticscan.base.errors import DiskFull, ElasticScanError, ShardUnavailable, WriteConflict
-from elasticscan.storage.disk_errors import missing_file
+from elasticscan.storage.disk_errors import missing_file, out_of_files
 
 # What a request can end with that may go well when it is sent again.
 FAILURES = (BotoCoreError, ClientError, HTTPError, OSError, ValueError)
@@ -33,6 +37,9 @@ _BUSY = frozenset(
         "ThrottlingException",
         "TooManyRequestsException",
     }
+)
+_OUTDATED = frozenset(
+    {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 )
 _SET = "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, where this process runs"
 _REFUSED = {
@@ -60,6 +67,11 @@ _UNSENT: tuple[tuple[type[BotoCoreError], str], ...] = (
         CredentialRetrievalError,
         "the credentials cannot be fetched; see what gives them out (a role, a login)",
     ),
+    (
+        SSLError,
+        "its certificate is not trusted, or it speaks no TLS; set AWS_CA_BUNDLE, or write http:// for https://",
+    ),
+    (InvalidRegionError, "AWS_REGION is no region; correct it"),
     (NoRegionError, "no region is set; set AWS_REGION (any, for a server of your own)"),
 )
 
@@ -77,6 +89,20 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, (HTTPClientError, HTTPError, NoConnection, OSError))
 
 
+def may_be_renewed(error: BaseException) -> bool:
+    """True if credentials were refused, or missing, that may have been renewed in their file since."""
+    return code_of(error) in _OUTDATED or isinstance(error, (NoCredentialsError, CredentialRetrievalError))
+
+
+def _number_of(error: BaseException | None) -> int | None:
+    """The first number of the operating system in what caused an error."""
+    for _ in range(10):
+        if error is None or (isinstance(error, OSError) and error.errno is not None):
+            break
+        error = error.__cause__ or error.__context__
+    return error.errno if isinstance(error, OSError) else None
+
+
 def as_ours(error: BaseException, root: str, where: str, server: str, writing: bool) -> ElasticScanError:
     """The error to raise for one of `FAILURES`.
 
@@ -86,6 +112,8 @@ def as_ours(error: BaseException, root: str, where: str, server: str, writing: b
         writing: whether something was to be changed.
     """
     code = code_of(error)
+    if not code and _number_of(error) in (errno.EMFILE, errno.ENFILE):
+        return out_of_files(where)
     if code in ("NoSuchKey", "404"):
         return missing_file(where)
     if code == "NoSuchUpload":
@@ -102,11 +130,13 @@ def as_ours(error: BaseException, root: str, where: str, server: str, writing: b
             path=where,
         )
     why = _REFUSED.get(code) or next((said for kind, said in _UNSENT if isinstance(error, kind)), None)
+    if why is None and "Invalid endpoint" in str(error):
+        why = "AWS_ENDPOINT_URL is no address; write http://HOST:PORT or https://HOST"
     if why is None and is_passing(error):
         why = "it did not answer in time, or is busy; look whether it runs (AWS_ENDPOINT_URL), and try again"
     return ShardUnavailable(
         f"the shard's storage {where} cannot be {'written' if writing else 'read'} at {server}: "
-        f"{why or 'see what the server says'} ({error})",
+        f"{why or 'see what the server says'} ({str(error).replace(' (reached max retries: 0)', '')})",
         root=root,
         server=server,
     )

@@ -39,16 +39,29 @@ ENVIRONMENT = {
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
 }
 
-Fault = Literal["503", "500", "cut", "drop", "denied", "gone", "slow"]
+Fault = Literal[
+    "503", "500", "cut", "drop", "denied", "gone", "slow", "flip", "skew", "key", "bucket", "missing"
+]
+_REFUSALS: dict[Fault, tuple[int, str]] = {
+    "503": (503, "SlowDown"),
+    "500": (500, "InternalError"),
+    "denied": (403, "AccessDenied"),
+    "gone": (404, "NoSuchUpload"),
+    "skew": (403, "RequestTimeTooSkewed"),
+    "key": (403, "InvalidAccessKeyId"),
+    "bucket": (404, "NoSuchBucket"),
+    "missing": (404, "NoSuchKey"),
+}
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it passed the line, and how many bytes its answer had."""
+    """A request as it passed the line, who signed it, and how many bytes its answer had."""
 
     method: str
     path: str
     answered: int = 0
+    signed_by: str = ""
 
 
 @dataclass
@@ -111,13 +124,14 @@ class _Relay(BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         line = self.line
         with line.lock:
-            fault = line.fault(Request(self.command, self.path))
+            signed_by = self.headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0]
+            fault = line.fault(Request(self.command, self.path, signed_by=signed_by))
         body = self._body()
         if fault == "drop":
             return self._hang_up()
         if fault == "slow":
             sleep(0.3)
-        if fault in ("503", "500", "denied", "gone"):
+        if fault in _REFUSALS:
             return self._refuse(fault)
         headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
         headers.pop("Transfer-Encoding", None)
@@ -136,6 +150,9 @@ class _Relay(BaseHTTPRequestHandler):
         if fault == "cut":
             self.wfile.write(content[: len(content) // 2])
             return self._hang_up()
+        if fault == "flip" and content:  # somewhere, but the same place for the same bytes
+            place = sum(content[:64]) * 7_919 % len(content)
+            content = b"%s%c%s" % (content[:place], content[place] ^ 4, content[place + 1 :])
         self.wfile.write(content)
         return None
 
@@ -151,13 +168,8 @@ class _Relay(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def _refuse(self, fault: str) -> None:
-        status, code = {
-            "503": (503, "SlowDown"),
-            "500": (500, "InternalError"),
-            "denied": (403, "AccessDenied"),
-            "gone": (404, "NoSuchUpload"),
-        }[fault]
+    def _refuse(self, fault: Fault) -> None:
+        status, code = _REFUSALS[fault]
         body = f"<Error><Code>{code}</Code><Message>as the test says</Message></Error>".encode()
         self.send_response_only(status)
         self.send_header("Content-Type", "application/xml")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from elasticscan.base.errors import InvalidOption
 from elasticscan.storage.disk import ArrowDisk, LocalDisk
 from elasticscan.storage.places import open_disk
 
@@ -22,6 +23,15 @@ def test_s3_and_s3a_are_objects_and_nothing_is_asked_before_a_file_is(root: str)
     pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
     disk = open_disk(root)
     assert type(disk).__name__ == "ObjectDisk" and disk.is_far
+
+
+@pytest.mark.parametrize(
+    "root", ["http://minio:9000/bucket/x", "https://key:hidden@minio/bucket", "s3n://bucket/x"]
+)
+def test_other_names_of_a_bucket_are_told_the_right_one(root: str) -> None:
+    with pytest.raises(InvalidOption, match="write s3://BUCKET/PREFIX") as refused:
+        open_disk(root)
+    assert "hidden" not in str(refused.value)
 
 
 def test_a_missing_package_is_told_by_its_name() -> None:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from elasticscan.base.errors import ElasticScanError, FragmentMissing, ShardUnavailable, WriteConflict
+from elasticscan.base.errors import (
+    ElasticScanError,
+    FragmentDamaged,
+    FragmentMissing,
+    OutOfResources,
+    ShardUnavailable,
+    WriteConflict,
+)
 from tests.base.s3 import SECRET, Fault, Request, S3Server
 
 pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
@@ -91,7 +101,8 @@ def test_what_no_repetition_mends_is_asked_once(objects: Bucket, s3_server: S3Se
         ({"AWS_PROFILE": "nobody"}, "AWS_PROFILE"),
         ({"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, "no credentials"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "127.0.0.1:1"),
-        ({"AWS_ENDPOINT_URL": "not a url"}, "endpoint"),
+        ({"AWS_ENDPOINT_URL": "127.0.0.1:9000"}, "write http://HOST:PORT"),
+        ({"AWS_REGION": "no region"}, "AWS_REGION"),
     ],
 )
 def test_an_environment_that_leads_nowhere_is_told(
@@ -185,3 +196,98 @@ def test_errors_are_of_ours_alone(objects: Bucket, s3_server: S3Server) -> None:
     ):
         with pytest.raises(ElasticScanError, match="may not"):
             work()
+
+
+def test_the_region_is_what_the_environment_says(objects: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")  # which botocore alone would not read
+    assert bucket_module._client().service.meta.region_name == "eu-central-1"
+    monkeypatch.delenv("AWS_REGION")
+    assert bucket_module._client().service.meta.region_name == "eu-west-1"
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    assert objects.size("before") == 1  # a server of one's own needs none
+
+
+def test_a_server_named_by_its_host_is_asked_for_a_path(
+    objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint.replace("127.0.0.1", "localhost"))
+    s3_server.line.clear()
+    assert objects.size("before") == 1
+    assert [request.path for request in s3_server.line.requests] == [f"/{objects.name}/before"]
+
+
+def test_tls_where_there_is_none_is_told(
+    objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint.replace("http:", "https:"))
+    with pytest.raises(ShardUnavailable, match="AWS_CA_BUNDLE"):
+        objects.size("before")
+
+
+def test_credentials_that_were_renewed_in_their_file_are_read_again(
+    objects: Bucket, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "credentials"
+
+    def write(key: str) -> None:
+        file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {SECRET}\n")
+
+    write("AKIAOLDOLDOLDOLDOLD")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    assert objects.size("before") == 1
+    asked = list[str]()
+
+    def old_ones_expired(request: Request) -> Fault | None:
+        asked.append(request.signed_by)
+        return "key" if request.signed_by == "AKIAOLDOLDOLDOLDOLD" else None
+
+    s3_server.line.fault = old_ones_expired
+    with pytest.raises(ShardUnavailable, match="does not know the access key") as refused:
+        objects.read("before", "-1")
+    assert len(asked) == 2 and SECRET not in str(refused.value)
+    write("AKIANEWNEWNEWNEWNEW")
+    assert objects.read("before", "-1")[1] == 1
+    assert asked[-2:] == ["AKIAOLDOLDOLDOLDOLD", "AKIANEWNEWNEWNEWNEW"]
+
+
+def test_too_many_open_files_are_told_as_such(objects: Bucket, impatient: None) -> None:
+    objects.put("x", b"x")
+    bucket_module._clients.clear()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = list[int]()
+    try:
+        bucket_module._client()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        with pytest.raises(OutOfResources, match="ulimit"):
+            objects.read("x", "-1")
+    finally:
+        for number in held:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert objects.read("x", "-1")[1] == 1
+
+
+def test_an_answer_that_was_cut_goes_on_where_it_ended(
+    objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_module, "PIECE_BYTES", 1_000)
+    objects.put("x", bytes(range(250)) * 40)
+    s3_server.line.clear()
+    s3_server.line.fault = first(["cut", "cut", None])
+    came = bytearray()
+
+    def take(at: int, piece: memoryview) -> None:
+        assert at == len(came)
+        came.extend(piece)
+
+    objects.fetch("x", 0, 10_000, take)
+    assert came == bytes(range(250)) * 40
+    assert [request.answered for request in s3_server.line.requests] == [10_000, 5_000, 3_000]
+    with pytest.raises(FragmentDamaged, match="it was cut"):
+        objects.fetch("x", 9_000, 11_000, take)
