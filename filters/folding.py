@@ -158,6 +158,11 @@ class Fold:
         return pa.Table.from_arrays([*arrays, *values], schema=pa.schema(fields))
 
     @property
+    def size(self) -> int:
+        """Count the partial rows that there are now, without those of rows that wait to be folded."""
+        return self._rows
+
+    @property
     def is_full(self) -> bool:
         """True if there are more partial rows than should be held where they can be handed over."""
         return self._rows == self._merged_rows and self._partial[0].nbytes > MOST_PARTIAL_BYTES

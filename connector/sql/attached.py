@@ -23,12 +23,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import InvalidOption, TableNotFound
 from elasticscan.connector.open_stores import open_store
-from elasticscan.connector.option_values import PartialAggregates, is_iso_time
+from elasticscan.connector.option_values import is_iso_time
 from elasticscan.connector.options import parse_options
+from elasticscan.connector.sql.aggregates import SourceAggregates
 from elasticscan.connector.sql.changing import CHANGES, Target, read_change
 from elasticscan.connector.sql.creating import Creation, create, read_creation
 from elasticscan.connector.sql.explain import explain_plan, left_alone
-from elasticscan.connector.sql.few_rows import FewRows, ending_by_itself, few_as_relation, read_few
+from elasticscan.connector.sql.few_rows import FewRows, ending_by_itself, few_as_relation, fold_few, read_few
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.maintaining import maintain, nothing
 from elasticscan.connector.sql.parameters import Arguments, with_literals
@@ -207,9 +208,8 @@ class AttachedStore(Sequence[str]):
             return left_alone(text, str(why))
         totals = {view: len(shape.schema) for view, shape in self._shapes()[0].items()}
         few = [self._few(scan, snapshot) for scan in plan.scans]
-        return explain_plan(
-            plan, snapshot, totals, [None if one is None else one.rows.num_rows for one in few]
-        )
+        read_here = [None if one is None else one.rows.num_rows for one in few]
+        return explain_plan(plan, snapshot, totals, read_here, list(map(_is_folded, plan.scans, few)))
 
     def _plan(self, text: str, args: dict[str, Any] | list[Any] | None) -> tuple[QueryPlan, int]:
         complete = with_literals(text, args) if args else text
@@ -243,7 +243,7 @@ class AttachedStore(Sequence[str]):
                 name = names[key] = f"{unique}_{len(names)}"
                 few = self._few(scan, snapshot)
                 made[name] = self._relation(scan, snapshot, few)
-                folded[name] = scan.aggregates is not None and few is None
+                folded[name] = _is_folded(scan, few)
             places.append(names[key])
         return plan.rewritten(places, [folded[name] for name in places]), made
 
@@ -253,8 +253,8 @@ class AttachedStore(Sequence[str]):
         if few is not None:
             return few_as_relation(self._spark, few)
         if scan.aggregates is not None:
-            at, partial = scan.as_of or snapshot, scan.aggregates.partial
-            return self._load(table, None, scan.filter, at, partial=partial)
+            options = self._options_of_fold(scan, scan.aggregates, snapshot)
+            return self._spark.read.format(FORMAT).options(**options).load()
         if scan.limit is None or scan.limit.order:
             return self._load(table, scan.columns, scan.filter, scan.as_of or snapshot)
         most = scan.limit.rows
@@ -264,7 +264,17 @@ class AttachedStore(Sequence[str]):
     def _few(self, scan: TableScan, snapshot: int) -> FewRows | None:
         options = _options_of(scan.columns, scan.filter, scan.as_of or snapshot)
         table = self._tables[scan.view]
-        return read_few(parse_options({"store": self._uri, "table": table, **options}), scan.limit)
+        few = read_few(parse_options({"store": self._uri, "table": table, **options}), scan.limit)
+        if few is None and scan.aggregates is not None:
+            return fold_few(parse_options(self._options_of_fold(scan, scan.aggregates, snapshot)))
+        return few
+
+    def _options_of_fold(
+        self, scan: TableScan, aggregates: SourceAggregates, snapshot: int
+    ) -> dict[str, str]:
+        options = _options_of(None, scan.filter, scan.as_of or snapshot)
+        place = {"store": self._uri, "table": self._tables[scan.view]}
+        return {**place, **options, "partialAggregates": aggregates.partial.text()}
 
     def _run(self, text: str, relations: Mapping[str, DataFrame]) -> DataFrame:
         """A query over these relations.
@@ -285,11 +295,8 @@ class AttachedStore(Sequence[str]):
         condition: str | None,
         snapshot: int | AsOf | None,
         most: int | None = None,
-        partial: PartialAggregates | None = None,
     ) -> DataFrame:
         options = _options_of(columns, condition, snapshot, most)
-        if partial is not None:
-            options["partialAggregates"] = partial.text()
         return self._spark.read.format(FORMAT).options(store=self._uri, table=table, **options).load()
 
     def _run_unchanged(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
@@ -403,6 +410,11 @@ class TableRead:
         if not is_feed:
             reader = reader.option("maxRowsPerTask", self._most)
         return ending_by_itself(reader.load(), self._most).limit(self._most)
+
+
+def _is_folded(scan: TableScan, few: FewRows | None) -> bool:
+    """True if a read gives partial rows, be it here or in tasks."""
+    return scan.aggregates is not None and (few is None or few.is_folded)
 
 
 def _read_by(scan: TableScan) -> tuple[object, ...]:

@@ -3,10 +3,14 @@
 Spark needs a worker of Python for each task, and ends the worker if a query has enough rows before the task's
 end. So where a reference is certain to read little, its rows are read here: by the same scan, at the same
 snapshot, with the same second look at the placement as in a task. Spark gets them as a local relation.
+
+So are aggregates whose pages are folded sooner than tasks would have begun: Spark gets their partial rows.
+How soon that will be is seen from the first pages; what would take longer is left to tasks after all.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,25 +18,39 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.connector.conversion import ToSpark
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
+from elasticscan.connector.partial_rows import PartialRows
 from elasticscan.connector.reading import chosen_columns, offered_schema, snapshot_chosen
 from elasticscan.connector.sql.limits import RowLimit
+from elasticscan.filters import Fold
 from elasticscan.store import Scan, begin_scan
 
 # A read is made here if it gives no more than this, in all; more is for tasks.
 FEW_ROWS, FEW_BYTES = 10_000, 4 << 20
 # Rows or entries that are looked at before it is given up, where few rows meet a condition.
 MOST_SCANNED = 100_000
+# Folding is given up here if it would take longer than this, by what the first part of it took: of the
+# thread's own time, and of everybody's, in which a busy machine is slow to begin tasks, too.
+THREAD_SECONDS, WALL_SECONDS = 0.25, 1.0
+TRIED = 0.1
+# Rows that are not even tried: no machine folds them in that time.
+MOST_FOLDED = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """Rows that were read beside the driver, in the Arrow types that belong to Spark's schema."""
+    """Rows that were read beside the driver, in the Arrow types that belong to Spark's schema.
+
+    Attributes:
+        is_folded: true of partial rows.
+    """
 
     schema: StructType
     rows: pa.Table
+    is_folded: bool = False
 
 
 def read_few(options: Options, limit: RowLimit | None) -> FewRows | None:
@@ -66,6 +84,51 @@ def read_few(options: Options, limit: RowLimit | None) -> FewRows | None:
         return None
 
 
+def fold_few(options: Options) -> FewRows | None:
+    """The partial rows of a read; None if they are not certainly few, and soon there, or the read fails."""
+    assert options.partial is not None, "who folds knows what"
+    try:
+        store = open_store(options.store)
+        table = store.table(options.table).definition
+        partial = PartialRows.of(table.name, table.schema, options.partial)
+        schema = offered_schema(table, options)
+        with begin_scan(
+            store.context,
+            lambda tx: store.context.table(tx, options.table),
+            partial.columns(table),
+            options.filter,
+            snapshot_chosen(store, options),
+            (options.batch_rows, DEFAULT_PAGE_BYTES),
+            index=options.index,
+        ) as scan:
+            rows = _fold(scan, partial)
+            if rows is None:
+                return None
+            convert = ToSpark(partial.schema, partial.schema.names, schema)
+            return FewRows(schema, pa.Table.from_batches([convert(rows)]), is_folded=True)
+    except ElasticScanError:
+        return None
+
+
+def _fold(scan: Scan, partial: PartialRows) -> pa.RecordBatch | None:
+    expected, began, busy = _rows_scanned(scan), time.monotonic(), time.thread_time()
+    if expected > MOST_FOLDED:
+        return None
+    fold = Fold(partial.values, partial.by, scan.schema)
+    for rows in scan.batches():
+        fold.add(rows)
+        spent = max((time.thread_time() - busy) / THREAD_SECONDS, (time.monotonic() - began) / WALL_SECONDS)
+        share = min(scan.stats.scanned / max(expected, 1), 1)
+        if fold.size > FEW_ROWS or (spent > TRIED and spent > share):
+            return None
+    whole = fold.partial_rows()
+    if whole.num_rows > FEW_ROWS or whole.nbytes > FEW_BYTES:
+        return None
+    return pa.RecordBatch.from_arrays(
+        [column.combine_chunks() for column in whole.columns], schema=partial.schema
+    )
+
+
 def few_as_relation(spark: SparkSession, few: FewRows) -> DataFrame:
     """The rows as a local relation: no worker, and no job for it alone."""
     return spark.createDataFrame(few.rows, few.schema)
@@ -81,8 +144,12 @@ def ending_by_itself(frame: DataFrame, most: int) -> DataFrame:
 
 
 def _seems_small(scan: Scan) -> bool:
+    return _rows_scanned(scan) <= FEW_ROWS
+
+
+def _rows_scanned(scan: Scan) -> float:
     assert scan.choice is not None, "a scan that begins has chosen"
-    return scan.choice.candidate.rows_scanned <= FEW_ROWS
+    return scan.choice.candidate.rows_scanned
 
 
 def _read(scan: Scan, columns: list[str], schema: StructType) -> FewRows | None:

@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException, ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.connector import AttachedStore, attach
-from elasticscan.connector.sql import aggregates, conditions, few_rows
+from elasticscan.connector.sql import aggregates, attached, conditions, few_rows
 from elasticscan.connector.sql.plan import TableShape, plan_query
 from elasticscan.connector.sql.query import Session
 from elasticscan.store import Store
@@ -86,6 +86,12 @@ def parquet(spark: SparkSession, shop: Store, tmp_path_factory: pytest.TempPathF
     return session
 
 
+def beside_the_driver(patch: pytest.MonkeyPatch) -> None:
+    """Fold beside the driver, and read no rows there."""
+    patch.setattr(few_rows, "FEW_ROWS", 10_000)
+    patch.setattr(attached, "read_few", lambda *_: None)
+
+
 def answer(frame: DataFrame) -> tuple[Any, list[Any]]:
     """Names, types and rows; -0.0 is 0.0, since which of the two is first is nobody's promise."""
     rows = [tuple(0.0 if value == 0 and isinstance(value, float) else plain(value) for value in row)
@@ -100,9 +106,16 @@ def folds(text: str) -> bool:
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(at, marks=pytest.mark.long) for at in range(8, 4 * QUERIES, 8))]
 )
+@pytest.mark.parametrize("tasks", [False, True], ids=["here", "tasks"])
 def test_a_random_aggregate_is_sparks_own(
-    catalog: AttachedStore, parquet: SparkSession, monkeypatch: pytest.MonkeyPatch, first: int
+    catalog: AttachedStore,
+    parquet: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    tasks: bool,
+    first: int,
 ) -> None:
+    if not tasks:
+        beside_the_driver(monkeypatch)
     for seed in range(first, first + 8):
         text = aggregated(seed)
         assert answer(catalog.sql(text)) == answer(parquet.sql(text)), f"seed {seed}: {text}"
@@ -124,7 +137,7 @@ def test_an_aggregate_by_hand_is_sparks_own(
 
 @pytest.mark.long
 def test_a_random_aggregate_is_sparks_own_while_tablets_move(
-    spark: SparkSession, parquet: SparkSession, tmp_path: Path
+    spark: SparkSession, parquet: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moving = Store.create(tmp_path / "moving.store", ["s1", "s2"], tablets=8, slots=64)
     fill(moving)
@@ -132,6 +145,8 @@ def test_a_random_aggregate_is_sparks_own_while_tablets_move(
     with tablets_moving(moving) as arrived:
         for seed in range(5_000, 5_000 + QUERIES):
             text = aggregated(seed)
+            if seed == 5_000 + QUERIES // 2:
+                beside_the_driver(monkeypatch)
             assert answer(catalog.sql(text)) == answer(parquet.sql(text)), f"seed {seed}: {text}"
     assert len(arrived) > 6
 
@@ -208,6 +223,26 @@ def test_explain_shows_what_is_folded_and_what_stays(catalog: AttachedStore) -> 
         "(sum(`partial avg(i8)`) / sum(`partial count(i8)`)) AS `avg(i8)` FROM `wide#1` AS `wide` GROUP BY s"
     )
     assert "  stays    aggregates: SUM is not of a column" in catalog.explain("SELECT sum(i8 + 1) FROM wide")
+
+
+def test_what_is_folded_soon_is_folded_beside_the_driver(
+    catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "SELECT s, count(*) FROM wide GROUP BY s"
+    here = "  read     beside the driver: 7 rows"
+    assert here not in catalog.explain(text)
+    beside_the_driver(monkeypatch)
+    assert here in catalog.explain(text)
+    assert "count(*) by s: partial rows" in catalog.explain(text)
+    with monkeypatch.context() as patch:
+        patch.setattr(few_rows, "FEW_ROWS", 6)
+        assert here not in catalog.explain(text)
+    for name in ("MOST_FOLDED", "TRIED"):
+        with monkeypatch.context() as patch:
+            patch.setattr(few_rows, name, -1)
+            patch.setattr(few_rows, "THREAD_SECONDS", 1e-9)
+            assert here not in catalog.explain(text)
+    assert "read     beside the driver: 1 rows" in catalog.explain("SELECT sum(i8) FROM wide WHERE id < 0")
 
 
 # Planted faults: were the rules weaker, the comparison above would fail
