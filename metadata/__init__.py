@@ -40,7 +40,7 @@ from elasticscan.metadata.indexes import (
     StagedRun,
 )
 from elasticscan.metadata.intervals import Bounds, SlotInterval, intervals_of
-from elasticscan.metadata.manifest import FRAGMENT, INDEX_RUN, Manifest, Origin, Seal, epochs_in
+from elasticscan.metadata.manifest import FRAGMENT, INDEX_RUN, Manifest, Origin, Seal
 from elasticscan.metadata.statistics import (
     KEY_BYTES,
     Block,
@@ -85,7 +85,6 @@ __all__ = [
     "StagedRun",
     "TableColumn",
     "TableInfo",
-    "epochs_in",
     "intervals_of",
     "is_widening",
     "nearest_column",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elasticscan.topology import Placement, SlotSet
+from elasticscan.topology import SlotSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,6 @@ class Origin:
             for start, end, epoch in self.epochs
             for first, last in slots & SlotSet.span(start, end)
         )
-
-
-def epochs_in(placement: Placement) -> Epochs:
-    """The epochs of all slots; neighbouring tablets of one epoch make one range."""
-    epochs: list[tuple[int, int, int]] = []
-    for tablet in placement.tablets:
-        if epochs and epochs[-1][2] == tablet.epoch:
-            epochs[-1] = (epochs[-1][0], tablet.end, tablet.epoch)
-        else:
-            epochs.append((tablet.start, tablet.end, tablet.epoch))
-    return tuple(epochs)
 
 
 @dataclass(frozen=True, slots=True)

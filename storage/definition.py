@@ -31,7 +31,7 @@ from elasticscan.base.limits import (
     MAX_SCHEMA_BYTES,
 )
 from elasticscan.base.order_keys import check_key_type
-from elasticscan.metadata import CHANGE_COLUMNS, Bounds, Origin, StagedFragment, TableInfo, epochs_in
+from elasticscan.metadata import CHANGE_COLUMNS, Bounds, Origin, StagedFragment, TableInfo
 from elasticscan.storage.conform import conform
 from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.disk import MemoryDisk
@@ -275,7 +275,7 @@ class _Trial:
     def __init__(self, table: TableInfo, hashing: Hashing) -> None:
         self._table, self._hashing, self._disk = table, hashing, MemoryDisk()
         self._placement: Placement = initial_placement(hashing.slots, 1, [1])
-        nothing, epochs = "0" * 32, epochs_in(self._placement)
+        nothing, epochs = "0" * 32, self._placement.epochs
         self._origin = Origin(nothing, hashing.slots, hashing.hash, "write", nothing, 0, 0.0, epochs)
 
     def stage(self, rows: pa.RecordBatch) -> list[StagedFragment]:

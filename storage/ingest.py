@@ -141,12 +141,10 @@ class Ingest:
         columns = [ordered.column(name) for name in schema.names]
         ordered = pa.RecordBatch.from_arrays(columns, schema=schema)
         slots = ordered.column(SLOT).to_numpy()
-        for shard in self._placement.shards:
+        for shard, touched in sorted(_touched_slots(slots, self._placement).items()):
             slices = [ordered.slice(*cut) for cut in _cuts(slots, self._placement.at(shard))]
-            if slices:
-                target = FragmentTarget(self._disk_of(shard), shard, self._table, schema, self._origin)
-                touched = _touched_slots(slots, self._placement, shard)
-                self._staged.setdefault(shard, []).append(write_fragment(target, touched, slices))
+            target = FragmentTarget(self._disk_of(shard), shard, self._table, schema, self._origin)
+            self._staged.setdefault(shard, []).append(write_fragment(target, touched, slices))
 
     def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:
         if len(staged) == 1:
@@ -165,18 +163,19 @@ class Ingest:
 
 def _cuts(slots: Array, ranges: SlotSet) -> Iterator[tuple[int, int]]:
     """(offset, length) of the rows of each range of slots, where there are any."""
-    edges = np.array([edge for slot_range in ranges for edge in slot_range], dtype=np.uint32)
-    places = np.searchsorted(slots, edges).tolist()
-    for first, last in zip(places[::2], places[1::2], strict=True):
-        if first < last:
-            yield first, last - first
+    places = np.searchsorted(slots, ranges.edges.astype(slots.dtype)).reshape(-1, 2)
+    for first, last in places[places[:, 0] < places[:, 1]].tolist():
+        yield first, last - first
 
 
-def _touched_slots(slots: Array, placement: Placement, shard: int) -> SlotSet:
-    """The slots of the tablets that have rows: whole tablets keep the list of ranges short."""
-    tablets = [(tablet.start, tablet.end) for tablet in placement.tablets if tablet.shard == shard]
-    places = np.searchsorted(slots, np.array(tablets, dtype=np.uint32)).tolist()
-    return SlotSet.of(r for r, (first, last) in zip(tablets, places, strict=True) if first < last)
+def _touched_slots(slots: Array, placement: Placement) -> dict[int, SlotSet]:
+    """The slots of the tablets that have rows, by shard: whole tablets keep the list of ranges short."""
+    places = np.searchsorted(slots, placement.starts.astype(slots.dtype))
+    filled = np.flatnonzero(np.diff(places, append=len(slots))).tolist()
+    touched: dict[int, list[tuple[int, int]]] = {}
+    for tablet in map(placement.tablets.__getitem__, filled):
+        touched.setdefault(tablet.shard, []).append((tablet.start, tablet.end))
+    return {shard: SlotSet.of(ranges) for shard, ranges in touched.items()}
 
 
 def staged_source(

@@ -20,7 +20,7 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.catalog import Catalog, Identity, StoreInfo, Tx, begun_again
-from elasticscan.metadata import Fragment, IndexInfo, Origin, StagedFragment, TableInfo, epochs_in
+from elasticscan.metadata import Fragment, IndexInfo, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cluster, ContinuationKey
 from elasticscan.storage import Disk, Hashing
 from elasticscan.store.following import NoUpkeep, Upkeep
@@ -554,7 +554,7 @@ class Context:
             write=secrets.token_hex(16),
             after_commit=newest,
             began_at=self.clock.now(),
-            epochs=epochs_in(placement),
+            epochs=placement.epochs,
             replaces=tuple(fragment.path for fragment in replaces),
         )
 

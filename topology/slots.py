@@ -1,16 +1,29 @@
-"""Sets of slots, as few ranges as possible."""
+"""Sets of slots, as few ranges as possible.
+
+Small sets are walked range by range. Sets of many ranges, as those of a store with thousands of tablets are,
+are combined as arrays: of their *edges*, start and end of one range after the other, which only grow.
+"""
 
 from __future__ import annotations
 
+import operator
+import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import itemgetter
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
 
 Range = tuple[int, int]
+Edges = npt.NDArray[np.int64]
 
-_FEW = 8  # times as many ranges are searched rather than walked
+_MANY = 64  # more ranges of two sets are combined as arrays,
+_FEW = 8  # and so few of one of them looked for in the other
+_RANGES = re.compile("[0-9]+-[0-9]+(?:,[0-9]+-[0-9]+)*")
 _end = itemgetter(1)
 
 
@@ -24,6 +37,7 @@ class SlotSet:
 
     ranges: tuple[Range, ...] = ()
     _count: int = field(init=False, repr=False, compare=False)
+    _edges: Edges | None = field(init=False, repr=False, compare=False)  # once somebody asked for them
 
     def __post_init__(self) -> None:
         last, count = -1, 0
@@ -32,10 +46,14 @@ class SlotSet:
             assert last < start < end, f"slot ranges must be sorted and apart; use SlotSet.of: {self.ranges}"
             last, count = end, count + end - start
         object.__setattr__(self, "_count", count)
+        object.__setattr__(self, "_edges", None)
 
     @classmethod
     def of(cls, ranges: Iterable[Range]) -> SlotSet:
         """The union of any ranges; empty ones are dropped, NumPy integers become plain ones."""
+        ranges = ranges if isinstance(ranges, Sequence) else tuple(ranges)
+        if len(ranges) > _MANY:
+            return cls._of_edges(_joined(_edges_of(ranges)))
         merged: list[Range] = []
         for start, end in sorted((int(start), int(end)) for start, end in ranges if start < end):
             if merged and start <= merged[-1][1]:
@@ -43,6 +61,24 @@ class SlotSet:
             else:
                 merged.append((start, end))
         return cls(tuple(merged))
+
+    @classmethod
+    def _of_edges(cls, edges: Edges) -> SlotSet:
+        """The set with these edges, which are in normal form."""
+        made: SlotSet = object.__new__(cls)
+        starts, ends = edges[::2], edges[1::2]
+        object.__setattr__(made, "ranges", tuple(zip(starts.tolist(), ends.tolist(), strict=True)))
+        object.__setattr__(made, "_count", int((ends - starts).sum()))
+        object.__setattr__(made, "_edges", edges)
+        return made
+
+    @property
+    def edges(self) -> Edges:
+        """Start and end of one range after the other; not to be changed."""
+        if self._edges is None:
+            object.__setattr__(self, "_edges", _edges_of(self.ranges))
+        assert self._edges is not None
+        return self._edges
 
     @classmethod
     def span(cls, start: int, end: int) -> SlotSet:
@@ -63,13 +99,13 @@ class SlotSet:
         """
         if not text:
             return cls()
-        ranges: list[Range] = []
-        for part in text.split(","):
-            start, dash, end = part.partition("-")
-            if not (dash and _is_number(start) and _is_number(end) and int(start) < int(end)):
-                raise ValueError(f"{part!r} is not a range of slots such as '0-64', in {text!r}")
-            ranges.append((int(start), int(end)))
-        return cls.of(ranges)
+        if _RANGES.fullmatch(text):
+            bounds = list(map(int, text.replace("-", ",").split(",")))
+            starts, ends = bounds[::2], bounds[1::2]
+            if all(map(operator.lt, starts, ends)):
+                return cls.of(list(zip(starts, ends, strict=True)))
+        wrong = next(part for part in text.split(",") if not _is_range(part))
+        raise ValueError(f"{wrong!r} is not a range of slots such as '0-64', in {text!r}")
 
     def __str__(self) -> str:
         return ",".join(f"{start}-{end}" for start, end in self.ranges)
@@ -102,7 +138,9 @@ class SlotSet:
             return self
         if len(left) > len(right):
             left, right = right, left
-        if len(left) * _FEW < len(right):
+        if len(left) + len(right) > _MANY:
+            if len(left) > _FEW:
+                return self._combined(other, np.logical_and)
             return SlotSet(tuple(_common_of_few(left, right)))
         i = j = 0
         while i < len(left) and j < len(right):
@@ -116,8 +154,10 @@ class SlotSet:
         return SlotSet(tuple(common))
 
     def isdisjoint(self, other: SlotSet) -> bool:
-        """True if no slot is in both; found at the first one that is."""
+        """True if no slot is in both."""
         left, right = self.ranges, other.ranges
+        if len(left) + len(right) > _MANY:
+            return not self & other
         i = j = 0
         while i < len(left) and j < len(right):
             if max(left[i][0], right[j][0]) < min(left[i][1], right[j][1]):
@@ -133,6 +173,8 @@ class SlotSet:
         cuts = other.ranges
         if cuts == self.ranges:
             return SlotSet()
+        if len(self.ranges) + len(cuts) > _MANY:
+            return self._combined(other, np.greater)  # what is in, and is not in the other
         j = 0
         for at, end in self.ranges:
             start = at
@@ -151,6 +193,35 @@ class SlotSet:
     def __le__(self, other: SlotSet) -> bool:
         return not self - other
 
+    def _combined(self, other: SlotSet, combine: Callable[[Any, Any], Any]) -> SlotSet:
+        """The slots of which `combine` is true, told for each whether it is in one set and in the other."""
+        mine = self.edges
+        edges = np.concatenate((mine, other.edges))
+        order = edges.argsort(kind="stable")  # two sorted runs, which it merges
+        edges, is_mine = edges[order], order < len(mine)
+        last = np.append(edges[1:] != edges[:-1], True)  # of equal ones: only then both sets are told
+        # An odd number of a set's edges up to a place says that the place is in the set.
+        inside = combine(np.cumsum(is_mine) & 1, np.cumsum(~is_mine) & 1)[last]
+        return SlotSet._of_edges(edges[last][np.diff(inside, prepend=False)])
+
+
+def _edges_of(ranges: Sequence[Range]) -> Edges:
+    return np.fromiter(chain.from_iterable(ranges), np.int64, 2 * len(ranges))
+
+
+def _joined(edges: Edges) -> Edges:
+    """The edges of the union of any ranges, given by theirs."""
+    starts, ends = edges[::2], edges[1::2]
+    filled = starts < ends
+    starts, ends = starts[filled], ends[filled]
+    if not len(starts):
+        return edges[:0]
+    order = starts.argsort(kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    apart = starts[1:] > ends[:-1]
+    firsts, lasts = starts[np.append(True, apart)], ends[np.append(apart, True)]
+    return np.column_stack((firsts, lasts)).ravel()
+
 
 def _common_of_few(few: tuple[Range, ...], many: tuple[Range, ...]) -> Iterator[Range]:
     """Ranges that a few have in common with many; these are looked into only where that may be."""
@@ -163,6 +234,9 @@ def _common_of_few(few: tuple[Range, ...], many: tuple[Range, ...]) -> Iterator[
             yield max(start, many[other][0]), min(end, many[other][1])
 
 
-def _is_number(text: str) -> bool:
+def _is_range(text: str) -> bool:
     """Digits only: `int` alone would take "+4", "1_0" and " 7" as well."""
-    return text.isascii() and text.isdigit()
+    if not _RANGES.fullmatch(text):
+        return False
+    start, end = map(int, text.split("-"))
+    return start < end

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from elasticscan.topology.slots import SlotSet
 
@@ -45,22 +47,32 @@ class Placement:
 
     Tiling is asserted: whoever builds a placement from what a disk or a catalog says checks
     first and raises what fits.
+
+    Attributes:
+        starts: the first slot of each tablet, as an array that is not to be changed.
+        epochs: (start, end, epoch) of all slots; neighbouring tablets of one epoch make one range.
     """
 
     tablets: tuple[Tablet, ...]
-    _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    starts: npt.NDArray[np.int64] = field(init=False, repr=False, compare=False)
+    epochs: tuple[tuple[int, int, int], ...] = field(init=False, repr=False, compare=False)
     _by_shard: dict[int, SlotSet] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         assert len({t.id for t in self.tablets}) == len(self.tablets), "tablet ids must differ"
         at = 0
+        epochs: list[tuple[int, int, int]] = []
         by_shard: dict[int, list[tuple[int, int]]] = {}
         for tablet in self.tablets:
             assert tablet.start == at < tablet.end, f"tablets must tile the slots, at slot {at}: {tablet}"
             at, ranges = tablet.end, by_shard.setdefault(tablet.shard, [])
             start = ranges.pop()[0] if ranges and ranges[-1][1] == tablet.start else tablet.start
             ranges.append((start, at))
-        object.__setattr__(self, "_starts", tuple(t.start for t in self.tablets))
+            start = epochs.pop()[0] if epochs and epochs[-1][2] == tablet.epoch else tablet.start
+            epochs.append((start, at, tablet.epoch))
+        starts = np.fromiter((t.start for t in self.tablets), np.int64, len(self.tablets))
+        object.__setattr__(self, "starts", starts)
+        object.__setattr__(self, "epochs", tuple(epochs))
         object.__setattr__(self, "_by_shard", {s: SlotSet(tuple(r)) for s, r in by_shard.items()})
 
     @classmethod
@@ -83,14 +95,14 @@ class Placement:
 
     def tablet_of(self, slot: int) -> Tablet:
         assert 0 <= slot < self.slot_count, f"slot {slot} is not in [0, {self.slot_count})"
-        return self.tablets[bisect_right(self._starts, slot) - 1]
+        return self.tablets[int(np.searchsorted(self.starts, slot, "right")) - 1]
 
     def tablet(self, tablet_id: int) -> Tablet | None:
         return next((t for t in self.tablets if t.id == tablet_id), None)
 
     def replaced(self, old: tuple[Tablet, ...], new: tuple[Tablet, ...]) -> Placement:
         """The placement with `new` tablets in the place of some that follow one another."""
-        at = bisect_left(self._starts, old[0].start)
+        at = int(np.searchsorted(self.starts, old[0].start))
         assert self.tablets[at : at + len(old)] == old, f"these tablets are not there: {old}"
         return Placement(self.tablets[:at] + new + self.tablets[at + len(old) :])
 

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import numpy as np
+
 from elasticscan.metadata import Fragment, IndexRun
 from elasticscan.topology import SlotSet
 from elasticscan.upkeep.policy import Policy
@@ -163,11 +165,22 @@ def _end_of_large(parts: Sequence[Part], count: int, policy: Policy) -> int:
 
 def _is_worth_tidying(parts: Sequence[Part], policy: Policy, credit_bytes: float) -> bool:
     """True if scans gain enough from merging all, and it may be written."""
-    met = [(slots, [part.density for part in some]) for some, slots in _together(parts) if len(some) > 1]
-    everything = sum(slots * sum(densities) for slots, densities in met)
-    densest = sum(slots * max(densities) for slots, densities in met)
+    everything, densest = _met(parts) if parts else (0.0, 0.0)
     newer = everything - densest
-    return bool(met) and newer >= policy.tidy_share * densest and everything <= credit_bytes
+    return everything > 0 and newer >= policy.tidy_share * densest and everything <= credit_bytes
+
+
+def _met(parts: Sequence[Part]) -> tuple[float, float]:
+    """Return the bytes of all slots that several parts serve, and those of the densest part of each."""
+    edges = np.unique(np.concatenate([part.slots.edges for part in parts]))
+    count, everything, densest = np.zeros((3, len(edges)))
+    for part in parts:
+        inside = np.searchsorted(part.slots.edges, edges, "right") % 2 == 1
+        count[inside] += 1
+        everything[inside] += part.density
+        densest[inside] = np.maximum(densest[inside], part.density)
+    slots = np.diff(edges, append=edges[-1:]) * (count > 1)
+    return float(slots @ everything), float(slots @ densest)
 
 
 def _cut(chosen: Sequence[Part], parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:

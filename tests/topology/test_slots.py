@@ -42,6 +42,34 @@ def test_the_algebra_is_that_of_sets(a: list[tuple[int, int]], b: list[tuple[int
     assert bool(left) == bool(model(a))
 
 
+many = st.lists(st.tuples(st.integers(0, 900), st.integers(0, 3)), max_size=400)
+
+
+@few
+@given(many, many)
+def test_the_algebra_of_many_ranges_is_that_of_sets(
+    a: list[tuple[int, int]], b: list[tuple[int, int]]
+) -> None:
+    a, b = ([(start, start + length) for start, length in pairs] for pairs in (a, b))
+    left, right = SlotSet.of(a), SlotSet.of(b)
+    for slots, as_set in [
+        (left, model(a)),
+        (left | right, model(a) | model(b)),
+        (left & right, model(a) & model(b)),
+        (left - right, model(a) - model(b)),
+        (right - left, model(b) - model(a)),
+    ]:
+        assert slots == SlotSet(slots.ranges) == SlotSet.parse(str(slots))
+        assert slots_of(slots) == as_set
+        assert len(slots) == len(as_set)
+        assert slots.edges.tolist() == [edge for pair in slots for edge in pair]
+        assert {type(bound) for pair in slots for bound in pair} <= {int}
+    assert (left <= right) == (model(a) <= model(b))
+    assert left & right <= left
+    assert left.isdisjoint(right) == model(a).isdisjoint(model(b))
+    assert pickle.loads(pickle.dumps(left)) == left
+
+
 @few
 @given(st.lists(st.tuples(st.integers(0, 320), st.integers(0, 320)), max_size=3), st.sets(st.integers(0, 99)))
 def test_what_a_few_ranges_have_in_common_with_many(some: list[tuple[int, int]], gone: set[int]) -> None:
