@@ -63,6 +63,11 @@ class PartialRows:
         used = [value.column for value in self.values if value.column is not None]
         return list(dict.fromkeys([*self.by, *used])) or list(table.primary_key[:1])
 
+    def of_counted(self, rows: int) -> pa.RecordBatch:
+        """The partial row, where only rows are counted."""
+        counted = pa.array([rows], pa.int64())
+        return pa.RecordBatch.from_arrays([counted] * len(self.values), schema=self.schema)
+
     @property
     def only_counts(self) -> bool:
         return not self.by and all(value.function == COUNT_ROWS for value in self.values)
@@ -86,8 +91,7 @@ def read_partial_rows(
 
 def _partial_rows(scan: Scan, partial: PartialRows) -> Iterator[pa.Table]:
     if partial.only_counts:
-        counted = pa.array([scan.count()], pa.int64())
-        yield pa.table([counted] * len(partial.values), partial.schema.names)
+        yield pa.Table.from_batches([partial.of_counted(scan.count())])
         return
     fold = Fold(partial.values, partial.by, scan.schema)
     for rows in scan.batches():

@@ -66,6 +66,7 @@ from elasticscan.store.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.changes import feed_fields, rows_by_slot
 from elasticscan.store.collector import Collected
 from elasticscan.store.context import Context
+from elasticscan.store.counting import count_by_fragments
 from elasticscan.store.definitions import define_table, reserve_table
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import Action, Decision
@@ -128,6 +129,7 @@ __all__ = [
     "begin_scan",
     "check_no_key_twice",
     "check_tag_name",
+    "count_by_fragments",
     "define_table",
     "delete_rows",
     "feed_fields",

@@ -17,6 +17,7 @@ from elasticscan.filters import COUNT_ROWS, Aggregate, Fold, check_groupable
 from elasticscan.metadata import AUTO, TableInfo
 from elasticscan.store.beginning import begin_scan, columns_of
 from elasticscan.store.context import Context, Find
+from elasticscan.store.counting import count_by_fragments
 from elasticscan.store.scan import Scan
 
 
@@ -46,7 +47,9 @@ class Aggregation:
         with scan:
             if self._only_counts(aggregates):
                 names = [aggregate.name for aggregate in aggregates]
-                return pa.table([pa.array([scan.count()], pa.int64())] * len(names), names)
+                rows = count_by_fragments(self._context, scan.standing)
+                counted = pa.array([scan.count() if rows is None else rows], pa.int64())
+                return pa.table([counted] * len(names), names)
             fold = Fold(aggregates, self._group_by, scan.schema)
             for rows in scan.batches():
                 fold.add(rows)

@@ -26,7 +26,7 @@ from elasticscan.connector.partial_rows import PartialRows
 from elasticscan.connector.reading import chosen_columns, offered_schema, snapshot_chosen
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.filters import Fold
-from elasticscan.store import Scan, begin_scan
+from elasticscan.store import Scan, begin_scan, count_by_fragments
 
 # A read is made here if it gives no more than this, in all; more is for tasks.
 FEW_ROWS, FEW_BYTES = 10_000, 4 << 20
@@ -101,7 +101,8 @@ def fold_few(options: Options) -> FewRows | None:
             (options.batch_rows, DEFAULT_PAGE_BYTES),
             index=options.index,
         ) as scan:
-            rows = _fold(scan, partial)
+            counted = count_by_fragments(store.context, scan.standing) if partial.only_counts else None
+            rows = _fold(scan, partial) if counted is None else partial.of_counted(counted)
             if rows is None:
                 return None
             convert = ToSpark(partial.schema, partial.schema.names, schema)
