@@ -28,6 +28,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.float64()), 
 STEP, TURNS = 500_000, 3
 WORK = {
     "scan": lambda table: sum(page.rows.num_rows for page in table.scan()),
+    "scan of the key": lambda table: sum(page.rows.num_rows for page in table.scan(columns=["id"])),
     "first page": lambda table: next(iter(table.scan(page_rows=1_000))).rows.num_rows,
     "look-up by key": lambda table: table.scan(filter="id = 4711").to_table().num_rows,
     "look-up by index": lambda table: (

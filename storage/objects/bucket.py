@@ -112,7 +112,7 @@ class Bucket:
         def pieces(answer: Any) -> None:
             nonlocal reached
             started, length = reached, int(answer["ContentLength"])
-            room = memoryview(bytearray(min(PIECE_BYTES, end - reached)))
+            room = memoryview(mmap(-1, min(PIECE_BYTES, end - reached)))  # given back at once, see `_taken`
             with answer["Body"] as body:
                 if length < end - reached:
                     raise cut_file(f"s3://{self.name}/{key}", begin, end - begin)

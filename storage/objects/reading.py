@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from mmap import mmap
 from threading import BoundedSemaphore, Thread
 
 import pyarrow as pa
@@ -301,7 +302,9 @@ class CopiedObject(Object):
                 room[low - offset : high - offset] = piece[low - at : high - at]
             copies = self._copies
             if copies is None or not copies.keep(self._copy, at, piece):
-                _memory.add(self._name, at, pa.py_buffer(bytes(piece)))
+                own = mmap(-1, len(piece))  # the system's, which has it back at once
+                own.write(piece)
+                _memory.add(self._name, at, pa.py_buffer(own))
 
         self._bucket.fetch(self._key, begin, end, take)
 
