@@ -6,6 +6,7 @@ Their threads end with them: a process that forks later has none, and a child no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import Lock, Thread
 
 MOST_AT_ONCE = (
@@ -29,9 +30,12 @@ def at_once(requests: Sequence[Callable[[], None]]) -> None:
             except BaseException as error:  # raised below
                 failed.append(error)
 
-    threads = [Thread(target=work, daemon=True) for _ in range(min(len(requests), MOST_AT_ONCE) - 1)]
-    for thread in threads:
-        thread.start()
+    threads = list[Thread]()
+    with suppress(RuntimeError):  # the system gives no more threads: fewer will do
+        for _ in range(min(len(requests), MOST_AT_ONCE) - 1):
+            thread = Thread(target=work, daemon=True)
+            thread.start()
+            threads.append(thread)
     work()
     for thread in threads:
         thread.join()

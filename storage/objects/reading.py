@@ -332,4 +332,8 @@ class CopiedObject(Object):
             finally:
                 gate.release()
 
-        Thread(target=fetch, name="elasticscan-ahead", daemon=True).start()
+        try:
+            Thread(target=fetch, name="elasticscan-ahead", daemon=True).start()
+        except RuntimeError:  # the system gives no more threads: it is fetched when it is read
+            self._ahead = None
+            gate.release()

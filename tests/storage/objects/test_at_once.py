@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from threading import Barrier, Lock, active_count
+from threading import Barrier, Lock, Thread, active_count
 
 import pytest
 
@@ -21,6 +21,16 @@ def test_all_requests_are_made_and_so_many_at_once() -> None:
     at_once([partial(request, number) for number in range(4 * MOST_AT_ONCE)])
     assert sorted(made) == list(range(4 * MOST_AT_ONCE)) and active_count() == before
     at_once([])
+
+
+def test_requests_are_made_without_threads_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", refuse)
+    made = list[int]()
+    at_once([partial(made.append, number) for number in range(10)])
+    assert made == list(range(10))
 
 
 def test_an_error_is_raised_once_no_request_is_under_way() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -291,3 +292,24 @@ def test_an_answer_that_was_cut_goes_on_where_it_ended(
     assert [request.answered for request in s3_server.line.requests] == [10_000, 5_000, 3_000]
     with pytest.raises(FragmentDamaged, match="it was cut"):
         objects.fetch("x", 9_000, 11_000, take)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "changed", [{"AWS_PROFILE": "nobody"}, {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, {}]
+)
+def test_no_frame_of_ours_has_a_secret_among_its_variables(
+    objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str]
+) -> None:
+    for name, value in changed.items():
+        monkeypatch.setenv(name, value)
+    s3_server.line.fault = lambda _: "denied"
+    with pytest.raises(ShardUnavailable) as caught:
+        objects.read("before", "-1")
+    error: BaseException | None = caught.value
+    told = repr(vars(bucket_module))
+    while error is not None:
+        frames = traceback.TracebackException.from_exception(error, capture_locals=True).stack
+        told += repr([frame.locals for frame in frames if "elasticscan/storage" in frame.filename])
+        error = error.__cause__ or error.__context__
+    assert "pause" in told and SECRET not in told

@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -118,6 +119,22 @@ def test_a_stretch_ahead_that_fails_is_asked_for_again(
     for offset in range(1_000_000, 3_000_000, 100_000):
         assert part(file, offset, 100_000)
     assert asked
+
+
+def test_a_scan_goes_on_where_there_are_no_threads(
+    opened: Callable[[], CopiedObject], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    file = opened()
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "Thread", lambda **_: SimpleNamespace(start=lambda: refuse(None)))
+        for offset in range(0, len(CONTENT), 100_000):
+            assert part(file, offset, min(100_000, len(CONTENT) - offset))
+    assert s3_server.line.answered == len(CONTENT)
+    assert reading._gate.free.acquire(blocking=False) and reading._gate.free.acquire(blocking=False)
+    reading._gate.free.release(2)
 
 
 def test_threads_may_share_an_object(opened: Callable[[], CopiedObject]) -> None:
