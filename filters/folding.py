@@ -38,6 +38,8 @@ FOLDED_ROWS, FOLDED_BYTES = 1 << 20, 64 << 20
 LEAST_MERGED_ROWS = 1 << 18
 # Partial rows that somebody else adds up are handed over when they are so many bytes, merged.
 MOST_PARTIAL_BYTES = 64 << 20
+# Or when this part of the rows are groups of their own: then merging would not make them fewer.
+_HARDLY_FEWER = 0.9
 
 _ANY_INTEGER = pa.decimal128(38, 0)
 # A decimal of so many digits can be added up 10^10 times without leaving 38 digits.
@@ -68,7 +70,7 @@ class _State:
         if self.function == COUNT:
             return values
         if self.function in (MIN, MAX):
-            return _ordered(values)
+            return values if _is_ordered(values) else _ordered(values)
         if pt.is_floating(values.type):
             return values.cast(pa.float32()) if pt.is_float16(values.type) else values
         if pt.is_integer(values.type) and _adds_up(values):
@@ -95,7 +97,7 @@ class Fold:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
         self._partial: list[pa.Table] = []
-        self._rows = self._merged_rows = 0
+        self._rows = self._merged_rows = self._folded_rows = 0
         used = [*self._group_by, *(state.column for state in self._states if state.column)]
         nothing = [schema.field(name) for name in dict.fromkeys(used)] or [pa.field("", pa.null())]
         self._fold(pa.schema(nothing).empty_table())
@@ -115,6 +117,7 @@ class Fold:
             self._fold(rows)
 
     def _fold(self, rows: pa.Table) -> None:
+        self._folded_rows += rows.num_rows
         columns = {
             key: _as_group(rows.column(name)) for key, name in zip(self._keys, self._group_by, strict=True)
         }
@@ -128,12 +131,11 @@ class Fold:
         if not columns:
             columns["rows"] = pa.nulls(rows.num_rows)
         grouped = pa.table(columns).group_by(self._keys, use_threads=False).aggregate(asked)
-        results = [
-            grouped.column("count_all" if state.column is None else f"{number}_{state.function}").cast(
-                state.type
-            )
-            for number, state in enumerate(self._states)
-        ]
+        results = []
+        for number, state in enumerate(self._states):
+            values = grouped.column("count_all" if state.column is None else f"{number}_{state.function}")
+            is_extreme = state.function in (MIN, MAX) and pt.is_floating(values.type)
+            results.append((_ordered(values) if is_extreme else values).cast(state.type))
         self._keep([*map(grouped.column, self._keys), *results])
         for column, fold in self._distinct.items():
             if column in rows.schema.names:
@@ -164,7 +166,10 @@ class Fold:
 
     @property
     def is_full(self) -> bool:
-        """True if there are more partial rows than should be held where they can be handed over."""
+        """True if partial rows should be handed over, where they can be: they take much room, or are no fewer
+        than the rows."""
+        if self._rows > LEAST_MERGED_ROWS and self._rows > _HARDLY_FEWER * self._folded_rows:
+            return True
         return self._rows == self._merged_rows and self._partial[0].nbytes > MOST_PARTIAL_BYTES
 
     def partial_rows(self) -> pa.Table:
@@ -177,7 +182,7 @@ class Fold:
         self._fold_waiting()
         self._merge()
         whole, self._partial = self._partial[0], [self._partial[0].slice(0, 0)]
-        self._rows = self._merged_rows = 0
+        self._rows = self._merged_rows = self._folded_rows = 0
         fields = [self._schema.field(name) for name in self._group_by]
         groups = [whole.column(key).cast(field.type) for key, field in zip(self._keys, fields, strict=True)]
         schema = pa.schema([*fields, *(pa.field(value.name, value.type) for value in self._aggregates)])
@@ -212,6 +217,7 @@ class Fold:
             self._merge()
 
     def _merge(self) -> None:
+        self._partial = [rows for rows in self._partial if rows.num_rows] or self._partial[:1]
         if len(self._partial) > 1:
             grouped = pa.concat_tables(self._partial).group_by(self._keys, use_threads=False)
             merged = grouped.aggregate([(state.name, state.merge) for state in self._states])
@@ -282,6 +288,13 @@ def _adds_up(values: pa.ChunkedArray) -> bool:
         return len(values) < 1 << 31
     least, most = (bound.as_py() or 0 for bound in pc.min_max(values).values())
     return max(-least, most) * len(values) < 1 << 63
+
+
+def _is_ordered(values: pa.ChunkedArray) -> bool:
+    """True of floats that Arrow compares as Spark does: of a NaN it takes no notice."""
+    return (pt.is_float64(values.type) or pt.is_float32(values.type)) and not pc.any(
+        pc.is_nan(values)
+    ).as_py()
 
 
 def _ordered(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -10,6 +10,7 @@ How soon that will be is seen from the first pages; what would take longer is le
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
 
@@ -35,7 +36,7 @@ MOST_SCANNED = 100_000
 # Folding is given up here if it would take longer than this, by what the first part of it took: of the
 # thread's own time, and of everybody's, in which a busy machine is slow to begin tasks, too.
 THREAD_SECONDS, WALL_SECONDS = 0.25, 1.0
-TRIED = 0.1
+TRIED = 0.2
 # Rows that are not even tried: no machine folds them in that time.
 MOST_FOLDED = 100_000_000
 
@@ -112,11 +113,14 @@ def fold_few(options: Options) -> FewRows | None:
 
 
 def _fold(scan: Scan, partial: PartialRows) -> pa.RecordBatch | None:
-    expected, began, busy = _rows_scanned(scan), time.monotonic(), time.thread_time()
+    expected = _rows_scanned(scan)
     if expected > MOST_FOLDED:
         return None
-    fold = Fold(partial.values, partial.by, scan.schema)
-    for rows in scan.batches():
+    fold, pages = Fold(partial.values, partial.by, scan.schema), scan.batches()
+    for rows in itertools.islice(pages, 1):  # for which files are opened: it says nothing of the others
+        fold.add(rows)
+    began, busy = time.monotonic(), time.thread_time()
+    for rows in pages:
         fold.add(rows)
         spent = max((time.thread_time() - busy) / THREAD_SECONDS, (time.monotonic() - began) / WALL_SECONDS)
         share = min(scan.stats.scanned / max(expected, 1), 1)
