@@ -158,6 +158,12 @@ def snapshot_chosen(store: Store, options: Options) -> int | str | None:
     return commit
 
 
+def check_snapshot(options: Options) -> None:
+    """Raise what a scan would whose snapshot is none, or none any more."""
+    store = open_store(options.store)
+    store.table(options.table).scan(snapshot=snapshot_chosen(store, options)).close()
+
+
 def _with_metadata(rows: pa.RecordBatch, store: Store, table: TableInfo) -> pa.RecordBatch:
     """The rows with their slots, and the shards where these are at this moment."""
     context = store.context

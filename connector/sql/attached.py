@@ -25,6 +25,7 @@ from elasticscan.base.errors import InvalidOption, TableNotFound
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import is_iso_time
 from elasticscan.connector.options import parse_options
+from elasticscan.connector.reading import check_snapshot
 from elasticscan.connector.sql.aggregates import SourceAggregates
 from elasticscan.connector.sql.changing import CHANGES, Target, read_change
 from elasticscan.connector.sql.creating import Creation, create, read_creation
@@ -154,10 +155,13 @@ class AttachedStore(Sequence[str]):
     def _change(self, statement: Statement, text: str, args: Arguments | None) -> DataFrame:
         session = _session(self._spark)
         if args:
-            complete = with_literals(text, args)
+            complete = with_literals(text, args, for_change=True)
             again = None if complete is None else statement_about(complete, self._tables, session)
             if again is None:
-                raise NotUnderstoodError("it has parameters whose values cannot be written as literals")
+                raise NotUnderstoodError(
+                    "its text has backslashes, or a parameter has no value or one that is no number, string, "
+                    "date, moment with a zone, boolean, bytes or None: write it into the text"
+                )
             statement = again
         store, table = open_store(self._uri), self._tables[statement.view]
         definition = store.table(table).definition
@@ -240,6 +244,9 @@ class AttachedStore(Sequence[str]):
         for scan in plan.scans:
             key = _read_by(scan)
             if key not in names:
+                if scan.as_of is not None:
+                    texts = {"store": self._uri, "table": self._tables[scan.view]}
+                    check_snapshot(parse_options(texts | _options_of(None, None, scan.as_of)))
                 name = names[key] = f"{unique}_{len(names)}"
                 few = self._few(scan, snapshot)
                 made[name] = self._relation(scan, snapshot, few)

@@ -14,8 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sqlglot import exp, parse_one
+from sqlglot.errors import SqlglotError
+
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, tokens_of
+from elasticscan.filters import STUMBLES, FilterSql
 
 ACTION = "_elasticscan_action"
 _SOURCE = "_elasticscan_source"  # true in rows of a MERGE that have a row of the source
@@ -207,10 +211,12 @@ def _clause(reader: StatementReader, target: Target, alias: str, source: str) ->
     joins_source, joins_target = not by_source, matched or by_source
     marks = [f"{_SOURCE} IS {'NOT ' if joins_source else ''}NULL"]
     marks.append(f"{_name(alias)}.{_name(target.key[0])} IS {'NOT ' if joins_target else ''}NULL")
+    seen = None if matched else alias if by_source else source
     if reader.takes("AND"):
-        marks.append(_value(reader.until("THEN")))
+        marks.append(_value(_qualified(reader.until("THEN"), seen, target)))
     reader.expect("THEN")
     action, new = _action(reader, target, alias, source, joins_target)
+    new = {name: _qualified(text, seen, target) for name, text in new.items()}
     return _Clause(" AND ".join(marks), joins_source, joins_target, action, new)
 
 
@@ -286,6 +292,25 @@ def _is_column(folded: str) -> bool:
 
 
 # Texts
+
+
+def _qualified(text: str, alias: str | None, target: Target) -> str:
+    """A text for rows without a match, which sees one side alone: its alias before columns of both sides."""
+    if alias is None:
+        return text
+    try:
+        tree = parse_one(text, dialect=FilterSql)
+    except (SqlglotError, RecursionError, *STUMBLES):
+        return text
+    columns, places = {target.session.folded(name) for name in target.columns}, []
+    for node in tree.find_all(exp.Column):
+        at = node.this.meta.get("start")
+        is_own = not node.table and not node.find_ancestor(exp.Query, exp.Lambda)
+        if is_own and target.session.folded(node.name) in columns and isinstance(at, int):
+            places.append(at)
+    for at in sorted(places, reverse=True):
+        text = f"{text[:at]}{_name(alias)}.{text[at:]}"
+    return text
 
 
 def _folded(text: str, target: Target) -> str:

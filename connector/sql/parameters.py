@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 from elasticscan.connector.sql.tokens import TOKEN
@@ -12,14 +13,18 @@ from elasticscan.connector.sql.tokens import TOKEN
 Arguments = Mapping[str, Any] | Sequence[Any]
 
 
-def with_literals(text: str, arguments: Arguments) -> str | None:
+def with_literals(text: str, arguments: Arguments, for_change: bool = False) -> str | None:
     """Write values for `?` and `:name` into a query; None where that might change its meaning.
+
+    Into a statement that changes rows, decimals, bytes, moments with a zone and all strings are written, too,
+    as expressions where there is no literal: it does not matter that these are not handed to a table.
 
     Exact for booleans, 64-bit integers, finite doubles, dates, None, and strings without quotes and
     backslashes: the literal has the type that `spark.sql` gives the value. Everything else is Spark's.
     """
     if "\\" in text:  # strings end elsewhere, by the session's rules for them
         return None
+    literal = _expression if for_change else _literal
     values = None if isinstance(arguments, Mapping) else iter(arguments)
     pieces: list[str] = []
     tokens = list(TOKEN.finditer(text))
@@ -27,12 +32,12 @@ def with_literals(text: str, arguments: Arguments) -> str | None:
     while number < len(tokens):
         token, word = tokens[number][0], None
         if token == "?" and values is not None:
-            word = _literal(next(values, ...))
+            word = literal(next(values, ...))
         elif token == ":" and isinstance(arguments, Mapping):
             if not _begins_a_name(tokens, number):
                 return None
             number += 1
-            word = _literal(arguments.get(tokens[number][0], ...))
+            word = literal(arguments.get(tokens[number][0], ...))
         elif token in ("?", ":"):
             return None
         else:
@@ -52,6 +57,22 @@ def _begins_a_name(tokens: Sequence[Any], number: int) -> bool:
     after = tokens[number + 1] if number + 1 < len(tokens) else None
     is_apart = before is None or (before["word"] is None and before["quoted"] is None and before[0] != ":")
     return is_apart and after is not None and after["word"] is not None
+
+
+def _expression(value: Any) -> str | None:
+    """An expression for a value, if it can be written at all."""
+    literal = _literal(value)
+    if literal is not None:
+        return literal
+    if type(value) is str:
+        return f"decode(X'{value.encode().hex()}', 'utf-8')"
+    if type(value) is bytes:
+        return f"X'{value.hex()}'"
+    if type(value) is Decimal and value.is_finite():
+        return f"({value:f}BD)"
+    if type(value) is datetime and value.tzinfo is not None:
+        return f"TIMESTAMP'{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}Z'"
+    return None
 
 
 def _literal(value: Any) -> str | None:

@@ -7,6 +7,7 @@ run again at a newer snapshot, a few times.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +28,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from elasticscan.base import errors
 from elasticscan.base.errors import (
     ColumnNotFound,
+    ElasticScanError,
     FilterError,
     KeysExist,
     RowsChanged,
@@ -42,6 +45,7 @@ from elasticscan.connector.sql.query import Session
 from elasticscan.store import Selection, Store, delete_rows, update_rows
 
 MOST_ATTEMPTS = 10
+_OWN_ERROR = re.compile(r"elasticscan\.base\.errors\.(?P<kind>\w+): \[ES_\w+\] (?P<message>.*)")
 _DELETES = "_elasticscan_deletes"
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 
@@ -89,14 +93,23 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
         try:
             return _write(store, table, kind, change, queries)
         except PySparkException as error:
-            # Only the text of an error survives between Spark's processes.
-            if f"[{RowsChanged.code}]" not in str(error):
+            ours = _own_error(error)
+            if ours is None:
                 raise
+            if not isinstance(ours, RowsChanged):
+                raise ours from None
     raise WriteConflict(
         f"rows of table {table!r} that {kind} changes were written by others each of the {MOST_ATTEMPTS} "
         "times that they were read; nothing was written: try again, or change fewer",
         table=table,
     )
+
+
+def _own_error(error: PySparkException) -> ElasticScanError | None:
+    """The error of this package that a task met: only its text survives between Spark's processes."""
+    met = _OWN_ERROR.search(str(error))
+    kind = getattr(errors, met["kind"], None) if met else None
+    return kind(met["message"]) if met and kind else None
 
 
 def change_counts(spark: SparkSession, kind: str, done: Counter[str]) -> DataFrame:

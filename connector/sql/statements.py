@@ -107,6 +107,7 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Statem
             )
         return Statement(kind, view, "IF EXISTS" in match.group(), reader)
     _check_no_drop_inside(text, line, tokens, by_name, session)
+    _check_no_change_behind(tokens, by_name, session)
     return None
 
 
@@ -168,6 +169,25 @@ def _view_of(name: Sequence[str], by_name: Mapping[str, str], session: Session) 
     if not name or (name[:-1] and {part.lower() for part in name[:-1]} not in _VIEW_SCHEMAS):
         return None
     return by_name.get(session.folded(name[-1]))
+
+
+def _check_no_change_behind(tokens: Sequence[Token], by_name: dict[str, str], session: Session) -> None:
+    """Common table expressions before a change: Spark would refuse it in words about other tables."""
+    if not tokens or tokens[0].upper != "WITH":
+        return
+    depth = 0
+    for at, token in enumerate(tokens):
+        depth += (token.upper == "(") - (token.upper == ")")
+        if depth == 0 and token.upper in ("MERGE", "UPDATE", "DELETE"):
+            begin = at + 1 + (at + 1 < len(tokens) and tokens[at + 1].upper in ("INTO", "FROM"))
+            view = _view_of(_name(tokens[begin:])[0], by_name, session)
+            if view is not None:
+                raise UnsupportedStatement(
+                    f"{token.upper} of {view!r}, a table of an elasticscan store, cannot follow a WITH; "
+                    "nothing was done: put WITH into the sub-query that needs it, or into USING (…)",
+                    statement=token.upper,
+                    table=view,
+                )
 
 
 def _check_no_drop_inside(

@@ -9,9 +9,10 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-# Strings, quoted names, words, and single other characters; comments and spaces are skipped.
+# Strings, quoted names, words, and single other characters; comments, also within others, and spaces are
+# skipped.
 TOKEN = re.compile(
-    r"""--[^\n]*|/\*.*?\*/|\s+
+    r"""--[^\n]*|/\*(?:[^*/]|\*(?!/)|/(?!\*)|/\*.*?\*/)*\*/|/\*.*?\*/|\s+
     |(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
     |(?P<quoted>`(?:[^`]|``)*`)|(?P<word>\w+)|(?P<other>.)""",
     re.DOTALL | re.VERBOSE,

@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import (
     AlreadyExists,
+    InvalidKey,
     KeysExist,
     SchemaMismatch,
+    SnapshotNotFound,
+    TagNotFound,
     UnsupportedStatement,
     WriteConflict,
 )
@@ -230,9 +234,25 @@ def test_a_merge_inserts_no_key_that_is_there(store: Store, catalog: AttachedSto
             f"MERGE INTO t USING {source} s ON t.id = s.id AND t.v > 9 WHEN NOT MATCHED THEN INSERT *"
         )
     twice = f"{source[:-1]} UNION ALL SELECT 3L, 'y', 2, 0D)"
-    with pytest.raises(PySparkException, match="ES_INVALID_KEY"):
+    with pytest.raises(InvalidKey, match=r"the primary key \{'id': 3\} occurs more than once"):
         catalog.sql(f"MERGE INTO t USING {twice} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET *")
     assert rows_in(store) == before
+
+
+def test_clauses_without_a_match_see_one_side_alone(store: Store, catalog: AttachedStore) -> None:
+    source = "(SELECT id + 58L AS id, 's' AS name, 2 AS n, array(1, 2) AS v FROM t WHERE id < 4)"
+    text = (
+        f"MERGE INTO t USING {source} s ON t.id = s.id "
+        "WHEN NOT MATCHED AND n = 2 AND size(filter(v, id -> id > 1)) = 1 THEN INSERT (id, name) "
+        "VALUES (id, concat(name, CAST(n AS STRING), (SELECT max(name) FROM t))) "
+        "WHEN NOT MATCHED BY SOURCE AND n = 3 AND `name` IS NULL THEN UPDATE SET n = n + id"
+    )
+    before = rows_in(store)
+    hit = [row for row in before.values() if row.id < 58 and row.n == 3 and row.name is None]
+    assert counts(catalog.sql(text)) == (len(hit) + 2, len(hit), 0, 2) and hit
+    after = {row.id: row._replace(n=3 + row.id) for row in hit}
+    new = {key: Row(key, "s2n6", None, None) for key in (60, 61)}
+    assert rows_in(store) == before | after | new
 
 
 def test_values_go_into_columns_as_spark_stores_them(
@@ -256,8 +276,23 @@ def test_parameters_are_values(store: Store, catalog: AttachedStore) -> None:
     assert counts(catalog.sql("DELETE FROM t WHERE id = ? OR name = ?", [4, "n1"])) == (8,)
     catalog.sql("UPDATE t SET name = :name WHERE id = :id", {"name": "O", "id": 5})
     assert rows_in(store)[5].name == "O"
-    with pytest.raises(UnsupportedStatement, match="values cannot be written as literals"):
-        catalog.sql("DELETE FROM t WHERE name = ?", ["it's"])
+    for value in (
+        "it's \\ \n Ω",
+        Decimal("-1.50"),
+        b"x'",
+        datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+        None,
+    ):
+        catalog.sql("UPDATE t SET name = CAST(:value AS STRING) WHERE id = 6", {"value": value})
+        expected = {bytes: "x'", datetime: "2026-01-02 03:04:05.000006", Decimal: "-1.50"}.get(
+            type(value), value
+        )
+        assert rows_in(store)[6].name == expected
+    with pytest.raises(
+        UnsupportedStatement, match="or a parameter has no value or one that is no number, string"
+    ):
+        catalog.sql("DELETE FROM t WHERE name = ?", [object()])
+    assert counts(catalog.sql("DELETE FROM t /* a /* of */ b */ WHERE id = ? -- ?", [6])) == (1,)
 
 
 def test_a_query_names_snapshots_of_its_tables(
@@ -280,8 +315,11 @@ def test_a_query_names_snapshots_of_its_tables(
     )
     assert counts(catalog.sql(merge)) == (60, 60, 0, 0)
     assert rows_in(store) == first_rows()
-    with pytest.raises(PySparkException, match="ES_TAG_NOT_FOUND"):
-        catalog.sql("SELECT * FROM t VERSION AS OF 'none'").collect()
+    with pytest.raises(TagNotFound):
+        catalog.sql("SELECT * FROM t VERSION AS OF 'none'")
+    for past in ("VERSION AS OF 99999", "TIMESTAMP AS OF '2020-01-01'"):
+        with pytest.raises(SnapshotNotFound):
+            catalog.sql(f"SELECT * FROM t {past}")
     zone = "spark.sql.session.timeZone"
     with setting(spark, zone, "Asia/Tokyo"), pytest.raises(UnsupportedStatement, match="with a zone where"):
         catalog.sql("SELECT * FROM t TIMESTAMP AS OF '2026-01-01'")

@@ -113,6 +113,20 @@ def test_times_past_in_sql_are_answered_with_what_to_call(text: str, what: str) 
     assert caught.value.fields == {"statement": what, "table": "trips"}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WITH z AS (SELECT 1 AS id) MERGE INTO trips USING z ON trips.id = z.id WHEN MATCHED THEN DELETE",
+        "with z as (select 1), y as (select 2) update Trips set km = 1",
+        "WITH z AS (SELECT 1) DELETE FROM trips WHERE id IN (SELECT * FROM z)",
+    ],
+)
+def test_a_change_behind_a_with_is_refused(text: str) -> None:
+    with pytest.raises(UnsupportedStatement, match="cannot follow a WITH; nothing was done: put WITH into"):
+        read(text)
+    assert read(text.replace("trips", "other").replace("Trips", "other")) is None
+
+
 def test_a_column_of_a_table_called_history_is_described() -> None:
     assert statement_about("DESCRIBE HISTORY trips", ["history", "trips"], Session()) is None
 
