@@ -58,8 +58,11 @@ class OpenFile(Protocol):
         """
         return
 
-    def forget(self) -> bool:
-        """Drop copies of the file that lie nearer than its disk; False if reading it again is of no use."""
+    def forget(self, begin: int = 0, end: int | None = None) -> bool:
+        """Drop copies that lie nearer than the disk: of bytes [begin, end) or, without an end, of all of it.
+
+        False if reading it again is of no use.
+        """
         return False
 
 
@@ -303,7 +306,7 @@ class LocalFile:
     def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
         pass
 
-    def forget(self) -> bool:
+    def forget(self, begin: int = 0, end: int | None = None) -> bool:
         return False
 
     def let_go(self) -> None:

@@ -237,7 +237,7 @@ class SealedFile:
         try:
             self._prove(memoryview(data), first)
         except FragmentDamaged:
-            if not self._file.forget():
+            if not self._file.forget(start, stop):
                 raise
             data = self._read_at(start, stop - start)  # it may have been a copy that was damaged
             self._prove(memoryview(data), first)

@@ -162,11 +162,17 @@ class Copies:
             return True
         return False
 
-    def forget(self, name: str) -> bool:
-        """Drop all copies of an object; False if that cannot be."""
-        place = self._place(name)
-        shutil.rmtree(place, ignore_errors=True)
-        return not Path(place).exists()
+    def forget(self, name: str, begin: int = 0, end: int | None = None) -> bool:
+        """Drop copies of what bytes [begin, end) are among, or all of an object; False if that cannot be."""
+        if end is None:
+            shutil.rmtree(self._place(name), ignore_errors=True)
+            return not Path(self._place(name)).exists()
+        try:
+            for extent in range(begin // EXTENT_BYTES, -(-end // EXTENT_BYTES)):
+                Path(self._place(name, str(extent))).unlink(missing_ok=True)
+        except OSError:
+            return False
+        return True
 
     def _place(self, name: str, file: str = "") -> str:
         return f"{self._directory}/{name[:2]}/{name}/{file}"

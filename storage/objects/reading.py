@@ -69,9 +69,10 @@ class Object(OpenFile):
         """Bytes that lie before the tail."""
         return self._bucket.read(self._key, f"{offset}-{end - 1}")[0]
 
-    def forget(self) -> bool:
-        """Read its end anew: what was damaged may have been damaged on its way."""
-        self._tail, self.size = self._end()
+    def forget(self, begin: int = 0, end: int | None = None) -> bool:
+        """Read anew what may have been damaged on its way: the end at once."""
+        if end is None or end > self._data_bytes:
+            self._tail, self.size = self._end()
         return True
 
 
@@ -216,12 +217,14 @@ class CopiedObject(Object):
     def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
         self._expected, self._parts = (begin, end), parts
 
-    def forget(self) -> bool:
-        if self._copies is not None and not self._copies.forget(self._copy):
+    def forget(self, begin: int = 0, end: int | None = None) -> bool:
+        if end is not None and end > self._data_bytes:  # the damage may lie in the end, which has data, too
+            end = None
+        if self._copies is not None and not self._copies.forget(self._copy, begin, end):
             self._copies = None  # they stay as they are: read past them
         _memory.forget(self._name)
         self._ahead = None
-        return super().forget()
+        return super().forget(begin, end)
 
     def _read(self, offset: int, end: int) -> pa.Buffer:
         if self._ahead is not None and end > self._ahead[1]:

@@ -221,8 +221,8 @@ class _FaultyReads:
     def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
         self._file.expect(begin, end, parts)
 
-    def forget(self) -> bool:
-        return self._file.forget()
+    def forget(self, begin: int = 0, end: int | None = None) -> bool:
+        return self._file.forget(begin, end)
 
     def read_into(self, offset: int, room: memoryview) -> int:
         data = self.read_at(offset, len(room))

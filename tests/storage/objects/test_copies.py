@@ -99,6 +99,17 @@ def test_a_read_goes_over_files_up_to_the_first_block_that_is_not_there(tmp_path
     assert room_taken(tmp_path / "cache") <= 6 * BLOCK_BYTES  # holes take none
 
 
+def test_damage_in_one_place_costs_no_other(tmp_path: Path) -> None:
+    copies, edge = Copies(tmp_path / "cache", 1 << 30), EXTENT_BYTES // BLOCK_BYTES
+    for number in (0, edge, 2 * edge):
+        kept(copies, number)
+    copies.keep_end(NAME, memoryview(b"the end"), 700)
+    assert copies.forget(NAME, EXTENT_BYTES + 5, EXTENT_BYTES + 6)
+    assert block(copies, 0) and block(copies, edge) is None and block(copies, 2 * edge)
+    assert copies.end_of(NAME) is not None and copies.forget(NAME, EXTENT_BYTES, 2 * EXTENT_BYTES)
+    assert copies.forget(NAME) and block(copies, 0) is None and copies.end_of(NAME) is None
+
+
 def test_what_is_missing_is_told_without_the_edges_that_are_there(tmp_path: Path) -> None:
     copies, edge = Copies(tmp_path / "cache", 1 << 30), EXTENT_BYTES // BLOCK_BYTES
     begin, end = (edge - 4) * BLOCK_BYTES, (edge + 4) * BLOCK_BYTES - 100

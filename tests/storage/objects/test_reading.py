@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,7 @@ pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
 from elasticscan.storage.objects import bucket as bucket_module
 from elasticscan.storage.objects import reading
 from elasticscan.storage.objects.bucket import Bucket
-from elasticscan.storage.objects.copies import BLOCK_BYTES, Copies, copies_here
+from elasticscan.storage.objects.copies import BLOCK_BYTES, DIRECTORY, Copies, copies_here
 from elasticscan.storage.objects.reading import CopiedObject, Object, Stride, keep_whole
 
 CONTENT = random.Random(1).randbytes(3 << 20)
@@ -95,6 +96,21 @@ def test_what_was_forgotten_is_fetched_again(opened: Callable[[], CopiedObject],
     s3_server.line.clear()
     assert file.forget() and part(file, 0, 1_000_000)
     assert s3_server.line.methods == {"GET": 2}
+
+
+def test_copies_that_cannot_be_dropped_are_read_past(
+    objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = copies_here()
+    assert copies is not None
+    file = CopiedObject(objects, "x", copies, Stride())
+    assert part(file, 0, 1_000_000)
+    for path in Path(os.environ[DIRECTORY]).rglob("*"):
+        if path.is_file() and path.name != "end":
+            path.write_bytes(path.read_bytes().replace(CONTENT[5:9], b"damage"[:4]))
+    monkeypatch.setattr(Copies, "forget", lambda *_: False)  # they lie on a disk that is read-only by now
+    assert not part(file, 0, 1_000)
+    assert file.forget(0, 1_000) and part(file, 0, 1_000_000)
 
 
 def test_a_small_object_that_was_just_written_is_there_already(objects: Bucket, s3_server: S3Server) -> None:
