@@ -11,7 +11,8 @@ shards at once, one transaction moves a tablet. What it promises:
   same moment.
 - **Cheap to ask whether anything changed.** `versions()` returns (layout, last commit). The
   layout number grows with each change of placement or of serving fragments; plain commits leave
-  it alone, since a scan at an older snapshot cannot see them.
+  it alone, since a scan at an older snapshot cannot see them. What was read of tables, indexes, shards and
+  placement is true since the layout `stable_since`: merges of fragments change nothing of it (`Reached`).
 - **It proves itself.** Every row has a digest and every group of rows a sum (`sealed.py`), so what a
   damaged database alters, hides or repeats raises `StoreDamaged`, and never passes as other rows.
 - **It does not go back.** Who has seen a commit never takes an older copy, put back, for the newest catalog
@@ -66,7 +67,7 @@ from elasticscan.catalog.fragments import DroppedFile
 from elasticscan.catalog.moves import OwnedMove
 from elasticscan.catalog.seal_keys import KEYS, SecretTx
 from elasticscan.catalog.server import begun_again
-from elasticscan.catalog.state import Identity, StoreInfo
+from elasticscan.catalog.state import Identity, Reached, StoreInfo
 from elasticscan.catalog.tags import Tag
 from elasticscan.catalog.upkeep import OwnedStep, StepsDone
 
@@ -82,6 +83,7 @@ __all__ = [
     "NewStore",
     "OwnedMove",
     "OwnedStep",
+    "Reached",
     "SecretTx",
     "StepsDone",
     "StoreInfo",

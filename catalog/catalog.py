@@ -92,7 +92,12 @@ class Catalog:
         watched = file is None or self.read_only is None
         state = store_state.c
         versions = select(
-            state.incarnation, state.layout, state.last_commit, state.versions_digest, state.store_id
+            state.incarnation,
+            state.layout,
+            state.last_commit,
+            state.stable_since,
+            state.versions_digest,
+            state.store_id,
         )
         self._watch = Watch(self._engine, versions) if watched else None
         self._settled: Home | None = None
@@ -104,7 +109,7 @@ class Catalog:
         self._noting = ChildSafeLock()
         self.when_copied: Callable[[], None] = self._refuse_copy
         self.before_writing: Callable[[], Callable[[Identity], None]] = lambda: lambda _: None
-        self.after_writing: Callable[[Identity, int | None], None] = lambda *_: None
+        self.after_writing: Callable[[Identity], None] = lambda _: None
 
     @staticmethod
     def create(
@@ -211,7 +216,7 @@ class Catalog:
             yield tx
             after = tx.identity()
         if after != before:
-            self.after_writing(after, before.layout if tx.only_fragments_changed else None)
+            self.after_writing(after)
 
     @contextmanager
     def leasing(self, ahead: Asking = list) -> Iterator[Tx]:
@@ -237,6 +242,11 @@ class Catalog:
             if before is not None and before.incarnation == progress.incarnation:
                 progress = Reached(before.incarnation, *map(max, before[1:], progress[1:]))
             self._newest = progress
+
+    @property
+    def progress(self) -> Reached | None:
+        """The newest state that was seen, if states follow each other here."""
+        return self._newest
 
     def forget_progress(self) -> None:
         """Take the catalog as it is, also where it is older than it was: somebody has decided so."""
@@ -264,6 +274,12 @@ class Catalog:
         if self._watch is not None:
             self._watch.close()
         self._engine.dispose()
+
+    def check_whole(self) -> None:
+        """Raises `StoreDamaged` unless the catalog is as it was written."""
+        self.look_afresh()
+        with self.reading() as tx:
+            tx.check_whole()
 
     def check_writable(self) -> None:
         """Raises `ReadOnlyStore` when nothing can be written; to be asked before work is begun."""
@@ -304,14 +320,14 @@ class Catalog:
             return own
         seen = self._newest
         row = None if self._watch is None else self._watch.row()
-        if row is not None and row[4] == self._store_id:
+        if row is not None and row[5] == self._store_id:
             with decoding("the store's versions"):
-                is_whole = versions_digest(row[1], row[2]) == row[3]
+                is_whole = versions_digest(*row[1:4]) == row[4]
             if not is_whole:
                 raise damaged("the store's versions are not those that were written")
-            if row[:3] == seen or not self._follows_progress:
+            if row[:4] == seen or not self._follows_progress:
                 return row[1], row[2]
-            progress = Reached(*row[:3])
+            progress = Reached(*row[:4])
             if seen is not None and seen.incarnation == progress.incarnation and seen.may_precede(progress):
                 self._note(progress)
                 return row[1], row[2]

@@ -29,9 +29,10 @@ class PlacementTx(StateTx):
         self._set(
             incarnation=incarnation,
             home=None if home is None else home.pack(),
-            layout=max(layout, at_least[0]) + 1,
+            layout=max(layout, at_least[0]),
             last_commit=max(commit, at_least[1]),
         )
+        self.bump_layout()
 
     def lost_commits(self) -> tuple[tuple[int, int], ...]:
         """Commits [first, last] that this catalog never knew."""

@@ -69,8 +69,9 @@ _HALF, _WHOLE = 1 << 63, 1 << 64
 _GROUPS_AT_ONCE = 200  # groups in one condition; SQLite allows conditions nested 1,000 deep
 
 
-def versions_digest(layout: int, last_commit: int) -> int:
-    return to_signed(xxhash.xxh3_64_intdigest(b"versions %d %d" % (layout, last_commit)))
+def versions_digest(layout: int, last_commit: int, stable_since: int) -> int:
+    versions = b"versions %d %d %d" % (layout, last_commit, stable_since)
+    return to_signed(xxhash.xxh3_64_intdigest(versions))
 
 
 class _Form:

@@ -53,17 +53,21 @@ class Identity:
 
 
 class Reached(NamedTuple):
-    """The progress of one copy of a store: within an incarnation neither number goes back."""
+    """The progress of one copy of a store: within an incarnation no number goes back.
+
+    Since the layout `stable_since` nothing has changed but commits, and the files where rows lie.
+    """
 
     incarnation: str
     layout: int
     last_commit: int
+    stable_since: int
 
     def may_precede(self, later: Reached) -> bool:
         """True if a later look may see that; else an older copy of the catalog was put back meanwhile."""
         if self.incarnation != later.incarnation:  # another copy, with numbers of its own
             return True
-        return self.layout <= later.layout and self.last_commit <= later.last_commit
+        return all(before <= now for before, now in zip(self[1:], later[1:], strict=True))
 
 
 class StateTx:
@@ -94,7 +98,6 @@ class StateTx:
         self.now = now
         self._state_row: Any = None
         self._changed: dict[str, Any] = {}
-        self.only_fragments_changed = True  # as far as the layout has changed
 
     def info(self) -> StoreInfo:
         names = ("store_id", "slots", "hash", "retention_seconds", "created_at")
@@ -110,7 +113,7 @@ class StateTx:
 
     @property
     def progress(self) -> Reached:
-        return Reached(self._state("incarnation"), *self.versions())
+        return Reached(self._state("incarnation"), *self.versions(), self._state("stable_since"))
 
     def identity(self) -> Identity:
         home = self._state("home")
@@ -125,10 +128,10 @@ class StateTx:
     def bump_layout(self, of_fragments: bool = False) -> None:
         """Let what was read of the store before be read anew: something other than rows has changed.
 
-        `of_fragments` says that it is nothing but the files where rows lie.
+        `of_fragments` says that it is nothing but the files where rows lie: these alone are read anew.
         """
-        self._set(layout=self._state("layout") + 1)
-        self.only_fragments_changed = self.only_fragments_changed and of_fragments
+        layout = self._state("layout") + 1
+        self._set(layout=layout, **({} if of_fragments else {"stable_since": layout}))
 
     def begin_store(self, hash_name: str, retention: float, placement: Placement, home: Home | None) -> None:
         """Enter the state of a store that is being made."""
@@ -136,7 +139,8 @@ class StateTx:
         state |= {"store_id": secrets.token_hex(16), "incarnation": secrets.token_hex(16)}
         state |= {"home": None if home is None else home.pack()}
         state |= {"slots": placement.slot_count, "retention_seconds": retention, "created_at": self.now}
-        state |= {"layout": 1, "last_commit": 0, "versions_digest": versions_digest(1, 0)}
+        state |= {"layout": 1, "last_commit": 0, "stable_since": 1}
+        state |= {"versions_digest": versions_digest(1, 0, 1)}
         state |= {f"next_{kind}": 1 for kind in ("table", "fragment", "index", "run")}
         state |= {"next_tablet": max(tablet.id for tablet in placement.tablets) + 1, "newest_topology": 0}
         state |= {"newest_commit_at": 0.0, "believed_at": self.now, "groups_total": 0}
@@ -172,13 +176,14 @@ class StateTx:
                 raise damaged(f"the store's state has {len(rows)} rows")
             (self._state_row,) = rows
             row = self._state_row
-            if row.versions_digest != versions_digest(row.layout, row.last_commit):
+            now = Reached(row.incarnation, row.layout, row.last_commit, row.stable_since)
+            if row.versions_digest != versions_digest(*now[1:]):
                 raise damaged("the store's versions are not those that were written")
             if self._expected not in (None, row.store_id):
                 raise StoreReplaced(
                     "the store that was opened here is gone, and another one is in its place; open it again"
                 )
-            self._check_progress(Reached(row.incarnation, row.layout, row.last_commit))
+            self._check_progress(now)
         return self._changed[name] if name in self._changed else getattr(self._state_row, name)
 
     def _check_progress(self, now: Reached) -> None:
@@ -219,7 +224,7 @@ class StateTx:
             self._set(groups_total=to_signed(self._state("groups_total") + grown))
         if not self._changed:
             return
-        self._changed["versions_digest"] = versions_digest(*self.versions())
+        self._changed["versions_digest"] = versions_digest(*self.progress[1:])
         self._rows.update(store_state, [(self._state_row, self._changed)])
         self._state_row, self._changed = None, {}
 

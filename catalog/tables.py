@@ -91,7 +91,9 @@ store_state = _sealed_table(
     # plain commits, which no earlier snapshot can see.
     Column("layout", BigInteger, nullable=False),
     Column("last_commit", BigInteger, nullable=False),
-    # A small digest of these two columns alone, which are read with every page.
+    # Since this layout tables, indexes, shards and placement are what they were.
+    Column("stable_since", BigInteger, nullable=False),
+    # A small digest of these three columns alone, which are read with every page.
     Column("versions_digest", BigInteger, nullable=False),
     # Ids are never used twice.
     Column("next_tablet", BigInteger, nullable=False),

@@ -86,7 +86,7 @@ def adopt(context: Context) -> Adopted:
         StoreDamaged: the catalog is not as it was written.
     """
     context.take_any_catalog()
-    context.check_catalog_whole()
+    context.catalog.check_whole()
     with context.catalog.leasing() as tx:
         identity, active, every = tx.identity(), tx.shards(), tx.shards(removed=True)
         referred = tx.known_paths()

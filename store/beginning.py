@@ -40,8 +40,10 @@ def begin_scan(
     lease = secrets.token_hex(8)
 
     def look(tx: Tx) -> tuple[Topology, ScanLayout | None, int]:
-        base = context.newest_topology(tx)
-        return base, context.layout(tx, base, table) if is_divided else None, find(tx)[0].definition
+        base, layout = context.newest_topology(tx), None
+        if is_divided:
+            layout = ScanLayout(context.places(tx, base), tx.fragments(table=table.id))
+        return base, layout, find(tx)[0].definition
 
     if snapshot is None:
         context.check_newest()

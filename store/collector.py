@@ -246,7 +246,7 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
         WrongRoot, StoreCopied: a root is not the shard's.
         GarbageRefused: too much would go at once.
     """
-    context.check_catalog_whole()
+    context.catalog.check_whole()
     if not dry_run:
         context.catalog.settle()
     collection = _Collection(context, rules)

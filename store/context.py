@@ -19,7 +19,7 @@ from elasticscan.base.errors import (
     WriteConflict,
     WrongRoot,
 )
-from elasticscan.catalog import Catalog, Identity, StoreInfo, Tx, begun_again
+from elasticscan.catalog import Catalog, Identity, Reached, StoreInfo, Tx, begun_again
 from elasticscan.metadata import Fragment, IndexInfo, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cluster, ContinuationKey
 from elasticscan.storage import Disk, Hashing
@@ -28,8 +28,8 @@ from elasticscan.store.location import Location
 from elasticscan.store.lookups import (
     NO_STATISTICS,
     CurrentTable,
+    Lasting,
     LruCache,
-    ScanLayout,
     SlotPlaces,
     TableState,
     TableStatistics,
@@ -51,7 +51,7 @@ Checkpoint = Callable[[str], None]
 
 
 class Context:
-    """Shared by the threads of one process; every cache is keyed by the layout it was read at."""
+    """Shared by the threads of one process; every cache is keyed by the layout at which it was last true."""
 
     def __init__(
         self,
@@ -75,21 +75,21 @@ class Context:
         self._disks: dict[int, tuple[Shard, Disk]] = {}
         # For shards in object storage: the incarnation that they are of, and the last mark.
         self._seen_afar: dict[int, tuple[str, Mark]] = {}
-        self._local: tuple[int, tuple[int, ...]] | None = None
+        self._local = Lasting[None, tuple[int, ...]]()
         # The versions at the last look: enough for what a later transaction compares with its own.
         self.seen = self._identity.layout, self._identity.last_commit
         self._known_newest = False
-        self._placement: tuple[int, Placement] | None = None
+        self._placement = Lasting[None, Placement]()
         self._tables: dict[int, TableState] = {}
-        self._definitions: dict[int, tuple[int, TableInfo]] = {}
+        self._definitions = Lasting[int, TableInfo]()
         self.readers = Readers(self.disk_of)
         self._bases: LruCache[int, Topology] = LruCache()
         # What follows from a scan's key and a table's definition alone, for the layers above.
         self.derived: LruCache[Hashable, Any] = LruCache()
         self.upkeep: Upkeep = NoUpkeep()
         self._statistics: dict[int, tuple[TableState | None, TableStatistics]] = {}
-        self._by_name: dict[str, tuple[int, TableInfo, tuple[IndexInfo, ...]]] = {}
-        self._indexes: dict[int, tuple[int, tuple[IndexInfo, ...]]] = {}
+        self._by_name = Lasting[str, tuple[TableInfo, tuple[IndexInfo, ...]]]()
+        self._indexes = Lasting[int, tuple[IndexInfo, ...]]()
         self._topology: Topology | None = None
 
     def disk_of(self, shard: int) -> Disk:
@@ -207,26 +207,33 @@ class Context:
                     if disk.is_far:
                         self._seen_afar[shard] = marker.incarnation, noted
 
-    def note_newest_here(self, committed: Identity, same_as: int | None) -> None:
-        """Note at directories what was committed; from the layout `same_as` nothing but fragments differs."""
+    def note_newest_here(self, committed: Identity) -> None:
+        """Note at directories what was committed."""
         self._note_seen((committed.layout, committed.last_commit))
-        if same_as is not None:
-            self._carry_over(same_as, committed)
         with suppress(ElasticScanError):
             mark = Mark(committed.incarnation, committed.layout, committed.last_commit)
             self.note_newest(self.local_shards(committed.layout), newest=mark)
 
-    def _carry_over(self, layout: int, to: Identity) -> None:
-        """Keep what was read at a layout for another that differs in nothing but fragments."""
-        if self._identity.layout == layout and self._identity.incarnation == to.incarnation:
-            self._identity = to
-        if self._local is not None and self._local[0] == layout:
-            self._local = to.layout, self._local[1]
-        if self._placement is not None and self._placement[0] == layout:
-            self._placement = to.layout, self._placement[1]
-        of_tables: tuple[dict[Any, Any], ...] = (self._definitions, self._indexes, self._by_name)
-        for cached in of_tables:
-            cached.update({key: (to.layout, *of[1:]) for key, of in list(cached.items()) if of[0] == layout})
+    def _carry_over(self, now: Reached) -> None:
+        """Keep what was read at earlier layouts that differ from the one of now in nothing but fragments.
+
+        `now` is committed: a layout that a transaction has only begun may become another one.
+        """
+        if self._identity.incarnation != now.incarnation:
+            return
+        if now.stable_since <= self._identity.layout < now.layout:
+            self._identity = replace(self._identity, layout=now.layout)
+        lasting: tuple[Lasting[Any, Any], ...]
+        lasting = self._local, self._placement, self._definitions, self._by_name, self._indexes
+        for some in lasting:
+            some.carry_over(now)
+
+    def _layout_in(self, tx: Tx) -> int:
+        """The layout as a transaction sees it; what is still true at it is kept."""
+        layout = tx.versions()[0]
+        if tx.looked is not None and tx.looked.layout == layout:  # not one of its own making
+            self._carry_over(tx.looked)
+        return layout
 
     def note_newest_afar(self, shards: Iterable[int]) -> None:
         """As `note_newest`; directories were noted by the transaction that changed something."""
@@ -241,13 +248,13 @@ class Context:
 
         They are those of a layout; for None those that were seen last.
         """
-        cached = self._local
-        if cached is None or layout not in (None, cached[0]):
-            with self.catalog.reading() as tx:
-                layout, active = tx.versions()[0], tx.shards()
-            local = (shard.id for shard in active if "://" not in self.location.root(shard.root))
-            self._local = cached = (layout, tuple(local))
-        return cached[1]
+        cached = self._local.newest(None)
+        if cached is not None and layout in (None, cached[0]):
+            return cached[1]
+        with self.catalog.reading() as tx:
+            layout, active = tx.versions()[0], tx.shards()
+        local = (shard.id for shard in active if "://" not in self.location.root(shard.root))
+        return self._local.put(layout, None, tuple(local))
 
     def look_at_marks(self) -> Callable[[Identity], None]:
         """Read what the shards that can be reached know; what is returned compares a later catalog with it.
@@ -288,12 +295,6 @@ class Context:
         self._known_newest = False
         self.catalog.forget_progress()
 
-    def check_catalog_whole(self) -> None:
-        """Raises `StoreDamaged` unless the catalog is as it was written."""
-        self.catalog.look_afresh()
-        with self.catalog.reading() as tx:
-            tx.check_whole()
-
     def versions(self) -> tuple[int, int]:
         """(layout, newest commit): while these are the same, so is everything that readers see."""
         versions = self.catalog.versions()
@@ -301,6 +302,8 @@ class Context:
         return versions
 
     def _note_seen(self, versions: tuple[int, int]) -> None:
+        if versions > self.seen and self.catalog.progress is not None:
+            self._carry_over(self.catalog.progress)
         self.seen = max(self.seen, versions)  # another thread may have looked since
 
     @begun_again
@@ -332,58 +335,55 @@ class Context:
 
         `layout` is that of a look of just now, which need not be repeated.
         """
-        cached = self._placement
-        if cached is not None and cached[0] == (self.versions()[0] if layout is None else layout):
-            return cached[1]
+        cached = self._placement.at(self.versions()[0] if layout is None else layout, None)
+        if cached is not None:
+            return cached
         with self.catalog.reading() as tx:
             return self.placement_in(tx)
 
     def placement_in(self, tx: Tx) -> Placement:
         """Return where tablets are as a transaction sees it that has not changed anything."""
-        cached, layout = self._placement, tx.versions()[0]
-        if cached is None or cached[0] != layout:
-            self._placement = cached = (layout, tx.placement())
-        return cached[1]
+        layout = self._layout_in(tx)
+        cached = self._placement.at(layout, None)
+        return self._placement.put(layout, None, tx.placement()) if cached is None else cached
 
     def layout_of(self, placement: Placement) -> int | None:
         """The layout at which a placement was read, if it is the one that was read last."""
-        cached = self._placement
+        cached = self._placement.newest(None)
         return None if cached is None or cached[1] is not placement else cached[0]
 
     def note_placement(self, layout: int, placement: Placement, topology: Topology | None = None) -> None:
         """Remember where tablets are, and the topology that says so, since a committed transaction."""
-        self._placement, self._topology = (layout, placement), topology or self._topology
+        self._placement.put(layout, None, placement)
+        self._topology = topology or self._topology
 
     def places(self, tx: Tx, base: Topology) -> SlotPlaces:
         """Return where slots live as a transaction sees it, and where they lived in a topology."""
         names = dict(base.shard_names) | {shard.id: shard.name for shard in tx.shards()}
         return SlotPlaces(self.placement_in(tx), base, names)
 
-    def layout(self, tx: Tx, base: Topology, table: TableInfo) -> ScanLayout:
-        """The facts by which a scan of a table is divided, as a transaction sees them."""
-        return ScanLayout(self.places(tx, base), tx.fragments(table=table.id))
-
     def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
         """A table and its indexes, as a transaction sees them; raises `TableNotFound`."""
-        cached, layout = self._by_name.get(name), tx.versions()[0]
-        if cached is None or cached[0] != layout:
+        layout = self._layout_in(tx)
+        cached = self._by_name.at(layout, name)
+        if cached is None:
             table = tx.table(name)
-            self._by_name[name] = cached = (layout, table, self.indexes_in(tx, table.id))
-        return cached[1], cached[2]
+            cached = self._by_name.put(layout, name, (table, self.indexes_in(tx, table.id)))
+        return cached
 
     def is_entered(self, tx: Tx, table: TableInfo) -> bool:
         """True for a table that everybody sees; false for one that is reserved, or was dropped."""
-        cached = self._by_name.get(table.name)
-        if cached is not None and (cached[0], cached[1].id) == (tx.versions()[0], table.id):
+        cached = self._by_name.at(self._layout_in(tx), table.name)
+        if cached is not None and cached[0].id == table.id:
             return True  # to drop it is a change of the layout
         return tx.table_by_id(table.id) is not None
 
     @begun_again
     def table_now(self, name: str) -> TableInfo:
         """A table as it is now, in a transaction only if something changed; raises `TableNotFound`."""
-        cached = self._by_name.get(name)
-        if cached is not None and cached[0] == self.versions()[0]:
-            return cached[1]
+        cached = self._by_name.at(self.versions()[0], name)
+        if cached is not None:
+            return cached[0]
         with self.catalog.reading() as tx:
             self._note_seen(tx.versions())
             self.placement_in(tx)  # whoever asks for a table needs it next, and so waits once
@@ -419,9 +419,9 @@ class Context:
         Raises `TableChanged`.
         """
         layout, newest = self.versions()
-        state, placed = self._tables.get(table_id), self._placement
-        if state and placed and state.layout == placed[0] == layout and state.serves(newest):
-            return CurrentTable(layout, newest, state, placed[1])
+        state, placed = self._tables.get(table_id), self._placement.at(layout, None)
+        if state and placed and state.layout == layout and state.serves(newest):
+            return CurrentTable(layout, newest, state, placed)
         with self.catalog.reading() as tx:
             layout, newest = tx.versions()
             return CurrentTable(
@@ -489,16 +489,16 @@ class Context:
     def newest_definition(self, table_id: int, layout: int | None = None) -> TableInfo | None:
         """A table as it is now, also one that is reserved; None when it was dropped."""
         layout = self.versions()[0] if layout is None else layout
-        cached = self._definitions.get(table_id)
-        if cached is not None and cached[0] == layout:
-            return cached[1]
+        cached = self._definitions.at(layout, table_id)
+        if cached is not None:
+            return cached
         with self.catalog.reading() as tx:
             return self.definition_in(tx, table_id)
 
     def definition_in(self, tx: Tx, table_id: int) -> TableInfo | None:
         table = tx.table_by_id(table_id) or tx.reserved_table(table_id)
         if table is not None:
-            self._definitions[table_id] = (tx.versions()[0], table)
+            self._definitions.put(tx.versions()[0], table_id, table)
         return table
 
     @begun_again
@@ -508,18 +508,17 @@ class Context:
         Costs one small query unless the layout has changed, as it does with every index; `layout` as for
         `placement`.
         """
-        cached = self._indexes.get(table_id)
-        if cached is not None and cached[0] == (self.versions()[0] if layout is None else layout):
-            return cached[1]
+        cached = self._indexes.at(self.versions()[0] if layout is None else layout, table_id)
+        if cached is not None:
+            return cached
         with self.catalog.reading() as tx:
             return self.indexes_in(tx, table_id)
 
     def indexes_in(self, tx: Tx, table_id: int) -> tuple[IndexInfo, ...]:
         """As `indexes`, as a transaction sees them that has not changed anything."""
-        cached, layout = self._indexes.get(table_id), tx.versions()[0]
-        if cached is None or cached[0] != layout:
-            self._indexes[table_id] = cached = (layout, tx.indexes(table_id))
-        return cached[1]
+        layout = self._layout_in(tx)
+        cached = self._indexes.at(layout, table_id)
+        return self._indexes.put(layout, table_id, tx.indexes(table_id)) if cached is None else cached
 
     @begun_again
     def statistics(self, state: TableState) -> TableStatistics:

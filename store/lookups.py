@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from elasticscan.base.errors import CatalogOutdated, ChangesExpired, IndexChanged
 from elasticscan.base.forks import ChildSafeLock
-from elasticscan.catalog import Tx
+from elasticscan.catalog import Reached, Tx
 from elasticscan.metadata import (
     Bounds,
     Fragment,
@@ -49,6 +49,34 @@ class LruCache(Generic[Key, Value]):
             while len(self._values) > MOST_CACHED:
                 self._values.popitem(last=False)
         return made
+
+
+class Lasting(Generic[Key, Value]):
+    """What was read at a layout, and is still true at later ones that differ in nothing but fragments."""
+
+    def __init__(self) -> None:
+        self._read: dict[Key, tuple[int, Value]] = {}
+
+    def at(self, layout: int, key: Key) -> Value | None:
+        """What is true at a layout, if that is known."""
+        read = self._read.get(key)
+        return None if read is None or read[0] != layout else read[1]
+
+    def put(self, layout: int, key: Key, value: Value) -> Value:
+        self._read[key] = layout, value
+        return value
+
+    def newest(self, key: Key) -> tuple[int, Value] | None:
+        """What was true last, and at which layout."""
+        return self._read.get(key)
+
+    def carry_over(self, now: Reached) -> None:
+        lasting = {
+            key: (now.layout, value)
+            for key, (layout, value) in list(self._read.items())
+            if now.stable_since <= layout < now.layout
+        }
+        self._read.update(lasting)
 
 
 @dataclass(frozen=True, slots=True)

@@ -550,11 +550,17 @@ def placement_is_cached_for_ever(patch: Patch) -> None:
     placement = Context.placement
 
     def stale(self: Context, layout: int | None = None) -> Placement:
-        known = self._placement
+        known = self._placement.newest(None)
         return known[1] if known is not None else placement(self, layout)
 
     patch.setattr(Context, "placement", stale)
     patch.setattr(Context, "note_placement", lambda self, *noted: None)
+
+
+@fault("programs", "what is kept of tables and placement is read again when more than fragments changed")
+def every_change_is_one_of_fragments(patch: Patch) -> None:
+    honest = Tx.bump_layout
+    patch.setattr(Tx, "bump_layout", lambda self, of_fragments=False: honest(self, of_fragments=True))
 
 
 @fault("programs", "a cached list of fragments is used only while the layout is the same")

@@ -83,7 +83,7 @@ class Histories:
 
 
 def seen(store: Store) -> tuple[object, ...]:
-    """A table as a handle of the store knows it: its files, and its rows."""
+    """A table as a handle of the store knows it: its definition, place, files and rows."""
     context = store.context
     table = context.table_now("t")
     rows = sorted(
@@ -92,7 +92,8 @@ def seen(store: Store) -> tuple[object, ...]:
     state: TableState = context.look(table.id).state
     floors = [state.floor(commit) for commit in range(state.last_commit + 1)]
     runs = sorted(state.all_runs(), key=lambda run: run.id)
-    return table.id, state.fragments, floors, runs, rows
+    indexes, placement = context.indexes(table.id), context.placement()
+    return table, indexes, placement, context.incarnation(), state.fragments, floors, runs, rows
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -160,6 +160,8 @@ def test_a_commit_waits_for_few_answers_of_the_server(
         with Store.open(line.url(database)) as kept:  # with upkeep, of which none is due
             kept.table("t").upsert(rows(0, 10))
             assert trips(lambda: kept.table("t").upsert(rows(0, 10))) <= 6
+            kept.table("t").compact()
+        assert trips(lambda: table.upsert(rows(50, 150))) <= 6, "another one's merge changes files alone"
         with store.context.catalog.reading() as tx:
             tx.check_whole()
 
