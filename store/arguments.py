@@ -164,6 +164,9 @@ def past(option: str, value: Any) -> int | str | datetime:
     """A commit number, the name of a tag, or a time, which may be text of ISO's form."""
     if isinstance(value, datetime):
         return value
+    if isinstance(value, float):
+        allowed = "a commit number, a tag or a time; of seconds since 1970, as a commit's created_at"
+        raise _refusal(option, value, f"{allowed}, make a time: datetime.fromtimestamp(seconds, UTC)")
     if not isinstance(value, str):
         return whole_number(option, value, 0, MAX_NUMBER)
     if not re.fullmatch(NAME_PATTERN, text(option, value)):

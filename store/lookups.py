@@ -52,13 +52,13 @@ class LruCache(Generic[Key, Value]):
 
 
 class Lasting(Generic[Key, Value]):
-    """What was read at a layout, and is still true at later ones that differ in nothing but fragments."""
+    """Values that were read at a layout, and hold at later ones that differ in nothing but fragments."""
 
     def __init__(self) -> None:
         self._read: dict[Key, tuple[int, Value]] = {}
 
     def at(self, layout: int, key: Key) -> Value | None:
-        """What is true at a layout, if that is known."""
+        """The value at a layout, if that is known."""
         read = self._read.get(key)
         return None if read is None or read[0] != layout else read[1]
 
@@ -67,7 +67,7 @@ class Lasting(Generic[Key, Value]):
         return value
 
     def newest(self, key: Key) -> tuple[int, Value] | None:
-        """What was true last, and at which layout."""
+        """The newest layout of which the value is known, and the value."""
         return self._read.get(key)
 
     def carry_over(self, now: Reached) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import math
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,15 @@ def test_tablets_shards_and_times_are_what_they_are_called(store: Store) -> None
     with pytest.raises(InvalidOption, match="cannot be a shard's storage"):
         store.expand({"s3": "foo://bar"})
     assert [shard["name"] for shard in store.status()["shards"]] == ["s1", "s2"]
+
+
+def test_seconds_are_no_snapshot_but_can_be_made_a_time(store: Store) -> None:
+    table = store.create_table("times", SCHEMA, ["id"])
+    number = table.upsert(ROWS)
+    made = table.history()[-1].created_at
+    with pytest.raises(InvalidOption, match=r"snapshot=.*\(float\).*datetime.fromtimestamp\(seconds, UTC\)"):
+        table.scan(snapshot=made)  # type: ignore[arg-type]
+    assert table.scan(snapshot=datetime.fromtimestamp(made, UTC)).snapshot == number
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
