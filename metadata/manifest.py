@@ -6,8 +6,10 @@ another store or another shard, and from one that a newer catalog knows; and its
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from elasticscan.topology import SlotSet
 
@@ -53,11 +55,14 @@ class Origin:
 
     def epochs_of(self, slots: SlotSet) -> Epochs:
         """The epochs of some slots."""
-        return tuple(
-            (first, last, epoch)
-            for start, end, epoch in self.epochs
-            for first, last in slots & SlotSet.span(start, end)
-        )
+        pieces: list[tuple[int, int, int]] = []
+        for start, end in slots:
+            at = bisect_right(self.epochs, start, key=itemgetter(1))
+            while at < len(self.epochs) and self.epochs[at][0] < end:
+                first, last, epoch = self.epochs[at]
+                pieces.append((max(first, start), min(last, end), epoch))
+                at += 1
+        return tuple(pieces)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ SMALL_FRAGMENT_BYTES = 32 << 20
 GATHERED_BYTES = 256 << 20
 MOST_GROUPS = 8
 
+Range = tuple[int, int]  # [start, end)
+
 
 @dataclass(frozen=True, slots=True)
 class Hashing:
@@ -141,10 +143,10 @@ class Ingest:
         columns = [ordered.column(name) for name in schema.names]
         ordered = pa.RecordBatch.from_arrays(columns, schema=schema)
         slots = ordered.column(SLOT).to_numpy()
-        for shard, touched in sorted(_touched_slots(slots, self._placement).items()):
-            slices = [ordered.slice(*cut) for cut in _cuts(slots, self._placement.at(shard))]
+        for shard, (touched, cuts) in sorted(_by_shard(slots, self._placement).items()):
+            slices = [ordered.slice(start, end - start) for start, end in cuts]
             target = FragmentTarget(self._disk_of(shard), shard, self._table, schema, self._origin)
-            self._staged.setdefault(shard, []).append(write_fragment(target, touched, slices))
+            self._staged.setdefault(shard, []).append(write_fragment(target, SlotSet.of(touched), slices))
 
     def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:
         if len(staged) == 1:
@@ -161,21 +163,24 @@ class Ingest:
         return merged.staged
 
 
-def _cuts(slots: Array, ranges: SlotSet) -> Iterator[tuple[int, int]]:
-    """(offset, length) of the rows of each range of slots, where there are any."""
-    places = np.searchsorted(slots, ranges.edges.astype(slots.dtype)).reshape(-1, 2)
-    for first, last in places[places[:, 0] < places[:, 1]].tolist():
-        yield first, last - first
+def _by_shard(slots: Array, placement: Placement) -> dict[int, tuple[list[Range], list[Range]]]:
+    """By shard, the slots of the tablets that have rows, and where these stand, given the rows' sorted slots.
 
-
-def _touched_slots(slots: Array, placement: Placement) -> dict[int, SlotSet]:
-    """The slots of the tablets that have rows, by shard: whole tablets keep the list of ranges short."""
-    places = np.searchsorted(slots, placement.starts.astype(slots.dtype))
-    filled = np.flatnonzero(np.diff(places, append=len(slots))).tolist()
-    touched: dict[int, list[tuple[int, int]]] = {}
-    for tablet in map(placement.tablets.__getitem__, filled):
-        touched.setdefault(tablet.shard, []).append((tablet.start, tablet.end))
-    return {shard: SlotSet.of(ranges) for shard, ranges in touched.items()}
+    Whole tablets keep the list of ranges short. Those without rows are not looked at: there may be many.
+    """
+    pieces: dict[int, tuple[list[Range], list[Range]]] = {}
+    start = 0
+    while start < len(slots):
+        tablet = placement.tablet_of(int(slots[start]))
+        end = int(np.searchsorted(slots, slots.dtype.type(tablet.end - 1), side="right"))
+        touched, cuts = pieces.setdefault(tablet.shard, ([], []))
+        touched.append((tablet.start, tablet.end))
+        if cuts and cuts[-1][1] == start:
+            cuts[-1] = (cuts[-1][0], end)
+        else:
+            cuts.append((start, end))
+        start = end
+    return pieces
 
 
 def staged_source(

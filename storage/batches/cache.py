@@ -1,4 +1,7 @@
-"""Files that several readers share, and the record batches that were used lately, up to a bound in bytes.
+"""Files that several readers share, and the record batches that were used lately, up to bounds.
+
+The bounds are one in bytes and one in number: a batch of a few rows takes some ten KiB for objects, whatever
+its bytes, and each small commit brings some, so that a writer would never come to an end of bytes.
 
 Batches that are small beside what they cost to make, such as the places of newer rows among those of a large
 fragment, are kept apart (`lasting`). A scan of a table that is larger than the bound pushes out all that it
@@ -24,6 +27,9 @@ from elasticscan.storage.disk import Disk
 from elasticscan.storage.sealed_file import SealedFile
 
 LASTING_AGE = 32  # so many times the bound came in until a lasting batch that nobody uses may go
+
+
+MOST_BATCHES = 4_096
 
 
 @dataclass(slots=True)
@@ -87,14 +93,18 @@ class BatchCache:
             self._passed += size
             self._lasting_bytes += size * lasting
             kept[key] = _Entry(batch, size, self._passed)
-            while self._bytes > self._most_bytes and len(self._batches) + len(self._lasting) > 1:
+            while self._is_over(len(self._batches) + len(self._lasting)):
                 self._drop_oldest()
+
+    def _is_over(self, batches: int) -> bool:
+        return (self._bytes > self._most_bytes and batches > 1) or batches > MOST_BATCHES
 
     def _drop_oldest(self) -> None:
         oldest = next(iter(self._lasting.values()), None)
         if oldest is not None and (
             not self._batches
             or self._lasting_bytes > self._most_bytes // 2
+            or len(self._lasting) > MOST_BATCHES // 2
             or self._passed - oldest.used_at > LASTING_AGE * self._most_bytes
         ):
             _, gone = self._lasting.popitem(last=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import DiskFull, InvalidKey
+from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.disk import Disk, MemoryDisk
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.ingest import Hashing, Ingest, discard, reroute, sort_rows
+from elasticscan.store import Store
 from elasticscan.topology import Placement, SlotSet, Tablet
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.versions import KEY_KINDS, ORIGIN, KeyKind, keys_of, table_of
@@ -247,3 +250,11 @@ def test_discarding_what_is_gone_or_out_of_reach_is_no_error() -> None:
     broken.raise_at["delete"] = OSError(5, "Input/output error")
     discard(staged, lambda _: broken)
     assert shards.files() == 0
+
+
+def test_rows_of_the_last_of_most_slots_are_staged(tmp_path: Path) -> None:
+    rows = pa.table({"id": range(200_000)}, schema=pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+    with Store.create(tmp_path / "s", ["a", "b"], slots=MAX_SLOTS) as store:
+        table = store.create_table("t", rows.schema, ["id"])
+        table.upsert(rows)
+        assert table.scan().count() == 200_000

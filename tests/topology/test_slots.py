@@ -76,6 +76,10 @@ def test_what_a_few_ranges_have_in_common_with_many(some: list[tuple[int, int]],
     many = [(3 * at, 3 * at + 2) for at in range(100) if at not in gone]
     left, right = SlotSet.of(some), SlotSet.of(many)
     assert slots_of(left & right) == slots_of(right & left) == model(some) & model(many)
+    assert slots_of(left - right) == model(some) - model(many)
+    assert slots_of(right - left) == model(many) - model(some)
+    assert (left <= right) == (model(some) <= model(many))
+    assert (left & right) <= right
 
 
 @few

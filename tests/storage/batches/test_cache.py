@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,3 +135,13 @@ def test_batches_that_are_forgotten_leave_their_room() -> None:
     lasting_in(cache, [100] * 5)
     pass_by(cache, 2 * BOUND)
     assert cache._bytes == BOUND
+
+
+def test_batches_of_few_rows_are_bounded_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "MOST_BATCHES", 8)
+    cache = BatchCache(1 << 30)
+    lasting = lasting_in(cache, [1] * 20)
+    pass_by(cache, 2_000)
+    assert [number for number in range(20) if number in lasting] == [16, 17, 18, 19]
+    assert len(cache._batches) + len(cache._lasting) == 8
+    assert cache._bytes == 4 * 1 + 4 * 100
