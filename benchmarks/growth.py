@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from measure import processor_seconds
+from plots import Points, plotted
 from small_commits import (
     COMMIT_ROWS,
     LOADED,
@@ -119,56 +119,19 @@ def _by_turns(small: Store, fresh: Store, text: str | None) -> tuple[float, floa
     return first, second
 
 
-# The plot: lines over commits, both axes logarithmic.
-
-WIDTH, HEIGHT, MARGIN, LEGEND = 640, 360, 48, 190
 LINES = {
-    "scan": ("full scan", "#1f77b4"),
-    "point": (f"{POINT} by an index", "#d62728"),
-    "commit": ("commit", "#2ca02c"),
-    "space": ("space, with an hour's garbage", "#9467bd"),
-    "writes": ("bytes written / committed", "#ff7f0e"),
-    "slot_fragments": ("fragments of the worst slot", "#7f7f7f"),
+    "scan": "full scan",
+    "point": f"{POINT} by an index",
+    "commit": "commit",
+    "space": "space, with an hour's garbage",
+    "writes": "bytes written / committed",
+    "slot_fragments": "fragments of the worst slot",
 }
 
 
-def plotted(points: Sequence[Mapping[str, float]]) -> str:
-    """An SVG with a line for each figure; one may be missing at some of the points."""
-    highest = max(point[name] for point in points for name in LINES if name in point)
-    decades = math.ceil(math.log10(max(highest, 10)) * 2) / 2
-    last = math.log10(points[-1]["commits"])
-
-    def x(commits: float) -> float:
-        return MARGIN + (math.log10(commits) - 1) / max(last - 1, 1) * (WIDTH - 2 * MARGIN - LEGEND)
-
-    def y(value: float) -> float:
-        share = (math.log10(value) + 0.5) / (decades + 0.5)
-        return HEIGHT - MARGIN - min(max(share, 0), 1) * (HEIGHT - 2 * MARGIN)
-
-    right = WIDTH - MARGIN - LEGEND
-    view = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12"'
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {view}><rect width="100%" height="100%" fill="white"/>'
-    ]
-    for value in (0.5, 1, 2, 5, 10, 20, 50):
-        if math.log10(value) <= decades:
-            parts.append(f'<path d="M{MARGIN} {y(value):.1f}H{right}" stroke="#ddd"/>')
-            parts.append(f'<text x="{MARGIN - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
-    below = HEIGHT - MARGIN + 18
-    parts += [
-        f'<text x="{x(commits):.1f}" y="{below}" text-anchor="middle">{commits:,.0f}</text>'
-        for commits in (point["commits"] for point in points)
-    ]
-    for row, (name, (text, colour)) in enumerate(LINES.items()):
-        there = [point for point in points if name in point]
-        path = " ".join(f"{x(point['commits']):.1f},{y(point[name]):.1f}" for point in there)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        at = MARGIN + 20 * row
-        parts.append(f'<path d="M{right + 16} {at}h20" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="{right + 42}" y="{at + 4}">{text}</text>')
+def drawn(points: Points) -> str:
     caption = f"ratios after so many commits of {COMMIT_ROWS} rows, beside {LOADED:,} rows"
-    parts.append(f'<text x="{MARGIN}" y="{MARGIN - 20}">{caption}</text></svg>')
-    return "\n".join(parts) + "\n"
+    return plotted(points, "commits", LINES, caption, 10**-0.5, (0.5, 1, 2, 5, 10, 20, 50))
 
 
 def main() -> int:
@@ -189,7 +152,7 @@ def main() -> int:
                 with options.figures.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(figures[-1]) + "\n")
     if options.plot:
-        options.plot.write_text(plotted(figures), encoding="utf-8")
+        options.plot.write_text(drawn(figures), encoding="utf-8")
     return 0
 
 

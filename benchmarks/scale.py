@@ -1,0 +1,431 @@
+"""What a store costs that has many of something: figures over counts, and plots.
+
+    python benchmarks/scale.py PART … [--most N] [--work DIR] [--figures FILE] [--plots docs]
+
+Parts: rows, tablets, shards, topologies, commits, tasks; lived and scattered are commits to 4,096 tablets, in
+order and in the worst one. Each prints a JSON for each count; with `--figures` they are added to a file, of
+which `--plots` alone draws. Times are those of the processor, of all threads, in milliseconds: wall time
+would show who else uses the machine.
+
+Commits are made ten seconds after each other by a clock that is turned, so that retention and grace pass as
+in a store that lives: 100,000 of them take eleven days and a half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from measure import processor_seconds
+from plots import Points, plotted
+from pyspark.serializers import CPickleSerializer
+
+from elasticscan.base.clock import SystemClock
+from elasticscan.catalog import NewStore
+from elasticscan.connector import ElasticScanSource
+from elasticscan.storage import open_disk
+from elasticscan.store import Store
+from elasticscan.store.location import Location
+from elasticscan.store.making import make_store
+from elasticscan.topology import Placement, Tablet, initial_placement
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
+BATCH_ROWS = 1_000_000
+COMMIT_ROWS, COMMIT_SECONDS = 10, 10.0
+SLOTS = 16_384
+
+Figures = dict[str, float]
+
+
+class TurnedClock:
+    """A clock that begins some time ago, and goes on when it is turned."""
+
+    def __init__(self, ahead_seconds: float) -> None:
+        self._now = time.time() - ahead_seconds
+
+    def now(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+
+
+def milliseconds(work: Callable[[], object], times: int = 5) -> float:
+    """The median of some times, after one that warms up."""
+    work()
+    return statistics.median(processor_seconds(work) for _ in range(times)) * 1e3
+
+
+def once(work: Callable[[], object]) -> float:
+    return processor_seconds(work) * 1e3
+
+
+def anonymous_mb() -> float:
+    """The memory of this process that is no file's."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("RssAnon:")[2].split()[0]) / 1024
+
+
+def batch(first: int, count: int) -> pa.RecordBatch:
+    ids = np.arange(first, first + count)
+    return pa.RecordBatch.from_arrays([pa.array(ids), pa.array(ids * 7919 % 1_000_003)], schema=SCHEMA)
+
+
+def write(store: Store, first: int, count: int) -> None:
+    store.table("t").upsert(pa.Table.from_batches([batch(first, count)]))
+
+
+def made(
+    work: Path, shards: int = 2, tablets: int = 64, clock: TurnedClock | None = None, scattered: bool = True
+) -> Store:
+    """A store with an empty table.
+
+    Where tablets are scattered, neighbours lie at different shards and have different epochs, the worst case;
+    else each shard's follow one another, as `Store.create` places them.
+    """
+    place = str(work)
+    location, names = Location.of(place), [f"s{number}" for number in range(1, shards + 1)]
+    cuts = [number * SLOTS // tablets for number in range(tablets + 1)]
+    placement = initial_placement(SLOTS, tablets, range(1, shards + 1))
+    if scattered:
+        placement = Placement.of(
+            Tablet(number + 1, cuts[number], cuts[number + 1], number % shards + 1, number % 7 + 1)
+            for number in range(tablets)
+        )
+    roots = tuple((name, location.stored_root(name, None)) for name in names)
+    at = clock or SystemClock()
+    make_store(location, open_disk, at, NewStore(roots, placement, "spark", 7 * 86_400.0))
+    store = Store.open(place, clock=clock)
+    store.create_table("t", SCHEMA, ["id"])
+    return store
+
+
+def catalog_bytes(work: Path) -> dict[str, int]:
+    """Bytes of each table of the catalog, with its indexes."""
+    with closing(sqlite3.connect(f"file:{work}/catalog.db?mode=ro", uri=True)) as database:
+        sizes = "SELECT tbl_name, sum(pgsize - unused) FROM dbstat JOIN sqlite_schema USING (name)"
+        query = f"{sizes} GROUP BY tbl_name"
+        return {str(name): int(size) for name, size in database.execute(query)}
+
+
+def catalog_mb(work: Path) -> float:
+    return sum(catalog_bytes(work).values()) / 1e6
+
+
+def first_page(store: Store) -> int:
+    with store.table("t").scan() as scan:
+        return next(iter(scan)).rows.num_rows
+
+
+def planned(store: Store, **options: str) -> list[Any]:
+    """The partitions of a Spark scan, as the driver makes them."""
+    source = ElasticScanSource({"store": store.uri, "table": "t", **options})
+    return list(source.reader(source.schema()).partitions())
+
+
+def reads(store: Store) -> Figures:
+    return {
+        "status_ms": milliseconds(store.status, 3),
+        "plan_ms": milliseconds(lambda: planned(store)),
+        "page_ms": milliseconds(lambda: first_page(store)),
+    }
+
+
+def commits_ms(store: Store, first: int, commits: int = 40) -> float:
+    """The mean of small commits, with the upkeep after them."""
+    took = [once(lambda n=n: write(store, first + 10 * n, COMMIT_ROWS)) for n in range(commits)]  # type: ignore[misc]
+    return statistics.mean(took)
+
+
+# Each part yields its figures count by count.
+
+
+def rows_part(work: Path, most: int) -> Iterator[Figures]:
+    with made(work) as store:
+        table, there = store.table("t"), 0
+        for rows in (10**6, 10**7, 10**8):
+            if rows > most:
+                return
+            peak = [0.0]
+
+            def batches(start: int, end: int, peak: list[float] = peak) -> Iterator[pa.RecordBatch]:
+                for first in range(start, end, BATCH_ROWS):
+                    yield batch(first, BATCH_ROWS)
+                    peak[0] = max(peak[0], anonymous_mb())
+
+            def scanned(peak: list[float] = peak) -> None:
+                seen = 0
+                with table.scan() as scan:
+                    for page in scan:
+                        seen += page.rows.num_rows
+                        peak[0] = max(peak[0], anonymous_mb())
+                assert seen >= rows, "all rows are there"  # noqa: B023
+
+            loading = pa.RecordBatchReader.from_batches(SCHEMA, batches(there, rows))
+            load = once(lambda loading=loading: table.upsert(loading))  # type: ignore[misc]
+            added, there = rows - there, rows
+            scan = once(scanned)
+            keys = iter(range(1, 1 << 30))
+            yield {
+                "rows": rows,
+                "load_ms_per_million": load / added * 1e6,
+                "scan_ms_per_million": scan / rows * 1e6,
+                "get_ms": milliseconds(lambda: table.get([next(keys) * 7_919 % 10**6]), 40),  # noqa: B023
+                **reads(store),
+                "commit_ms": commits_ms(store, 10**9),
+                "bytes_per_row": store.status()["tables"][0]["bytes"] / rows,
+                "fragments": store.status()["tables"][0]["fragments"],
+                "memory_mb": peak[0],
+                "catalog_mb": catalog_mb(work),
+            }
+
+
+def tablets_part(work: Path, most: int) -> Iterator[Figures]:
+    for tablets in (64, 256, 1_024, 4_096, SLOTS):
+        if tablets > most:
+            return
+        place = work / str(tablets)
+        with made(place, 4, tablets) as store:
+            write(store, 0, 200_000)
+            before = catalog_mb(place)
+            ids = [tablet["id"] for tablet in store.status()["tablets"][:: tablets // 16]]
+            yield {
+                "tablets": tablets,
+                "commit_ms": commits_ms(store, 10**6),
+                "commit_catalog_kb": (catalog_mb(place) - before) * 1e3 / 40,
+                **reads(store),
+                "move_ms": statistics.median(once(lambda at=at: store.move(at, "s2")) for at in ids[:4]),  # type: ignore[misc]
+                "open_ms": milliseconds(lambda: Store.open(place).close()),  # noqa: B023
+                "catalog_mb": catalog_mb(place),
+            }
+
+
+def shards_part(work: Path, most: int) -> Iterator[Figures]:
+    for shards in (2, 8, 32, 128):
+        if shards > most:
+            return
+        place = work / str(shards)
+        with made(place, shards, 1_024) as store:
+            load = once(lambda store=store: write(store, 0, 1_000_000))  # type: ignore[misc]
+            yield {
+                "shards": shards,
+                "load_ms": load,
+                "commit_ms": commits_ms(store, 10**7),
+                **reads(store),
+                "scan_ms": milliseconds(lambda store=store: store.table("t").scan().count(), 3),  # type: ignore[misc]
+                "catalog_mb": catalog_mb(place),
+            }
+
+
+def topologies_part(work: Path, most: int) -> Iterator[Figures]:
+    with made(work, 2, 4_096) as store:
+        first = store.status()["tablets"][0]["id"]
+        took: list[float] = []
+        while len(took) < most:
+            took.append(once(lambda: store.split(first)))  # noqa: B023
+            left, right = sorted(store.topology.placement.tablets, key=lambda tablet: tablet.start)[:2]
+            took.append(once(lambda: store.join(left.id, right.id)))  # noqa: B023
+            first = store.topology.placement.tablet_of(0).id
+            if len(took) in (100, 1_000, 10_000):
+                yield {
+                    "topologies": len(took),
+                    "change_ms": statistics.mean(took[-len(took) // 10 :]),
+                    "list_ms": milliseconds(store.topology_history, 3),
+                    "list_ten_ms": milliseconds(lambda: store.topology_history(10), 3),
+                    "at_ms": milliseconds(lambda: store.topology_at(50), 3),
+                    **reads(store),
+                    "history_mb": catalog_bytes(work)["topology_history"] / 1e6,
+                }
+
+
+def _lived(work: Path, most: int, tablets: int, scattered: bool) -> Iterator[Figures]:
+    clock = TurnedClock(most * COMMIT_SECONDS + 3_600)
+    with made(work, 2, tablets, clock, scattered) as store:
+        write(store, 0, 20_000)
+        chance, took = np.random.default_rng(1), list[float]()
+        rows_of_commits = (chance.choice(20_000, COMMIT_ROWS, replace=False) for _ in range(most))
+        for number, ids in enumerate(rows_of_commits, 1):
+            rows = pa.Table.from_arrays([pa.array(ids), pa.array(ids * number)], schema=SCHEMA)
+            took.append(once(lambda rows=rows: store.table("t").upsert(rows)))  # type: ignore[misc]
+            clock.sleep(COMMIT_SECONDS)
+            if number in (100, 1_000, 3_000, 10_000, 20_000, 30_000, 100_000):
+                sizes = catalog_bytes(work)
+                yield {
+                    "commits": number,
+                    "commit_ms": statistics.mean(took[-max(50, number // 10) :]),
+                    **reads(store),
+                    "history_ms": milliseconds(store.table("t").history, 1),
+                    "history_ten_ms": milliseconds(lambda: store.table("t").history(10)),
+                    "collect_ms": once(store.collect_garbage),
+                    "catalog_mb": sum(sizes.values()) / 1e6,
+                    "catalog_commits_mb": sizes["commits"] / 1e6,
+                    "files": sum(1 for path in (work / "shards").rglob("*") if path.is_file()),
+                    "memory_mb": anonymous_mb(),
+                }
+
+
+def commits_part(work: Path, most: int) -> Iterator[Figures]:
+    yield from _lived(work, min(most, 100_000), 64, scattered=False)
+
+
+def lived_part(work: Path, most: int) -> Iterator[Figures]:
+    yield from _lived(work, min(most, 10_000), 4_096, scattered=False)
+
+
+def scattered_part(work: Path, most: int) -> Iterator[Figures]:
+    yield from _lived(work, min(most, 10_000), 4_096, scattered=True)
+
+
+def tasks_part(work: Path, most: int) -> Iterator[Figures]:
+    with made(work, 4, 4_096) as store:
+        write(store, 0, 4_000_000)
+        size = store.status()["tables"][0]["bytes"]
+        for tasks in (4, 10, 100, 1_000):
+            if tasks > most:
+                return
+            options = {"splitSize": str(max(1, size // tasks)), "numPartitions": str(tasks)}
+            parts = planned(store, **options)
+            sizes = [len(CPickleSerializer().dumps(part)) for part in parts]
+            yield {
+                "tasks": len(parts),
+                "plan_ms": milliseconds(lambda options=options: planned(store, **options)),  # type: ignore[misc]
+                "task_kb": sum(sizes) / len(parts) / 1e3,
+                "plan_mb": sum(sizes) / 1e6,
+            }
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part, and how it is drawn: the figures, and what is said of them."""
+
+    measured: Callable[[Path, int], Iterator[Figures]]
+    along: str
+    caption: str
+    lines: Mapping[str, str]
+
+
+_READS = {"status_ms": "status", "plan_ms": "plan of a Spark scan", "page_ms": "first page of a scan"}
+_COMMIT = {"commit_ms": f"commit of {COMMIT_ROWS} rows"}
+_CATALOG = {"catalog_mb": "catalog (MB)"}
+_COMMITS = {
+    **_COMMIT,
+    **_READS,
+    "history_ms": "list the history",
+    "collect_ms": "collect garbage",
+    **_CATALOG,
+}
+PARTS = {
+    "rows": Part(
+        rows_part,
+        "rows",
+        "ms of the processor, by rows",
+        {
+            "load_ms_per_million": "load, a million rows",
+            "scan_ms_per_million": "scan, a million rows",
+            "get_ms": "a row by its key",
+            **_COMMIT,
+            **_READS,
+        },
+    ),
+    "tablets": Part(
+        tablets_part,
+        "tablets",
+        "ms of the processor, by scattered tablets at four shards",
+        {**_COMMIT, "move_ms": "move of a tablet", "open_ms": "open the store", **_READS, **_CATALOG},
+    ),
+    "shards": Part(
+        shards_part,
+        "shards",
+        "ms of the processor, by shards",
+        {"load_ms": "a million rows written", "scan_ms": "… counted", **_COMMIT, **_READS},
+    ),
+    "topologies": Part(
+        topologies_part,
+        "topologies",
+        "ms of the processor, by topologies of 4,096 tablets",
+        {
+            "change_ms": "split or join",
+            "list_ms": "list all",
+            "at_ms": "an old placement",
+            "history_mb": "history (MB)",
+            **_READS,
+        },
+    ),
+    "commits": Part(
+        commits_part,
+        "commits",
+        "ms of the processor, by commits, one each ten seconds",
+        _COMMITS,
+    ),
+    "lived": Part(
+        lived_part,
+        "commits",
+        "ms of the processor, by commits, with 4,096 tablets in order",
+        _COMMITS,
+    ),
+    "scattered": Part(
+        scattered_part,
+        "commits",
+        "ms of the processor, by commits, with 4,096 scattered tablets",
+        _COMMITS,
+    ),
+    "tasks": Part(
+        tasks_part,
+        "tasks",
+        "plan of a scan by tasks, 4,096 scattered tablets",
+        {"plan_ms": "plan (ms)", "task_kb": "a task's part (kB)", "plan_mb": "all parts (MB)"},
+    ),
+}
+
+
+def draw(figures: Path, to: Path) -> None:
+    points: dict[str, list[Figures]] = {}
+    for line in figures.read_text(encoding="utf-8").splitlines():
+        point = json.loads(line)
+        points.setdefault(point.pop("part"), []).append(point)
+    for name, some in points.items():
+        (to / f"scale-{name}.svg").write_text(drawn(PARTS[name], some), encoding="utf-8")
+
+
+def drawn(part: Part, points: Points) -> str:
+    ticks = [10.0**power for power in range(-1, 6)]
+    return plotted(points, part.along, part.lines, part.caption, 0.1, ticks)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument(
+        "parts", nargs="*", choices=[*PARTS, []], help="all by default where nothing is drawn"
+    )
+    parser.add_argument("--most", type=int, default=1 << 40, help="the largest count")
+    parser.add_argument("--work", type=Path, help="where stores are made; by default a temporary directory")
+    parser.add_argument("--figures", type=Path, help="a file for the figures, a JSON a line")
+    parser.add_argument("--plots", type=Path, help="a directory for an SVG of each part in that file")
+    options = parser.parse_args()
+    for name in options.parts or ([] if options.plots else PARTS):
+        with tempfile.TemporaryDirectory(prefix="elasticscan-scale-", dir=options.work) as temporary:
+            for point in PARTS[name].measured(Path(temporary) / name, options.most):
+                said = json.dumps({"part": name} | {key: round(value, 3) for key, value in point.items()})
+                print(said, flush=True)
+                if options.figures:
+                    with options.figures.open("a", encoding="utf-8") as file:
+                        file.write(said + "\n")
+    if options.plots:
+        draw(options.figures, options.plots)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
