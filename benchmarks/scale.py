@@ -233,7 +233,7 @@ def topologies_part(work: Path, most: int) -> Iterator[Figures]:
     with made(work, 2, 4_096) as store:
         first = store.status()["tablets"][0]["id"]
         took: list[float] = []
-        while len(took) < most:
+        while len(took) < min(most, 10_000):
             took.append(once(lambda: store.split(first)))  # noqa: B023
             left, right = sorted(store.topology.placement.tablets, key=lambda tablet: tablet.start)[:2]
             took.append(once(lambda: store.join(left.id, right.id)))  # noqa: B023
