@@ -18,7 +18,7 @@ shards at once, one transaction moves a tablet. What it promises:
 - **It does not go back.** Who has seen a commit never takes an older copy, put back, for the newest catalog
   (`Reached`), nor a file that is no longer in its place (`OpenedFiles`).
 - **No clock is believed alone.** Times of commits never go back; what ends with time ends when the store
-  believes that it is over (`believed_time.py`).
+  believes that it is over (`believed_time.py`), by a server's clock where there is one (`server_clock.py`).
 - **State tables drive.** A move and an index's build change by the tables of `topology` and `metadata` alone;
   `Tx.transition` is the one writer of their rows.
 - **Connections to a server may be lost**: transactions are carried over, and the fate of
@@ -45,7 +45,7 @@ connections    few, of no thread in particular, none across a fork; readonly: ca
 server         transactions that outlive their connections; pipeline: statements sent together
 near           transactions of SQLite that only read: statements that are kept go straight to the driver
 engine         opening a database, and its transactions; home: where its file lies, and whether it still does
-state          the store's own row; believed_time: what time it is taken to be
+state          the store's own row; believed_time: what time it is taken to be; server_clock: by whose clock
 placement      shards, tablets; topology_history: as differences
 moves          those under way; seal_keys: secrets
 indexes        indexes and their runs; fragments: files of rows

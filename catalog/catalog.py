@@ -34,6 +34,7 @@ from elasticscan.catalog.readonly import why_not_writable
 from elasticscan.catalog.remembered import RememberedGroups
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
 from elasticscan.catalog.sealed import versions_digest
+from elasticscan.catalog.server_clock import clock_of
 from elasticscan.catalog.state import Identity, Reached
 from elasticscan.catalog.tables import metadata, of_servers, store_state
 from elasticscan.catalog.upkeep import UpkeepTx
@@ -64,6 +65,7 @@ class Catalog:
 
     Attributes:
         read_only: why nothing can be written through it, or None.
+        clock: what ends with time ends by it: the one handed in, or the server's.
         when_copied: is called before the first transaction that writes to a copy.
         before_writing: is called before every transaction that writes; what it returns is called with the
             catalog's identity as the transaction sees it, and raises when that cannot be the newest.
@@ -81,7 +83,7 @@ class Catalog:
         finalize(self, self._engine.dispose).atexit = False
         self._is_far = is_postgres(self._engine)
         self._own_versions: dict[int, tuple[int, int]] = {}  # by the thread that is in a transaction
-        self._clock = clock
+        self.clock = clock_of(self._engine, clock)
         try:
             check_format(self._engine, where)
             self.read_only = self.read_only or why_read_only(self._engine)
@@ -156,6 +158,7 @@ class Catalog:
             # The mode of a store's directory says who may read the store; other directories' modes do not.
             make_file(file, like_directory=isinstance(url, Path))
         engine = make_engine(url)
+        clock = clock_of(engine, clock)
         writing_options: dict[str, Any] = {"writing": True}
         if is_postgres(engine):
             writing_options["isolation_level"] = "READ COMMITTED"
@@ -188,7 +191,7 @@ class Catalog:
         """
         seen = self._newest
         with reading(self._engine, ahead() if self._is_far else ()) as connection:
-            tx = Tx(connection, self._clock.now(), self._store_id, self._remembered, seen)
+            tx = Tx(connection, self.clock.now(), self._store_id, self._remembered, seen)
             yield tx
             if tx.looked is not None:
                 # A connection that is opened anew may find another store at the same place.
@@ -225,7 +228,7 @@ class Catalog:
         check_one_name(self._engine)
         seen = self._newest
         with writing(self._engine, ahead() if self._is_far else ()) as connection:
-            tx = Tx(connection, self._clock.now(), self._store_id, seen=seen)
+            tx = Tx(connection, self.clock.now(), self._store_id, seen=seen)
             tx.observe_time()
             with self._answering(tx):
                 yield tx

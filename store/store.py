@@ -167,7 +167,7 @@ class Store(Named):
             disk = disk_at(disks, root)
             return disk if catalog.read_only is None else read_only_disk(disk, catalog.check_writable)
 
-        context = Context(catalog, clock, location, open_root, local_cluster, checkpoint)
+        context = Context(catalog, catalog.clock, location, open_root, local_cluster, checkpoint)
         if arguments.choice("upkeep", upkeep, UPKEEP) == AUTO and catalog.read_only is None:
             context.upkeep = AfterCommit(context)
         catalog.when_copied = lambda: settle_copy(context)
