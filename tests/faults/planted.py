@@ -925,8 +925,9 @@ def compaction_with_an_old_definition(patch: Patch) -> None:
         finally:
             begun.pop()
 
-    def of_then(table: TableInfo, *rest: Any) -> PageSource:
-        return PageSource(replace(table, schema=begun[-1] if begun[-1].names else table.schema), *rest)
+    def of_then(table: TableInfo, *rest: Any, **more: Any) -> PageSource:
+        then = replace(table, schema=begun[-1] if begun[-1].names else table.schema)
+        return PageSource(then, *rest, **more)
 
     patch.setattr(compaction, "merge_fragments", remembering)
     patch.setattr(compaction, "PageSource", of_then)

@@ -100,13 +100,13 @@ def damaged_batches_are_passed_over(patch: Patch) -> None:
     style="damage_that_is_copied",
 )
 def copies_are_not_proven(patch: Patch) -> None:
-    def of_anything(table: Any, view: Any, open_fragment: Any, *rest: Any) -> PageSource:
+    def of_anything(table: Any, view: Any, open_fragment: Any, *rest: Any, **more: Any) -> PageSource:
         def unproven(*args: Any) -> FragmentReader:
             reader: FragmentReader = open_fragment(*args)
             patch.setattr(reader._file, "_prove", lambda data, first: None)
             return reader
 
-        return PageSource(table, view, unproven, *rest)
+        return PageSource(table, view, unproven, *rest, **more)
 
     patch.setattr(compaction, "PageSource", of_anything)
     patch.setattr(mover, "PageSource", of_anything)

@@ -703,7 +703,7 @@ ALTERED = (
     "DELETE FROM fragments WHERE id = (SELECT max(id) FROM fragments)",
     "UPDATE fragments SET slots = '0-1' WHERE id = 1",
     "UPDATE fragments SET dropped_at = 1.0 WHERE id = 2",
-    "UPDATE commits SET kind = 'overwrite' WHERE number = 3",
+    "UPDATE commits SET is_floor = 1 WHERE number = 3",
     "UPDATE tables SET oldest_snapshot = 0",
 )
 
