@@ -32,7 +32,7 @@ from tests.connector.test_catalog_spark import setting, tablets_moving
 
 pytestmark = pytest.mark.spark
 
-STATEMENTS = int(os.environ.get("ELASTICSCAN_STATEMENTS", "14"))
+STATEMENTS = int(os.environ.get("ELASTICSCAN_STATEMENTS", "10"))
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),
