@@ -7,8 +7,8 @@ what is older than a whole one can be forgotten.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgpack
@@ -127,14 +127,22 @@ class TopologyTx(PlacementTx):
             limit: the newest so many; all that are kept by default.
         """
         newest, oldest = int(self._state("newest_topology")), self.oldest_topology()
-        if limit is None:
-            rows = self._rows.all(topologies, order_by=topologies.c.number)
-        else:
-            oldest = max(oldest, newest - limit + 1)
-            rows = self._rows.ask(_BETWEEN, first=oldest, last=newest)
-        if [row.number for row in rows] != list(range(oldest, newest + 1)):
-            raise damaged(f"the topology history has not each number from {oldest} to {newest} once")
-        return tuple(map(_entry, rows))
+        first = oldest if limit is None else max(oldest, newest - limit + 1)
+        return tuple(map(_entry, self._kept(first, newest)))
+
+    def newest_topologies(self, limit: int) -> tuple[Topology, ...]:
+        """The newest so many topologies with their placements, oldest first; as far as they are kept."""
+        newest = int(self._state("newest_topology"))
+        first = max(self.oldest_topology(), newest - limit + 1)
+        states = _states(self._kept(_whole_before(first), newest))
+        return tuple(_made(*state) for state in states if state[0].number >= first)
+
+    def _kept(self, first: int, last: int) -> Sequence[Any]:
+        """The rows of topologies that have to be there."""
+        rows = self._rows.ask(_BETWEEN, first=first, last=last)
+        if [row.number for row in rows] != list(range(first, last + 1)):
+            raise damaged(f"the topology history has not each number from {first} to {last} once")
+        return rows
 
     def oldest_topology(self) -> int:
         """The number of the oldest that is kept: there are no gaps."""
@@ -182,25 +190,35 @@ def _pack_topology(topology: Topology, before: Placement | None) -> bytes:
 
 def _unpack_topology(rows: Sequence[Any]) -> Topology:
     """The topology of the last of some rows, the first of which is whole."""
+    [(last, tablets, names)] = deque(_states(rows), maxlen=1)
+    return _made(last, tablets, names)
+
+
+def _states(rows: Sequence[Any]) -> Iterator[tuple[Any, dict[int, Tablet], tuple[tuple[int, str], ...]]]:
+    """Each row with the tablets (one dictionary, which changes on the way) and the names of shards at it."""
     tablets: dict[int, Tablet] = {}
-    names: list[tuple[int, str]] = []
     for row in rows:
+        if row.number == _whole_before(row.number):
+            tablets.clear()
         with decoding(f"topology {row.number} in the topology history"):
             gone, changed, shards = msgpack.unpackb(row.body)
             for tablet in gone:
                 del tablets[tablet]
             tablets |= {fields[0]: Tablet(*fields) for fields in changed}
-            names = [(shard, name) for shard, name, _ in shards]
-    last = rows[-1]
-    with decoding(f"topology {last.number} in the topology history"):
+            names = tuple((shard, name) for shard, name, _ in shards)
+        yield row, tablets, names
+
+
+def _made(row: Any, tablets: dict[int, Tablet], names: tuple[tuple[int, str], ...]) -> Topology:
+    with decoding(f"topology {row.number} in the topology history"):
         placement = Placement.of(tablets.values())
     return Topology(
-        number=last.number,
+        number=row.number,
         placement=placement,
-        shard_names=tuple(names),
-        created_at=last.created_at,
-        reason=last.reason,
-        published=bool(last.published),
+        shard_names=names,
+        created_at=row.created_at,
+        reason=row.reason,
+        published=bool(row.published),
     )
 
 

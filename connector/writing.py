@@ -222,9 +222,9 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
                 "DataFrame's columns",
                 table=options.table,
             ) from error
-        shard_key = None if options.shard_key is None else _spell(options.shard_key, rows)
+        shard_key = None if options.shard_key is None else spell(options.shard_key, rows)
         try:
-            keys = _spell(options.primary_key, rows)
+            keys = spell(options.primary_key, rows)
             return reserve_table(store.context, options.table, rows, keys, shard_key)
         except AlreadyExists:
             table = store.table(options.table).definition  # another write made the table meanwhile
@@ -279,7 +279,7 @@ def _beside_key(table: TableInfo) -> list[pa.Field]:
     return [field for field in table.schema if field.name not in table.primary_key]
 
 
-def _spell(names: Sequence[str], rows: pa.Schema) -> list[str]:
+def spell(names: Sequence[str], rows: pa.Schema) -> list[str]:
     """Column names as the rows spell them."""
     by_name = {name.lower(): name for name in rows.names}
     return [by_name.get(name.lower(), name) for name in names]

@@ -62,7 +62,7 @@ from elasticscan.store.adoption import Adopted
 from elasticscan.store.arguments import user_metadata
 from elasticscan.store.backup import BackedUp
 from elasticscan.store.beginning import begin_scan, scan_changes
-from elasticscan.store.by_condition import Selection, delete_rows, update_rows
+from elasticscan.store.by_condition import MOST_ATTEMPTS, Selection, delete_rows, update_rows
 from elasticscan.store.changes import feed_fields, rows_by_slot
 from elasticscan.store.collector import Collected
 from elasticscan.store.context import Context
@@ -104,6 +104,7 @@ from elasticscan.store.writer import (
 __all__ = [
     "CATALOG_FILE",
     "FROM_ENVIRONMENT",
+    "MOST_ATTEMPTS",
     "Action",
     "Adopted",
     "BackedUp",

@@ -358,7 +358,7 @@ class Store(Named):
         """
         most = arguments.whole_number("limit", limit, 1, 1_000)
         with self._context.catalog.reading() as tx:
-            return SlotMap(tuple(tx.topology(entry.number) for entry in tx.topology_history(most)))
+            return SlotMap(tx.newest_topologies(most))
 
     def _repr_html_(self) -> str:
         """The picture that notebooks show."""

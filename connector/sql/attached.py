@@ -38,7 +38,7 @@ from elasticscan.connector.sql.plan import QueryPlan, TableScan, TableShape, pla
 from elasticscan.connector.sql.query import AsOf, Session, UnreadableError
 from elasticscan.connector.sql.row_changes import Queries, change_counts, change_rows
 from elasticscan.connector.sql.statements import Statement, check_no_times_past, statement_about
-from elasticscan.connector.sql.tokens import NotUnderstoodError
+from elasticscan.connector.sql.tokens import NotUnderstoodError, quoted
 from elasticscan.filters import Predicate
 from elasticscan.metadata import no_such_column
 
@@ -196,8 +196,7 @@ class AttachedStore(Sequence[str]):
             if not drop.if_exists:
                 raise
         del self._tables[drop.view]
-        name = drop.view.replace("`", "``")
-        return self._spark.sql(f"DROP VIEW IF EXISTS `{name}`")
+        return self._spark.sql(f"DROP VIEW IF EXISTS {quoted(drop.view)}")
 
     def explain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> str:
         """Explain what `sql` would read for a query, and what it leaves to Spark and why.

@@ -12,13 +12,13 @@ unread, as in any query. The statement is the write of these rows, at the snapsh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from elasticscan.connector.sql.query import Session
-from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, tokens_of
+from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, quoted, tokens_of
 from elasticscan.filters import STUMBLES, FilterSql
 
 ACTION = "_elasticscan_action"
@@ -159,6 +159,12 @@ class _Clause:
         """True if a column that is not set stays what it is in the table."""
         return self.action == UPDATE or (self.joins_target and name in target.key)
 
+    def with_own_key(self, target: Target) -> _Clause:
+        """The clause with rows of the table under their own key: that of the source may have another type."""
+        if self.action != UPDATE:
+            return self
+        return replace(self, new={name: text for name, text in self.new.items() if name not in target.key})
+
 
 def _merge(reader: StatementReader, target: Target) -> RowChange:
     alias = reader.alias(_NO_ALIAS) or target.view
@@ -179,7 +185,8 @@ def _merge(reader: StatementReader, target: Target) -> RowChange:
     absent = nothing_else and all(
         equal.get(name) == _folded(new.get(name, ""), target) for new in inserted for name in target.key
     )
-    query = _merge_query(target, alias, source, on, clauses)
+    own = [clause.with_own_key(target) for clause in clauses]
+    query = _merge_query(target, alias, source, on, own)
     return RowChange(query, tuple(clause.action for clause in clauses), inserts_absent=absent or not inserted)
 
 
@@ -210,7 +217,7 @@ def _clause(reader: StatementReader, target: Target, alias: str, source: str) ->
         reader.takes("BY", "TARGET")
     joins_source, joins_target = not by_source, matched or by_source
     marks = [f"{_SOURCE} IS {'NOT ' if joins_source else ''}NULL"]
-    marks.append(f"{_name(alias)}.{_name(target.key[0])} IS {'NOT ' if joins_target else ''}NULL")
+    marks.append(f"{quoted(alias)}.{quoted(target.key[0])} IS {'NOT ' if joins_target else ''}NULL")
     seen = None if matched else alias if by_source else source
     if reader.takes("AND"):
         marks.append(_value(_qualified(reader.until("THEN"), seen, target)))
@@ -223,7 +230,7 @@ def _clause(reader: StatementReader, target: Target, alias: str, source: str) ->
 def _action(
     reader: StatementReader, target: Target, alias: str, source: str, joins_target: bool
 ) -> tuple[str, Mapping[str, str]]:
-    whole = {name: f"{_name(source)}.{_name(name)}" for name in target.columns}
+    whole = {name: f"{quoted(source)}.{quoted(name)}" for name in target.columns}
     if joins_target and reader.takes("DELETE"):
         return DELETE, {}
     if joins_target and reader.takes("UPDATE", "SET"):
@@ -254,22 +261,22 @@ def _merge_query(
     columns = []
     only_deletes = all(clause.action == DELETE for clause in clauses)
     for name in target.key if only_deletes else target.columns:
-        own = f"{_name(alias)}.{_name(name)}"
+        own = f"{quoted(alias)}.{quoted(name)}"
         values = [
             f"WHEN {number} THEN {_value(text)}"
             for number, clause in enumerate(clauses)
             if (text := clause.new.get(name, own if clause.keeps(name, target) else None)) is not None
         ]
         columns.append(
-            f"CASE {ACTION} {' '.join(values)} END AS {_name(name)}" if values else _as("NULL", name)
+            f"CASE {ACTION} {' '.join(values)} END AS {quoted(name)}" if values else _as("NULL", name)
         )
-    beside = f"(SELECT *, TRUE AS {_SOURCE} FROM {source.text}\n) AS {_name(source.alias)}"
+    beside = f"(SELECT *, TRUE AS {_SOURCE} FROM {source.text}\n) AS {quoted(source.alias)}"
     kind = {(False, False): "INNER", (True, False): "RIGHT", (False, True): "LEFT", (True, True): "FULL"}[
         any(not clause.joins_target for clause in clauses), any(not clause.joins_source for clause in clauses)
     ]
     return (
         f"SELECT CASE {choice} END AS {ACTION}, {', '.join(columns)}\n"
-        f"FROM {_name(target.view)} AS {_name(alias)} {kind} JOIN {beside} ON {_value(on)}"
+        f"FROM {quoted(target.view)} AS {quoted(alias)} {kind} JOIN {beside} ON {_value(on)}"
     )
 
 
@@ -281,7 +288,7 @@ def _equal_keys(on: str, target: Target, alias: str) -> tuple[dict[str, str], bo
         sides = part.split(" = ")
         for one, other in (sides, sides[::-1]) if len(sides) == 2 else ():
             for name in target.key:
-                if one == _folded(f"{_name(alias)}.{_name(name)}", target) and _is_column(other):
+                if one == _folded(f"{quoted(alias)}.{quoted(name)}", target) and _is_column(other):
                     equal[name] = other
     return equal, len(equal) == len(target.key) == len(parts)
 
@@ -309,7 +316,7 @@ def _qualified(text: str, alias: str | None, target: Target) -> str:
         if is_own and target.session.folded(node.name) in columns and isinstance(at, int):
             places.append(at)
     for at in sorted(places, reverse=True):
-        text = f"{text[:at]}{_name(alias)}.{text[at:]}"
+        text = f"{text[:at]}{quoted(alias)}.{text[at:]}"
     return text
 
 
@@ -320,12 +327,8 @@ def _folded(text: str, target: Target) -> str:
     return " ".join(word.replace(" ", "\0") for word in words)
 
 
-def _name(name: str) -> str:
-    return "`{}`".format(name.replace("`", "``"))
-
-
 def _column(alias: str, name: str) -> str:
-    return f"{_name(alias)}.{_name(name)} AS {_name(name)}"
+    return f"{quoted(alias)}.{quoted(name)} AS {quoted(name)}"
 
 
 def _value(text: str) -> str:
@@ -333,12 +336,12 @@ def _value(text: str) -> str:
 
 
 def _as(text: str, name: str) -> str:
-    return f"{text} AS {_name(name)}"
+    return f"{text} AS {quoted(name)}"
 
 
 def _select(columns: Sequence[str], target: Target, alias: str, where: str | None) -> str:
     condition = "" if where is None else f" WHERE {_value(where)}"
-    return f"SELECT {', '.join(columns)} FROM {_name(target.view)} AS {_name(alias)}{condition}"
+    return f"SELECT {', '.join(columns)} FROM {quoted(target.view)} AS {quoted(alias)}{condition}"
 
 
 CHANGES = {"DELETE": _delete, "UPDATE": _update, "MERGE": _merge}

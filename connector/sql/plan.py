@@ -30,6 +30,7 @@ from elasticscan.connector.sql.conditions import Pushed, push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
 from elasticscan.connector.sql.limits import RowLimit, row_limit
 from elasticscan.connector.sql.query import AsOf, Query, Reference, Session, UnreadableError, read_query
+from elasticscan.connector.sql.tokens import quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,9 @@ class QueryPlan:
         """The query over relations of these names, one for each scan, some of which give partial rows."""
         edits: list[Edit] = []
         for reference, scan, name, is_folded in zip(self._references, self.scans, names, folded, strict=True):
-            edits.append((reference.start, reference.end, _quote(name)))
+            edits.append((reference.start, reference.end, quoted(name)))
             if reference.alias_at is not None:
-                edits.append((reference.alias_at, reference.alias_at, f" AS {_quote(reference.alias)}"))
+                edits.append((reference.alias_at, reference.alias_at, f" AS {quoted(reference.alias)}"))
             if is_folded and scan.aggregates is not None:
                 edits += scan.aggregates.edits
         pieces, at = [], 0
@@ -181,7 +182,3 @@ def _can_be_chosen(names: Sequence[str]) -> bool:
     """True if the option `columns` can name each of them."""
     plain = all(name and name == name.strip() and "," not in name for name in names)
     return plain and len({name.lower() for name in names}) == len(names)
-
-
-def _quote(name: str) -> str:
-    return "`{}`".format(name.replace("`", "``"))

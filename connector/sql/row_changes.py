@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql.functions import col, count_if
 from pyspark.sql.types import (
     AtomicType,
-    DataType,
     DateType,
     IntegralType,
     NullType,
@@ -42,9 +42,9 @@ from elasticscan.connector.conversion import spark_type
 from elasticscan.connector.sql.changing import ACTION, DELETE, INSERT, UPDATE, RowChange
 from elasticscan.connector.sql.plan import QueryPlan
 from elasticscan.connector.sql.query import Session
-from elasticscan.store import Selection, Store, delete_rows, update_rows
+from elasticscan.connector.sql.tokens import quoted
+from elasticscan.store import MOST_ATTEMPTS, Selection, Store, delete_rows, update_rows
 
-MOST_ATTEMPTS = 10
 _OWN_ERROR = re.compile(r"elasticscan\.base\.errors\.(?P<kind>\w+): \[ES_\w+\] (?P<message>.*)")
 _DELETES = "_elasticscan_deletes"
 _TIMES = (DateType, TimestampType, TimestampNTZType)
@@ -124,18 +124,18 @@ def _write(store: Store, table: str, kind: str, change: RowChange, queries: Quer
     plan, snapshot = queries.plan(change.query)
     rows = queries.run(plan, snapshot).where(col(ACTION).isNotNull())
     definition = store.table(table).definition
+    types = {field.name: field.type for field in definition.schema}
+    columns = [
+        _stored(field, types[field.name], field.name in definition.primary_key, table, queries.session)
+        for field in rows.schema
+        if field.name != ACTION
+    ]
     if not change.inserts_absent:
         _check_absent(rows, table, definition.primary_key, change, plan, queries)
     counts, names = Observation(), [f"n{number}" for number in range(len(change.actions))]
     counted = rows.observe(
         counts, *(count_if(col(ACTION) == number).alias(name) for number, name in enumerate(names))
     )
-    types = {field.name: field.type for field in definition.schema}
-    columns = [
-        _stored(field, spark_type(field.name, types[field.name]), table, queries.session)
-        for field in rows.schema
-        if field.name != ACTION
-    ]
     deletes = [number for number, action in enumerate(change.actions) if action == DELETE]
     options = {"ifUnchangedSince": str(snapshot), "userMetadata": f'{{"statement": "{kind}"}}'}
     if deletes:
@@ -149,17 +149,22 @@ def _write(store: Store, table: str, kind: str, change: RowChange, queries: Quer
     return done
 
 
-def _stored(field: StructField, kind: DataType, table: str, session: Session) -> Column:
-    """A column of the rows as the table's type, where Spark would store it; but no fraction is cut off."""
-    column, given = col(_quoted(field.name)), field.dataType
+def _stored(field: StructField, stored: pa.DataType, is_key: bool, table: str, session: Session) -> Column:
+    """A column of the rows as the table's type, where Spark would store it; but no fraction is cut off, and
+    no key becomes that of another row."""
+    column, given, kind = col(quoted(field.name)), field.dataType, spark_type(field.name, stored)
     if given.simpleString() == kind.simpleString():
         return column
     loses = isinstance(kind, IntegralType) and not isinstance(given, IntegralType)
     is_number = isinstance(given, NumericType) and isinstance(kind, NumericType)
-    fits = (
-        (is_number and not loses)
-        or (isinstance(given, _TIMES) and isinstance(kind, _TIMES))
-        or (isinstance(given, AtomicType) and isinstance(kind, StringType))
+    is_whole = isinstance(given, IntegralType) and isinstance(kind, IntegralType)
+    fits = is_whole or (
+        not is_key
+        and (
+            (is_number and not loses)
+            or (isinstance(given, _TIMES) and isinstance(kind, _TIMES))
+            or (isinstance(given, AtomicType) and isinstance(kind, StringType))
+        )
     )
     # Elsewhere a cast beyond a type's bounds gives another number, and no error.
     if not isinstance(given, NullType) and not (fits and session.ansi):
@@ -176,9 +181,9 @@ def _check_absent(
 ) -> None:
     """Raise if a row would be inserted whose key the table has."""
     inserts = [number for number, action in enumerate(change.actions) if action == INSERT]
-    names = [_quoted(name) for name in key]
+    names = [quoted(name) for name in key]
     inserted = rows.where(col(ACTION).isin(inserts)).select(*names)
-    present = queries.run(*queries.plan(f"SELECT {', '.join(names)} FROM {_quoted(plan.scans[0].view)}"))
+    present = queries.run(*queries.plan(f"SELECT {', '.join(names)} FROM {quoted(plan.scans[0].view)}"))
     there = inserted.join(present, list(key)).limit(1).collect()
     if there:
         values = ", ".join(f"{name} = {there[0][name]!r}" for name in key)
@@ -188,7 +193,3 @@ def _check_absent(
             "source",
             table=table,
         )
-
-
-def _quoted(name: str) -> str:
-    return "`{}`".format(name.replace("`", "``"))

@@ -45,6 +45,11 @@ class Token:
         return self.word.upper() if self.kind in ("word", "other") else ""
 
 
+def quoted(name: str) -> str:
+    """A name as SQL writes it, whatever is in it."""
+    return "`{}`".format(name.replace("`", "``"))
+
+
 def tokens_of(text: str) -> list[Token]:
     """The tokens of a statement, without the semicolons behind it."""
     tokens = []

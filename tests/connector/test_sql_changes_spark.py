@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -270,6 +270,30 @@ def test_values_go_into_columns_as_spark_stores_them(
     with setting(spark, "spark.sql.ansi.enabled", "false"), pytest.raises(SchemaMismatch):
         catalog.sql("UPDATE t SET n = 3000000000 WHERE abs(id) = 2")
     assert rows_in(store)[2] == Row(2, "2", 3, 1.25)
+
+
+def test_a_key_is_never_rounded_to_that_of_another_row(
+    spark: SparkSession, store: Store, catalog: AttachedStore
+) -> None:
+    days = pa.table({"day": pa.array([date(2026, 1, 1)], pa.date32()), "n": [1]})
+    store.create_table("d", days.schema, ["day"])
+    store.table("d").upsert(days)
+    attached = attach(spark, store.uri, "of_")
+    merge = (
+        "MERGE INTO of_d USING (SELECT TIMESTAMP'2026-01-01 {}' AS day, 2L AS n) s ON of_d.day = s.day WHEN "
+    )
+    with pytest.raises(SchemaMismatch, match=r"'day' of table 'd' is date, .* given timestamp values"):
+        attached.sql(f"{merge} NOT MATCHED THEN INSERT *".format("12:00:00"))
+    # A row of the table keeps its own key, of whatever type that of the source is.
+    told = attached.sql(f"{merge} MATCHED THEN UPDATE SET *".format("00:00:00"))
+    assert counts(told) == (1, 1, 0, 0)
+    assert store.table("d").scan().to_table().to_pylist() == [{"day": date(2026, 1, 1), "n": 2}]
+    source = "MERGE INTO t USING (SELECT {} AS id) s ON t.id = s.id "
+    merge = f"{source} WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
+    with pytest.raises(SchemaMismatch, match=r"'id' of table 't' is bigint, .* given string values"):
+        catalog.sql(merge.format("'070'"))
+    catalog.sql(merge.format("70"))
+    assert rows_in(store)[70] == Row(70, None, None, None)
 
 
 def test_parameters_are_values(store: Store, catalog: AttachedStore) -> None:
