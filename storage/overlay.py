@@ -18,9 +18,11 @@ than it do not, and each scan but the first pays for copies alone. Rows that wou
 are merged again by each scan, but not sought.
 
 Nothing but their newest rows says what becomes of a batch: where two snapshots find the same, in whatever
-files, they share it. So a commit costs the batches that it touches. Of each fragment the overlays used last
-stay, and others leave the cache. Where a commit changes rows that the large fragment has, a batch is that of
-the snapshot before with these rows in their places: the others are not merged anew.
+files, they share it. So a commit costs the batches that it touches. Where it deletes nothing, a batch is that
+of the snapshot before with these rows in their places: the others are not merged anew, nor is the large
+fragment read. Of each fragment the overlays used last stay, and others leave the cache; so does a batch of
+which another was made, at once where that was of the snapshot before (its memory serves the next copy), and
+where the cache is full if it is the large fragment's: it holds a table once, not twice.
 """
 
 from __future__ import annotations
@@ -84,6 +86,7 @@ class Overlay:
         self._slots = ranges[0][0], ranges[-1][1]
         self._siblings: dict[Hashable, Overlay] = large.reader.overlays
         self._edges: dict[int, tuple[int, ...]] = {}
+        self._first_keys: dict[int, bytes] = {} if before is None else before._first_keys
         self.batch_count = large.reader.batch_count
         self._before, self._since = before, self._others
         if before is not None:
@@ -149,7 +152,11 @@ class Overlay:
         return reader.slot_range(index - 1)[1] == reader.slot_range(index)[0]
 
     def _first_key(self, index: int) -> bytes:
-        return self._large.reader.row_key(self._large.reader.batch(index), 0, self._names)
+        key = self._first_keys.get(index)
+        if key is None:
+            key = self._large.reader.row_key(self._large.reader.batch(index), 0, self._names)
+            self._first_keys[index] = key
+        return key
 
     # Rows of the others
 
@@ -237,54 +244,71 @@ class Overlay:
     # Batches
 
     def _lay_over(self, index: int) -> pa.RecordBatch:
-        patched = self._patched(index)
-        if patched is not None:
-            return patched
-        batch, newer = self._large.reader.batch(index), self._newer(index)
-        names = [*(name for name in batch.schema.names if name not in SYSTEM_COLUMNS), SLOT]
-        if not newer.num_rows:
-            return batch.select(names)
-        made = self._made_before(index, newer)
+        made = self._patched(index)
         if made is not None:
             return made
+        newer = self._newer(index)
+        made = self._made_before(index, newer) if newer.num_rows else None
+        if made is not None:
+            return made
+        batch = self._large.reader.batch(index)
+        is_full = not self._batches.has_room(batch.nbytes)
+        if newer.num_rows:
+            made = self._copied(batch, newer, self._placed_rows(index, batch, newer), spare=is_full)
+        else:
+            made = batch.select(_columns_of(batch))
+        if is_full:
+            self._large.reader.forget([index])
+        return made
+
+    def _placed_rows(self, index: int, batch: pa.RecordBatch, newer: pa.RecordBatch) -> _Placed:
         kept = self._placed.get(index, lambda _: self._place(index, newer))
         rows, *marks = (column.to_numpy() for column in kept.columns)
         replaces, counts = (mark.view(np.bool_) for mark in marks)
         deleted = newer.column(DELETED).to_numpy(zero_copy_only=False)
-        placed = _Placed(
+        return _Placed(
             batch.num_rows, rows.astype(np.int64), replaces, counts & ~deleted, counts & deleted & replaces
         )
-        same = (SLOT, *self._names) if placed.keep_keys else ()
+
+    def _patched(self, index: int) -> pa.RecordBatch | None:
+        """The batch of the overlay before, with the rows that came since; None if that is not there.
+
+        These rows are newer than all of it, and delete nothing.
+        """
+        before = self._before
+        made = None if before is None else before._batches.peek(index)
+        if before is None or made is None or not made.num_rows:
+            return None
+        edges = (self._edge_of(self._since, at) for at in (index, index + 1))
+        parts = _parts(self._since, *edges)
+        if parts:
+            newer = parts[0].rows if len(parts) == 1 else self._merged(parts)
+            found = self._found(made, made.column(SLOT).to_numpy(), newer)
+            if found is None and self._has_its_keys(index, made):
+                found = self._places(index, newer)
+            if found is None:
+                return None
+            placed = _Placed(made.num_rows, *found, np.ones_like(found[1]), np.zeros_like(found[1]))
+            made = self._copied(made, newer, placed, spare=not self._batches.has_room(made.nbytes))
+        before._batches.forget([index])
+        return made
+
+    def _has_its_keys(self, index: int, made: pa.RecordBatch) -> bool:
+        """True if a batch has the keys of the large fragment's, which it shares then."""
+        batch = self._large.reader.batch(index)
+        return all(_is_same(made.column(name), batch.column(name)) for name in (SLOT, *self._names))
+
+    def _copied(
+        self, batch: pa.RecordBatch, newer: pa.RecordBatch, placed: _Placed, spare: bool
+    ) -> pa.RecordBatch:
+        """The batch with newer rows. It shares keys that stay, unless the batch is to leave memory."""
+        names = _columns_of(batch)
+        same = (SLOT, *self._names) if placed.keep_keys and not spare else ()
         arrays = [
             batch.column(name) if name in same else placed.column(batch.column(name), newer.column(name))
             for name in names
         ]
         return pa.RecordBatch.from_arrays(arrays, names=names)
-
-    def _patched(self, index: int) -> pa.RecordBatch | None:
-        """The batch of the overlay before, with rows that came since; None if they are no mere changes."""
-        before = self._before
-        made = None if before is None else before._batches.peek(index)
-        if made is None:
-            return None
-        edges = (self._edge_of(self._since, at) for at in (index, index + 1))
-        parts = _parts(self._since, *edges)
-        if not parts:
-            return made
-        batch = self._large.reader.batch(index)
-        keys = (SLOT, *self._names)
-        if not all(_is_same(made.column(name), batch.column(name)) for name in keys):
-            return None
-        newer = parts[0].rows if len(parts) == 1 else self._merged(parts)
-        rows, replaces = self._places(index, newer)
-        if not replaces.all():
-            return None
-        placed = _Placed(batch.num_rows, rows, replaces, replaces, ~replaces)
-        arrays = [
-            made.column(name) if name in keys else placed.column(made.column(name), newer.column(name))
-            for name in made.schema.names
-        ]
-        return pa.RecordBatch.from_arrays(arrays, names=made.schema.names)
 
     def _place(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch:
         """Say as `_places` where other rows belong, and which of them count: those newer than the batch's."""
@@ -303,14 +327,14 @@ class Overlay:
             siblings = list(self._siblings.values())
         for sibling in siblings:
             if (made := sibling.made(index, newer)) is not None:
+                sibling._batches.forget([index])
                 return made
         return None
 
     def made(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch | None:
         """The batch, if it is there and was made of these rows of the others."""
-        number = bisect_right(self._spans, index) - 1
         batch = self._batches.peek(index)
-        if batch is None or self._newest.peek(number) is None:
+        if batch is None:
             return None
         own = self._newer(index)
         same = own.num_rows == newer.num_rows and all(map(_are_equal, own.columns, newer.columns))
@@ -319,25 +343,40 @@ class Overlay:
     def _places(self, index: int, newer: pa.RecordBatch) -> tuple[Rows, Mask]:
         """The rows of a batch before which newer rows belong, and whether these replace them."""
         reader, batch = self._large.reader, self._large.reader.batch(index)
-        keys, slots = [newer.column(name) for name in self._names], newer.column(SLOT).to_numpy()
-        try:
-            own = [part for name in self._names for part in comparable(batch.column(name))]
-            sought = [part for key in keys for part in comparable(key)]
-        except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
-            raise reader.damaged(error) from error
-        if len(slots) > _BISECTED_SHARE * batch.num_rows and all(_are_integers(part) for part in own):
-            packed = pack_alike([reader.slots(index), *own], [slots, *sought])
-            if packed is not None:
-                places = packed[0].searchsorted(packed[1])
-                return places, packed[0][np.minimum(places, len(packed[0]) - 1)] == packed[1]
+        found = self._found(batch, reader.slots(index), newer)
+        if found is not None:
+            return found
+        slots, first = newer.column(SLOT).to_numpy(), reader.starts[index]
         low, high = (reader.slots(index).searchsorted(slots, side) for side in ("left", "right"))
-        if all(isinstance(part, np.ndarray) for part in own):
-            return _bisected(own, sought, low, high)
-        first = reader.starts[index]
+        keys = [newer.column(name) for name in self._names]
         places, replaces = places_of(
             reader, first + low, first + high, keys, self._names, self._bounds.snapshot
         )
         return places - first, replaces
+
+    def _found(
+        self, batch: pa.RecordBatch, slots: NDArray[np.uint16], newer: pa.RecordBatch
+    ) -> tuple[Rows, Mask] | None:
+        """As `_places`, in any batch with these slots, if NumPy compares the keys."""
+        slots_sought = newer.column(SLOT).to_numpy()
+        try:
+            own = [part for name in self._names for part in comparable(batch.column(name))]
+            sought = [part for name in self._names for part in comparable(newer.column(name))]
+        except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
+            raise self._large.reader.damaged(error) from error
+        if len(slots_sought) > _BISECTED_SHARE * batch.num_rows and all(_are_integers(part) for part in own):
+            packed = pack_alike([slots, *own], [slots_sought, *sought])
+            if packed is not None:
+                places = packed[0].searchsorted(packed[1])
+                return places, packed[0][np.minimum(places, len(packed[0]) - 1)] == packed[1]
+        if not all(isinstance(part, np.ndarray) for part in own):
+            return None
+        low, high = (slots.searchsorted(slots_sought, side) for side in ("left", "right"))
+        return _bisected(own, sought, low, high)
+
+
+def _columns_of(batch: pa.RecordBatch) -> list[str]:
+    return [*(name for name in batch.schema.names if name not in SYSTEM_COLUMNS), SLOT]
 
 
 def _are_integers(values: Comparable) -> bool:

@@ -150,9 +150,13 @@ class KeptBatches:
         """A batch if it is there."""
         return self._held.get(index)
 
-    def forget(self) -> None:
-        """Leave the room of these batches to others."""
-        self._cache.forget(self._reader, list(self._held))
+    def forget(self, indices: Iterable[int] | None = None) -> None:
+        """Leave the room of these batches, all by default, to others."""
+        self._cache.forget(self._reader, list(self._held) if indices is None else indices)
+
+    def has_room(self, size: int) -> bool:
+        """True if a batch of so many bytes can be kept without dropping another."""
+        return self._cache.has_room(size)
 
     def get(self, index: int, make: Callable[[int], pa.RecordBatch]) -> pa.RecordBatch:
         """A batch; `make` makes it if it is not there."""

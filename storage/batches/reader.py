@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -139,6 +139,10 @@ class BatchReader:
 
     def batch(self, index: int) -> pa.RecordBatch:
         return self._kept.get(index, self._read_whole)
+
+    def forget(self, indices: Iterable[int]) -> None:
+        """Leave the room of batches in the cache to others."""
+        self._kept.forget(indices)
 
     def _read_whole(self, index: int) -> pa.RecordBatch:
         with self._readable():

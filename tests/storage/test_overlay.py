@@ -589,6 +589,38 @@ def test_places_of_newer_rows_are_sought_once_though_no_batch_stays(
     assert seen[0] == seen[1] == seen[2]
 
 
+@pytest.mark.parametrize("rows", [[(4, "new"), (600, "new")], [(4, "new"), (601, "new")]])
+def test_a_table_that_the_cache_has_room_for_once_is_read_once(
+    monkeypatch: pytest.MonkeyPatch, rows: list[tuple[int, str]]
+) -> None:
+    """Batches that rows were laid over take the place of those of which they were made."""
+    loads = [(number, 1, "x" * 60) for number in range(0, 1_600, 2)]
+    shelf = shelf_of(loads, *[[(key, commit, value) for key, value in rows] for commit in (2, 3)])
+    cache, calls = BatchCache(), list[tuple[object, int]]()
+    for kind, name in ((FragmentReader, "_read_whole"), (Overlay, "_lay_over")):
+        honest = getattr(kind, name)
+
+        def noted(self: Any, index: int, honest: Any = honest) -> Any:
+            calls.append((self, index))
+            return honest(self, index)
+
+        monkeypatch.setattr(kind, name, noted)
+    reader = functools.cache(
+        lambda fragment, columns: FragmentReader(
+            shelf.disk, fragment.path, columns, fragment.seal, shelf.table, cache
+        )
+    )
+    source, large = replace(shelf.source(), open=reader), reader(shelf.fragments[0], ("k", "v"))
+    cache._most_bytes = sum(batch.nbytes for batch in large) * 3 // 2
+    for count in (2, 3):  # fragments that a snapshot sees
+        calls.clear()
+        overlay = laid_over(shelf, source, shelf.fragments[:count], count)
+        for _ in range(3):
+            assert sum(batch.num_rows for batch in batches_of(overlay)) == len(loads) + rows[1][0] % 2
+        assert [index for of, index in calls if of is overlay] == list(range(overlay.batch_count))
+        assert count == 2 or not [index for of, index in calls if of is large.plain]
+
+
 def test_a_reader_of_an_overlay_that_was_dropped_goes_on() -> None:
     shelf = shelf_of(loaded(), *[[(2 * number, number, "new")] for number in range(2, 12)])
     source = shelf.source()
