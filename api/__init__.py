@@ -12,7 +12,7 @@ This is all there is to import:
 
 create, open  make a store, open one: `Store.create` and `Store.open`.
 Store         tables by name, shards and tablets (`expand`, `move`, …), and `resume(key)`.
-Table         `upsert`, `delete`, `overwrite`, `scan`, `changes`, indexes, columns.
+Table         `upsert`, `merge`, `delete`, `overwrite`, `scan`, `changes`, indexes, columns.
 Scan          pages with keys, an Arrow table, or an Arrow stream that DuckDB, Polars and pandas read.
 Page          what a scan gives: `rows`, and the `key` from which `Store.resume` goes on.
 errors        every error, sorted by what to do about it: `from elasticscan.errors import TryAgain`.

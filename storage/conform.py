@@ -72,9 +72,9 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if missing or unknown or len(names) != len(schema):
         differences = [f"missing: {', '.join(missing)}"] if missing else []
         differences += [f"unknown: {', '.join(unknown)}"] if unknown else []
-        hint = (
-            "; whole rows are replaced, so give a column of nulls for what shall be null" if missing else ""
-        )
+        whole = "whole rows are replaced, so give a column of nulls for what shall be null"
+        some = "or name the columns that are to be written: Table.merge(rows, columns=[…])"
+        hint = f"; {whole}, {some}" if missing else ""
         raise SchemaMismatch(
             f"the rows do not have the table's columns ({'; '.join(differences) or 'one is repeated'}); "
             f"the table has {', '.join(schema.names)}{hint}",

@@ -30,6 +30,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     definitions.py tables: checked, reserved for a first write, entered with it
     writer.py      stage, then commit; stage again what moved meanwhile
     by_condition.py rows that meet a condition, deleted or given new values
+    merging.py     rows that meet those with the same keys: updated, deleted, inserted
     preconditions.py what a write may require of its keys, checked until it commits
     mover.py       one move: copy, catch up, switch
     owners.py      signs that whoever carries a move out still lives

@@ -161,7 +161,7 @@ def _change(
         WriteConflict: they were changed each time.
         RowsChanged: they were changed after `since`.
     """
-    done, conflict = _commit_of(selection), None
+    done, conflict = commit_of(selection), None
     if done is not None:
         return Changed(done, 0)
     for _ in range(MOST_ATTEMPTS):
@@ -183,7 +183,7 @@ def _change(
 
 
 @begun_again
-def _commit_of(selection: Selection) -> int | None:
+def commit_of(selection: Selection) -> int | None:
     """The commit that was made under the same `txn` before."""
     if selection.txn is None:
         return None

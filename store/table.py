@@ -21,6 +21,7 @@ from elasticscan.store.defined import DefinedTable
 from elasticscan.store.getting import get_rows
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.lookups import CurrentTable
+from elasticscan.store.merging import INSERT, UPDATE, WHEN_MATCHED, WHEN_NOT_MATCHED, Clauses, merge_rows
 from elasticscan.store.preconditions import KeyCheck
 from elasticscan.store.restoring import restore
 from elasticscan.store.scan import Scan
@@ -193,6 +194,58 @@ class Table(DefinedTable):
         """
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         return update_rows(self._selection(where, if_unchanged_since, once, said), set).commit
+
+    def merge(
+        self,
+        rows: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        when_matched: str = UPDATE,
+        when_not_matched: str = INSERT,
+        if_unchanged_since: int | None = None,
+        txn: tuple[str, int] | None = None,
+        user_metadata: Mapping[str, str] | None = None,
+    ) -> int:
+        """Merge rows into those that have the same primary keys; one commit.
+
+        The table is read at one snapshot; when others write some of the keys before the commit, all is done
+        again at a newer one. Memory is bounded, however many rows there are.
+
+        Args:
+            rows: as for `upsert`. A stream is kept in a temporary file, since it may have to be read again.
+            columns: those to write beside the primary key; the rows may have others, which are left out. Rows
+                that are updated keep their other columns, those that are inserted are null in them.
+                All by default, and then the rows must have exactly these.
+            when_matched: of a row whose key is there: "update" it, "delete" it, or "ignore" the new one.
+            when_not_matched: of a row whose key is not there: "insert" it, or "ignore" it.
+            if_unchanged_since: read the table as of this commit, and write only if none of the keys that are
+                written was written or deleted by a later one; do not try again.
+            txn, user_metadata: as in `upsert`.
+
+        Returns:
+            The commit's number.
+
+        Raises:
+            SchemaMismatch, InvalidKey, InvalidOption, ColumnNotFound: mend the call; nothing was written.
+            RowsChanged, ChangesExpired: as in `upsert`; nothing was written.
+            WriteConflict: others wrote some of the keys whenever they were read again.
+
+        Example:
+            >>> trips.merge([{"id": 2, "km": 0.75}], columns=["km"], when_not_matched="ignore")
+            3
+        """
+        once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
+        matched = arguments.choice("when_matched", when_matched, WHEN_MATCHED)
+        not_matched = arguments.choice("when_not_matched", when_not_matched, WHEN_NOT_MATCHED)
+        clauses = Clauses(matched, not_matched, arguments.or_none(arguments.names, "columns", columns))
+        table = self.definition
+        clauses.check(table)
+        if clauses.is_upsert(table) and columns is None:
+            return self.upsert(rows, txn, if_unchanged_since=if_unchanged_since, user_metadata=said)
+        only = clauses.needed(table) if clauses.takes_others(table) else None
+        rows = arrow_rows(rows, table, only)
+        selection = self._selection(None, if_unchanged_since, once, said)
+        return merge_rows(selection, self._look, rows, clauses)
 
     def restore(self, to: int | str | datetime, *, user_metadata: Mapping[str, str] | None = None) -> int:
         """Make the newest snapshot equal to an older one, by a new commit.

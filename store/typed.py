@@ -19,8 +19,12 @@ from elasticscan.store.scan import Scan
 _LISTS = (list, range, set, frozenset)
 
 
-def arrow_rows(rows: Any, table: TableInfo) -> Any:
-    """A list of dicts as a record batch of the table's types; anything else as it is."""
+def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -> Any:
+    """A list of dicts as a record batch of the table's types; anything else as it is.
+
+    Each dict has all columns of the table and no others; or it has those of `only` and perhaps others, which
+    are left out.
+    """
     if isinstance(rows, Scan):
         return rows.to_reader()  # whose errors stay what they are; a C stream would make text of them
     if not isinstance(rows, list):
@@ -35,22 +39,32 @@ def arrow_rows(rows: Any, table: TableInfo) -> Any:
             f"rows={brief(rows)} must be dicts, each of a column's name to its value: "
             f"[{{{table.primary_key[0]!r}: …}}]; or hand in a pyarrow Table"
         )
-    names = table.schema.names
+    names = table.schema.names if only is None else only
     for number, row in enumerate(rows):
-        _check_complete(number, row, names)
+        _check_complete(number, row, names, only is None)
     return _batch({name: [row[name] for row in rows] for name in names}, table)
 
 
-def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str]) -> None:
-    """Raise `SchemaMismatch` unless a row has every column: a forgotten one is not meant to be null."""
+def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str], is_all: bool) -> None:
+    """Raise `SchemaMismatch` unless a row has every column: a forgotten one is not meant to be null.
+
+    `names` are all columns that there are, or those that are to be written.
+    """
     missing = [name for name in names if name not in row]
-    unknown = [str(name) for name in row if name not in names]
+    unknown = [str(name) for name in row if name not in names] if is_all else []
+    if missing and not is_all:
+        raise SchemaMismatch(
+            f"row {number} of the list lacks {', '.join(missing)}, and each dict needs the primary key and "
+            f"all columns that are to be written, {', '.join(names)}: give None for a null",
+            missing=missing,
+        )
     if missing or unknown:
         differences = [f"missing: {', '.join(missing)}"] if missing else []
         differences += [f"unknown: {', '.join(unknown)}"] if unknown else []
         raise SchemaMismatch(
             f"row {number} of the list does not have the table's columns ({'; '.join(differences)}); the "
-            f"table has {', '.join(names)}, and each dict needs all of them: give None for a null",
+            f"table has {', '.join(names)}, and each dict needs all of them: give None for a null, or name "
+            "those that are to be written: merge(rows, columns=[…])",
             missing=missing,
             unknown=unknown,
         )
