@@ -172,6 +172,9 @@ class Options:
         "refuse the write (`ES_KEYS_EXIST`) if a primary key of it is there already")
     unchanged_since: int | None = _option("ifUnchangedSince", whole(0, MAX_NUMBER), None, (WRITE,),
         "refuse the write (`ES_ROWS_CHANGED`) if one of its keys was written or deleted after this commit")
+    replace_where: str | None = _option("replaceWhere", some_text, None, (WRITE,),
+        "in mode overwrite a SQL condition: the rows that meet it make room for the new ones, which all have "
+        "to meet it, in one commit")
     user_metadata: Mapping[str, str] | None = _option("userMetadata", metadata_of_commit, None, _WRITES,
         "a JSON object of texts that stands beside the commit in the table's history")
     checkpoint: str | None = _option("checkpointLocation", some_text, None, (STREAM_WRITE,),
@@ -264,7 +267,7 @@ _ELSEWHERE = {
     "overwriteschema": "'mergeSchema' adds columns; others are changed in Python, by the table's methods",
     "partitionby": "rows are spread by the shard key: 'shardKey' of a new table",
     "pushdown": "'filter' and 'columns' say what the source reads",
-    "replacewhere": "delete those rows first, with Table.delete(where=…), then append",
+    "partitionoverwritemode": "'replaceWhere' says which rows an overwrite replaces",
     "where": "'filter' takes a SQL condition",
 }
 

@@ -30,12 +30,16 @@ from elasticscan.store import (
     KeyCheck,
     Store,
     absent,
+    check_condition,
     check_no_key_twice,
     has_forerunner,
     is_committed,
     publish,
+    publish_replacing,
     remove_staged,
+    replacing_in,
     reserve_table,
+    rows_that_meet,
     stage,
     table_to_write,
     unchanged,
@@ -83,9 +87,26 @@ class TableWriter:
                 "replaces all rows, whatever they are: leave them out, or write with mode append",
                 option="insertOnly" if self._insert_only else "ifUnchangedSince",
             )
+        self._replace_where = self._checked(options.replace_where, table)
+        if self._replace_where is not None:
+            self.replaces = False  # the other rows stay
         with self._check(store, table, options.txn):
             pass  # a commit that is not known, or no longer, shows before any task runs
         self._definition = table.definition
+
+    def _checked(self, where: str | None, table: TableInfo) -> str | None:
+        """The condition of an overwrite of some rows. Raises unless it can be one."""
+        if where is None:
+            return None
+        if not self.replaces or self._deletions:
+            why = "'deleteColumn' is for mode append" if self.replaces else "mode append replaces no others"
+            raise InvalidOption(
+                f"option 'replaceWhere' says which rows an overwrite replaces, and {why}; "
+                "write with mode overwrite, or leave it out",
+                option="replaceWhere",
+            )
+        check_condition(where, table)
+        return where
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFragment]:
         """Stage a task's rows; runs where the task runs."""
@@ -97,6 +118,8 @@ class TableWriter:
             rows = self._deletions.changes(batches, table, self.replaces, self._fill)
         else:
             rows = map(FromSpark(table.schema, self._fill, table), batches)
+        if self._replace_where is not None:
+            rows = rows_that_meet(self._replace_where, table, rows, "replaceWhere")
         return stage(store.context, table, rows, self._kind)
 
     def publish(
@@ -122,6 +145,10 @@ class TableWriter:
         done = txn is not None and is_committed(store.context, table.id, txn)
         if sum(map(bool, tasks)) > 1 and not done:
             self._check_tasks_differ(store, table, staged)
+        if self._replace_where is not None:
+            selection = replacing_in(store.context, table, self._replace_where, txn, self._user_metadata)
+            publish_replacing(selection, table, staged)
+            return
         with self._check(store, table, txn) as check:
             publish(store.context, table, staged, self._kind, txn, check, self._user_metadata)
 

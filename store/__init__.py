@@ -23,6 +23,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     getting.py     rows by their primary keys, many at once
     paging.py      pages and keys over `reader.drive`
     access_paths.py the path that a scan takes, chosen by cost; ordering.py: `order_by`, and its indexes
+    replacing.py   rows in place of those that meet a condition
     typed.py       rows and keys that come as Python lists
     changes.py     scans of what commits changed
     streams.py     what planning a micro-batch has to know, in one look; streams by their leases
@@ -78,6 +79,7 @@ from elasticscan.store.lookups import SlotPlaces
 from elasticscan.store.paging import Page
 from elasticscan.store.preconditions import KeyCheck, absent, unchanged
 from elasticscan.store.repair.rebuild import RepairReport, repair_store
+from elasticscan.store.replacing import check_condition, publish_replacing, replacing_in, rows_that_meet
 from elasticscan.store.scan import Scan
 from elasticscan.store.store import Store
 from elasticscan.store.streams import (
@@ -129,6 +131,7 @@ __all__ = [
     "Tag",
     "absent",
     "begin_scan",
+    "check_condition",
     "check_no_key_twice",
     "check_tag_name",
     "count_by_fragments",
@@ -142,11 +145,14 @@ __all__ = [
     "look",
     "look_behind",
     "publish",
+    "publish_replacing",
     "remove_staged",
     "repair_store",
+    "replacing_in",
     "reserve_table",
     "resolve",
     "rows_by_slot",
+    "rows_that_meet",
     "scan_changes",
     "scan_snapshot",
     "slots_of_filter",

@@ -23,6 +23,7 @@ from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.lookups import CurrentTable
 from elasticscan.store.merging import INSERT, UPDATE, WHEN_MATCHED, WHEN_NOT_MATCHED, Clauses, merge_rows
 from elasticscan.store.preconditions import KeyCheck
+from elasticscan.store.replacing import replace_rows
 from elasticscan.store.restoring import restore
 from elasticscan.store.scan import Scan
 from elasticscan.store.typed import arrow_keys, arrow_rows
@@ -115,12 +116,27 @@ class Table(DefinedTable):
         rows: Any,
         txn: tuple[str, int] | None = None,
         *,
+        where: str | None = None,
         user_metadata: Mapping[str, str] | None = None,
     ) -> int:
-        """Replace all rows by these in one commit. Older snapshots keep the old ones."""
+        """Replace all rows, or those that meet a condition, in one commit. Older snapshots keep the old ones.
+
+        Args:
+            rows, txn, user_metadata: as in `upsert`.
+            where: a SQL condition. Rows that meet it at the newest snapshot make room for the new ones, which
+                have to meet it as well; when others write some of their keys before the commit, it is done
+                again at a newer snapshot. A new row replaces one with its key that does not meet it, too.
+
+        Raises:
+            InvalidOption: a new row does not meet `where`; nothing was written.
+            FilterError, ColumnNotFound, SchemaMismatch, InvalidKey: mend the call.
+            WriteConflict: others wrote some of the keys whenever they were read again.
+        """
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         table = self.definition
         data = arrow_rows(rows, table)
+        if where is not None:
+            return replace_rows(self._selection(where, None, once, said), table, data)
         return writer.write(self._context, table, data, "overwrite", once, user_metadata=said)
 
     def delete(

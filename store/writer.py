@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -118,6 +118,7 @@ def publish(
     check: Precondition | None = None,
     user_metadata: Mapping[str, str] | None = None,
     versions: tuple[int, int] | None = None,
+    keep: Collection[str] = (),
 ) -> int:
     """Make staged fragments one commit; returns its number.
 
@@ -125,7 +126,8 @@ def publish(
     The commit requires that each fragment lies where its slots live and has runs of all indexes.
     If some moved meanwhile, their rows are staged again at the new place, and the commit is tried
     again; so it is when an index was made meanwhile. A table that was only reserved is entered with it.
-    `check` says what the commit requires of its keys; what was staged is removed when that does not hold.
+    `check` says what the commit requires of its keys; when that does not hold, what was staged is removed,
+    but for the paths to `keep`.
     `versions` as for `stage`, from before anything was staged.
 
     Raises:
@@ -136,7 +138,9 @@ def publish(
     """
     context.checkpoint("rows staged")
     with context.upkeep.follow() as claim:
-        return _publish_prepared(context, table, staged, kind, txn, check, user_metadata, claim, versions)
+        return _publish_prepared(
+            context, table, staged, kind, txn, check, user_metadata, claim, versions, keep
+        )
 
 
 def _publish_prepared(
@@ -149,6 +153,7 @@ def _publish_prepared(
     user_metadata: Mapping[str, str] | None,
     claim: Claim,
     versions: tuple[int, int] | None,
+    keep: Collection[str],
 ) -> int:
     fragments = list(staged)
     try:
@@ -159,7 +164,7 @@ def _publish_prepared(
                 context, table, fragments, kind, txn, check, user_metadata, claim, versions
             )
     except (RowsChanged, KeysExist, ChangesExpired):
-        remove_staged(context, [*staged, *fragments])
+        remove_staged(context, [f for f in (*staged, *fragments) if f.path not in keep])
         raise
     except CommitUnknown:
         raise

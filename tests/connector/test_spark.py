@@ -229,6 +229,11 @@ def test_append_upserts_and_overwrite_replaces(spark: SparkSession, store: Store
     writer(expected(spark, range(5)).repartition(2), store, "overwrite").save()
     assert len(store.table("t").history()) == commits + 1
     assert shown(reader(spark, store).load()) == rows(range(5))
+    some = expected(spark, range(10, 20)).repartition(2)
+    writer(some, store, "overwrite").option("replaceWhere", "id > 2").save()
+    assert shown(reader(spark, store).load()) == rows([*range(3), *range(10, 20)])
+    with error_with("[ES_INVALID_OPTION]"):
+        writer(some, store, "overwrite").option("replaceWhere", "id > 12").save()
 
 
 def test_a_key_in_two_tasks_fails_the_write_and_leaves_nothing(spark: SparkSession, store: Store) -> None:

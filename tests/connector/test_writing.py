@@ -13,6 +13,7 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import DataSourceWriter
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     DataType,
     LongType,
     StringType,
@@ -22,6 +23,8 @@ from pyspark.sql.types import (
 )
 
 from elasticscan.base.errors import (
+    ColumnNotFound,
+    FilterError,
     InvalidKey,
     InvalidOption,
     KeysExist,
@@ -134,6 +137,51 @@ def test_requirements_on_keys_go_with_appends_alone(store: Store) -> None:
     for more in ({"ifUnchangedSince": "2"}, {"deleteColumn": "v"}):
         with pytest.raises(InvalidOption, match="'insertOnly' refuses"):
             writer(store, insertOnly="true", **more)
+
+
+def test_an_overwrite_of_some_rows_leaves_the_others(store: Store) -> None:
+    where = "id < 100 AND ID >= 0"
+    write = writer(store, overwrite=True, replaceWhere=where)
+    messages = [staged(write, rows(0, 10)), staged(write, rows(10, 20)), staged(write)]
+    store.table("t").upsert(rows(50, 51, 3.0))  # goes with the others that meet the condition
+    write.commit(messages)
+    assert contents(store) == dict.fromkeys(range(20), 2.0) | dict.fromkeys(range(100, 1_000), 0.5)
+    assert store.table("t").history()[-1].kind == "merge"
+
+    write, before = writer(store, overwrite=True, replaceWhere=where), files(store)
+    with pytest.raises(InvalidOption, match=r"do not meet replaceWhere='id < 100 AND ID >= 0'.* id = 100"):
+        staged(write, rows(90, 110))
+    message = staged(write, rows(0, 10))
+    write.abort([message])
+    assert files(store) == before
+
+    write = writer(store, overwrite=True, replaceWhere=where, txnAppId="a", txnVersion="1")
+    for _ in range(2):
+        write.commit([staged(write, rows(0, 5))])
+        store.table("t").upsert(rows(70, 71))
+    assert 70 in contents(store)
+
+
+def test_an_overwrite_of_some_rows_makes_a_table_that_is_missing(store: Store) -> None:
+    source = ElasticScanSource(
+        {"store": store.uri, "table": "new", "primaryKey": "id", "replaceWhere": "id < 5"}
+    )
+    write = source.writer(COLUMNS, overwrite=True)
+    assert isinstance(write, ElasticScanWriter)
+    write.commit([staged(write, rows(0, 5))])
+    assert contents(store, "new") == dict.fromkeys(range(5), 2.0)
+
+
+def test_a_condition_goes_with_overwrites_alone_and_has_to_be_one(store: Store) -> None:
+    with pytest.raises(InvalidOption, match="mode append replaces no others"):
+        writer(store, replaceWhere="id < 5")
+    columns = StructType([*COLUMNS, StructField("gone", BooleanType())])
+    with pytest.raises(InvalidOption, match="'deleteColumn' is for mode append"):
+        writer(store, columns, overwrite=True, replaceWhere="id < 5", deleteColumn="gone")
+    with pytest.raises(ColumnNotFound, match="day"):
+        writer(store, overwrite=True, replaceWhere="day = 5")
+    with pytest.raises(FilterError):
+        writer(store, overwrite=True, replaceWhere="id <")
 
 
 def test_only_attempts_that_spark_names_are_committed(store: Store) -> None:
