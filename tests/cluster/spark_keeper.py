@@ -24,6 +24,8 @@ from pathlib import Path
 from tests.soak.processes import members
 
 PATIENCE_SECONDS = 120.0
+# By turns, since Spark never runs a task a second time at the host where it runs already.
+WORKER_HOSTS = ["127.0.0.1", "localhost"]
 WORKER_MEGABYTES = 1_536
 # Few threads and little thorough compilation: many JVMs share a small machine for a short time.
 JAVA = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx160m"]
@@ -59,7 +61,8 @@ class Keeper:
         local, work = self._place / f"local-{number}", self._place / f"worker-{number}"
         local.mkdir()
         log = self._place / f"worker-{number}.log"
-        command = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--port", "0"]
+        host = WORKER_HOSTS[number % len(WORKER_HOSTS)]
+        command = ["org.apache.spark.deploy.worker.Worker", "--host", host, "--port", "0"]
         command += ["--webui-port", "0", "--cores", "1", "--memory", f"{WORKER_MEGABYTES}M"]
         process = self._java(
             log, [*command, "--work-dir", str(work), self.master], {"SPARK_LOCAL_DIRS": str(local)}
