@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from elasticscan.base.order_keys import encode_row
 from elasticscan.filters import KeySets
@@ -17,11 +18,13 @@ from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader, rows_below
 from elasticscan.storage.merge import MergeInput, windows
 from elasticscan.storage.overlay import Run, run_of
-from elasticscan.storage.view import Stretch, View
+from elasticscan.storage.view import Layers, View
 from elasticscan.topology import SlotSet
 
 OpenFragment = Callable[[Fragment, tuple[str, ...]], FragmentReader]
 StatisticsOf = Callable[[Fragment], FragmentStatistics | None]
+
+_MOST_AT_ONCE = 256  # stretches; those of a page that is full earlier were looked up in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,28 +217,78 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
 def fill_page(source: PageSource, page: PageBuilder, pieces: Sequence[Piece], bounds: Bounds) -> list[Piece]:
     """Add rows of the pieces, in order, until the page is full; returns the rest of the pieces."""
     needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
-    for number, piece in enumerate(pieces):
-        for stretch in source.view.stretches(piece.start, piece.end, bounds):
-            key = piece.key if stretch.start == piece.start else None
-            rest = _read_stretch(source, page, stretch, key, bounds, needed)
-            if rest is not None:
-                return [replace(rest, end=piece.end), *pieces[number + 1 :]]
+    at_once = 1 if page.pruner else _MOST_AT_ONCE
+    for reach in _reaches(source.view, pieces, bounds, at_once):
+        rest = _read_reach(source, page, reach, bounds, needed)
+        if rest is not None:
+            left = (n for n in range(reach.number, len(pieces)) if rest.start < pieces[n].end)
+            number = next(left)
+            return [replace(rest, end=pieces[number].end), *pieces[number + 1 :]]
     return []
 
 
-def _read_stretch(
-    source: PageSource,
-    page: PageBuilder,
-    stretch: Stretch,
-    key: bytes | None,
-    bounds: Bounds,
-    needed: tuple[str, ...],
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """Stretches over the same large fragment, which are read in one go; without layers it is one.
+
+    Attributes:
+        number: of the piece that the first one is of.
+        spans: `[start, end)` of each, ascending.
+        key: as that of the piece, for the first slot.
+        layers: those of all.
+    """
+
+    number: int
+    spans: list[tuple[int, int]]
+    key: bytes | None
+    layers: Layers | None
+
+    @property
+    def start(self) -> int:
+        return self.spans[0][0]
+
+    @property
+    def end(self) -> int:
+        return self.spans[-1][1]
+
+    def within(self) -> NDArray[np.bool_] | None:
+        """True for each slot that is asked for, up to the last one; None where no other lies between."""
+        if len(self.spans) == 1:
+            return None
+        within = np.zeros(self.end, dtype=bool)
+        for start, end in self.spans:
+            within[start:end] = True
+        return within
+
+
+def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds, at_once: int) -> Iterator[_Reach]:
+    """The pieces as reaches of so many stretches at most, in their order.
+
+    Where neighbouring tablets lie at different shards a piece is a tablet, of a few rows perhaps.
+    """
+    reach: _Reach | None = None
+    for number, piece in enumerate(pieces):
+        for stretch in view.stretches(piece.start, piece.end, bounds):
+            key = piece.key if stretch.start == piece.start else None
+            if reach is not None:
+                follows = reach.layers is stretch.layers and key is None and reach.end <= stretch.start
+                if follows and stretch.layers is not None and len(reach.spans) < at_once:
+                    reach.spans.append((stretch.start, stretch.end))
+                    continue
+                yield reach
+            reach = _Reach(number, [(stretch.start, stretch.end)], key, stretch.layers)
+    if reach is not None:
+        yield reach
+
+
+def _read_reach(
+    source: PageSource, page: PageBuilder, reach: _Reach, bounds: Bounds, needed: tuple[str, ...]
 ) -> Piece | None:
-    """Add rows of a stretch; returns the rest if the page is full.
+    """Add rows of a reach; returns the rest if the page is full.
 
     It is read interval by interval where some may be pruned, and where versions have to be merged.
     """
-    layers, primary_key = stretch.layers, source.table.primary_key
+    layers, primary_key = reach.layers, source.table.primary_key
 
     def laid_over() -> Run | None:
         if layers is None:
@@ -245,44 +298,44 @@ def _read_stretch(
 
     if page.pruner is None:
         if page.room <= 0:
-            return Piece(stretch.start, stretch.end, key)
+            return Piece(reach.start, reach.end, reach.key)
         run = laid_over()
         if run:
-            return _read_slices(page, run, stretch.start, stretch.end, key, primary_key)
-    for interval in source.view.between(stretch.start, stretch.end, bounds):
+            rest = Piece(reach.start, reach.end, reach.key)
+            return _read_slices(page, run, rest, primary_key, within=reach.within())
+    for interval in (i for span in reach.spans for i in source.view.between(*span, bounds)):
         if page.pruner and page.pruner.prunes(interval):
             continue
-        begin = key if interval.start == stretch.start else None
+        rest = Piece(interval.start, interval.end, reach.key if interval.start == reach.start else None)
         if page.room <= 0:
-            return Piece(interval.start, interval.end, begin)
+            return rest
         run = laid_over()
         if run:
             only = interval.fragments[0] if len(interval.fragments) == 1 else None
-            rest = _read_slices(page, run, interval.start, interval.end, begin, primary_key, only)
+            left = _read_slices(page, run, rest, primary_key, only)
         else:
             inputs = source.inputs(interval.fragments, needed)
-            rest = _read_merged(page, inputs, interval, begin, primary_key, bounds)
-        if rest is not None:
-            return rest
+            left = _read_merged(page, inputs, interval, rest.key, primary_key, bounds)
+        if left is not None:
+            return left
     return None
 
 
 def _read_slices(
     page: PageBuilder,
     run: Run,
-    start: int,
-    end: int,
-    key: bytes | None,
+    rest: Piece,
     primary_key: Sequence[str],
     only: Fragment | None = None,
+    within: NDArray[np.bool_] | None = None,
 ) -> Piece | None:
     """Add slices of sorted batches, uncopied; returns the rest if the page is full.
 
     It ends between two batches where that is cheaper. Those of `only`, a single fragment, may be pruned.
+    Rows of slots that are not `within` are left out: few batches have some, unless tablets left the shard.
     """
-    pruner = page.pruner
-    index, row = run.seek(start, key, primary_key)
-    rest = Piece(start, end, key)
+    pruner, end = page.pruner, rest.end
+    index, row = run.seek(rest.start, rest.key, primary_key)
     while index < run.batch_count:
         if pruner and only:
             # Jump to the next batch that may match; `rest` stays. If the page ends before that batch,
@@ -298,20 +351,28 @@ def _read_slices(
         limit = rows_below(slots, end)
         if limit <= row:
             return None
-        if page.rows and (page.room <= 0 or (row == 0 and page.worth_returning)):
-            slot = int(slots[row])
-            return _rest_from(rest, slot)
-        part = batch.slice(row, limit - row)
-        count = page.fitting(part)
-        page.scanned += count
-        if count < limit - row:
-            return cut_page(page, part, slots[row:limit], count, rest, primary_key)
-        page.add(part, part.column(SLOT))
+        part, of = batch.slice(row, limit - row), slots[row:limit]
+        if within is not None and not (asked := within[of]).all():
+            chosen = np.flatnonzero(asked)[
+                : page.room + 1
+            ]  # no more are copied than show that the page is full
+            part, of = part.take(pa.array(chosen)), of[chosen]
+        if len(of):
+            if page.rows and (page.room <= 0 or (row == 0 and page.worth_returning)):
+                return _rest_from(rest, int(of[0]))
+            count = page.fitting(part)
+            page.scanned += count
+            if count < len(of):
+                return cut_page(page, part, of, count, rest, primary_key)
+            page.add(part, part.column(SLOT))
+            last = encode_row([part.column(k) for k in primary_key], len(of) - 1)
+            rest = Piece(int(of[-1]), end, last)
         if limit < len(slots):
             return None
-        last = encode_row([batch.column(k) for k in primary_key], batch.num_rows - 1)
-        rest = Piece(int(slots[-1]), end, last)
         index, row = index + 1, 0
+        if within is not None and not within[slots[-1]]:  # many others may follow before the next one
+            following = int(slots[-1]) + 1
+            index, row = run.seek(following + int(within[following:].argmax()), None, primary_key)
     return None
 
 

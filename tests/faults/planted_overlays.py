@@ -78,3 +78,8 @@ def rows_are_laid_over_tombstones(patch: Patch) -> None:
         return honest([dataclasses.replace(fragment, tombstones=0) for fragment in fragments], *args)
 
     patch.setattr(view, "_stretches_of", careless)
+
+
+@fault("programs", "rows of slots between those that are asked for stay where they are")
+def rows_of_slots_between_come_along(patch: Patch) -> None:
+    patch.setattr(pages._Reach, "within", lambda self: None)

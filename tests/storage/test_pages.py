@@ -15,6 +15,7 @@ from elasticscan.base.order_keys import encode_row
 from elasticscan.protocol import Cursor, Cursors, PageRows
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.disk import LocalDisk, MemoryDisk
+from elasticscan.storage.fragment import FragmentReader
 from elasticscan.storage.pages import Piece, cursors_of, pieces_of, read_page
 from elasticscan.topology import SlotSet
 from tests.storage.versions import (
@@ -192,6 +193,36 @@ def test_a_slot_that_spans_batches_is_read_by_key() -> None:
     for rows in range(1, 20):
         pages = read_all(read_page, shelf.source(), shelf.everything(), 1, ["k", "v"], same((rows, 1 << 30)))
         assert [key for _, (key,), _ in together(pages, shelf)] == list(range(19))
+
+
+@pytest.mark.parametrize("served", ["all", "asked for"])
+@pytest.mark.parametrize("others", [0, 1])
+def test_slots_with_others_between_them_come_in_one_go_and_what_lies_between_is_not_read(
+    monkeypatch: pytest.MonkeyPatch, others: int, served: str
+) -> None:
+    """Scattered tablets; in the fragment, the slots between were served by this shard as well once."""
+    shelf, asked = shelf_of(64), SlotSet.of([(0, 1), (2, 5), (6, 7), (30, 31), (63, 64)])
+    slots = asked if served == "asked for" else None
+    shelf.add(written(shelf, range(600)), slots)
+    if others:
+        shelf.add(written(shelf, range(0, 600, 30), 2, "newer"), slots)
+    expected = sorted((slot, key) for key in range(600) if (slot := shelf.slot_of((key,))) in asked)
+    for limits in [(rows, 1 << 30) for rows in (1, 2, 3, 7, 20, 1_000)] + [(1_000, 100), (1_000, 500)]:
+        source, cursors = shelf.source(), (Cursor(asked),)
+        pages = read_all(read_page, source, cursors, 9, ["k", "v"], same(limits))
+        rows = together(pages, shelf)
+        assert [(slot, key) for slot, (key,), _ in rows] == expected
+        assert {key for _, (key,), value in rows if value == "newer"} == {
+            key for _, key in expected if others and key % 30 == 0
+        }
+    touched = set[int]()
+    read = FragmentReader.batch
+    monkeypatch.setattr(FragmentReader, "batch", lambda self, at: touched.add(at) or read(self, at))
+    page = read_page(shelf.source(), request_of((Cursor(asked),), 9, ["k", "v"], PLENTY))
+    assert page.rows.num_rows == len(expected)
+    assert page.scanned <= len(expected) + 20 * others
+    if not others:
+        assert len(touched) < 60, "of 150"
 
 
 @pytest.mark.parametrize("fragments", [1, 3])
