@@ -31,6 +31,8 @@ How it is cut:
     stores.py     create, status, tables, drop
     columns.py    add-column, drop-column, rename-column, widen-column
     loading.py    load;         files.py    CSV, Parquet and Arrow files, written
+    exporting.py  export
+    exporting.py  export
     changing.py   update, delete
     scanning.py   scan, changes, count;         getting.py  get
     aggregating.py aggregate

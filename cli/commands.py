@@ -53,6 +53,8 @@ COMMANDS = (
         "Drop a table with its rows and its history; a later gc removes its files."),
     Command(DATA, "load", "loading:load",
         "Load files into a table: one commit, all or nothing; or, as a job, a commit for each file."),
+    Command(DATA, "export", "exporting:export",
+        "Write the rows of a snapshot as Parquet files; _SUCCESS stands beside them when all are complete."),
     Command(DATA, "update", "changing:update",
         "Give columns new values in the rows that meet a condition: one commit, all or nothing."),
     Command(DATA, "delete", "changing:delete",

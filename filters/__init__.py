@@ -2,7 +2,8 @@
 
 `Predicate` is a filter: text that sqlglot reads (`parser`), a small typed tree (`expression`, `typed`,
 `coercion`), evaluated by Arrow kernels (`kernels`, `casts`, `patterns`) in three-valued logic. What cannot
-be evaluated exactly as Spark would is refused. `Assignment` is a column's new value, read by the same rules.
+be evaluated exactly as Spark would is refused. `with_parameters` writes values into it as literals
+(`parameters`). `Assignment` is a column's new value, read by the same rules.
 
 `value_set` says which values of one column a condition leaves possible, as sets of key intervals (`key_sets`,
 `bounds`). Whoever skips rows by them may be sure: a set may be too wide, which costs time, and never too
@@ -47,6 +48,7 @@ from elasticscan.filters.expression import (
 from elasticscan.filters.folding import Fold
 from elasticscan.filters.kernels import constant_of
 from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NULLS, KeySet, KeySets
+from elasticscan.filters.parameters import with_parameters
 from elasticscan.filters.parser import STUMBLES, FilterSql
 from elasticscan.filters.predicate import Predicate
 from elasticscan.filters.value_sets import ColumnDomain, column_sets, value_set
@@ -97,4 +99,5 @@ __all__ = [
     "to_sql",
     "type_name",
     "value_set",
+    "with_parameters",
 ]

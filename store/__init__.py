@@ -16,7 +16,7 @@ What it promises:
 How the parts work together, operation by operation, and what each conflicts with is in
 `docs/architecture.md` and `docs/formats.md`:
 
-    store.py, table.py  what users hold; defined.py: a table apart from its rows
+    store.py, table.py  what users hold; readable.py: a table read; defined.py: one apart from its rows
     names.py       names that users type and that are not there
     beginning.py   scans that begin; scan.py: who reads one, Arrow streams, counts
     aggregating.py aggregates, folded page by page
@@ -25,6 +25,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     access_paths.py the path that a scan takes, chosen by cost; ordering.py: `order_by`, and its indexes
     replacing.py   rows in place of those that meet a condition
     loading.py     files into a table, piece by piece; sources.py: files of many kinds, found and read
+    exporting.py   rows as Parquet files
     typed.py       rows and keys that come as Python lists
     changes.py     scans of what commits changed
     streams.py     what planning a micro-batch has to know, in one look; streams by their leases
@@ -72,6 +73,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.counting import count_by_fragments
 from elasticscan.store.definitions import define_table, reserve_table
 from elasticscan.store.elasticity import Elasticity, OnProgress
+from elasticscan.store.exporting import Exported
 from elasticscan.store.garbage import Action, Decision
 from elasticscan.store.keeper import Kept
 from elasticscan.store.leases import hold_for_stream
@@ -119,6 +121,7 @@ __all__ = [
     "Context",
     "Decision",
     "Elasticity",
+    "Exported",
     "IdempotencyKey",
     "Kept",
     "KeyCheck",

@@ -35,6 +35,7 @@ from elasticscan.base.limits import (
 )
 from elasticscan.base.showing import brief
 from elasticscan.catalog import IdempotencyKey
+from elasticscan.filters import with_parameters
 
 Value = TypeVar("Value")
 
@@ -68,6 +69,35 @@ def text(option: str, value: Any) -> str:
     if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
         raise _refusal(option, value, "text")
     return str(value)
+
+
+def condition(option: str, value: Any, parameters: Any) -> str | None:
+    """SQL text, with the values of its parameters; None for no condition."""
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise _refusal("parameters", parameters, "a dict: values by the names that stand as :name")
+    if value is None:
+        return None
+    checked = text(option, value)
+    return checked if parameters is None else with_parameters(checked, parameters)
+
+
+def moment(option: str, value: Any) -> datetime:
+    """A time, which may be text of ISO's form."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return datetime.fromisoformat(text(option, value))
+    if not isinstance(value, datetime):
+        raise _refusal(option, value, "a datetime, or text such as '2026-03-01T12:00Z' (UTC without a zone)")
+    return value
+
+
+def snapshot_or_time(snapshot: Any, timestamp: Any) -> int | str | datetime | None:
+    """A snapshot as it was named, or the newest at a time."""
+    if timestamp is None:
+        return None if snapshot is None else past("snapshot", snapshot)
+    if snapshot is not None:
+        raise InvalidOption("snapshot and timestamp both say when; give one of them", option="timestamp")
+    return moment("timestamp", timestamp)
 
 
 def choice(option: str, value: Any, allowed: Iterable[str]) -> str:

@@ -40,7 +40,11 @@ def define_table(
             f"compression={brief(compression)} must be None, 'lz4' or 'zstd'", option="compression"
         )
     if not isinstance(schema, pa.Schema):
-        raise InvalidOption(f"schema is {a_type(schema)} and must be a pyarrow.Schema", option="schema")
+        raise InvalidOption(
+            f"schema is {a_type(schema)} and must be a pyarrow.Schema, or rows: Arrow, a frame, "
+            "a dict of columns, or a list of dicts",
+            option="schema",
+        )
     keys = arguments.keys("primary_key", primary_key)
     shard_keys = keys if shard_key is None else arguments.keys("shard_key", shard_key)
     check_definition(schema, keys, shard_keys)
@@ -51,6 +55,13 @@ def define_table(
     table = TableInfo(0, name, stored, tuple(keys), tuple(shard_keys), compression, 0, 0)
     check_works(table, context.hashing)
     return table
+
+
+@begun_again
+def enter_table(context: Context, table: TableInfo) -> TableInfo:
+    """Enter a definition without rows. Raises `AlreadyExists`: there is a table of its name."""
+    with context.catalog.writing() as tx:
+        return tx.create_table(table.name, table)
 
 
 @begun_again

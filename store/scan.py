@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from importlib import import_module
 from threading import Lock, get_ident
 from typing import Any
 
@@ -25,6 +26,13 @@ from elasticscan.store.lookups import ScanLayout
 from elasticscan.store.names import Named
 from elasticscan.store.paging import Page, Pages, schema_of
 from elasticscan.topology import SlotSet, Topology
+
+# What pandas calls the types of columns that else would become floats, or objects, for the sake of a null.
+_NULLABLE = {
+    pa.bool_(): "BooleanDtype",
+    **{getattr(pa, f"int{bits}")(): f"Int{bits}Dtype" for bits in (8, 16, 32, 64)},
+    **{getattr(pa, f"uint{bits}")(): f"UInt{bits}Dtype" for bits in (8, 16, 32, 64)},
+}
 
 
 class Scan(Named, Iterator[Page]):
@@ -138,6 +146,25 @@ class Scan(Named, Iterator[Page]):
         """
         with self._alone(self._state.columns) as batches:
             return pa.Table.from_batches(list(batches), schema=self.schema)
+
+    def to_pandas(self) -> Any:
+        """All remaining rows as a pandas frame, exactly.
+
+        Where a column has nulls, whole numbers and booleans of its type are of pandas' nullable types;
+        decimals, dates and nested values are objects of Python's.
+
+        Raises as `to_table`, and `InvalidOption` where pandas is not installed.
+        """
+        pandas = _library("pandas")
+        rows = self.to_table()
+        with_nulls = {column.type for column in rows.columns if column.null_count}
+        nullable = {kind: getattr(pandas, name)() for kind, name in _NULLABLE.items() if kind in with_nulls}
+        return rows.to_pandas(types_mapper=nullable.get)
+
+    def to_polars(self) -> Any:
+        """All remaining rows as a Polars frame. Raises as `to_table`, and `InvalidOption` without Polars."""
+        polars = _library("polars")
+        return polars.from_arrow(self.to_table())
 
     def to_reader(self) -> pa.RecordBatchReader:
         """All remaining rows as a stream of record batches, read as they are asked for.
@@ -371,6 +398,14 @@ class Scan(Named, Iterator[Page]):
             "pending_slots": len(pending),
             "scans": scans,
         }
+
+
+def _library(name: str) -> Any:
+    """Another library, imported when somebody asks for what is its own, and not before."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise InvalidOption(f"{name} is not installed: pip install {name}; or use to_table()") from error
 
 
 class _Stream(Iterator[pa.RecordBatch]):

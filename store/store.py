@@ -35,7 +35,7 @@ from elasticscan.store.after_commit import AfterCommit
 from elasticscan.store.backup import BackedUp, back_up, restore_backup
 from elasticscan.store.collector import Collected, collect_garbage
 from elasticscan.store.context import Checkpoint, Context
-from elasticscan.store.definitions import define_table
+from elasticscan.store.definitions import define_table, enter_table, reserve_table
 from elasticscan.store.disks import disk_at, read_only_disk
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.garbage import GarbageRules
@@ -50,6 +50,8 @@ from elasticscan.store.shards import local_cluster
 from elasticscan.store.sources import FORMATS, TextRules
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
+from elasticscan.store.typed import first_rows
+from elasticscan.store.writer import write
 from elasticscan.topology import SlotMap, Topology, TopologyEntry, initial_placement
 
 AUTO, OFF = UPKEEP = "auto", "off"
@@ -204,20 +206,21 @@ class Store(Named):
 
     # Tables
 
-    @begun_again
     def create_table(
         self,
         name: str,
-        schema: pa.Schema,
+        schema: pa.Schema | Any,
         primary_key: Sequence[str],
         shard_key: Sequence[str] | None = None,
         compression: str | None = None,
     ) -> Table:
-        """Make a table.
+        """Make a table, empty or with its first rows.
 
         Args:
             name: 1 to 64 of a-z, 0-9 and _.
-            schema: columns; any Arrow type that Spark can read, nested ones too, as value columns.
+            schema: columns; any Arrow type that Spark can read, nested ones too, as value columns. Or rows
+                that have them, as for `Table.upsert`, or a dict of columns: the table is made with these,
+                or not at all.
             primary_key: columns of type bool, integer, decimal, date, timestamp, string or binary.
             shard_key: the prefix of the primary key that decides a row's slot; all of it by default.
                 In a store with hash "java", one column of type bool, integer or string.
@@ -228,9 +231,13 @@ class Store(Named):
             LimitExceeded: the definition is too large, or nested too deep.
             AlreadyExists: there is a table of this name.
         """
-        info = define_table(self._context, name, schema, primary_key, shard_key, compression)
-        with self._context.catalog.writing() as tx:
-            return Table(self._context, tx.create_table(name, info))
+        rows = None if isinstance(schema, pa.Schema) else first_rows(schema)
+        if rows is None:
+            info = define_table(self._context, name, schema, primary_key, shard_key, compression)
+            return Table(self._context, enter_table(self._context, info))
+        table = reserve_table(self._context, name, rows.schema, primary_key, shard_key, compression)
+        write(self._context, table, rows)
+        return self.table(name)
 
     def table(self, name: str) -> Table:
         """A table by its name. Raises `TableNotFound`, naming the nearest."""

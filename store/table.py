@@ -7,29 +7,22 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-import pyarrow as pa
-
-from elasticscan.base.errors import InvalidOption, TableChanged
-from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
+from elasticscan.base.errors import InvalidOption
+from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.catalog import IdempotencyKey, begun_again
-from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
+from elasticscan.metadata import SORTED, IndexEvent, IndexInfo, TableInfo
 from elasticscan.store import arguments, compaction, preconditions, writer
-from elasticscan.store.aggregating import Aggregation
-from elasticscan.store.beginning import begin_changes, begin_scan
 from elasticscan.store.by_condition import Selection, delete_rows, update_rows
-from elasticscan.store.defined import DefinedTable
-from elasticscan.store.getting import get_rows
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
-from elasticscan.store.lookups import CurrentTable
 from elasticscan.store.merging import INSERT, UPDATE, WHEN_MATCHED, WHEN_NOT_MATCHED, Clauses, merge_rows
 from elasticscan.store.preconditions import KeyCheck
+from elasticscan.store.readable import ReadableTable
 from elasticscan.store.replacing import replace_rows
 from elasticscan.store.restoring import restore
-from elasticscan.store.scan import Scan
 from elasticscan.store.typed import arrow_keys, arrow_rows
 
 
-class Table(DefinedTable):
+class Table(ReadableTable):
     """A table of an open store.
 
     A handle holds no rows and no definition: each call looks the table up as it is then, so columns and
@@ -117,6 +110,7 @@ class Table(DefinedTable):
         txn: tuple[str, int] | None = None,
         *,
         where: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
         user_metadata: Mapping[str, str] | None = None,
     ) -> int:
         """Replace all rows, or those that meet a condition, in one commit. Older snapshots keep the old ones.
@@ -126,6 +120,7 @@ class Table(DefinedTable):
             where: a SQL condition. Rows that meet it at the newest snapshot make room for the new ones, which
                 have to meet it as well; when others write some of their keys before the commit, it is done
                 again at a newer snapshot. A new row replaces one with its key that does not meet it, too.
+            parameters: as in `delete`.
 
         Raises:
             InvalidOption: a new row does not meet `where`; nothing was written.
@@ -134,7 +129,7 @@ class Table(DefinedTable):
         """
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         table = self.definition
-        data = arrow_rows(rows, table)
+        data, where = arrow_rows(rows, table), arguments.condition("where", where, parameters)
         if where is not None:
             return replace_rows(self._selection(where, None, once, said), table, data)
         return writer.write(self._context, table, data, "overwrite", once, user_metadata=said)
@@ -144,6 +139,7 @@ class Table(DefinedTable):
         keys: Any = None,
         *,
         where: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
         if_unchanged_since: int | None = None,
         txn: tuple[str, int] | None = None,
         user_metadata: Mapping[str, str] | None = None,
@@ -154,6 +150,7 @@ class Table(DefinedTable):
             keys: the key columns as Arrow, or a list of keys: values (an array or a series of them, too), or
                 tuples or dicts where the key has several columns. Keys that are not there are no error.
             where: in place of keys a SQL condition, evaluated at the newest snapshot; "true" for all rows.
+            parameters: values of the condition's `:name`, as in `scan`.
             if_unchanged_since, txn, user_metadata: as in `upsert`.
 
         Returns:
@@ -169,6 +166,7 @@ class Table(DefinedTable):
             raise InvalidOption(
                 "delete takes either keys or where=condition; give one of them", option="where"
             )
+        where = arguments.condition("where", where, parameters)
         if where is not None:
             return delete_rows(self._selection(where, if_unchanged_since, once, said)).commit
         table = self.definition
@@ -181,6 +179,7 @@ class Table(DefinedTable):
         set: Mapping[str, Any],  # noqa: A002 - the word users know
         where: str | None = None,
         *,
+        parameters: Mapping[str, Any] | None = None,
         if_unchanged_since: int | None = None,
         txn: tuple[str, int] | None = None,
         user_metadata: Mapping[str, str] | None = None,
@@ -194,6 +193,7 @@ class Table(DefinedTable):
             set: for each column SQL text over the row as it was, in the language of filters ("km * 2",
                 "'Oslo'", "NULL"), or a Python value that is no text. Columns of the primary key stay.
             where: a SQL condition; all rows by default.
+            parameters: values of the condition's `:name`, as in `scan`.
             if_unchanged_since: change nothing, and do not try again, if one of the rows was written or
                 deleted by a later commit than this.
             txn: as in `upsert`: without it a call whose answer was lost must not be repeated blindly.
@@ -209,6 +209,7 @@ class Table(DefinedTable):
             WriteConflict: others changed some of the rows whenever they were read again.
         """
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
+        where = arguments.condition("where", where, parameters)
         return update_rows(self._selection(where, if_unchanged_since, once, said), set).commit
 
     def merge(
@@ -291,205 +292,9 @@ class Table(DefinedTable):
         txn: IdempotencyKey | None,
         user_metadata: Mapping[str, str],
     ) -> Selection:
-        condition = None if where is None else arguments.text("where", where)
         if since is not None:
             since = arguments.whole_number("if_unchanged_since", since, 0, MAX_NUMBER)
-        return Selection(self._context, self._find, condition, since, txn, user_metadata)
-
-    # Reading
-
-    def scan(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the word users know
-        *,
-        index: str = AUTO,
-        order_by: str | Sequence[str] | None = None,
-        limit: int | None = None,
-        snapshot: int | str | datetime | None = None,
-        page_rows: int = DEFAULT_PAGE_ROWS,
-        page_bytes: int = DEFAULT_PAGE_BYTES,
-    ) -> Scan:
-        """Read every row of a snapshot exactly once.
-
-        Args:
-            columns: which, in which order; all by default.
-            filter: a SQL condition; rows for which it is true are returned.
-            index: "auto" for the cheapest access path, "none" for a direct scan, "key" for one by primary
-                key, or an index's name.
-            order_by: a column, or several, each with DESC after it if need be: "km DESC". Rows come in
-                that order over all shards. It has to be the order of a sorted index, or its beginning;
-                equal values come in the rest of that order, then in that of the primary key. Nulls come
-                first, NaN above all numbers, as in Spark. Without it rows come in no particular order.
-            limit: give so many rows and no more; the keys of pages know how many are left.
-            snapshot: a commit number, a tag, or a time, also as text (UTC without a zone); else the newest.
-            page_rows: most rows of a page, 1 to 16,777,216 (before the filter).
-            page_bytes: most bytes of a page, up to 1 TiB, unless a single row is larger.
-
-        Raises:
-            TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
-            IndexNotFound: there is no index of that name, or none that gives the order.
-            IndexNotReady: the index that this needs is still being built.
-            SnapshotNotFound, SnapshotExpired, TagNotFound: there is no such snapshot, or not any more.
-            CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
-        """
-        return begin_scan(
-            self._context,
-            self._find,
-            arguments.or_none(arguments.names, "columns", columns),
-            arguments.or_none(arguments.text, "filter", filter),
-            arguments.snapshot(snapshot),
-            arguments.page_limits(page_rows, page_bytes),
-            index=arguments.text("index", index),
-            order_by=order_by,
-            limit=arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER),
-        )
-
-    def aggregate(
-        self,
-        values: str | Sequence[str],
-        group_by: str | Sequence[str] = (),
-        filter: str | None = None,  # noqa: A002 - the word users know
-        snapshot: int | str | datetime | None = None,
-    ) -> pa.Table:
-        """Compute aggregates over every row of a snapshot, each row once, while tablets move.
-
-        Types and values are those of Spark in ANSI mode: a sum of integers is BIGINT, avg of DECIMAL(p, s) is
-        DECIMAL(p + 4, s + 4), nulls are left out and are a group of their own, NaN is above all numbers and
-        equal to itself. Floats are added up in no particular order. Memory is bounded by the number
-        of groups, and of distinct values that are counted.
-
-        Args:
-            values: "count(*)", "count(x)", "count(DISTINCT x)", "sum(x)", "min(x)", "max(x)", "avg(x)" of
-                columns x, one or several; "sum(x) AS total" names a column of the result.
-            group_by: a column, or several; without any there is one row, also where there are no rows.
-            filter: a SQL condition; rows for which it is true count.
-            snapshot: a commit number, a tag, or a time, also as text (UTC without a zone); else the newest.
-
-        Returns:
-            A row for each group, in no particular order: the columns of `group_by`, then the values.
-
-        Raises:
-            InvalidOption, ColumnNotFound, FilterError: mend the call. A sum or an average that does not fit
-                its type is such an error, too.
-            TableNotFound, SnapshotNotFound, SnapshotExpired, TagNotFound, CatalogOutdated: as `scan`.
-
-        Example:
-            >>> trips.aggregate(["count(*)", "sum(km) AS km"]).to_pylist()
-            [{'count(*)': 2, 'km': 0.75}]
-        """
-        return self._aggregation(values, group_by, filter, snapshot).compute()
-
-    def explain_aggregate(
-        self,
-        values: str | Sequence[str],
-        group_by: str | Sequence[str] = (),
-        filter: str | None = None,  # noqa: A002 - the word users know
-        snapshot: int | str | datetime | None = None,
-    ) -> dict[str, Any]:
-        """Explain how `aggregate` would read: as `Scan.explain`, with the aggregates and the groups."""
-        return self._aggregation(values, group_by, filter, snapshot).explain()
-
-    def _aggregation(
-        self,
-        values: str | Sequence[str],
-        group_by: str | Sequence[str],
-        filter: str | None,  # noqa: A002 - the word users know
-        snapshot: int | str | datetime | None,
-    ) -> Aggregation:
-        return Aggregation(
-            self._context,
-            self._find,
-            arguments.keys("values", values),
-            arguments.keys("group_by", group_by),
-            arguments.or_none(arguments.text, "filter", filter),
-            arguments.snapshot(snapshot),
-        )
-
-    def get(
-        self,
-        keys: Any,
-        columns: Sequence[str] | None = None,
-        snapshot: int | str | datetime | None = None,
-        *,
-        keep_missing: bool = False,
-    ) -> pa.Table:
-        """Read the rows that have some primary keys: exact while tablets move, and quick for one as for many.
-
-        Rows come in the order of the keys. A key that is given twice gives its row twice.
-
-        Args:
-            keys: as for `delete`: Arrow, or a list of values, tuples or dicts.
-            columns: which, in which order; all by default.
-            snapshot: a commit number, a tag, or a time, also as text (UTC without a zone); else the newest.
-            keep_missing: False gives no row for a key that is not there. True gives one of nulls, so that row
-                i is that of key i; the columns of the key are null in no other.
-
-        Raises:
-            SchemaMismatch, InvalidKey, InvalidOption: the keys do not fit, or one is null.
-            TableNotFound, ColumnNotFound: mend the call.
-            SnapshotNotFound, SnapshotExpired, TagNotFound: there is no such snapshot, or not any more.
-            CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
-
-        Example:
-            >>> trips.get([2, 7, 1], ["id", "km"]).to_pydict()
-            {'id': [2, 1], 'km': [0.25, 0.5]}
-            >>> trips.get([2, 7, 1], ["km"], keep_missing=True).to_pydict()
-            {'km': [0.25, None, 0.5]}
-        """
-        asked = arguments.snapshot(snapshot)
-        names = arguments.or_none(arguments.names, "columns", columns)
-        keep_missing = arguments.flag("keep_missing", keep_missing)
-        if asked is None:
-            self._context.check_newest()
-        return get_rows(self._context, self._look(), keys, names, asked, keep_missing)
-
-    def _look(self) -> CurrentTable:
-        """The table as it is now, and where its slots are."""
-        try:
-            return self._context.look(self._id)
-        except TableChanged:
-            self._mine(self._context.table_now(self._name))  # says what became of it
-            raise
-
-    def changes(
-        self,
-        after: int | str | datetime,
-        upto: int | str | datetime | None = None,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the word users know
-        *,
-        feed: bool = True,
-        page_rows: int = DEFAULT_PAGE_ROWS,
-        page_bytes: int = DEFAULT_PAGE_BYTES,
-    ) -> Scan:
-        """Read what commits did, each change exactly once, while tablets move.
-
-        Args:
-            after, upto: commits in (after, upto], by number, tag or time; up to the newest by default.
-            columns: which, in which order; all by default.
-            filter: a SQL condition on the rows before and after.
-            feed: True for all changes with `_change_type` (insert, update_preimage,
-                update_postimage, delete), `_commit_version` and `_commit_timestamp`; False for the
-                new rows of inserts and updates alone.
-            page_rows, page_bytes: as in `scan`.
-
-        Raises:
-            ChangesExpired: some of the changes are no longer kept.
-            SnapshotNotFound: one of the commits is still to come.
-            CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
-            TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
-        """
-        commits = arguments.past("after", after), arguments.or_none(arguments.past, "upto", upto)
-        return begin_changes(
-            self._context,
-            self._find,
-            commits,
-            arguments.or_none(arguments.names, "columns", columns),
-            arguments.or_none(arguments.text, "filter", filter),
-            arguments.flag("feed", feed),
-            arguments.page_limits(page_rows, page_bytes),
-        )
+        return Selection(self._context, self._find, where, since, txn, user_metadata)
 
     # Indexes
 

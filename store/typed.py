@@ -6,7 +6,9 @@ A list is taken apart row by row, which is fine for what was typed and far too s
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +16,12 @@ import pyarrow as pa
 from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.showing import brief
 from elasticscan.metadata import TableInfo
+from elasticscan.storage import batches_of, conform
 from elasticscan.store.scan import Scan
+from elasticscan.store.sources import table_type
 
+# What pandas calls an index without a name, where Arrow makes it a column.
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 _LISTS = (list, range, set, frozenset)
 
 
@@ -68,6 +74,51 @@ def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str], i
             missing=missing,
             unknown=unknown,
         )
+
+
+def first_rows(data: Any) -> pa.RecordBatchReader | None:
+    """Rows with the columns that a table for them has; None for what is no data.
+
+    Raises:
+        SchemaMismatch: values of a column do not go together, or rows have other columns than the first.
+    """
+    if isinstance(data, Scan):
+        data = data.to_reader()
+    elif isinstance(data, Mapping) or (isinstance(data, list) and data):
+        data = _inferred(data)
+    elif not isinstance(data, pa.RecordBatch) and not hasattr(data, "__arrow_c_stream__"):
+        return None
+    batches = batches_of(data)
+    first = next(batches)
+    kept = [name for name in first.schema.names if not _PANDAS_INDEX.fullmatch(name)]
+    schema = pa.schema([first.schema.field(name) for name in kept])
+    schema = pa.schema([field.with_type(table_type(field.type)) for field in schema])
+    return pa.RecordBatchReader.from_batches(
+        schema, (conform(batch.select(kept), schema) for batch in chain([first], batches))
+    )
+
+
+def _inferred(data: Any) -> pa.Table:
+    """A dict of columns, or a list of dicts, with the types that Arrow infers from the values."""
+    columns = data
+    if isinstance(data, list):
+        names = list(data[0]) if isinstance(data[0], Mapping) else []
+        if not all(isinstance(row, Mapping) and row.keys() == set(names) for row in data):
+            raise SchemaMismatch(
+                f"rows={brief(data)} must be dicts that all have the same columns: give None for a null"
+            )
+        columns = {name: [row[name] for row in data] for name in names}
+    for name, values in columns.items():
+        try:
+            columns = {**columns, name: pa.array(values)}
+        except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+            raise SchemaMismatch(
+                f"the values of column {name!r} do not go together: {error}", column=name
+            ) from None
+    try:
+        return pa.table(columns)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise SchemaMismatch(f"the columns do not go together: {error}") from None
 
 
 def arrow_keys(keys: Any, table: TableInfo, hint: str = "") -> Any:

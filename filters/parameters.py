@@ -1,0 +1,111 @@
+"""Values of parameters, written into a condition as literals: `id = :id`, `city IN :cities`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Set
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import Token, TokenType
+from sqlglot.errors import SqlglotError
+
+from elasticscan.base.errors import FilterError
+from elasticscan.base.showing import brief
+from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ
+from elasticscan.filters.expression import Literal, decimal_literal_type, to_sql
+from elasticscan.filters.parser import FilterSql
+
+
+def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
+    """The condition with a literal for each `:name`; a value can never become anything else of it.
+
+    Lists, tuples and sets stand for the list of an IN: `city IN :cities`.
+
+    Raises:
+        FilterError: a name has no value, or a value no name, or it is of a type that has no literal.
+    """
+    try:
+        tokens = FilterSql().tokenize(text)
+    except SqlglotError as error:
+        raise FilterError(f"cannot read the filter: {error}", filter=text) from None
+    pieces, end, used = [], 0, set()
+    for number, token in enumerate(tokens):
+        name = _name_at(tokens, number, text)
+        if name is None:
+            continue
+        if name not in parameters:
+            raise FilterError(
+                f"the filter has a parameter :{name}, and parameters has {_listed(parameters)}; give it one",
+                filter=text,
+            )
+        pieces += [text[end : token.start], _literal(name, parameters[name])]
+        end = tokens[number + 1].end + 1
+        used.add(name)
+    unused = [name for name in parameters if name not in used]
+    if unused:
+        raise FilterError(
+            f"parameters has {brief(unused[0])}, and the filter no :{unused[0]}; its parameters: "
+            f"{_listed(sorted(used))}",
+            filter=text,
+        )
+    return "".join([*pieces, text[end:]])
+
+
+def _name_at(tokens: list[Token], number: int, text: str) -> str | None:
+    """The name of the parameter that begins at a token; None where none does, as at the colon of `a:b`."""
+    token = tokens[number]
+    if token.token_type != TokenType.COLON or number + 1 == len(tokens):
+        return None
+    before = tokens[number - 1] if number else None
+    after = tokens[number + 1]
+    name = text[after.start : after.end + 1]
+    is_apart = before is None or before.end + 1 < token.start or not (before.text[-1:].isalnum())
+    return name if is_apart and after.start == token.end + 1 and name.isidentifier() else None
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(str, names)) or "none"
+
+
+def _literal(name: str, value: Any) -> str:
+    if isinstance(value, (list, tuple, Set)):
+        if not value:
+            raise FilterError(f"parameter {name!r} is an empty list, and IN needs at least one value")
+        return f"({', '.join(_literal(name, item) for item in value)})"
+    literal = _of(value.as_py() if isinstance(value, pa.Scalar) else value)
+    if literal is None:
+        raise FilterError(
+            f"parameter {name!r}={brief(value)} ({type(value).__name__}) has no literal: give None, a "
+            "bool, a number, a text, bytes, a date or a datetime, or a list of such values"
+        )
+    text = to_sql(literal)
+    return f"({text})" if text.startswith("-") else text  # else `x -:n` would begin a comment
+
+
+def _of(value: Any) -> Literal | None:
+    """The literal of a value; None for a value that has none."""
+    if value is None or isinstance(value, bool):
+        return Literal(value, pa.null() if value is None else pa.bool_())
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        return _of(value.item())
+    if isinstance(value, Integral):
+        number = operator.index(value)
+        if -(2**63) <= number < 2**63:
+            return Literal(number, pa.int64(), implicit=True)
+        value = Decimal(number)
+    if isinstance(value, Decimal):
+        fits = value.is_finite() and len(value.as_tuple().digits) <= 38
+        return Literal(value, decimal_literal_type(value)) if fits else None
+    if isinstance(value, Real):
+        return Literal(float(value), pa.float64())
+    if isinstance(value, str | bytes):
+        return Literal(value, pa.string() if isinstance(value, str) else pa.binary())
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            return Literal(value, TIMESTAMP_NTZ)
+        return Literal(value.astimezone(UTC), TIMESTAMP)
+    return Literal(value, pa.date32()) if isinstance(value, date) else None

@@ -1,0 +1,167 @@
+"""Rows for other libraries: frames, parameters and times of a scan, exports; and tables made of data."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet
+import pytest
+
+from elasticscan.base.errors import FilterError, InvalidOption, SchemaMismatch
+from elasticscan.store import Store, Table
+
+BIG = 2**60 + 1
+ROWS = {"id": [1, 2, 3], "n": [BIG, None, 3], "city": ["Oslo", "L'Aquila", None], "ok": [True, None, False]}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.create(tmp_path / "made.store", ["s1", "s2"], tablets=4) as store:
+        store.create_table("t", ROWS, ["id"])
+        yield store
+
+
+@pytest.fixture
+def table(store: Store) -> Table:
+    return store.table("t")
+
+
+def test_frames_have_the_values_exactly(table: Table) -> None:
+    expected = pa.table(ROWS).to_pylist()
+    assert table.to_arrow().sort_by("id").to_pylist() == expected
+    frame = table.to_pandas(["id", "n", "ok"]).sort_values("id")
+    assert frame["n"].tolist()[0] == BIG
+    assert frame["n"].isna().tolist() == [False, True, False]
+    assert str(frame["ok"].dtype) == "boolean"
+    some = table.to_polars(filter="id > :least", parameters={"least": 1}).sort("id")
+    assert some.to_dicts() == expected[1:]
+    scan = table.scan(page_rows=1)
+    first = next(scan).rows
+    assert sorted([*first.to_pylist(), *scan.to_polars().to_dicts()], key=lambda row: row["id"]) == expected
+
+
+def test_pandas_is_not_imported_before_rows_are(table: Table) -> None:
+    uri = table._context.location.uri
+    code = (
+        "import sys, elasticscan, elasticscan.connector; store = elasticscan.open(sys.argv[1])\n"
+        "store.table('t').scan(); print('pandas' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", code, uri], capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ROWS,
+        pa.table(ROWS).to_pylist(),
+        pa.table(ROWS),
+        pa.table(ROWS).to_reader(),
+        pl.DataFrame(ROWS),
+        pl.DataFrame(ROWS, schema_overrides={"city": pl.Categorical}),
+        pa.table(ROWS).to_pandas(types_mapper=pd.ArrowDtype),
+        pa.table(ROWS).to_pandas(types_mapper=pd.ArrowDtype).iloc[::-1],
+    ],
+    ids=["columns", "dicts", "Arrow", "a stream", "Polars", "categories", "pandas", "pandas with an index"],
+)
+def test_a_table_is_made_of_data(store: Store, data: Any) -> None:
+    made = store.create_table("made", data, primary_key="id")
+    assert made.schema == store.table("t").schema
+    assert made.to_arrow().sort_by("id").to_pylist() == pa.table(ROWS).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "told"),
+    [
+        ({"id": [1, "x"]}, SchemaMismatch, "'id' do not go together"),
+        ({"id": [1], "n": [1, 2]}, SchemaMismatch, "do not go together"),
+        ([{"id": 1}, {"id": 2, "n": 3}], SchemaMismatch, "the same columns"),
+        ([], InvalidOption, "a dict of columns, or a list of dicts"),
+        ("id BIGINT", InvalidOption, "must be a pyarrow.Schema, or rows"),
+        (pa.table({"id": [1, 1]}), Exception, "ES_INVALID_KEY"),
+    ],
+)
+def test_data_of_which_no_table_can_be_made_leaves_none(
+    store: Store, data: Any, error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        store.create_table("made", data, ["id"])
+    assert [table.name for table in store.tables()] == ["t"]
+
+
+def test_parameters_are_values_and_nothing_else(table: Table) -> None:
+    hostile = "x' OR 'a' = 'a"
+    assert table.scan(filter="city = :city", parameters={"city": hostile}).count() == 0
+    assert table.scan(filter="city = :city", parameters={"city": "L'Aquila"}).count() == 1
+    assert table.aggregate("count(*)", filter="id IN :ids", parameters={"ids": {1, 3}}).to_pylist() == [
+        {"count(*)": 2}
+    ]
+    table.update({"ok": "FALSE"}, "n = :n", parameters={"n": BIG})
+    assert table.get([1], ["ok"]).to_pylist() == [{"ok": False}]
+    table.delete(where="id = :id", parameters={"id": 3})
+    assert table.scan().count() == 2
+    changed = table.changes(2, filter="id = :id", parameters={"id": 1}).to_table()
+    assert changed["_change_type"].to_pylist() == ["update_preimage", "update_postimage"]
+    for text, given in (("id = :id", {}), ("id = 1", {"id": 1}), ("id = :id", {"id": object()})):
+        with pytest.raises(FilterError):
+            table.scan(filter=text, parameters=given)
+    with pytest.raises(InvalidOption, match="parameters"):
+        table.scan(filter="id = ?", parameters=[1])  # type: ignore[arg-type]
+
+
+def test_a_time_names_the_newest_snapshot_until_then(table: Table) -> None:
+    made = table.history()[-1].created_at
+    table.upsert([{"id": 4, "n": 4, "city": None, "ok": True}])
+    then = datetime.fromtimestamp(made + 1e-6, UTC)
+    assert table.scan(timestamp=then).count() == 3
+    assert table.to_arrow(timestamp=then.isoformat()).num_rows == 3
+    with pytest.raises(InvalidOption, match="both say when"):
+        table.scan(timestamp=then, snapshot=2)
+    for wrong in (made, "yesterday", 3):
+        with pytest.raises(InvalidOption, match="timestamp="):
+            table.scan(timestamp=wrong)  # type: ignore[arg-type]
+
+
+def test_an_export_is_what_the_scan_gives_in_several_files(
+    store: Store, table: Table, tmp_path: Path
+) -> None:
+    many = store.create_table("many", {"id": list(range(5_000))}, "id")
+    many.delete([0])
+    done = many.export(tmp_path / "out", filter="id < 4000", file_bytes=1, page_rows=500)
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["_SUCCESS", *(f"part-{number:05}.parquet" for number in range(done.files))]
+    assert done.files > 2
+    read = ds.dataset(str(tmp_path / "out"), format="parquet").to_table()
+    assert sorted(read["id"].to_pylist()) == list(range(1, 4_000))
+    about = pyarrow.parquet.read_schema(tmp_path / "out/part-00000.parquet").metadata
+    assert (about[b"elasticscan.snapshot"], json.loads(about[b"elasticscan.primary_key"])) == (b"5", ["id"])
+    assert store.load("again", tmp_path / "out", primary_key="id").rows == done.rows == 3_999
+    table.export(str(tmp_path / "small"))
+    store.load("u", tmp_path / "small", primary_key="id")
+    assert store.table("u").to_arrow().sort_by("id") == table.to_arrow().sort_by("id")
+
+
+def test_an_export_that_fails_leaves_no_files(table: Table, tmp_path: Path) -> None:
+    def fail(_rows: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        table.export(tmp_path / "out", on_progress=fail)
+    assert list((tmp_path / "out").iterdir()) == []
+    (tmp_path / "out/part-00000.parquet").touch()
+    with pytest.raises(InvalidOption, match="not a whole export"):
+        table.export(tmp_path / "out")
+    with pytest.raises(InvalidOption, match="is a file"):
+        table.export(tmp_path / "out/part-00000.parquet")
+    with pytest.raises(InvalidOption, match="cannot be written"):
+        table.export("/proc/out")
