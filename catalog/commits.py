@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -349,6 +349,11 @@ class CommitTx(TagTx):
             if first <= number <= last:
                 return self._commit_time(last + 1)
         raise damaged(f"commit {number} is not there")
+
+    def commit_times(self, numbers: Iterable[int]) -> dict[int, float]:
+        """The times of commits, as far as these are there."""
+        asked = (self._rows.one(commits, missing_is_checked=False, number=number) for number in set(numbers))
+        return {row.number: float(row.created_at) for row in asked if row is not None}
 
     def overwrites(self, table: int) -> tuple[int, ...]:
         """Commits that replaced the whole table: at and after each, rows of earlier ones are gone.

@@ -29,6 +29,7 @@ How it is cut:
     output.py     the two voices: consoles, JSON, progress
     picture.py    a store's status, drawn
     stores.py     create, status, tables, drop
+    watching.py   ui: the page of a store (`elasticscan.ui`)
     columns.py    add-column, drop-column, rename-column, widen-column
     loading.py    load;         files.py    CSV, Parquet and Arrow files, written
     exporting.py  export

@@ -48,6 +48,8 @@ class Command:
 COMMANDS = (
     Command(STORE, "create", "stores:create", "Make a store."),
     Command(STORE, "status", "stores:status", "Show shards, tablets, tables, moves, streams and leases."),
+    Command(STORE, "ui", "watching:ui",
+        "Show a store while it lives, as a page for a browser; reads only, until this is stopped."),
     Command(STORE, "tables", "stores:tables", "List the tables and their columns."),
     Command(STORE, "drop", "stores:drop",
         "Drop a table with its rows and its history; a later gc removes its files."),

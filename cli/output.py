@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import math
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -16,6 +13,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 from rich.table import Table
 
 from elasticscan.base.errors import ElasticScanError, OperatorNeeded, StartAgain, TryAgain, UsageError
+from elasticscan.base.json_text import json_text
 from elasticscan.base.showing import utc
 
 # Without a terminal there is no width to respect; a table is then better wide than wrapped.
@@ -52,7 +50,7 @@ def console(stderr: bool = False) -> Console:
 def answer(as_json: bool, value: Any, text: RenderableType) -> None:
     """Print the outcome of a command: a value for scripts, or text for people; markup in it counts."""
     if as_json:
-        print(_json(value, indent=2))
+        print(json_text(value, indent=2))
     else:
         console().print(text)
 
@@ -71,27 +69,11 @@ def listing(*titles: str, right: Collection[str] = ()) -> Table:
 
 
 def print_json_line(value: Any, stderr: bool = False) -> None:
-    print(_json(value), file=sys.stderr if stderr else sys.stdout)
+    print(json_text(value), file=sys.stderr if stderr else sys.stdout)
 
 
 def print_json_lines(values: Iterable[Any]) -> None:
-    sys.stdout.writelines(f"{_json(value)}\n" for value in values)
-
-
-def _json(value: Any, **how: Any) -> str:
-    """The value as JSON, which knows no NaN and no infinity: those become texts, as in Spark."""
-    try:
-        return json.dumps(value, default=plain, allow_nan=False, **how)
-    except ValueError:
-        return json.dumps(_without_nan(value), default=plain, allow_nan=False, **how)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {key: _without_nan(part) for key, part in value.items()}
-    return [_without_nan(part) for part in value] if isinstance(value, list | tuple) else value
+    sys.stdout.writelines(f"{json_text(value)}\n" for value in values)
 
 
 def printable(text: str) -> str:
@@ -99,15 +81,6 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def plain(value: Any) -> Any:
-    """A value that JSON has no form for as one that it has: bytes as base64, all others as text."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if hasattr(value, "isoformat"):
-        return value.isoformat()
-    return str(value)
 
 
 def report_error(error: ElasticScanError, as_json: bool) -> int:

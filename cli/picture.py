@@ -145,7 +145,10 @@ def _steps(steps: Sequence[Mapping[str, Any]]) -> Table:
 def _leases(leases: Sequence[Mapping[str, Any]]) -> Table:
     shown = listing(*(leases[0] if leases else ()))
     for lease in leases:
-        texts = [when(value) if isinstance(value, float) else str(value) for value in lease.values()]
+        texts = [
+            when(value) if isinstance(value, float) else "" if value is None else str(value)
+            for value in lease.values()
+        ]
         shown.add_row(*(escape(text) for text in texts))
     return shown
 

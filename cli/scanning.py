@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table as Listing
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.json_text import plain
 from elasticscan.base.limits import DEFAULT_PAGE_ROWS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.files import kind_of, open_writer
@@ -31,7 +32,6 @@ from elasticscan.cli.options import (
 from elasticscan.cli.output import (
     answer,
     console,
-    plain,
     print_json_line,
     print_json_lines,
     printable,

@@ -39,7 +39,7 @@ def keep(
             console().print(step, markup=False)
 
     kept = Kept()
-    with Store.open(uri, upkeep="off") as store, _until_stopped():
+    with Store.open(uri, upkeep="off") as store, until_stopped():
         while True:
             kept = store.keep(most, tell)
             for problem in kept.problems:
@@ -56,7 +56,7 @@ def keep(
 
 
 @contextmanager
-def _until_stopped() -> Iterator[None]:
+def until_stopped() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM end a keeper: what it has begun is undone, and its steps are free."""
 
     def stop(_number: int, _frame: Any) -> None:

@@ -25,6 +25,10 @@ def upkeep_of(
     Amplification of reads is the number of fragments that a slot is read from, on average; that of writes the
     bytes written for each that was committed; that of space the bytes of all files that are there, for each
     byte of those that the newest rows are read from.
+
+    `bytes` divides the bytes of all files, indexes included: `live` ones are of fragments that the newest
+    rows are read from, `old` ones of history, which snapshots, tags or leases still keep, and `garbage` waits
+    to be collected or merged away: files that were dropped, and rows of slots that live elsewhere now.
     """
     described = {}
     for table in tables:
@@ -38,7 +42,10 @@ def upkeep_of(
         read = sum(part.bytes for here in parts for part in here)
         serving = sum(fragment.bytes for fragment in own) + sum(run.bytes for run in runs[table.id])
         files = serving + tx.dropped_bytes(table.id)
+        history = [fragment for fragment in own if fragment.superseded_at is not None]
+        old = sum(part.bytes for part in parts_of(history, runs[table.id]))
         described[table.name] = {
+            "bytes": {"live": read, "old": old, "garbage": max(files - read - old, 0)},
             "merges_due": debt.merges,
             "bytes_due": debt.bytes,
             "slot_fragments": debt.slot_fragments,

@@ -9,23 +9,32 @@ from typing import Any
 from elasticscan.base.errors import CatalogOutdated, OperatorNeeded
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import begun_again
-from elasticscan.metadata import Fragment, TableInfo
+from elasticscan.metadata import Fragment, IndexInfo, IndexRun, TableInfo
 from elasticscan.store import verifying
 from elasticscan.store.amplification import steps_of, upkeep_of
 from elasticscan.store.context import Context
 from elasticscan.store.streams import streams_in
 from elasticscan.topology import Placement, Shard
-from elasticscan.upkeep import Policy
+from elasticscan.upkeep import Policy, tablet_bytes, tablet_depths
 
 MOST_MERGED_ROWS = 5_000_000
 
 
-def _rows(context: Context, table: TableInfo) -> tuple[int | None, bool, str | None]:
+def _rows(
+    context: Context, table: TableInfo, newest: int, recount_seconds: float
+) -> tuple[int | None, bool, str | None]:
     """(rows, whether exact, the error of counting): a status must not fail because a disk does."""
+    now = context.clock.now()
+    commit, rows, counted_at = context.row_counts.get(table.id, (0, 0, 0.0))
+    if commit == newest and 0 <= now - counted_at < recount_seconds:
+        return rows, True, None
     try:
-        return *verifying.rows_of(context, table, MOST_MERGED_ROWS), None
+        rows, exact = verifying.rows_of(context, table, MOST_MERGED_ROWS)
     except OperatorNeeded as error:
         return None, False, str(error)
+    if exact and recount_seconds:
+        context.row_counts[table.id] = newest, rows, now
+    return rows, exact, None
 
 
 def _why_outdated(context: Context) -> str | None:
@@ -47,8 +56,19 @@ def _shard(shard: Shard, placement: Placement, fragments: Iterable[Fragment]) ->
     }
 
 
+def _index(index: IndexInfo, runs: Iterable[IndexRun]) -> dict[str, Any]:
+    return {
+        "name": index.name,
+        "kind": index.kind,
+        "columns": list(index.columns),
+        "include": list(index.include),
+        "ready": index.ready,
+        "bytes": sum(run.bytes for run in runs if run.index == index.id),
+    }
+
+
 @begun_again
-def status_of(context: Context) -> dict[str, Any]:
+def status_of(context: Context, recount_seconds: float = 0.0) -> dict[str, Any]:
     """Describe a store, as `Store.status` returns it: row counts apart, from one look at the catalog."""
     with context.catalog.reading() as tx:
         placement, shards, tables = tx.placement(), tx.shards(), tx.tables()
@@ -57,11 +77,14 @@ def status_of(context: Context) -> dict[str, Any]:
         indexes, streams = tx.indexes(), streams_in(tx)
         runs = {table.id: tx.runs(table.id) for table in tables}
         topology, snapshot = tx.newest_topology().number, tx.versions()[1]
+        newest = {table.id: tx.last_commit_of(table.id) for table in tables}
+        made = tx.commit_times(lease["snapshot"] for lease in leases)
         names = {shard.id: shard.name for shard in shards}
+        sizes, depths = tablet_bytes(placement, fragments), tablet_depths(placement, fragments)
         upkeep, steps = upkeep_of(tx, tables, fragments, runs, Policy()), steps_of(tx, tables, names)
     described = []
     for table in tables:
-        rows, exact, problem = _rows(context, table)
+        rows, exact, problem = _rows(context, table, newest[table.id], recount_seconds)
         own = [fragment for fragment in fragments if fragment.table == table.id]
         described.append(
             {
@@ -71,18 +94,8 @@ def status_of(context: Context) -> dict[str, Any]:
                 **({"problem": problem} if problem else {}),
                 "bytes": sum(fragment.serving_bytes for fragment in own),
                 "fragments": len(own),
-                "indexes": [
-                    {
-                        "name": index.name,
-                        "kind": index.kind,
-                        "columns": list(index.columns),
-                        "include": list(index.include),
-                        "ready": index.ready,
-                        "bytes": sum(run.bytes for run in runs[table.id] if run.index == index.id),
-                    }
-                    for index in indexes
-                    if index.table == table.id
-                ],
+                "retention_seconds": context.retention_of(table),
+                "indexes": [_index(index, runs[table.id]) for index in indexes if index.table == table.id],
                 "tags": [asdict(tag) for tag in tags[table.id]],
                 "primary_key": list(table.primary_key),
                 "upkeep": upkeep[table.name],
@@ -98,7 +111,14 @@ def status_of(context: Context) -> dict[str, Any]:
         "outdated": _why_outdated(context),
         "shards": [_shard(shard, placement, fragments) for shard in shards],
         "tablets": [
-            {"id": t.id, "slots": [t.start, t.end], "shard": names[t.shard], "epoch": t.epoch}
+            {
+                "id": t.id,
+                "slots": [t.start, t.end],
+                "shard": names[t.shard],
+                "epoch": t.epoch,
+                "bytes": round(sizes[t.id]),
+                "fragments": depths[t.id],
+            }
             for t in placement.tablets
         ],
         "tables": described,
@@ -113,6 +133,6 @@ def status_of(context: Context) -> dict[str, Any]:
             for move in moves
         ],
         "upkeep": {"mode": context.upkeep.mode, "problem": context.upkeep.problem, **steps},
-        "leases": leases,
+        "leases": [lease | {"snapshot_at": made.get(lease["snapshot"])} for lease in leases],
         "streams": streams,
     }

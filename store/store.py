@@ -580,9 +580,14 @@ class Store(Named):
         """Look at every root's marker, and read every file; returns what is wrong, one text each."""
         return [str(error) for error in verifying.verify(self._context)]
 
-    def status(self) -> dict[str, Any]:
-        """Shards, tablets, tables, moves, leases and the newest snapshot, as plain values."""
-        return status_of(self._context)
+    def status(self, recount_seconds: float = 0.0) -> dict[str, Any]:
+        """Shards, tablets, tables, moves, leases and the newest snapshot, as plain values.
+
+        Args:
+            recount_seconds: where a table has no newer commit, its rows may be those that a call so recently
+                counted; 0 counts them each time. For who asks again and again.
+        """
+        return status_of(self._context, arguments.seconds("recount_seconds", recount_seconds))
 
 
 def _tablet(option: str, value: int) -> int:

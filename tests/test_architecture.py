@@ -48,6 +48,8 @@ OWNERS: dict[str, str] = {
     "typer": "cli",
     "click": "cli",
     "rich": "cli",
+    "starlette": "ui",
+    "uvicorn": "ui",
 }
 
 # Besides conditions, whole queries are read where they are handed to Spark.
@@ -87,6 +89,7 @@ OPTIONAL = frozenset({"psycopg", "pyspark", "rich", "typer"})
 LATE = frozenset(
     {
         ("cli/__init__.py", "elasticscan.cli.app"),
+        ("ui/__init__.py", "elasticscan.ui.server"),
         ("storage/places.py", "elasticscan.storage.objects.prefix"),
     }
 )
@@ -280,7 +283,7 @@ def transactions(source: str, tree: ast.AST) -> Iterator[str]:
 
 
 def test_the_catalog_is_asked_by_the_store_alone() -> None:
-    above = [source for source in sources() if folder_of(source) in ("connector", "cli")]
+    above = [source for source in sources() if folder_of(source) in ("connector", "cli", "ui")]
     examples = [str(path.relative_to(ROOT)) for path in (ROOT / "examples").rglob("*.py")]
     assert offenders(transactions, [*above, *examples]) == []
 

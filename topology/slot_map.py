@@ -1,7 +1,8 @@
 """The slot map: where the slots were, topology after topology, as an SVG that needs nothing else.
 
 Slots go from left to right and time goes down, a row for each topology and a colour for each shard. So a move
-is a change of colour, a shard that joins is a colour that appears, and splits and joins leave no trace.
+is a change of colour, a shard that joins is a colour that appears, and splits and joins leave no trace. A
+page that has legend, times and theme of its own takes the rows alone (`SlotMap.stripes`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
+from typing import Any
 from xml.sax.saxutils import escape
 
 from elasticscan.topology.values import Topology
@@ -43,15 +45,13 @@ class SlotMap:
     def svg(self) -> str:
         """The picture, as the text of an SVG file."""
         row = max(_LOWEST, min(_HIGHEST, _HEIGHT // len(self.topologies)))
-        names = dict(pair for topology in self.topologies for pair in topology.shard_names)
-        shown = sorted({shard for topology in self.topologies for shard in topology.placement.shards})
-        colours = {shard: _COLOURS[at % len(_COLOURS)] for at, shard in enumerate(shown)}
+        names, colours = self._names, self._colours
         width, height = _LEFT + _WIDTH + 12, _TOP + row * len(self.topologies) + 8
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {width} {height}">',
             f"<title>{escape(self._title)}</title><style>{_STYLE}</style>",
             '<rect class="paper" width="100%" height="100%"/>',
-            *_legend([(names.get(shard, str(shard)), colours[shard]) for shard in shown]),
+            *_legend([(names[shard], colour) for shard, colour in colours.items()]),
         ]
         labelled = -_LINE
         for at, topology in enumerate(self.topologies):
@@ -63,6 +63,49 @@ class SlotMap:
                 parts.append(f'<text x="{_LEFT - 8}" y="{baseline}" text-anchor="end">{text}</text>')
                 labelled = y
         return "\n".join([*parts, "</svg>\n"])
+
+    def stripes(self) -> dict[str, Any]:
+        """The picture's rows without its frame, as plain values, for a page that draws the frame itself.
+
+        Returns:
+            `width` and `slots`; `shards`, each with `name` and `colour`; and `topologies`, oldest first, each
+            with `number`, `at` (seconds since 1970), `reason`, `published`, and `paths`: pairs of a colour
+            and an SVG path, one unit high, at the height of its place in the list.
+        """
+        names, colours = self._names, self._colours
+        return {
+            "width": _WIDTH,
+            "slots": self.topologies[-1].placement.slot_count,
+            "shards": [{"name": names[shard], "colour": colour} for shard, colour in colours.items()],
+            "topologies": [
+                {
+                    "number": topology.number,
+                    "at": topology.created_at,
+                    "reason": topology.reason,
+                    "published": topology.published,
+                    "paths": [[colours[shard], path] for shard, path in _paths(topology, 0, at, 1).items()],
+                }
+                for at, topology in enumerate(self.topologies)
+            ],
+        }
+
+    @property
+    def _names(self) -> dict[int, str]:
+        named = {shard: str(shard) for topology in self.topologies for shard in topology.placement.shards}
+        return named | dict(pair for topology in self.topologies for pair in topology.shard_names)
+
+    @property
+    def _colours(self) -> dict[int, str]:
+        """A colour for each shard: that of its id, so that it stays when others go, unless that is taken."""
+        shown = sorted({shard for topology in self.topologies for shard in topology.placement.shards})
+        free: list[str] = []
+        colours = {}
+        for shard in shown:
+            free = free or list(_COLOURS)
+            wanted = _COLOURS[(shard - 1) % len(_COLOURS)]
+            colours[shard] = wanted if wanted in free else free[0]
+            free.remove(colours[shard])
+        return colours
 
     @property
     def _title(self) -> str:
@@ -84,6 +127,13 @@ def _legend(shards: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _row(topology: Topology, y: int, height: int, colours: dict[int, str]) -> str:
+    paths = _paths(topology, _LEFT, y, height)
+    drawn = "".join(f'<path fill="{colours[shard]}" d="{path}"/>' for shard, path in paths.items())
+    said = f"topology {topology.number}, {_time(topology):%Y-%m-%d %H:%M:%S} UTC: {topology.reason}"
+    return f"<g><title>{escape(said)}</title>{drawn}</g>"
+
+
+def _paths(topology: Topology, x: int, y: int, height: int) -> dict[int, str]:
     """A stripe: as many dots as the picture has room for, each in the colour of the slot in its middle."""
     placement = topology.placement
     dots = min(_WIDTH, placement.slot_count)
@@ -94,12 +144,10 @@ def _row(topology: Topology, y: int, height: int, colours: dict[int, str]) -> st
     at = 0
     for shard, run in groupby(shards):
         length = sum(1 for _ in run)
-        left, right = (_LEFT + edge * _WIDTH / dots for edge in (at, at + length))
+        left, right = (x + edge * _WIDTH / dots for edge in (at, at + length))
         paths.setdefault(shard, []).append(f"M{left:g} {y}H{right:g}v{height}H{left:g}z")
         at += length
-    drawn = "".join(f'<path fill="{colours[shard]}" d="{"".join(d)}"/>' for shard, d in paths.items())
-    said = f"topology {topology.number}, {_time(topology):%Y-%m-%d %H:%M:%S} UTC: {topology.reason}"
-    return f"<g><title>{escape(said)}</title>{drawn}</g>"
+    return {shard: "".join(path) for shard, path in paths.items()}
 
 
 def _time(topology: Topology) -> datetime:

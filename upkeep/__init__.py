@@ -34,6 +34,7 @@ from elasticscan.upkeep.balancing import (
     plan_moves,
     plan_splits,
     tablet_bytes,
+    tablet_depths,
 )
 from elasticscan.upkeep.collecting import is_collection_due
 from elasticscan.upkeep.debt import Debt, Written, debt_of
@@ -58,4 +59,5 @@ __all__ = [
     "plan_moves",
     "plan_splits",
     "tablet_bytes",
+    "tablet_depths",
 ]

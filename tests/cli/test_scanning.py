@@ -12,7 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from elasticscan.cli.output import plain
+from elasticscan.base.json_text import plain
 from elasticscan.store import Store
 
 Shell = Any

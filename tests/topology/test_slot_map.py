@@ -98,3 +98,34 @@ def test_splits_and_joins_leave_no_trace() -> None:
     rows = [Topology(n, p, NAMES, 0.0, "") for n, p in enumerate((placement, split, joined), 1)]
     paths = [path.get("d") or "" for path in ET.fromstring(SlotMap(tuple(rows)).svg).iter(f"{SVG}path")]
     assert len({re.sub(r"M([\d.]+) \d+H", r"M\1H", path) for path in paths}) == 1
+
+
+def test_the_stripes_of_a_page_are_those_of_the_picture() -> None:
+    shown = SlotMap(history(4, 64, 12))
+    stripes = shown.stripes()
+    assert (stripes["slots"], stripes["width"], len(stripes["topologies"])) == (64, _WIDTH, 12)
+    picture = ET.fromstring(shown.svg)
+    for at, (stripe, group) in enumerate(zip(stripes["topologies"], picture.findall(f"{SVG}g"), strict=True)):
+        assert (stripe["number"], stripe["published"]) == (at + 1, True)
+        assert stripe["reason"] == f"<change> {at + 1}"
+        drawn = {
+            path.get("fill"): STRIPE.findall(path.get("d") or "") for path in group.findall(f"{SVG}path")
+        }
+        for colour, path in stripe["paths"]:
+            here = [
+                (float(left) + _LEFT, float(right) + _LEFT) for left, _, right, _, _ in STRIPE.findall(path)
+            ]
+            assert here == [(float(left), float(right)) for left, _, right, _, _ in drawn[colour]]
+            assert {(y, height) for _, y, _, height, _ in STRIPE.findall(path)} == {(str(at), "1")}
+
+
+def test_a_shard_keeps_its_colour_when_others_go() -> None:
+    def colours(shards: list[int]) -> dict[str, str]:
+        placement = initial_placement(64, len(shards), shards)
+        names = tuple((shard, f"s{shard}") for shard in shards)
+        stripes = SlotMap((Topology(1, placement, names, 0.0, ""),)).stripes()
+        return {shard["name"]: shard["colour"] for shard in stripes["shards"]}
+
+    assert colours([2, 3]).items() <= colours([1, 2, 3]).items()
+    many = colours([1, 13, 25, 2])
+    assert len(set(many.values())) == 4, "no two have one colour while there are others"

@@ -1,0 +1,108 @@
+"""What a status says of bytes, fragments and leases is so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.store import Store, verifying
+from elasticscan.store.leases import hold_for_stream
+from tests.base.manual_clock import ManualClock
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+
+pytestmark = pytest.mark.usefixtures("unflushed")
+
+
+def rows(version: int, count: int = 400) -> pa.Table:
+    return pa.table({"id": range(count), "v": [version] * count})
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_000_000.0)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    with Store.create(tmp_path / "s", ["s1", "s2"], tablets=8, slots=64, clock=clock, upkeep="off") as made:
+        table = made.create_table("t", SCHEMA, ["id"])
+        for version in range(3):
+            table.upsert(rows(version))
+            clock.advance(10)
+        yield made
+
+
+def of_table(store: Store) -> dict[str, Any]:
+    (table,) = store.status()["tables"]
+    return dict(table)
+
+
+def on_disk(store: Store) -> int:
+    return sum(path.stat().st_size for path in Path(store.uri).rglob("t*/*.arrow"))
+
+
+def test_live_old_and_garbage_bytes_are_those_of_the_files(store: Store) -> None:
+    table = store.table("t")
+    assert of_table(store)["upkeep"]["bytes"] == {"live": on_disk(store), "old": 0, "garbage": 0}
+    table.compact()
+    seen = of_table(store)["upkeep"]["bytes"]
+    assert sum(seen.values()) == on_disk(store)
+    assert seen["garbage"] > 0, "the files that were merged are not collected yet"
+    assert seen["old"] > 0, "snapshots of an hour ago can be read"
+    store.collect_garbage(grace_seconds=0, trash_seconds=0)
+    after = of_table(store)["upkeep"]["bytes"]
+    assert after == {**seen, "garbage": 0} and sum(after.values()) == on_disk(store)
+
+
+def test_slots_that_moved_away_leave_garbage_until_they_are_merged(store: Store) -> None:
+    store.move(1, "s2")
+    seen = of_table(store)["upkeep"]["bytes"]
+    assert seen["garbage"] > 0 and abs(sum(seen.values()) - on_disk(store)) < 20  # shares are rounded down
+
+
+def test_tablets_have_the_bytes_of_their_table_and_the_fragments_of_their_worst_slot(store: Store) -> None:
+    status = store.status()
+    assert abs(sum(tablet["bytes"] for tablet in status["tablets"]) - status["tables"][0]["bytes"]) < 10
+    assert {tablet["fragments"] for tablet in status["tablets"]} == {3}
+    store.table("t").compact()
+    assert {tablet["fragments"] for tablet in store.status()["tablets"]} == {1}
+
+
+def test_a_lease_has_the_time_of_its_snapshot_and_a_table_its_retention(
+    store: Store, clock: ManualClock
+) -> None:
+    newest = store.status()["snapshot"]
+    hold_for_stream(store.context, 1, "copy", newest - 1)
+    (lease,) = store.status()["leases"]
+    assert lease["snapshot_at"] == clock.now() - 20
+    assert of_table(store)["retention_seconds"] == store.context.info.retention_seconds
+    store.table("t").set_retention(7_200)
+    assert of_table(store)["retention_seconds"] == 7_200
+
+
+def test_rows_are_counted_anew_after_a_commit_and_after_a_while(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = list[int]()
+    before = verifying.rows_of
+
+    def counted(*given: Any) -> tuple[int, bool]:
+        counts.append(1)
+        return before(*given)
+
+    monkeypatch.setattr(verifying, "rows_of", counted)
+    for _ in range(3):
+        assert store.status(60)["tables"][0]["rows"] == 400
+    assert len(counts) == 1
+    store.table("t").delete([1])
+    assert store.status(60)["tables"][0]["rows"] == 399
+    clock.advance(61)
+    assert store.status(60)["tables"][0]["rows"] == 399
+    assert len(counts) == 3
+    store.status()
+    assert len(counts) == 4, "who does not ask for it gets no older count"
