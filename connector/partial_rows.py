@@ -54,13 +54,19 @@ class PartialRows:
                     "or group by the column",
                     option="partialAggregates",
                 )
+            if value.may_fail and not value.fails_by_group:
+                raise InvalidOption(
+                    f"partialAggregates: {value} may fail for a row, and Spark need not look at all of them; "
+                    "compute it there",
+                    option="partialAggregates",
+                )
         fields = [stored.field(name) for name in asked.by]
         fields += [pa.field(f"partial {value}", value.type) for value in values]
         return cls(asked.by, values, pa.schema(fields))
 
     def columns(self, table: TableInfo) -> list[str]:
         """The columns to scan; rows are counted by some column."""
-        used = [value.column for value in self.values if value.column is not None]
+        used = [name for value in self.values for name in value.columns]
         return list(dict.fromkeys([*self.by, *used])) or list(table.primary_key[:1])
 
     def of_counted(self, rows: int) -> pa.RecordBatch:

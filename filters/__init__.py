@@ -9,9 +9,10 @@ be evaluated exactly as Spark would is refused. `with_parameters` writes values 
 `bounds`). Whoever skips rows by them may be sure: a set may be too wide, which costs time, and never too
 narrow, which would cost rows; tests hold sets against the evaluator.
 
-`Aggregate` is a function over the rows of a group (`aggregates`); `Fold` computes some of them page by page,
-in memory that the groups bound (`folding`), with the results that Spark would give, or gives partial rows
-that Spark adds up.
+`Aggregate` is a function over the rows of a group (`aggregates`), of columns or of what is computed of them
+(`inputs`; whole and decimal numbers in 64 bits where these hold them, `exact`). `Fold` computes some of them
+page by page, in memory that the groups bound (`folding`), with the results that Spark would give, or gives
+partial rows that Spark adds up.
 
 Everything here is pure, and knows nothing of files, indexes or scans.
 """
@@ -19,17 +20,21 @@ Everything here is pure, and knows nothing of files, indexes or scans.
 from elasticscan.filters.aggregates import AVG, COUNT_DISTINCT, COUNT_ROWS, Aggregate, check_groupable
 from elasticscan.filters.assignment import Assignment
 from elasticscan.filters.bounds import axis_of, decode_key, normalise, single_values
-from elasticscan.filters.casts import may_fail
+from elasticscan.filters.casts import always_fits, may_fail
 from elasticscan.filters.coercion import (
     TIMESTAMP,
     computed_type,
     integer_as_decimal,
+    is_computable,
     is_integer,
     is_number,
     type_name,
 )
+from elasticscan.filters.exact import has_several_constants
 from elasticscan.filters.expression import (
     And,
+    Call,
+    Case,
     Cast,
     Column,
     Compare,
@@ -65,6 +70,8 @@ __all__ = [
     "Aggregate",
     "And",
     "Assignment",
+    "Call",
+    "Case",
     "Cast",
     "Column",
     "ColumnDomain",
@@ -81,6 +88,7 @@ __all__ = [
     "Not",
     "Or",
     "Predicate",
+    "always_fits",
     "axis_of",
     "check_groupable",
     "children",
@@ -89,7 +97,9 @@ __all__ = [
     "computed_type",
     "constant_of",
     "decode_key",
+    "has_several_constants",
     "integer_as_decimal",
+    "is_computable",
     "is_integer",
     "is_number",
     "may_fail",

@@ -1,7 +1,10 @@
 """Aggregate functions: SQL text such as `sum(km) AS total` as a value, with the type that Spark would give.
 
     aggregate = Aggregate.parse("avg(km)", schema)
-    aggregate.function, aggregate.column, aggregate.type      # 'avg', 'km', double
+    aggregate.function, aggregate.columns, aggregate.type     # 'avg', ('km',), double
+
+They are computed of columns, or of values of a row as conditions have them: `sum(price * (1 - discount))`,
+`sum(CASE WHEN kind LIKE 'PROMO%' THEN price ELSE 0 END)`.
 
 What Spark would compute otherwise than is possible here exactly is refused when the text is read.
 """
@@ -18,9 +21,12 @@ from sqlglot.errors import SqlglotError
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS, MAX_FILTER_BYTES
 from elasticscan.base.showing import brief
-from elasticscan.filters.coercion import computed_type
-from elasticscan.filters.expression import Column
+from elasticscan.filters.coercion import computed_type, is_computable
+from elasticscan.filters.exact import is_exact
+from elasticscan.filters.expression import Column, Expression, column_names, to_sql
+from elasticscan.filters.kernels import Rows, can_fail, compile_expression
 from elasticscan.filters.parser import STUMBLES, FilterSql, parse_value
+from elasticscan.filters.predicate import ARROW_REFUSALS
 
 COUNT_ROWS, COUNT, COUNT_DISTINCT = "count(*)", "count", "count distinct"
 SUM, MIN, MAX, AVG = "sum", "min", "max", "avg"
@@ -29,8 +35,8 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Count: COUNT, exp.Sum: SUM, exp.Min: MIN, exp.Max: MAX, exp.Avg: AVG,
 }  # fmt: skip
 _SUPPORTED = (
-    "count(*), count(column), count(DISTINCT column), sum(column), min(column), max(column) and avg(column), "
-    "each with AS name behind it if need be; compute the rest from their results, or in Spark"
+    "count(*), count(DISTINCT column), and count, sum, min, max and avg of a column or of what is computed "
+    "of columns, each with AS name behind it if need be; compute the rest from their results, or in Spark"
 )
 
 
@@ -40,14 +46,14 @@ class Aggregate:
 
     Attributes:
         function: one of the names above.
-        column: what it is computed of; None for `count(*)`.
+        value: what it is computed of; None for `count(*)`.
         name: the name of its column in the result.
-        computed: the type that the column is computed with; null for `count(*)`.
+        computed: the type that the value is computed with; null for `count(*)`.
         type: the type of the result.
     """
 
     function: str
-    column: str | None
+    value: Expression | None
     name: str
     computed: pa.DataType
     type: pa.DataType
@@ -80,25 +86,58 @@ class Aggregate:
             raise _refused(text, "is not supported")
         if function == COUNT and not is_distinct and _counts_rows(argument):
             return cls(COUNT_ROWS, None, name, pa.null(), pa.int64())
-        if not isinstance(argument, exp.Column):
+        if argument is None or isinstance(argument, (exp.Star, exp.Distinct)):
             raise _refused(text, "is not supported")
-        column = parse_value(argument.sql(dialect=FilterSql, comments=False), schema)
-        if not isinstance(column, Column) or len(column.path) != 1:
-            raise _refused(text, "is not of a column as a whole")
+        value = parse_value(argument.sql(dialect=FilterSql, comments=False), schema)
         if is_distinct and function == COUNT:
             function = COUNT_DISTINCT
-        stored = schema.field(column.path[0]).type
-        check_groupable(column.path[0], stored, text)
-        return cls(function, column.path[0], name, *_types(text, function, stored))
+        if isinstance(value, Column) and len(value.path) == 1:
+            stored = schema.field(value.path[0]).type
+            check_groupable(value.path[0], stored, text)
+        elif function == COUNT_DISTINCT:
+            raise _refused(text, "is not of a column as a whole")
+        else:
+            _check_computed(text, value, schema)
+            stored = value.type
+        return cls(function, value, name, *_types(text, function, stored))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return () if self.value is None else tuple(sorted(column_names(self.value)))
+
+    @property
+    def may_fail(self) -> bool:
+        """True if there are rows for which the value cannot be computed."""
+        return self.value is not None and can_fail(self.value)
+
+    @property
+    def fails_by_group(self) -> bool:
+        """True if what does not fit is told for its group, as in a sum that overflows."""
+        return self.function == SUM and self.value is not None and is_exact(self.value)
 
     def __str__(self) -> str:
-        if self.column is None:
+        if self.value is None:
             return COUNT_ROWS
-        return (
-            f"count(DISTINCT {self.column})"
-            if self.function == COUNT_DISTINCT
-            else f"{self.function}({self.column})"
-        )
+        shown = to_sql(self.value)
+        if isinstance(self.value, Column) and len(self.value.path) == 1:
+            shown = self.value.path[0]
+        return f"count(DISTINCT {shown})" if self.function == COUNT_DISTINCT else f"{self.function}({shown})"
+
+
+def _check_computed(text: str, value: Expression, schema: pa.Schema) -> None:
+    """Raises where what is computed of columns has no such value in Spark, or Arrow cannot compute it."""
+    names = column_names(value)
+    if not names:
+        raise _refused(text, "names no column")
+    if not is_computable(value.type):
+        raise _refused(text, f"is of the type {value.type}")
+    fields = [field for field in schema if field.name in names]
+    nothing = pa.RecordBatch.from_arrays([pa.array([], one.type) for one in fields], schema=pa.schema(fields))
+    try:
+        compile_expression(value)(Rows(nothing))
+    except ARROW_REFUSALS as error:
+        raise _refused(text, f"cannot be computed ({error})") from error
 
 
 def check_groupable(column: str, kind: pa.DataType, what: str) -> None:

@@ -15,7 +15,14 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError
-from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, is_float, is_integer, type_name
+from elasticscan.filters.coercion import (
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    integer_as_decimal,
+    is_float,
+    is_integer,
+    type_name,
+)
 
 _Caster = Callable[[pa.Array, pa.DataType], pa.Array]
 
@@ -65,6 +72,17 @@ def may_fail(source: pa.DataType, target: pa.DataType) -> bool:
         or pair[1] == "decimal"
         or (pair[1] == "integer" and pair[0] != "boolean")
     )
+
+
+def always_fits(source: pa.DataType, target: pa.DataType) -> bool:
+    """True if the conversion refuses no value, by the digits of decimals too, and rounds none of them."""
+    if not pt.is_decimal128(target):
+        return not may_fail(source, target)
+    exact = integer_as_decimal(source) if is_integer(source) else source
+    if not pt.is_decimal128(exact):
+        return False
+    whole = exact.precision - exact.scale
+    return bool(exact.scale <= target.scale and whole <= target.precision - target.scale)
 
 
 def _family(kind: pa.DataType) -> str:

@@ -16,6 +16,10 @@ from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
+# Of a product of many digits Spark gives up places behind the point, down to so many.
+_KEPT_PLACES = 6
+# The most digits of Arrow's wide decimals.
+MOST_COMPUTED_DIGITS = 76
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
 _NAMES = {
@@ -77,6 +81,30 @@ def decimal_type(precision: int, scale: int) -> pa.DataType:
             "CAST one side to DOUBLE, or to a DECIMAL with fewer digits"
         )
     return pa.decimal128(precision, scale)
+
+
+def computed_decimal(precision: int, scale: int) -> pa.DataType:
+    """The type that Spark gives a sum or a product that needs so many digits, or an error where it rounds.
+
+    Beyond 38 digits Spark keeps 38, and all places behind the point if they are no more than 6: then a
+    result is exact, or it is an error that it does not fit.
+    """
+    if precision <= MAX_DECIMAL_DIGITS or not _keeps_places(precision, scale):
+        return decimal_type(precision, scale)
+    return pa.decimal128(MAX_DECIMAL_DIGITS, scale)
+
+
+def _keeps_places(precision: int, scale: int) -> bool:
+    adjusted = max(MAX_DECIMAL_DIGITS - (precision - scale), min(scale, _KEPT_PLACES))
+    return adjusted == scale and precision <= MOST_COMPUTED_DIGITS
+
+
+def digits_needed(op: str, one: pa.DataType, two: pa.DataType) -> tuple[int, int]:
+    """The digits, and those behind the point, of any sum (difference, product) of two decimals."""
+    if op == "*":
+        return one.precision + two.precision + 1, one.scale + two.scale
+    scale = max(one.scale, two.scale)
+    return max(one.precision - one.scale, two.precision - two.scale) + scale + 1, scale
 
 
 def integer_as_decimal(kind: pa.DataType) -> pa.DataType:

@@ -31,6 +31,10 @@ import pyarrow.types as pt
 from elasticscan.base.errors import FilterError
 from elasticscan.filters.aggregates import AVG, COUNT, COUNT_DISTINCT, COUNT_ROWS, MAX, MIN, SUM, Aggregate
 from elasticscan.filters.coercion import computed_type
+from elasticscan.filters.exact import is_exact
+from elasticscan.filters.expression import Expression, to_sql
+from elasticscan.filters.inputs import Inputs, adds_up, evaluators, from_units, is_column
+from elasticscan.filters.kernels import can_fail
 
 # Pages wait until they are so many rows or bytes together: each fold has a cost of its own.
 FOLDED_ROWS, FOLDED_BYTES = 1 << 20, 64 << 20
@@ -41,6 +45,10 @@ MOST_PARTIAL_BYTES = 64 << 20
 # Or when this part of the rows are groups of their own: then merging would not make them fewer.
 _HARDLY_FEWER = 0.9
 
+# Counts rows whose number does not fit the type that Spark computes it with.
+BEYOND = "beyond"
+# So many times the greatest number, the sum of a group leaves its type whatever else is added to it.
+_CERTAIN_OVERFLOW = 5
 _ANY_INTEGER = pa.decimal128(38, 0)
 # A decimal of so many digits can be added up 10^10 times without leaving 38 digits.
 _ADDABLE_DIGITS = 28
@@ -51,29 +59,38 @@ _NAN_BITS = np.float64("nan").view(np.int64) & _MAGNITUDE
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A column of partial rows: a function of an input, and how partial rows of it are merged."""
+    """A column of partial rows: a function of a value, and how partial rows of it are merged."""
 
     function: str
-    column: str | None
+    value: Expression | None
     type: pa.DataType
 
     @property
     def name(self) -> str:
-        return f"{self.function} of {self.column}"
+        return _name(self.function, self.value)
 
     @property
     def merge(self) -> str:
         return self.function if self.function in (MIN, MAX) else SUM
 
-    def folded(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    @property
+    def is_exact_sum(self) -> bool:
+        """True of numbers that are added up in units; whole ones that a column has, are as they are."""
+        value = self.value
+        is_whole = value is not None and is_column(value) and pt.is_integer(value.type)
+        return self.function == SUM and value is not None and is_exact(value) and not is_whole
+
+    def folded(self, inputs: Inputs) -> pa.ChunkedArray:
         """The values in the form in which a page is folded."""
+        assert self.value is not None, "rows are counted without a value"
         if self.function == COUNT:
-            return values
+            return inputs.present(self.value)
+        values = inputs.values(self.value)
         if self.function in (MIN, MAX):
             return values if _is_ordered(values) else _ordered(values)
         if pt.is_floating(values.type):
             return values.cast(pa.float32()) if pt.is_float16(values.type) else values
-        if pt.is_integer(values.type) and _adds_up(values):
+        if pt.is_integer(values.type) and adds_up(values):
             return values
         return values.cast(self.type)
 
@@ -92,13 +109,14 @@ class Fold:
         self._keys = [f"group {number}" for number in range(len(group_by))]
         states = [state for aggregate in aggregates for state in _states_of(aggregate)]
         self._states = tuple(dict.fromkeys(states)) or (_State(COUNT_ROWS, None, pa.int64()),)
-        distinct = [a.column for a in aggregates if a.function == COUNT_DISTINCT and a.column]
+        distinct = [name for a in aggregates if a.function == COUNT_DISTINCT for name in a.columns]
         self._distinct = {column: Fold((), (*group_by, column), schema) for column in dict.fromkeys(distinct)}
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
         self._partial: list[pa.Table] = []
         self._rows = self._merged_rows = self._folded_rows = 0
-        used = [*self._group_by, *(state.column for state in self._states if state.column)]
+        self._evaluators = evaluators(state.value for state in self._states if state.value is not None)
+        used = [*self._group_by, *(name for aggregate in aggregates for name in aggregate.columns)]
         nothing = [schema.field(name) for name in dict.fromkeys(used)] or [pa.field("", pa.null())]
         self._fold(pa.schema(nothing).empty_table())
 
@@ -121,21 +139,43 @@ class Fold:
         columns = {
             key: _as_group(rows.column(name)) for key, name in zip(self._keys, self._group_by, strict=True)
         }
-        asked: list[tuple[str | list[str], str]] = []
+        inputs, units = Inputs(rows, self._evaluators), set()
+        asked: list[tuple[str | list[str], str] | None] = []
         for number, state in enumerate(self._states):
-            if state.column is None:
+            name = str(number)
+            if state.value is None:
                 asked.append(([], "count_all"))
                 continue
-            columns[str(number)] = state.folded(rows.column(state.column))
-            asked.append((str(number), state.function))
+            if state.is_exact_sum or state.function == BEYOND:
+                addends = inputs.addends(state.value, _sum_type(state.value.type))
+                values = addends.values if state.is_exact_sum else addends.beyond
+                if state.is_exact_sum and addends.are_units:
+                    units.add(number)
+            else:
+                values = state.folded(inputs)
+            if values is None:
+                asked.append(None)
+                continue
+            columns[name] = values
+            asked.append((name, state.merge if state.function == BEYOND else state.function))
         if not columns:
             columns["rows"] = pa.nulls(rows.num_rows)
-        grouped = pa.table(columns).group_by(self._keys, use_threads=False).aggregate(asked)
+        grouped = (
+            pa.table(columns)
+            .group_by(self._keys, use_threads=False)
+            .aggregate([one for one in asked if one is not None])
+        )
         results = []
-        for number, state in enumerate(self._states):
-            values = grouped.column("count_all" if state.column is None else f"{number}_{state.function}")
+        for number, (state, one) in enumerate(zip(self._states, asked, strict=True)):
+            if one is None:
+                results.append(pa.array(np.zeros(grouped.num_rows, np.int64)))
+                continue
+            values = grouped.column("count_all" if state.value is None else f"{number}_{one[1]}")
             is_extreme = state.function in (MIN, MAX) and pt.is_floating(values.type)
-            results.append((_ordered(values) if is_extreme else values).cast(state.type))
+            if number in units:
+                results.append(from_units(values, state.type))
+            else:
+                results.append((_ordered(values) if is_extreme else values).cast(state.type))
         self._keep([*map(grouped.column, self._keys), *results])
         for column, fold in self._distinct.items():
             if column in rows.schema.names:
@@ -191,16 +231,20 @@ class Fold:
             if aggregate.function not in (SUM, AVG):
                 values.append(_value(aggregate, whole))
                 continue
-            total = whole.column(f"{SUM} of {aggregate.column}")
+            total = whole.column(_name(SUM, aggregate.value))
             if aggregate.function == AVG:
                 values.append(_as_float(total))
                 continue
             try:
-                values.append(total.cast(aggregate.type))
+                fitting = total.cast(aggregate.type)
             except pa.ArrowInvalid:
                 fitting, excess = _divided(total, aggregate.type)
-                values.append(fitting)
                 beyond.append((place, excess))
+            if (unfit := _unfit(aggregate, whole)) is not None:
+                most = pa.scalar(_most(aggregate.type), aggregate.type)
+                fitting = pc.if_else(unfit, most, fitting)
+                beyond += [(place, pc.if_else(unfit, most, None))] * _CERTAIN_OVERFLOW
+            values.append(fitting)
         parts = [pa.Table.from_arrays([*groups, *values], schema=schema)]
         for place, excess in beyond:
             arrays = [*groups, *(pa.nulls(whole.num_rows, value.type) for value in values)]
@@ -252,18 +296,20 @@ class Fold:
 
 
 def _states_of(aggregate: Aggregate) -> list[_State]:
-    column, kind = aggregate.column, aggregate.computed
+    value, kind = aggregate.value, aggregate.computed
+    may_be_beyond = value is not None and is_exact(value) and can_fail(value)
+    beyond = [_State(BEYOND, value, pa.int64())] if may_be_beyond else []
     match aggregate.function:
         case "count(*)":
             return [_State(COUNT_ROWS, None, pa.int64())]
         case "count":
-            return [_State(COUNT, column, pa.int64())]
+            return [_State(COUNT, value, pa.int64())]
         case "min" | "max":
-            return [_State(aggregate.function, column, _extreme_type(kind))]
+            return [_State(aggregate.function, value, _extreme_type(kind))]
         case "sum":
-            return [_State(SUM, column, _sum_type(kind))]
+            return [_State(SUM, value, _sum_type(kind)), *beyond]
         case "avg":
-            return [_State(SUM, column, _sum_type(kind)), _State(COUNT, column, pa.int64())]
+            return [_State(SUM, value, _sum_type(kind)), *beyond, _State(COUNT, value, pa.int64())]
     return []
 
 
@@ -280,14 +326,6 @@ def _sum_type(kind: pa.DataType) -> pa.DataType:
 
 def _extreme_type(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if pt.is_floating(kind) or pt.is_duration(kind) else kind
-
-
-def _adds_up(values: pa.ChunkedArray) -> bool:
-    """True if no sum of some of these whole numbers leaves 64 bits."""
-    if values.type.bit_width < 64:
-        return len(values) < 1 << 31
-    least, most = (bound.as_py() or 0 for bound in pc.min_max(values).values())
-    return max(-least, most) * len(values) < 1 << 63
 
 
 def _is_ordered(values: pa.ChunkedArray) -> bool:
@@ -332,6 +370,10 @@ def _as_group(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.is_nan(floats), float("nan"), floats)
 
 
+def _name(function: str, value: Expression | None) -> str:
+    return f"{function} of {None if value is None else to_sql(value)}"
+
+
 def _distinct(column: str) -> str:
     return f"distinct of {column}"
 
@@ -340,15 +382,16 @@ def _value(aggregate: Aggregate, whole: pa.Table) -> pa.ChunkedArray:
     """An aggregate of partial rows that are complete."""
     match aggregate.function:
         case "count(*)" | "count":
-            name = f"{aggregate.function} of {aggregate.column}"
-            return pc.fill_null(whole.column(name), 0)
+            return pc.fill_null(whole.column(_name(aggregate.function, aggregate.value)), 0)
         case "count distinct":
-            return pc.fill_null(whole.column(_distinct(str(aggregate.column))), 0)
+            return pc.fill_null(whole.column(_distinct(*aggregate.columns)), 0)
         case "min" | "max":
-            return _extreme(aggregate, whole.column(f"{aggregate.function} of {aggregate.column}"))
-    total = whole.column(f"{SUM} of {aggregate.column}")
+            return _extreme(aggregate, whole.column(_name(aggregate.function, aggregate.value)))
+    if _unfit(aggregate, whole) is not None:
+        raise _overflow(aggregate, aggregate.computed)
+    total = whole.column(_name(SUM, aggregate.value))
     if aggregate.function == AVG:
-        return _average(aggregate, total, whole.column(f"{COUNT} of {aggregate.column}"))
+        return _average(aggregate, total, whole.column(_name(COUNT, aggregate.value)))
     return _fitting(aggregate, total, aggregate.type)
 
 
@@ -388,12 +431,32 @@ def _fitting(aggregate: Aggregate, values: pa.ChunkedArray, kind: pa.DataType) -
         return values.cast(kind)
     except pa.ArrowInvalid:
         pass
-    shown = "long" if pt.is_integer(kind) else str(kind)
-    raise FilterError(
+    raise _overflow(aggregate, kind)
+
+
+def _overflow(aggregate: Aggregate, kind: pa.DataType) -> FilterError:
+    shown = "long" if pt.is_int64(kind) else str(kind)
+    return FilterError(
         f"[ARITHMETIC_OVERFLOW] {shown} overflow: a group's {aggregate} does not fit; narrow the filter, "
         "group by more columns, or keep the column as a wider type",
-        column=aggregate.column,
+        column=", ".join(aggregate.columns),
     )
+
+
+def _unfit(aggregate: Aggregate, whole: pa.Table) -> pa.ChunkedArray | None:
+    """True for the groups that have a number that does not fit its type; None if none has."""
+    name = _name(BEYOND, aggregate.value)
+    if name not in whole.column_names:
+        return None
+    unfit = pc.greater(whole.column(name), 0)
+    return unfit if pc.any(unfit).as_py() else None
+
+
+def _most(kind: pa.DataType) -> int | Decimal:
+    """The greatest number of a type."""
+    if pt.is_integer(kind):
+        return (1 << 63) - 1
+    return _EXACT.multiply(Decimal(10**kind.precision - 1), Decimal(1).scaleb(-kind.scale))
 
 
 def _divided(total: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:

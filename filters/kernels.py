@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from elasticscan.base.errors import ColumnNotFound, FilterError
-from elasticscan.filters.casts import cast_array, may_fail
-from elasticscan.filters.coercion import computed_type, is_float, is_integer, type_name
+from elasticscan.filters.casts import always_fits, cast_array
+from elasticscan.filters.coercion import computed_type, digits_needed, is_float, is_integer, type_name
 from elasticscan.filters.expression import (
     And,
     Call,
@@ -153,15 +153,21 @@ def can_fail(node: Expression) -> bool:
     match node:
         case Compare() | In() if is_unknown(node):
             return False
-        case Cast() if may_fail(node.child.type, node.type):
+        case Cast() if not always_fits(node.child.type, node.type):
             return True
-        case Call(name="/" | "DIV"):
+        case Call(name="/" | "DIV" | "%"):
             return True
-        case Call(name="+" | "-" | "*" | "%" | "NEGATE" | "ABS") if (
-            not is_float(node.type) or node.name == "%"
-        ):
+        case Call(name="+" | "-" | "*" | "NEGATE" | "ABS") if is_integer(node.type) or is_cut(node):
             return True
     return any(map(can_fail, children(node)))
+
+
+def is_cut(node: Call) -> bool:
+    """True of decimals whose type has fewer digits than an exact result may need."""
+    if not pt.is_decimal128(node.type) or len(node.args) != 2:
+        return False
+    left, right = (arg.type for arg in node.args)
+    return bool(digits_needed(node.name, left, right)[0] > node.type.precision)
 
 
 # ------------------------------------------------------------------ rows that are left to look at
@@ -377,8 +383,16 @@ def _function(node: Call) -> Callable[..., Datum]:
         return _substring(*node.options)
     if node.name == "LENGTH" and pt.is_binary(node.args[0].type):
         return _FUNCTIONS["LENGTH OF BYTES"]
+    if is_cut(node):
+        return partial(_cut, node)
     functions = _FUNCTIONS if is_float(node.type) else _FUNCTIONS | _CHECKED
     return functions[node.name]
+
+
+def _cut(node: Call, *values: Datum) -> Datum:
+    """A decimal computed with all the digits that it may need, which has to fit fewer."""
+    wide = [pc.cast(value, pa.decimal256(value.type.precision, value.type.scale)) for value in values]
+    return pc.cast(_CHECKED[node.name](*wide), node.type)
 
 
 def _refuse_zero(left: Datum, right: Datum, operation: str) -> None:

@@ -16,7 +16,8 @@ from elasticscan.base.errors import FilterError
 from elasticscan.filters.casts import can_cast, cast_array
 from elasticscan.filters.coercion import (
     common_type,
-    decimal_type,
+    computed_decimal,
+    digits_needed,
     integer_as_decimal,
     is_computable,
     is_float,
@@ -213,18 +214,12 @@ def _as_decimal(value: Expression, kind: pa.DataType) -> Expression:
 
 
 def _decimal_arithmetic(op: str, left: Expression, right: Expression) -> Expression:
-    one, two = left.type, right.type
-    if op == "*":
-        kind = decimal_type(one.precision + two.precision + 1, one.scale + two.scale)
-    elif op in ("+", "-"):
-        scale = max(one.scale, two.scale)
-        whole = max(one.precision - one.scale, two.precision - two.scale)
-        kind = decimal_type(whole + scale + 1, scale)
-    else:
+    if op not in ("+", "-", "*"):
         raise FilterError(
             f"{op} is not supported between decimals; CAST one side to DOUBLE, and the result to the "
             "DECIMAL that it should be, as in CAST(CAST(a AS DOUBLE) / b AS DECIMAL(10, 2))"
         )
+    kind = computed_decimal(*digits_needed(op, left.type, right.type))
     return Call(op, (left, right), kind)
 
 

@@ -99,7 +99,7 @@ class Aggregation:
         return not self._group_by and all(aggregate.function == COUNT_ROWS for aggregate in aggregates)
 
     def _scan(self, table: TableInfo, aggregates: Sequence[Aggregate]) -> Scan:
-        used = [aggregate.column for aggregate in aggregates if aggregate.column is not None]
+        used = [name for aggregate in aggregates for name in aggregate.columns]
         columns = list(dict.fromkeys([*self._group_by, *used])) or list(table.primary_key[:1])
         return begin_scan(
             self._context,

@@ -9,7 +9,7 @@ parameters  values of a query's parameters, written into its text as literals
 statements  statements about tables of the store that are no query, recognised by their first words
 query       a query's text, tree and references; what cannot be read for certain is left alone
 joins, conditions, columns, limits  what each reference of a table needs, by the rules of its joins
-aggregates  what tasks can compute of their own rows, for Spark to add up
+aggregates  what tasks can compute of their own rows, for Spark to add up; computed: of which expressions
 few_rows    reads that are over before a task would have begun, made beside the driver
 plan        the needs of a whole query; explain: the same for people
 """

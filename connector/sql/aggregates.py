@@ -21,15 +21,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.types as pt
-from sqlglot import TokenType, exp
+from sqlglot import TokenType, exp, parse_one
+from sqlglot.errors import SqlglotError
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 from elasticscan.connector.option_values import PartialAggregates
+from elasticscan.connector.sql.computed import NotFoldedError, check_computed, own_text
 from elasticscan.connector.sql.joins import SelectBlock
 from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
 from elasticscan.connector.sql.query import Query, Reference, Session
-from elasticscan.filters import Aggregate, FilterSql, quote_name
+from elasticscan.filters import STUMBLES, Aggregate, FilterSql, quote_name, to_sql
 
 if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
@@ -50,14 +52,15 @@ _PLAIN = (
 )  # fmt: skip
 # Where a column of floats may stand: elsewhere -0.0 and 0.0, which are one group, may give different values.
 _WHOLE = (exp.Alias, exp.Select, exp.Group, exp.Ordered, exp.Distinct)
+# Spark averages decimals of up to so many digits as doubles, in units of the last place.
+_AVERAGED_AS_DOUBLES = 11
+# Others it divides to 38 places and then rounds. A quotient of decimals has fewer places: so many digits
+# leave it 9 beyond those of the result, and with fewer than 10^9 rows in a group no two roundings differ.
+_AVERAGED_EXACTLY = 15
 _ENDS = frozenset({"UNION", "EXCEPT", "INTERSECT", "MINUS", ";"})
 _BEHIND_WHERE = frozenset({"GROUP BY", "HAVING", "ORDER BY", "LIMIT", "OFFSET"})
 
 Edit = tuple[int, int, str]
-
-
-class NotFoldedError(Exception):
-    """Aggregates are left to Spark; says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +78,17 @@ class SourceAggregates:
 
 @dataclass(frozen=True, slots=True)
 class _AggregateCall:
-    """An aggregate as it is written: of a column, or of rows; `first` and `last` are places of tokens."""
+    """An aggregate as it is written.
+
+    Attributes:
+        argument: over the table's columns alone; None for rows.
+        written: the column, as the query names it; None for what is computed.
+        first, last: places of tokens.
+    """
 
     function: str
-    column: str | None
-    written: str
+    argument: str | None
+    written: str | None
     first: int
     last: int
 
@@ -130,7 +139,7 @@ class _Rewriting:
         if sum(_is_distinct(node) for node in aggregates) != distinct:
             raise NotFoldedError("it cannot be told where its aggregates stand")
         plain = Counter(self._meaning(node) for node in aggregates if not _is_distinct(node))
-        if plain != Counter((call.function, call.column) for call in calls):
+        if plain != Counter((call.function, call.argument) for call in calls):
             raise NotFoldedError("it cannot be told where its aggregates stand")
         ends = self._item_ends(first)
         edits = [self._edit(call, ends) for call in calls] + self._without_where(first, end)
@@ -174,7 +183,7 @@ class _Rewriting:
                 and not any(node.args.values())
             ):
                 continue
-            if not isinstance(node, _PLAIN):
+            if not isinstance(node, _PLAIN) and not _is_inside(node):
                 raise NotFoldedError(f"{_shown(node)} may depend on more than groups")
             if isinstance(node, _AGGREGATES) and node.parent is not None and node.find_ancestor(*_AGGREGATES):
                 raise NotFoldedError(f"{_shown(node)} stands in another aggregate")
@@ -213,9 +222,15 @@ class _Rewriting:
     def _meaning(self, node: exp.Expr) -> tuple[str, str | None]:
         function, argument = _FUNCTIONS[type(node)], node.args.get("this")
         others = any(value for key, value in node.args.items() if key not in ("this", "big_int"))
-        if others or not isinstance(argument, (exp.Column, exp.Star, exp.Literal)):
+        if others or not isinstance(argument, exp.Expr):
             raise NotFoldedError(f"{_shown(node)} is not of a column")
-        return function, self._session.folded(argument.name) if isinstance(argument, exp.Column) else None
+        return function, self._argument(function, argument)
+
+    def _argument(self, function: str, node: exp.Expr) -> str | None:
+        """The argument of an aggregate, over the table's columns alone; None for rows."""
+        if function == "count" and isinstance(node, (exp.Star, exp.Literal)):
+            return None
+        return own_text(node, self._columns, self._session)
 
     # --------------------------------------------------------------------------- where it stands
 
@@ -245,25 +260,43 @@ class _Rewriting:
             at += 1
             if word not in _FUNCTIONS.values() or token.token_type != TokenType.L_PAREN:
                 continue
-            inside = []
-            for token in self._tokens[at + 1 : end]:
-                if token.token_type in (TokenType.R_PAREN, TokenType.L_PAREN):
-                    break
-                inside.append(token)
+            last = self._closing(at, end)
+            inside = self._tokens[at + 1 : last]
             if inside and inside[0].token_type == TokenType.DISTINCT:
                 distinct += 1
                 continue
-            last = at + len(inside) + 1
-            if last >= end or self._tokens[last].token_type != TokenType.R_PAREN:
-                raise NotFoldedError(f"{word.upper()} is not of a column")
             text = [token.text for token in inside]
             if word == "count" and text in (["*"], ["1"]) and inside[0].token_type != TokenType.IDENTIFIER:
                 calls.append(_AggregateCall(word, None, "1", at - 1, last))
-            elif text and all(text[place] == "." for place in range(1, len(text), 2)):
-                calls.append(_AggregateCall(word, self._session.folded(text[-1]), text[-1], at - 1, last))
-            else:
+                continue
+            is_name = bool(text) and all(text[place] == "." for place in range(1, len(text), 2))
+            node = self._node_of(inside)
+            argument = self._argument(word, node)
+            if argument is None:
                 raise NotFoldedError(f"{word.upper()} is not of a column")
+            is_column = is_name and isinstance(node, exp.Column)
+            calls.append(_AggregateCall(word, argument, text[-1] if is_column else None, at - 1, last))
         return calls, distinct
+
+    def _closing(self, opening: int, end: int) -> int:
+        """The token of the parenthesis that closes one."""
+        depth = 0
+        for at in range(opening, end):
+            kind = self._tokens[at].token_type
+            depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
+            if not depth:
+                return at
+        raise NotFoldedError("a parenthesis is missing")
+
+    def _node_of(self, tokens: Sequence[Token]) -> exp.Expr:
+        """The meaning of some tokens alone."""
+        text = self._query.text[tokens[0].start : tokens[-1].end + 1] if tokens else ""
+        try:
+            node = parse_one(text, dialect=FilterSql)
+        except (SqlglotError, RecursionError, *STUMBLES):
+            raise NotFoldedError(f"{text[:60]} is not understood") from None
+        assert isinstance(node, exp.Expr), "sqlglot gives expressions"
+        return node
 
     def _without_where(self, first: int, end: int) -> list[Edit]:
         """Takes the WHERE away."""
@@ -284,6 +317,8 @@ class _Rewriting:
         if call.first < ends[-1]:
             shown = self._select.expressions[bisect_right(ends, call.first)]
             if isinstance(shown, _AGGREGATES):  # then Spark makes a name of it
+                if call.written is None:
+                    raise NotFoldedError(f"{_shown(shown)} has no name; give it one with AS")
                 name = f"{call.function}({call.written})"
                 if self._session.folded(name) in self._columns:
                     raise NotFoldedError(f"a column has the name {name}")
@@ -308,39 +343,59 @@ class _Rewriting:
 
     def _finished(self, call: _AggregateCall) -> str:
         """The text that Spark computes of the partial rows."""
-        if call.column is None:
+        argument = call.argument
+        if argument is None:
             return f"coalesce(sum({self._of('count(*)')}), 0L)"
-        column = self._columns[call.column]
-        kind, name = self._schema.field(column).type, quote_name(column)
-        if not is_foldable(kind):
-            raise NotFoldedError(f"{column} has a type that is not folded here")
+        if not is_foldable(self._aggregate(f"{call.function}({argument})").computed):
+            raise NotFoldedError(f"{argument} has a type that is not folded here")
         if call.function == "count":
-            return f"coalesce(sum({self._of(f'count({name})')}), 0L)"
+            return f"coalesce(sum({self._of(f'count({argument})')}), 0L)"
         if call.function in ("min", "max"):
-            return f"{call.function}({self._of(f'{call.function}({name})')})"
-        aggregate = self._aggregate(f"sum({name})")
-        if call.function == "avg":
-            if pt.is_decimal(aggregate.type):
-                raise NotFoldedError(f"the average of {column}, a decimal, is left to Spark")
-            return f"(sum({self._of(f'avg({name})')}) / sum({self._of(f'count({name})')}))"
-        if not self._session.ansi and not pt.is_floating(aggregate.type):
+            return f"{call.function}({self._of(f'{call.function}({argument})')})"
+        aggregate = self._aggregate(f"sum({argument})")
+        overflows = call.function == "sum" or pt.is_decimal(aggregate.type)
+        if overflows and not self._session.ansi and not pt.is_floating(aggregate.type):
             raise NotFoldedError("sums that overflow are no errors in this session")
-        text = f"sum({self._of(f'sum({name})')})"
+        if call.function == "avg":
+            return self._average(argument, aggregate)
+        return self._sum(argument, aggregate)
+
+    def _sum(self, argument: str, aggregate: Aggregate) -> str:
+        text = f"sum({self._of(f'sum({argument})')})"
         if pt.is_decimal(aggregate.type) and aggregate.type.precision < MAX_DECIMAL_DIGITS:
             return f"CAST({text} AS DECIMAL({aggregate.type.precision}, {aggregate.type.scale}))"
         return text
 
+    def _average(self, argument: str, total: Aggregate) -> str:
+        if not pt.is_decimal(total.type):
+            return f"(sum({self._of(f'avg({argument})')}) / sum({self._of(f'count({argument})')}))"
+        digits, places = total.computed.precision, total.computed.scale
+        exact, count = self._sum(argument, total), f"sum({self._of(f'count({argument})')})"
+        if digits <= _AVERAGED_AS_DOUBLES:
+            units = f"CAST({exact} * {10**places}BD AS DOUBLE)" if places else f"CAST({exact} AS DOUBLE)"
+            quotient = f"{units} / {count} / {10**places}.0D"
+        elif digits <= _AVERAGED_EXACTLY:
+            quotient = f"{exact} / {count}"
+        else:
+            raise NotFoldedError(f"the average of {argument}, a decimal of {digits} digits, is left to Spark")
+        return f"CAST({quotient} AS DECIMAL({digits + 4}, {places + 4}))"
+
     def _of(self, text: str) -> str:
         """The column of partial rows that has this aggregate."""
-        name = f"partial {self._aggregate(text)}"
+        aggregate = self._aggregate(text)
+        name = f"partial {aggregate}"
+        if aggregate.value is not None:
+            text = f"{aggregate.function}({to_sql(aggregate.value)})"
         self._partial[name] = text
         return quote_name(name)
 
     def _aggregate(self, text: str) -> Aggregate:
         try:
-            return Aggregate.parse(text, self._schema)
+            aggregate = Aggregate.parse(text, self._schema)
         except ElasticScanError as why:
             raise NotFoldedError(why.message) from None
+        check_computed(aggregate, self._session)
+        return aggregate
 
     def _check_names(self) -> None:
         for name in self._partial:
@@ -363,6 +418,12 @@ def is_foldable(kind: pa.DataType) -> bool:
         or pt.is_timestamp(kind)
         or (pt.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
     )
+
+
+def _is_inside(node: exp.Expr) -> bool:
+    """True of what an aggregate is computed of, which is judged as a whole."""
+    aggregate = node.find_ancestor(*_AGGREGATES)
+    return aggregate is not None and not _is_distinct(aggregate) and not isinstance(node, exp.Query)
 
 
 def _is_distinct(node: exp.Expr) -> bool:

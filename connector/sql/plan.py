@@ -20,12 +20,12 @@ from sqlglot.errors import SqlglotError
 
 from elasticscan.connector.sql.aggregates import (
     Edit,
-    NotFoldedError,
     SourceAggregates,
     is_aggregated,
     source_aggregates,
 )
 from elasticscan.connector.sql.columns import needed_columns, why_all
+from elasticscan.connector.sql.computed import NotFoldedError
 from elasticscan.connector.sql.conditions import Pushed, push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
 from elasticscan.connector.sql.limits import RowLimit, row_limit

@@ -32,7 +32,14 @@ SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), *((name, kind) for name, (kind, _) in VALUES.items())]
 )
 SUMMED = ["i8", "u32", "i32", "i64", "f32", "f64", "d5", "d20", "d38"]
-AVERAGED = [name for name in SUMMED if not name.startswith("d")]
+AVERAGED = [name for name in SUMMED if name not in ("d20", "d38")]
+# No number of the columns makes one of these overflow, nor a sum of floats depend on the order of rows.
+ADDED = [
+    "d5 * (1 - d5)", "d5 * d5 * (1 + d20)", "x.i8 + 2L", "-d5 + i32",
+    "CASE WHEN x.s LIKE 'a%' THEN d5 ELSE 0 END",
+    "CASE WHEN i8 IN (0, 127) OR NOT b THEN 1 ELSE 0 END", "coalesce(i8, i32)", "f64 * 2 - i8",
+    "if(t > DATE '2000-01-01' AND z IS NOT NULL, d5 * 3, i64)", "i8 * 1L * i32",
+]  # fmt: skip
 
 
 def some_rows(draw: random.Random, ids: list[int]) -> pa.Table:
@@ -65,7 +72,9 @@ def aggregated(seed: int) -> str:
             return f"count(DISTINCT {draw.choice(columns)})"
         if roll < 0.62:
             return f"sum({draw.choice(SUMMED)})"
-        if roll < 0.75:
+        if roll < 0.69:
+            return f"sum({draw.choice(ADDED)})"
+        if roll < 0.78:
             return f"avg({draw.choice(AVERAGED)})"
         return f"{draw.choice(['min', 'MAX'])}({draw.choice(['', 'x.'])}{draw.choice(columns)})"
 
@@ -73,7 +82,11 @@ def aggregated(seed: int) -> str:
     computed = draw.choice(list(COMPUTED)) if by and draw.random() < 0.25 else None
     groups = [*by, *([computed] if computed else [])]
     made = [aggregate() for _ in range(draw.choice([1, 2, 3, 6]))]
-    shown = [f"{text} AS v{at}" if draw.random() < 0.5 else text for at, text in enumerate(made)]
+    # Spark makes up a name of an expression, in a spelling of its own.
+    shown = [
+        f"{text} AS v{at}" if draw.random() < 0.5 or any(one in text for one in ADDED) else text
+        for at, text in enumerate(made)
+    ]
     if draw.random() < 0.2:
         shown.append("coalesce(max(i8), 0) * 2 AS w")
     where = (
@@ -141,6 +154,14 @@ SELECT count(*) FROM wide -- of all
  WHERE id > 4 /* more */ ;
 
 SELECT any_value(1), max(id + 1), sum(id * 2), mean(i8), count(i8, s) FROM wide
+
+SELECT sum(x.d5 * (1 - x.d5) * (1 + x.d20)) AS v, min(d5 * 2) AS m, avg(d5 + 1) AS a, count(d5 * d20) AS c,
+max(CASE WHEN s = 'a' THEN t END) AS t FROM wide x WHERE id > 3 GROUP BY b ORDER BY sum(d5 * (1 - x.d5)), 1, 2
+
+SELECT avg(CAST(d5 AS DECIMAL(15, 2))) AS a, 100 * sum(d5 * d5) / sum(d5) AS b, avg(d5), avg(d20),
+sum(i8 + 1 + 2) AS c FROM wide
+
+SELECT b FROM wide GROUP BY b HAVING sum(d5 * (1 - d5)) > 0 AND avg(d5) IS NOT NULL ORDER BY b
 
 SELECT max(s) AS s, min(i8) AS k FROM wide HAVING max(s) > 'a'
 

@@ -439,7 +439,7 @@ def test_timestamps_of_any_unit_and_zone_are_instants(kind: pa.DataType) -> None
         ("upper(raw) = 'A'", "CAST it to STRING"),
         ("price / 2 = 1", "CAST one side to DOUBLE"),
         ("wide = 1.5", "at most 38"),
-        ("wide + 1 = 2", "at most 38"),
+        ("wide * 0.0000001 = 2", "at most 38"),
         ("n = 99999999999999999999999999999999999999999", "at most 38"),
         ("n = 'one'", "cannot convert 'one' to BIGINT"),
         ("day = '2024-02-30'", "2024-02-30"),

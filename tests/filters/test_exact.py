@@ -1,0 +1,127 @@
+"""Whole and decimal numbers in 64 or 256 bits, against Python's own."""
+
+from __future__ import annotations
+
+import random
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import FilterError
+from elasticscan.filters.exact import ExactColumns, as_decimals, has_several_constants, is_exact, scale_of
+from elasticscan.filters.expression import Call, Cast, Column, Expression, Literal
+from elasticscan.filters.parser import parse_value
+
+MOST, CONTEXT = 2**63 - 1, Context(prec=100)
+COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "i8": (pa.int8(), [-128, 0, 127]),
+    "i32": (pa.int32(), [-(2**31), -1, 0, 5, 2**31 - 1]),
+    "i64": (pa.int64(), [-MOST - 1, -1, 0, 3, 3_037_000_500, MOST]),
+    "d5": (pa.decimal128(5, 2), [Decimal("999.99"), Decimal("-0.01"), Decimal("0.00")]),
+    "d15": (pa.decimal128(15, 2), [Decimal("9999999999999.99"), Decimal("-1.10"), Decimal("0.01")]),
+    "d38": (pa.decimal128(38, 3), [Decimal(10**34), Decimal("-0.001"), Decimal("1.000")]),
+}
+
+
+def some_rows(draw: random.Random, count: int) -> pa.RecordBatch:
+    few = draw.random() < 0.5  # then 64 bits hold most results
+    arrays = []
+    for kind, values in COLUMNS.values():
+        of = values[-2:] if few and pa.types.is_decimal(kind) else values
+        nulls = draw.choice([0, 0.3])
+        arrays.append(
+            pa.array([None if draw.random() < nulls else draw.choice(of) for _ in range(count)], kind)
+        )
+    return pa.record_batch(arrays, names=list(COLUMNS))
+
+
+def some_text(draw: random.Random, depth: int) -> str:
+    if not depth or draw.random() < 0.2:
+        return draw.choice([*COLUMNS, *COLUMNS, "1", "7L", "0.05", "-2"])
+    if draw.random() < 0.15:
+        return f"-({some_text(draw, depth - 1)})"
+    sides = [some_text(draw, depth - 1) for _ in range(2)]
+    return f"({sides[0]} {draw.choice('+-*')} {sides[1]})"
+
+
+class Beyond(Exception):
+    """A number does not fit its type."""
+
+
+def of_row(node: Expression, row: dict[str, Any]) -> Any:
+    """The number of a row, or None, in the order in which Spark looks at the parts."""
+    if isinstance(node, Column):
+        return row[node.path[0]]
+    if isinstance(node, Literal):
+        return node.value
+    if isinstance(node, Cast):
+        value = of_row(node.child, row)
+        return value if value is None or not pa.types.is_decimal(node.type) else Decimal(value)
+    assert isinstance(node, Call)
+    left = 0 if node.name == "NEGATE" else of_row(node.args[0], row)
+    if left is None:
+        return None
+    right = of_row(node.args[-1], row)
+    if right is None:
+        return None
+    one, two = Decimal(left), Decimal(right)
+    compute = {"+": CONTEXT.add, "*": CONTEXT.multiply}.get(node.name, CONTEXT.subtract)
+    value = compute(one, two)
+    units = abs(value.scaleb(scale_of(node.type), CONTEXT))
+    if pa.types.is_decimal(node.type):
+        fits = units < 10**node.type.precision
+    else:
+        bound = 2 ** (node.type.bit_width - 1)
+        fits = -bound <= value < bound
+    if not fits:
+        raise Beyond
+    return value
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_expressions_are_those_of_python(seed: int) -> None:
+    draw = random.Random(seed)
+    rows = some_rows(draw, draw.choice([0, 1, 40]))
+    padded = pa.concat_batches([some_rows(draw, 3), rows]).slice(3)
+    columns = ExactColumns(padded)
+    for _ in range(6):
+        try:
+            node = parse_value(some_text(draw, draw.choice([1, 2, 3])), rows.schema)
+        except FilterError:  # more digits than there are
+            continue
+        if isinstance(node, Literal) or not any(name in str(node) for name in COLUMNS):
+            continue
+        assert is_exact(node)
+        units = columns.units(node)
+        scale = scale_of(node.type)
+        values = units.values if units.is_wide else as_decimals(units.values, pa.decimal128(38, scale))
+        for place, (row, value) in enumerate(zip(rows.to_pylist(), values.to_pylist(), strict=True)):
+            beyond = units.beyond is not None and bool(units.beyond[place])
+            try:
+                expected = of_row(node, row)
+            except Beyond:
+                assert beyond, (node, row)
+                continue
+            assert not beyond, (node, row)
+            assert value == expected, (node, row)
+
+
+def test_numbers_that_fit_are_computed_in_64_bits_and_parts_of_them_once() -> None:
+    schema = pa.schema([(name, pa.decimal128(15, 2)) for name in ("price", "off", "tax")])
+    rows = pa.RecordBatch.from_pylist([dict.fromkeys(schema.names, Decimal("1.10"))] * 3, schema=schema)
+    columns = ExactColumns(rows)
+    charge = parse_value("price * (1 - off) * (1 + tax)", schema)
+    units = columns.units(charge)
+    assert (units.is_wide, units.beyond, units.values.to_pylist()) == (False, None, [-231_000] * 3)
+    assert charge.type == pa.decimal128(38, 6)
+    known = dict(columns._parts)
+    columns.units(parse_value("price * (1 - off)", schema))
+    assert columns._parts == known
+
+
+def test_constants_that_spark_computes_first_are_found() -> None:
+    schema = pa.schema({"i": pa.int32()})
+    assert has_several_constants(parse_value("i + 1 + -1", schema))
+    assert not has_several_constants(parse_value("(i + 1) * i", schema))
