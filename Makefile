@@ -85,7 +85,7 @@ lock:  ## pin the newest allowed packages again in requirements.txt
 	.venv-lock/bin/python -m pip install --quiet pip-tools
 	.venv-lock/bin/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-		--no-emit-options --extra cli --extra delta --extra dev --extra postgres --extra s3 --extra spark --extra ui \
+		--no-emit-options --extra cli --extra delta --extra dev --extra postgres --extra s3 --extra spark --extra sql --extra ui \
 		--output-file .venv-lock/requirements.txt pyproject.toml
 	{ sed -n '/^#/!q;p' requirements.txt; grep -v -e '^#' -e '^$$' .venv-lock/requirements.txt; } > .venv-lock/new
 	mv .venv-lock/new requirements.txt

@@ -40,7 +40,8 @@ How it is cut:
     explaining.py explain
     snapshots.py  history, set-retention, tag create, tag drop, tag list, restore-table
     indexes.py    index create, index drop, index list
-    topology.py   expand, contract, move, split, join, topologies
+    topology.py   expand, contract, rebalance, move, split, join, topologies
+    querying.py   sql
     backups.py    backup, restore
     upkeep.py     keep, compact, gc, adopt, verify, repair, rotate-secret
 
@@ -51,12 +52,22 @@ needs neither. So nothing here is imported before `main` runs, and `main` says w
 from __future__ import annotations
 
 import sys
+from importlib.abc import MetaPathFinder
 
 EXTRA = "elasticscan[cli]"
 
 
+class _WithoutPandas(MetaPathFinder):
+    """Keeps pandas out of this process: Arrow would import it with its first array."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("no command needs pandas", name=name)
+
+
 def main() -> None:
     """The console entry point."""
+    sys.meta_path.insert(0, _WithoutPandas())
     try:
         from elasticscan.cli.app import app  # an optional extra  # noqa: PLC0415
     except ModuleNotFoundError as error:

@@ -6,6 +6,7 @@ take goes into Arrow and SQL.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -36,12 +37,18 @@ class Command:
         module, _, attribute = self.place.partition(":")
         return getattr(import_module(f"elasticscan.cli.{module}"), attribute)
 
+    def examples(self) -> str:
+        """Calls as people type them, below the help."""
+        calls = [f"elasticscan {self.name} {words}" for words in EXAMPLES[self.place]]
+        return "\n\n".join(["Examples:" if len(calls) > 1 else "Example:", *calls])
+
     def load(self) -> Any:
         """The command as the parser takes it."""
         group = self.target()
         if not isinstance(group, typer.Typer):
             function, group = group, typer.Typer(add_completion=False, rich_markup_mode="rich")
-            group.command(self.name)(function)
+            group.command(self.name, epilog=self.examples())(function)
+        group.info.epilog = self.examples()
         return typer.main.get_command(group)
 
 
@@ -69,11 +76,14 @@ COMMANDS = (
         "Count the rows of a snapshot, or those that meet a condition."),
     Command(DATA, "aggregate", "aggregating:aggregate",
         "Compute count, sum, min, max and avg of a snapshot's rows, by group."),
+    Command(DATA, "sql", "querying:sql",
+        "Query the tables of a store with DuckDB: all of them at one snapshot, each row once."),
     Command(DATA, "changes", "scanning:changes",
         "Read what commits did: each insert, update and delete exactly once, while tablets move."),
     Command(DATA, "explain", "explaining:explain", "Say how a scan would read, where, and why so."),
     Command(DATA, "history", "snapshots:history",
         "List a table's commits, oldest first: each is a snapshot that a scan takes."),
+    Command(DATA, "log", "snapshots:history", "The same as history.", is_alias=True),
     Command(DATA, "restore-table", "snapshots:restore_table",
         "Make a table again what it was at a snapshot, by a new commit."),
     Command(DATA, "set-retention", "snapshots:set_retention",
@@ -90,6 +100,7 @@ COMMANDS = (
         "Give a column of a table a wider type of the same kind: int32 to int64, float to double."),
     Command(CHANGE, "expand", "topology:expand", "Add shards and move the fewest tablets that balance."),
     Command(CHANGE, "contract", "topology:contract", "Move all tablets off a shard and remove it."),
+    Command(CHANGE, "rebalance", "topology:rebalance", "Move the fewest tablets that balance the shards."),
     Command(CHANGE, "move", "topology:move",
         "Move one tablet, or finish what processes that died left behind."),
     Command(CHANGE, "split", "topology:split", "Cut a tablet in two; copies nothing."),
@@ -119,5 +130,61 @@ COMMANDS = (
     Command(CARE, "rotate-secret", "upkeep:rotate_secret",
         "Replace the secret that seals continuation keys; keys in use go on until their time is up."),
 )  # fmt: skip
+
+# What people would type, by the place of a command; its help shows them.
+EXAMPLES: Mapping[str, Sequence[str]] = {
+    "stores:create": ["trips.store --shard s1 --shard s2", "trips.store --shard s1=/mnt/a --retention 30d"],
+    "stores:status": ["trips.store", "trips.store --tablets", "trips.store --json"],
+    "watching:ui": ["trips.store", "trips.store --port 0 --open"],
+    "stores:tables": ["trips.store"],
+    "stores:drop": ["trips.store old_trips --yes"],
+    "loading:load": [
+        "trips.store trips trips.csv --primary-key id",
+        "trips.store trips 'in/**/*.parquet' --job 2026-06",
+        "trips.store trips s3://bucket/trips/ --insert",
+    ],
+    "exporting:export": [
+        "trips.store trips out/",
+        "trips.store trips s3://bucket/out --filter \"city = 'Oslo'\"",
+    ],
+    "changing:update": ["trips.store trips --set 'km=km * 2' --where 'id = 7'"],
+    "changing:delete": ["trips.store trips --where \"city = 'Oslo'\"", "trips.store trips keys.csv"],
+    "scanning:scan": [
+        "trips.store trips --filter 'km > 9' --columns id,km",
+        "trips.store trips --snapshot 2026-03-01T12:00Z -o trips.parquet",
+        "trips.store trips --format csv > trips.csv",
+    ],
+    "scanning:count": ["trips.store trips --filter \"city = 'Oslo'\""],
+    "scanning:changes": ["trips.store trips --after 2", "trips.store trips --after 2026-03-01T12:00Z --json"],
+    "getting:get": ["trips.store trips 7 9"],
+    "aggregating:aggregate": ["trips.store trips 'count(*)' 'avg(km) AS km' --by city"],
+    "querying:sql": ["trips.store 'SELECT city, count(*) FROM trips GROUP BY ALL'"],
+    "explaining:explain": ["trips.store trips --filter 'id < 10' --analyze"],
+    "snapshots:history": ["trips.store trips --limit 10"],
+    "snapshots:restore_table": ["trips.store trips --to 2", "trips.store trips --to 2026-03-01T12:00Z"],
+    "snapshots:set_retention": ["trips.store trips 30d", "trips.store trips store"],
+    "snapshots:tags": ["create trips.store trips june --snapshot 5", "list trips.store trips"],
+    "indexes:commands": ["create trips.store trips by_city --columns city", "list trips.store"],
+    "columns:add_column": ["trips.store trips note string"],
+    "columns:drop_column": ["trips.store trips note"],
+    "columns:rename_column": ["trips.store trips km kilometres"],
+    "columns:widen_column": ["trips.store trips stops int64"],
+    "topology:expand": ["trips.store s3", "trips.store s3=/mnt/c --bytes-per-second 50M"],
+    "topology:contract": ["trips.store s1"],
+    "topology:rebalance": ["trips.store"],
+    "topology:move": ["trips.store 5 s2", "trips.store --resume"],
+    "topology:split": ["trips.store 5"],
+    "topology:join": ["trips.store 5 6"],
+    "topology:topologies": ["trips.store --svg slots.svg"],
+    "upkeep:keep": ["trips.store", "trips.store --once"],
+    "upkeep:compact": ["trips.store", "trips.store trips"],
+    "upkeep:collect_garbage": ["trips.store --dry-run"],
+    "backups:backup": ["trips.store /mnt/backups --keep 7"],
+    "backups:restore": ["/mnt/backups restored.store"],
+    "upkeep:adopt": ["trips.store"],
+    "upkeep:verify": ["trips.store"],
+    "upkeep:repair": ["damaged.store repaired.store"],
+    "upkeep:rotate_secret": ["trips.store --revoke"],
+}
 
 BY_NAME = {command.name: command for command in COMMANDS}

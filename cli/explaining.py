@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table as Listing
 
 from elasticscan.cli.options import (
     Columns,
@@ -23,7 +22,7 @@ from elasticscan.cli.options import (
     names_of,
     snapshot_of,
 )
-from elasticscan.cli.output import answer, listing
+from elasticscan.cli.output import Listing, answer, listing
 from elasticscan.metadata import AUTO, KEY
 from elasticscan.store import Scan, Store
 

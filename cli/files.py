@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,17 @@ def _translate_errors(path: Path, verb: str, hint: str) -> Iterator[None]:
         raise InvalidOption(f"{path} cannot be {verb}: {reason}", file=str(path)) from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatch(f"{path} cannot be {verb}: {error}{hint}", file=str(path)) from error
+
+
+def print_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    """Print rows as CSV, with a line of names."""
+    hint = "; choose other columns with --columns, or --format json"
+    with _translate_errors(Path("stdout"), "written", hint):
+        sink = pa.PythonFile(sys.stdout.buffer, "w")
+        with pyarrow.csv.CSVWriter(sink, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        sys.stdout.flush()
 
 
 @contextmanager

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table as Listing
 
 from elasticscan.cli.options import Json, Table, Uri, names_of
-from elasticscan.cli.output import answer, listing, progress, size
+from elasticscan.cli.output import Listing, answer, listing, progress, size
 from elasticscan.metadata import SORTED
 from elasticscan.store import Store
 

@@ -20,7 +20,22 @@ _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9}
 
 
 Uri = Annotated[str, typer.Argument(metavar="URI", help="The store: a directory or a database URL.")]
-Table = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.")]
+
+
+def plain_name(name: str | None) -> str | None:
+    """The name of a table, without the version that Delta would write after it."""
+    table, at, version = (name or "").partition("@")
+    if at:
+        snapshot = version.removeprefix("v")
+        raise InvalidOption(
+            f"{name!r} names a table and a version; write {table} and, where a command takes it, --snapshot "
+            f"{snapshot}",
+            option="TABLE",
+        )
+    return name
+
+
+Table = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.", callback=plain_name)]
 Tablet = Annotated[
     int, typer.Argument(metavar="TABLET", help="A tablet's id, as `status --tablets` lists it.")
 ]

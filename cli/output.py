@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from elasticscan.base.errors import ElasticScanError, OperatorNeeded, StartAgain, TryAgain, UsageError
 from elasticscan.base.json_text import json_text
@@ -18,6 +19,7 @@ from elasticscan.base.showing import utc
 
 # Without a terminal there is no width to respect; a table is then better wide than wrapped.
 PIPE_WIDTH = 240
+_NO_SCREEN = 1_000_000  # so wide that nothing is wrapped
 
 EXIT_CODES: Mapping[type[ElasticScanError], int] = {
     UsageError: 2,
@@ -60,9 +62,26 @@ def warn(text: str, style: str = "") -> None:
     console(stderr=True).print(text, style=style, markup=False, soft_wrap=True)
 
 
-def listing(*titles: str, right: Collection[str] = ()) -> Table:
+class Listing(Table):
+    """A table that turns its rows into blocks, a line for each column, where it is wider than the screen."""
+
+    def __rich_console__(self, screen: Console, options: ConsoleOptions) -> RenderResult:
+        if self.__rich_measure__(screen, options.update(max_width=_NO_SCREEN)).maximum <= options.max_width:
+            yield from super().__rich_console__(screen, options)
+            return
+        for row in range(self.row_count):
+            block = Table.grid(padding=(0, 2), pad_edge=False)
+            block.add_column(style=self.header_style, no_wrap=True)
+            block.add_column(overflow="fold")
+            for column in self.columns:
+                block.add_row(column.header, list(column.cells)[row])
+            yield from ([Text()] if row else [])
+            yield block
+
+
+def listing(*titles: str, right: Collection[str] = ()) -> Listing:
     """A table without lines; columns of numbers stand to the right."""
-    shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    shown = Listing(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     for title in titles:
         shown.add_column(title, justify="right" if title in right else "left")
     return shown

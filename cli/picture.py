@@ -16,6 +16,7 @@ from elasticscan.cli.output import listing, size, when
 COLOURS = ("dodger_blue1", "dark_orange", "spring_green3", "medium_orchid", "gold1", "turquoise2", "hot_pink")
 BLOCK, LEAVING = "■", "▷"
 MOST_BLOCKS = 1_024
+_MOST_RANGES = 64
 _NUMBERS = ("rows", "size", "fragments")
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -79,9 +80,19 @@ def shard_lines(status: Mapping[str, Any]) -> Table:
             label,
             Text(f"{len(here):>4} tablets", style="dim"),
             Text(f"{size(shard['bytes']):>9}", style="dim"),
-            blocks(here, colour[name], leaving),
+            Text.assemble(blocks(here, colour[name], leaving), *_ids(here)),
         )
     return lines
+
+
+def _ids(tablets: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The ids of tablets as ranges, on a line of their own."""
+    ids = sorted(tablet["id"] for tablet in tablets)
+    starts = [one for one in ids if one - 1 not in ids]
+    ends = [one for one in ids if one + 1 not in ids]
+    ranges = [str(a) if a == b else f"{a} to {b}" for a, b in zip(starts, ends, strict=True)]
+    more = f" and {len(ranges) - _MOST_RANGES:,} ranges more" if len(ranges) > _MOST_RANGES else ""
+    return [(f"\nids {', '.join(ranges[:_MOST_RANGES])}{more}", "dim")] if ids else []
 
 
 def tablet_listing(status: Mapping[str, Any]) -> Table:

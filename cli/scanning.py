@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 from rich.markup import escape
-from rich.table import Table as Listing
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.json_text import plain
 from elasticscan.base.limits import DEFAULT_PAGE_ROWS
 from elasticscan.base.redaction import shown
-from elasticscan.cli.files import kind_of, open_writer
+from elasticscan.base.showing import brief
+from elasticscan.cli.files import kind_of, open_writer, print_csv
 from elasticscan.cli.options import (
     Columns,
     Filter,
@@ -27,9 +27,11 @@ from elasticscan.cli.options import (
     Table,
     Uri,
     names_of,
+    plain_name,
     snapshot_of,
 )
 from elasticscan.cli.output import (
+    Listing,
     answer,
     console,
     print_json_line,
@@ -47,13 +49,23 @@ Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write .parquet, .csv or .arrow.")
 ]
 
+CSV, JSON = "csv", "json"
+TABLE = "table"
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format", help="To stdout as table, csv or json, all rows; a table of the first by default."
+    ),
+]
 Pages = Annotated[int | None, typer.Option(min=1, help="Stop after so many pages, and tell the key.")]
 PageRows = Annotated[int, typer.Option(help="Most rows of a page.")]
 
 
 def scan(
     uri: Uri,
-    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Not needed with --key.")] = None,
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="Not needed with --key.", callback=plain_name)
+    ] = None,
     columns: Columns = None,
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
@@ -64,6 +76,7 @@ def scan(
     page_rows: PageRows = DEFAULT_PAGE_ROWS,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Go on where a scan stopped.")] = None,
     output: Output = None,
+    format_: Format = None,
     json: Json = False,
 ) -> None:
     """Read every row of a snapshot exactly once, while tablets move.
@@ -73,7 +86,8 @@ def scan(
     """
     if output is not None:
         kind_of(output)
-    glance = limit is None and pages is None and output is None and not json
+    voice = _voice(format_, output, json)
+    glance = limit is None and pages is None and output is None and voice is None
     settings = {
         "columns": names_of(columns),
         "filter": filter,
@@ -84,7 +98,7 @@ def scan(
     }
     with Store.open(uri) as store:
         begun = _begin(store, table, key, settings, page_rows)
-        tell(begun, islice(begun, pages), uri, output, glance, json)
+        tell(begun, islice(begun, pages), uri, output, glance, voice)
 
 
 def changes(
@@ -97,6 +111,7 @@ def changes(
     pages: Pages = None,
     page_rows: PageRows = DEFAULT_PAGE_ROWS,
     output: Output = None,
+    format_: Format = None,
     json: Json = False,
 ) -> None:
     """Read what commits did: each insert, update and delete exactly once, while tablets move.
@@ -106,12 +121,13 @@ def changes(
     """
     if output is not None:
         kind_of(output)
+    voice = _voice(format_, output, json)
     with Store.open(uri) as store:
         begun = store.table(table).changes(
             snapshot_of(after) or 0, snapshot_of(upto), names_of(columns), filter, page_rows=page_rows
         )
-        glance = pages is None and output is None and not json
-        tell(begun, islice(begun, pages), uri, output, glance, json)
+        glance = pages is None and output is None and voice is None
+        tell(begun, islice(begun, pages), uri, output, glance, voice)
 
 
 def count(
@@ -132,16 +148,35 @@ def count(
     )
 
 
-def tell(begun: Scan, read: Iterable[Page], uri: str, output: Path | None, glance: bool, json: bool) -> None:
+def _voice(format_: str | None, output: Path | None, json: bool) -> str | None:
+    """The form of rows on stdout; None where nobody asked for one."""
+    voice = format_ or (JSON if json else None)
+    if voice not in (None, TABLE, CSV, JSON):
+        raise InvalidOption(
+            f"--format {brief(voice)} must be table, csv or json; --output FILE writes Parquet and Arrow",
+            option="--format",
+        )
+    if format_ is not None and (output is not None or (json and format_ != JSON)):
+        other = "--json" if output is None else "--output"
+        raise InvalidOption(f"--format and {other} do not go together; give one of them", option="--format")
+    return voice
+
+
+def tell(
+    begun: Scan, read: Iterable[Page], uri: str, output: Path | None, glance: bool, voice: str | None
+) -> None:
     """Give the rows of some pages to a file, to a script, or to people: to these perhaps the first only."""
     of = f"of snapshot {begun.snapshot}"
     if FEED.issubset(begun.schema.names):
         of = f"of changes up to commit {begun.snapshot}"
     if output is not None:
-        _report_file(begun, _to_file(begun, read, output), output, json)
-    elif json:
-        for page in read:
-            print_json_lines(page.rows.to_pylist())
+        _report_file(begun, _to_file(begun, read, output), output, voice == JSON)
+    elif voice in (JSON, CSV):
+        if voice == CSV:
+            print_csv(begun.schema, (page.rows for page in read))
+        else:
+            for page in read:
+                print_json_lines(page.rows.to_pylist())
         if begun.key is not None:
             print_json_line({"continuation_key": begun.key}, stderr=True)
     elif glance:

@@ -94,7 +94,10 @@ def history(
     limit: Annotated[int | None, typer.Option(help="The newest so many; all by default.")] = None,
     json: Json = False,
 ) -> None:
-    """List a table's commits, oldest first: each is a snapshot that a scan takes."""
+    """List a table's commits, oldest first: each is a snapshot that a scan takes.
+
+    Also called log.
+    """
     with Store.open(uri) as store:
         commits = store.table(table).history(limit)
     shown = listing("commit", "time", "operation", "rows", "bytes", "said of it", right=("rows", "bytes"))

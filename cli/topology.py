@@ -1,4 +1,4 @@
-"""expand, contract, move, split, join, topologies."""
+"""expand, contract, rebalance, move, split, join, topologies."""
 
 from __future__ import annotations
 
@@ -43,6 +43,13 @@ def contract(
     with Store.open(uri) as store, _moves(f"emptying {shard}") as moved:
         topology = store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved).contract(shard)
         _report(store, topology, json)
+
+
+def rebalance(uri: Uri, bytes_per_second: Speed = None, json: Json = False) -> None:
+    """Move the fewest tablets that balance the shards."""
+    with Store.open(uri) as store, _moves("balancing") as moved:
+        how = store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved)
+        _report(store, how.rebalance(), json)
 
 
 def move(

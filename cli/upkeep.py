@@ -87,7 +87,10 @@ def compact(
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help="One table; all by default.")] = None,
     json: Json = False,
 ) -> None:
-    """Merge small fragments into large ones."""
+    """Merge small fragments into large ones.
+
+    Also called optimize.
+    """
     with Store.open(uri) as store:
         gone = store.compact() if table is None else store.table(table).compact()
     answer(json, {"fragments_removed": gone}, f"{gone:,} fragments fewer.")
@@ -109,7 +112,10 @@ def collect_garbage(
     ] = GC_SHARE,
     json: Json = False,
 ) -> None:
-    """Remove files that nothing needs any more."""
+    """Remove files that nothing needs any more.
+
+    Also called vacuum.
+    """
     spared, trash_seconds = seconds_of(grace, "--grace"), seconds_of(trash, "--trash")
     with Store.open(uri) as store:
         collected = store.collect_garbage(spared, dry_run, trash_seconds, share)

@@ -66,7 +66,7 @@ def bounds() -> dict[str, str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = {}
     extras = project["optional-dependencies"]
-    optional = [each for extra in ("cli", "postgres", "s3", "delta", "ui") for each in extras[extra]]
+    optional = [each for extra in ("cli", "postgres", "s3", "delta", "sql", "ui") for each in extras[extra]]
     for requirement in [*project["dependencies"], *optional]:
         bound = _BOUND.match(requirement)
         if bound is None:

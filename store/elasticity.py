@@ -58,6 +58,20 @@ class Elasticity:
         A shard that is there already is taken as well while tablets are out of balance: so an
         expansion that failed can be called again, and a contraction called off.
         """
+        self._balance(new)
+        return self._publish(f"expanded by {', '.join(name for name, _ in new)}")
+
+    @begun_again
+    def rebalance(self) -> Topology:
+        """Move the fewest tablets that balance; the newest topology as it is where none has to move."""
+        if not self._balance(()):
+            with self._context.catalog.reading() as tx:
+                return tx.newest_topology()
+        return self._publish("rebalanced")
+
+    def _balance(self, new: Sequence[tuple[str, str]]) -> int:
+        """Add shards, and move tablets until they balance; returns how many moves were planned."""
+        planned = 0
         for attempt in range(EXPAND_ROUNDS):
             with owning() as owner:
                 claims = Claims()
@@ -67,9 +81,10 @@ class Elasticity:
                     plans = self._plan(tx, owner)
                 if not plans:
                     break
+                planned += len(plans)
                 # A tablet that another process was moving is planned again, but none is chased for ever.
                 self._carry_out(plans, owner, tolerate=True)
-        return self._publish(f"expanded by {', '.join(name for name, _ in new)}")
+        return planned
 
     @begun_again
     def contract(self, name: str) -> Topology:

@@ -384,6 +384,10 @@ class Store(Named):
         """Move all tablets off a shard and remove it."""
         return self.elasticity().contract(arguments.text("shard", shard))
 
+    def rebalance(self) -> Topology:
+        """Move the fewest tablets that balance the shards, as after some were moved by hand."""
+        return self.elasticity().rebalance()
+
     def move(self, tablet: int, shard: str) -> Topology:
         """Move one tablet to a shard."""
         return self.elasticity().move(_tablet("tablet", tablet), arguments.text("shard", shard))

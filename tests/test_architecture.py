@@ -84,7 +84,7 @@ EFFECTFUL_ATTRIBUTES = frozenset(
 PICKLERS = frozenset({"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"})
 
 # What an extra brings may be imported where it is used, so that the core works without it.
-OPTIONAL = frozenset({"psycopg", "pyspark", "rich", "typer"})
+OPTIONAL = frozenset({"duckdb", "psycopg", "pyspark", "rich", "typer"})
 # Own modules that stand on such an extra, and the one file that may put off importing them.
 LATE = frozenset(
     {

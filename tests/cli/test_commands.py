@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import subprocess
 import sys
 
@@ -25,10 +26,27 @@ def target_name(alias: Command) -> str:
     return next(c.name for c in COMMANDS if c.place == alias.place and not c.is_alias)
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_the_examples_of_the_help_are_calls(command: Command) -> None:
+    loaded, calls = command.load(), command.examples().split("\n\n")[1:]
+    assert calls
+    assert loaded.epilog == command.examples()
+    for call in calls:
+        words = shlex.split(call.removesuffix(" > trips.csv"))
+        assert words[:2] == ["elasticscan", command.name]
+        context = loaded.make_context(command.name, words[2:])
+        if isinstance(command.target(), typer.Typer):
+            name, inner, rest = loaded.resolve_command(context, words[2:])
+            inner.make_context(name, rest, parent=context)
+
+
 def test_names_of_others_are_understood_and_not_listed(shell: Shell, uri: str) -> None:
     listed = shell.ok("--help")
     assert " gc " in listed
     assert "vacuum" not in listed
+    for name, other in (("gc", "vacuum"), ("compact", "optimize"), ("history", "log")):
+        assert f"Also called {other}." in shell.ok(name, "--help")
+    assert shell.json("log", uri, "t") == shell.json("history", uri, "t")
     assert shell.json("vacuum", uri, "--dry-run") == shell.json("gc", uri, "--dry-run")
     assert shell.json("optimize", uri, "t").keys() == shell.json("compact", uri, "t").keys()
 

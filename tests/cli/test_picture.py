@@ -34,7 +34,8 @@ def status(**changes: Any) -> dict[str, Any]:
 
 def test_each_shard_shows_its_tablets() -> None:
     lines = drawn(shard_lines(status())).splitlines()
-    assert [line.count(BLOCK) for line in lines] == [3, 2]
+    assert [line.count(BLOCK) for line in lines] == [3, 0, 2, 0]
+    assert [line.strip() for line in lines[1::2]] == ["ids 0 to 2", "ids 3 to 4"]
 
 
 def test_a_tablet_on_its_way_is_an_arrow_in_the_colour_of_where_it_goes() -> None:

@@ -232,3 +232,20 @@ def test_changes_are_shown_written_and_gone_on_with(shell: Shell, uri: str, tmp_
     assert len(lines(out)) + len(lines(rest)) == 5_003
     code, message = shell.fails("changes", uri, "t", "--after", "99")
     assert (code, "still to come" in message) == (2, True)
+
+
+def test_rows_are_printed_as_csv(shell: Shell, uri: str, rows: pa.Table, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text(shell.ok("scan", uri, "t", "--format", "csv"))
+    shell.ok("load", uri, "again", tmp_path / "r.csv", "--primary-key", "id")
+    with Store.open(uri) as store:
+        assert store.table("again").to_arrow().sort_by("id").to_pylist() == rows.to_pylist()
+    assert len(shell.ok("scan", uri, "t", "--format", "json", "--limit", "3").splitlines()) == 3
+    for words in (["--format", "xml"], ["--format", "csv", "--json"], ["--format", "csv", "-o", "r.csv"]):
+        code, told = shell.fails("scan", uri, "t", *words)
+        assert (code, "--format" in told) == (2, True)
+
+
+def test_a_version_behind_a_name_is_told_to_be_a_snapshot(shell: Shell, uri: str) -> None:
+    for words in (["scan", uri, "t@v3"], ["count", uri, "t@3"], ["update", uri, "t@v3", "--set", "id=1"]):
+        code, told = shell.fails(*words)
+        assert (code, "write t and, where a command takes it, --snapshot 3" in told) == (2, True)

@@ -207,3 +207,13 @@ def test_topologies_are_drawn(shell: Shell, uri: str, tmp_path: Path) -> None:
         assert "tablet 1 moved to s2" in store.slot_map(1).svg
         assert store._repr_html_().startswith(f"<code>&lt;elasticscan.Store {uri}&gt;</code>")
     assert "Topologies 2 to 2: " in shell.ok("topologies", uri, "--svg", drawing, "--limit", 1)
+
+
+def test_tablets_that_were_moved_by_hand_are_balanced_again(shell: Shell, uri: str) -> None:
+    before = shell.json("status", uri)
+    for tablet in [tablet["id"] for tablet in before["tablets"] if tablet["shard"] == "s1"][:3]:
+        shell.ok("move", uri, tablet, "s2")
+    assert shell.json("rebalance", uri)["shards"] == {"s1": 4, "s2": 4}
+    newest = shell.json("status", uri)["topology"]
+    assert shell.json("rebalance", uri)["topology"] == newest
+    assert "ids " in shell.ok("status", uri)

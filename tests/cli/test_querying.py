@@ -1,0 +1,29 @@
+"""sql: queries over the tables of a store."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+Shell = Any
+
+
+def test_a_query_reads_every_table_at_one_snapshot(shell: Shell, uri: str) -> None:
+    pytest.importorskip("duckdb", reason="pip install 'elasticscan[sql]'")
+    query = "SELECT x.name, count(*) AS n FROM t x JOIN t y USING (id) GROUP BY ALL ORDER BY ALL"
+    (line, *_) = shell.ok("sql", uri, query, "--json").splitlines()
+    assert line == '{"name": "n0", "n": 715}'
+    shell.ok("delete", uri, "t", "--where", "true")
+    assert "0 rows." in shell.ok("sql", uri, query)
+    assert len(shell.ok("sql", uri, query, "--snapshot", "2", "--json").splitlines()) == 7
+    assert "there are more" in shell.ok("sql", uri, "SELECT * FROM range(100)")
+    for wrong in ("DROP TABLE t", "SELEC", "SELECT nope FROM t", "SELECT * FROM nope"):
+        assert shell.fails("sql", uri, wrong)[0] == 2
+
+
+def test_a_query_without_its_extra_tells_it(shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    code, told = shell.fails("sql", uri, "SELECT 1")
+    assert (code, "pip install 'elasticscan[sql]'" in told) == (2, True)
