@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from elasticscan.base.errors import RESTORE
+from elasticscan.base.errors import RESTORE, TryAgain
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
 from elasticscan.cli.options import Json, Speed, Uri, bytes_of, seconds_of
 from elasticscan.cli.output import answer, console, print_json_line, size, warn
@@ -41,7 +41,12 @@ def keep(
     kept = Kept()
     with Store.open(uri, upkeep="off") as store, until_stopped():
         while True:
-            kept = store.keep(most, tell)
+            try:
+                kept = store.keep(most, tell)
+            except TryAgain as error:  # a catalog that is out of reach may be there for the next round
+                if once:
+                    raise
+                kept = Kept(problems=[str(error)])
             for problem in kept.problems:
                 warn(problem, "red")
             if once:

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
-from tempfile import SpooledTemporaryFile
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +22,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import ColumnNotFound, InvalidOption, SchemaMismatch
-from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.connector.conversion import FromSpark
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, TableInfo
-from elasticscan.storage import DELETE, DELETED, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
+from elasticscan.storage import DELETE, DELETED, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, Spool
 from elasticscan.store import tombstones_of
 
 _UPSERTS = (INSERT, "update", UPDATE_POSTIMAGE)
@@ -177,24 +174,18 @@ def newest_only(batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> Itera
     """The rows with the highest `_commit_version` of each key, without that column.
 
     Which row is the newest is known after the last. Until then memory holds the keys and numbers;
-    rows beyond `WRITE_BUFFER_BYTES` wait in a temporary file.
+    the rows wait in a `Spool`.
     """
     held: list[pa.RecordBatch] = []
-    # A temporary file is no `IO` to typeshed; Arrow takes any file object.
-    with SpooledTemporaryFile(max_size=WRITE_BUFFER_BYTES) as spool:
-        waiting: Any = None
+    with Spool() as spool:
         for batch in batches:
-            if waiting is None:
-                waiting = pa.ipc.new_stream(spool, batch.schema)
-            waiting.write_batch(batch)
+            spool.write(batch)
             held.append(batch.select([*keys, COMMIT_VERSION]))
-        if waiting is None:
+        if not held:
             return
-        waiting.close()
         chosen, start = _newest(pa.Table.from_batches(held), keys), 0
         held.clear()
-        spool.seek(0)
-        for batch in pa.ipc.open_stream(spool):
+        for batch in spool.batches():
             part = chosen[start : start + len(batch)]
             start += len(batch)
             yield batch.filter(pa.array(part)).drop_columns([COMMIT_VERSION])

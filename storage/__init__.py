@@ -51,6 +51,7 @@ else that `pyarrow.fs` has a URI for, or memory. The file format is in `docs/for
 The modules, from the bottom up:
 
 disk         the protocol of files, and what carries it out; disk_errors: what a disk's error means
+spool        batches that wait to be read again, in a temporary file where they are many
 parts        the parts of a file that a scan of few columns reads
 objects      files in object storage; places: which disk a root asks for
 sealed_file  Arrow files that prove themselves; batches: record batches of them, whole or in part
@@ -113,6 +114,7 @@ from elasticscan.storage.places import OBJECT_SCHEMES, open_disk
 from elasticscan.storage.ranges import read_ranges
 from elasticscan.storage.sealed_file import find_seal, read_manifest, verify_file
 from elasticscan.storage.shared_keys import shared_keys
+from elasticscan.storage.spool import Spool
 from elasticscan.storage.view import View
 
 __all__ = [
@@ -142,6 +144,7 @@ __all__ = [
     "OpenFragment",
     "PageSource",
     "RunReader",
+    "Spool",
     "View",
     "batches_of",
     "build_runs",

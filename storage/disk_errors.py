@@ -8,6 +8,8 @@ not there           ENOENT                  ShardUnavailable    the root is gone
                                             WriteConflict       … and it was being written
 not allowed         EACCES EPERM EROFS      ShardUnavailable    permissions, a read-only mount
 all others          ESTALE EIO …            ShardUnavailable    what is so, and what to look at
+
+A directory for temporary files is no shard: there all but the first two is `InvalidOption`, of TMPDIR.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from elasticscan.base.errors import (
     ElasticScanError,
     FragmentDamaged,
     FragmentMissing,
+    InvalidOption,
     OutOfResources,
     ShardUnavailable,
     WriteConflict,
@@ -91,6 +94,26 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
         f"the shard's storage {where} cannot be {'written' if writing else 'read'}: {why}",
         root=root,
         errno=number,
+    )
+
+
+def temporary_error(error: OSError | MemoryError, place: str) -> ElasticScanError:
+    """The error to raise for what the disk of temporary files said."""
+    number = _number(error)
+    if number in _NO_ROOM:
+        return DiskFull(
+            f"the disk of temporary files, {place}, is full; nothing was committed: free some space, or "
+            "name a directory that has more in the environment variable TMPDIR, and try again",
+            path=place,
+        )
+    if number in _NO_FILES:
+        return out_of_files(f"a temporary file in {place}")
+    if number in _NO_MEMORY:
+        return out_of_memory(f"a temporary file in {place}")
+    return InvalidOption(
+        f"temporary files cannot be kept in {place} ({error}); nothing was committed: name a directory that "
+        "this user may write to in the environment variable TMPDIR",
+        option="TMPDIR",
     )
 
 

@@ -101,7 +101,8 @@ class Keeper:
         """
         self._context.catalog.check_writable()
         kept = Kept()
-        self._forget_dead()
+        with _noting(kept, "taking over from keepers that are gone"):
+            self._forget_dead()
         with owning() as owner, beating(self._context.catalog, owner):
             with self._context.catalog.reading() as tx:
                 sites = sorted({(f.table, f.shard) for f in tx.fragments()})

@@ -11,16 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from elasticscan.base.errors import ChangesExpired, InvalidOption, RowsChanged, SchemaMismatch, WriteConflict
-from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.metadata import TableInfo, no_such_column
-from elasticscan.storage import DELETED, batches_of, check_keys_filled, conform
+from elasticscan.storage import DELETED, Spool, batches_of, check_keys_filled, conform
 from elasticscan.store.by_condition import MOST_ATTEMPTS, Selection, commit_of
 from elasticscan.store.getting import MOST_KEYS, get_rows
 from elasticscan.store.lookups import CurrentTable, TableState
@@ -110,40 +108,26 @@ class RereadableRows:
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
-        self._is_table = isinstance(rows, pa.Table | pa.RecordBatch)
         self._rest: Iterator[pa.RecordBatch] | None = None
-        self._kept: Any = None  # a temporary file is no `IO` to typeshed; Arrow takes any file object
-        self._writer: Any = None
-        self._count = 0
+        self._spool = None if isinstance(rows, pa.Table | pa.RecordBatch) else Spool()
 
     def __enter__(self) -> RereadableRows:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        if self._kept is not None:
-            self._kept.close()
+    def __exit__(self, *error: object) -> None:
+        if self._spool is not None:
+            self._spool.__exit__(*error)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows from the first on; what an earlier reader left unread comes after what it read."""
-        if self._is_table:
+        if self._spool is None:
             yield from batches_of(self._rows)
             return
-        if self._count:
-            self._kept.seek(0)
-            reader = pa.ipc.open_stream(self._kept)
-            for _ in range(self._count):
-                yield reader.read_next_batch()
-            self._kept.seek(0, 2)
+        yield from self._spool.batches()
         if self._rest is None:
             self._rest = iter(batches_of(self._rows))
         for batch in self._rest:
-            if self._writer is None:
-                self._kept = SpooledTemporaryFile(max_size=WRITE_BUFFER_BYTES)  # noqa: SIM115 - see `__exit__`
-                self._writer = pa.ipc.new_stream(self._kept, batch.schema)
-            self._writer.write_batch(batch)
-            self._count += 1
+            self._spool.write(batch)
             yield batch
 
 

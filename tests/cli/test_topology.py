@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import MoveInProgress
-from elasticscan.store import Store
+from elasticscan.base.errors import CatalogUnavailable, MoveInProgress
+from elasticscan.store import Kept, Store
 
 Shell = Any
 
@@ -194,6 +194,27 @@ def test_a_keeper_does_what_is_due_and_then_nothing(shell: Shell, uri: str, rows
     assert kept["problems"] == []
     assert shell.json("status", uri)["tables"][0]["upkeep"]["merges_due"] == 0
     assert "Nothing was due" in shell.ok("keep", uri, "--once")
+
+
+def test_a_keeper_goes_on_when_the_catalog_was_out_of_reach(
+    shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = iter([CatalogUnavailable("the server is away"), Kept(merges=3), KeyboardInterrupt()])
+
+    def keep(*_: object) -> Kept:
+        match next(rounds):
+            case Kept() as kept:
+                return kept
+            case error:
+                raise error
+
+    monkeypatch.setattr(Store, "keep", keep)
+    code, out, err = shell.run("keep", uri, "--every", "0s", "--json")
+    assert code == 0
+    assert [json.loads(line)["merges"] for line in out.splitlines()] == [0, 3]
+    assert "the server is away" in err
+    rounds = iter([CatalogUnavailable("the server is away")])
+    assert "the server is away" in shell.fails("keep", uri, "--once")[1]
 
 
 def test_topologies_are_drawn(shell: Shell, uri: str, tmp_path: Path) -> None:

@@ -24,12 +24,13 @@ from elasticscan.base.errors import (
     TableChanged,
     TableNotFound,
 )
-from elasticscan.connector import ElasticScanSource, deletions
+from elasticscan.connector import ElasticScanSource
 from elasticscan.connector import open_stores as access
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.deletions import newest_only
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter, StreamMessage
 from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
+from elasticscan.storage import spool
 from elasticscan.store import Store
 from tests.connector.conftest import SCHEMA, contents, files, kinds
 from tests.connector.conftest import batch as rows
@@ -590,6 +591,6 @@ def test_the_newest_of_each_key_is_what_a_dictionary_would_keep(
     for k, text, version in changes:
         newest[k, text] = max(version, newest.get((k, text), -1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deletions, "WRITE_BUFFER_BYTES", room)
+        patch.setattr(spool, "WRITE_BUFFER_BYTES", room)
         found = [n for batch in newest_only(iter(batches), names[:2]) for n in batch["row"].to_pylist()]
     assert found == [n for n, (k, text, version) in enumerate(changes) if newest[k, text] == version]

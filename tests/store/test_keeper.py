@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import DiskFull, ReadOnlyStore
+from elasticscan.catalog import Tx
 from elasticscan.store import Store
 from elasticscan.store.keeper import Keeper, Kept, _Pace
 from elasticscan.store.owners import owning
@@ -174,6 +175,25 @@ def test_one_shard_that_fails_keeps_nobody_from_the_rest(
         assert len(kept.problems) == 1
         assert "no room" in kept.problems[0]
         assert kept.merges > 0
+        keep(store)
+        check_kept(store, template[1])
+
+
+def test_steps_of_the_dead_that_cannot_be_ended_keep_nobody_from_the_rest(
+    template: tuple[Path, dict[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(make_copy(template[0], tmp_path), 2) as store:
+
+        def fail(*_: object) -> None:
+            raise DiskFull("no room in the catalog")
+
+        target = Site(1, 1).target
+        with owning() as dead, store.context.catalog.writing() as tx:
+            assert claim(tx, target, dead)
+        with monkeypatch.context() as patch:
+            patch.setattr(Tx, "end_step", fail)
+            kept = Keeper(store.context, POLICY).keep()
+        assert "no room in the catalog" in kept.problems[0]
         keep(store)
         check_kept(store, template[1])
 

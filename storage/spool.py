@@ -1,0 +1,73 @@
+"""Record batches that wait to be read again: in memory while they are few, else in a temporary file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from os import SEEK_END
+from tempfile import SpooledTemporaryFile, gettempdir
+from typing import Any
+
+import pyarrow as pa
+
+from elasticscan.base.limits import WRITE_BUFFER_BYTES
+from elasticscan.storage.disk_errors import temporary_error
+
+
+class Spool:
+    """Batches of one schema, to be read any number of times from the first on, also before all are there.
+
+    Raises:
+        DiskFull: there is no room for temporary files.
+        OutOfResources: the process has too many files open, or gets no more memory.
+        InvalidOption: there is no directory for temporary files that this user may write to.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._writer: Any = None
+        # A temporary file is no `IO` to typeshed; Arrow takes any file object.
+        self._file: Any = SpooledTemporaryFile(max_size=WRITE_BUFFER_BYTES)  # noqa: SIM115 - see `__exit__`
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # closing writes what is buffered, which nobody needs any more
+            if self._writer is not None:
+                self._writer.close()
+        with suppress(OSError):
+            self._file.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add a batch behind all others."""
+        with _typed():
+            self._file.seek(0, SEEK_END)
+            if self._writer is None:
+                self._writer = pa.ipc.new_stream(self._file, batch.schema)
+            self._writer.write_batch(batch)
+        self._count += 1
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The batches that are there when the first one is asked for."""
+        if not self._count:
+            return
+        with _typed():
+            self._file.seek(0)
+            reader = pa.ipc.open_stream(self._file)
+        for _ in range(self._count):
+            with _typed():
+                batch = reader.read_next_batch()
+            yield batch
+
+
+@contextmanager
+def _typed() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, MemoryError) as error:
+        try:
+            place = gettempdir()
+        except OSError:  # there is none, which is what `error` says
+            place = "TMPDIR"
+        raise temporary_error(error, place) from error

@@ -1,0 +1,85 @@
+"""Batches that wait come back as they were, and a disk that does not take them is a typed error."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import DiskFull, ElasticScanError, InvalidOption, OutOfResources
+from elasticscan.storage import Spool, spool
+from elasticscan.storage.disk_errors import temporary_error
+from elasticscan.store import Store, Table
+from tests.base.small_disks import small_disk
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
+
+
+def batch(number: int) -> pa.RecordBatch:
+    return pa.record_batch([[number], ["x" * 4_000]], schema=SCHEMA)
+
+
+def stream(count: int) -> pa.RecordBatchReader:
+    return pa.RecordBatchReader.from_batches(SCHEMA, (batch(k) for k in range(count)))
+
+
+@pytest.fixture
+def cramped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hardly anything waits in memory."""
+    monkeypatch.setattr(spool, "WRITE_BUFFER_BYTES", 1_000)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[Table]:
+    with Store.create(tmp_path / "store", ["a"], tablets=1, slots=4) as store:
+        yield store.create_table("t", SCHEMA, ["k"])
+
+
+@pytest.mark.parametrize("most", [1_000, 1 << 20])
+def test_batches_are_read_again_also_while_others_come(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(spool, "WRITE_BUFFER_BYTES", most)
+    with Spool() as waiting:
+        assert list(waiting.batches()) == []
+        for count in range(1, 4):
+            waiting.write(batch(count))
+            begun = waiting.batches()  # one that is given up
+            next(begun)
+            assert [b["k"][0].as_py() for b in waiting.batches()] == list(range(1, count + 1))
+
+
+def test_a_merge_whose_temporary_files_have_no_room_says_so(
+    cramped: None, tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "small", 1) as disk:
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
+        with pytest.raises(DiskFull, match="TMPDIR"):
+            table.merge(stream(400), when_not_matched="ignore")
+    assert table.scan().count() == 0
+
+
+def test_a_merge_without_a_directory_for_temporary_files_says_so(
+    cramped: None, tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(InvalidOption, match="TMPDIR"):
+        table.merge(stream(3), when_not_matched="ignore")
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "says"),
+    [
+        (28, DiskFull, "/tmp, is full"),
+        (24, OutOfResources, "ulimit -n"),
+        (12, OutOfResources, "memory"),
+        (13, InvalidOption, "TMPDIR"),
+        (30, InvalidOption, "TMPDIR"),
+    ],
+)
+def test_each_error_of_temporary_files_has_a_type(
+    number: int, kind: type[ElasticScanError], says: str
+) -> None:
+    error = temporary_error(OSError(number, "said so"), "/tmp")
+    assert type(error) is kind and says in str(error)
