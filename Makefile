@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check bench lock versions clean FORCE
+.PHONY: help venv demo test check bench peers lock versions clean FORCE
 
 PYTHON ?= python3
 VENV := .venv
@@ -44,11 +44,15 @@ check: java $(VENV)/installed  ## format, lint, strict types, layers, then all t
 bench: java $(VENV)/installed  ## run the benchmarks
 	$(BIN)/python benchmarks/run.py
 
+peers:  ## the same work by PostgreSQL, DuckDB, Delta, Iceberg, Lance and Redis: ARGUMENTS="--rows 10000000"
+	$(MAKE) VENV=.venv-peers MORE=benchmarks/peers.txt .venv-peers/installed
+	.venv-peers/bin/python benchmarks/peers.py $(ARGUMENTS)
+
 versions:  ## try Python 3.11 to 3.13, each with the lowest and the newest packages
 	"$(PYTHON)" scripts/versions.py .venv-versions
 
 clean:  ## remove everything that the other targets made
-	rm -rf $(VENV) .venv-lock .venv-versions build dist elasticscan.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) .venv-lock .venv-peers .venv-versions build dist elasticscan.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.import_linter_cache .hypothesis spark-warehouse metastore_db derby.log
 	find $(PACKAGES) examples tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -58,13 +62,13 @@ clean:  ## remove everything that the other targets made
 java:
 	@sh scripts/check-java.sh
 
-# Every package, at the version and with the hash that requirements.txt names.
-$(VENV)/stamp: requirements.txt
+# Every package, at the version and with the hash that requirements.txt names; MORE is another such file.
+$(VENV)/stamp: requirements.txt $(MORE)
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "elasticscan needs Python 3.11 or newer, and $(PYTHON) is not." >&2; \
 		echo "Install one, or name it: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(CREATE_VENV)
-	$(INSTALL) --require-hashes -r requirements.txt
+	$(INSTALL) --require-hashes -r requirements.txt $(MORE:%=-r %)
 	@touch $@
 
 # A list of the sources that changes only when a file comes or goes: a module that was deleted must
@@ -80,13 +84,18 @@ $(VENV)/installed: $(VENV)/stamp $(VENV)/sources pyproject.toml README.md LICENS
 	@rm -rf build elasticscan.egg-info
 	@touch $@
 
+PINNED = --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate --no-emit-index-url \
+	--no-emit-find-links --no-emit-trusted-host --no-emit-options
+
 lock:  ## pin the newest allowed packages again in requirements.txt
 	"$(PYTHON)" -m venv --clear .venv-lock
 	.venv-lock/bin/python -m pip install --quiet pip-tools
-	.venv-lock/bin/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras \
-		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-		--no-emit-options --extra cli --extra delta --extra dev --extra postgres --extra s3 --extra spark --extra sql --extra ui \
-		--output-file .venv-lock/requirements.txt pyproject.toml
+	.venv-lock/bin/pip-compile $(PINNED) --upgrade --extra cli --extra delta --extra dev --extra postgres --extra s3 \
+		--extra spark --extra sql --extra ui --output-file .venv-lock/requirements.txt pyproject.toml
 	{ sed -n '/^#/!q;p' requirements.txt; grep -v -e '^#' -e '^$$' .venv-lock/requirements.txt; } > .venv-lock/new
 	mv .venv-lock/new requirements.txt
+	.venv-lock/bin/pip-compile $(PINNED) --upgrade --constraint requirements.txt \
+		--output-file .venv-lock/peers.txt benchmarks/peers.in
+	{ sed -n '/^#/!q;p' benchmarks/peers.txt; grep -v -e '^#' -e '^$$' .venv-lock/peers.txt; } > .venv-lock/new
+	mv .venv-lock/new benchmarks/peers.txt
 	rm -rf .venv-lock build elasticscan.egg-info

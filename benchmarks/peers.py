@@ -1,0 +1,271 @@
+"""elasticscan beside the stores that its users know: the same rows, the same work, by turns, one machine.
+
+    make peers                                         a million rows, all engines
+    make peers ARGUMENTS='--rows 10000000 --engines elasticscan DuckDB Lance'
+
+Each answer is compared with what it has to be; an engine that fails or answers otherwise says so in its cell.
+Times are medians of rounds in which all engines do one work after another. Prints a table; `--json` and
+`--svg` write the figures and a picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peer_chart
+import pyarrow as pa
+import pyarrow.compute as pc
+from measure import seconds
+from peer_engines import ENGINES, FEW, SCHEMA, rows
+from peer_resharding import RESHARDED
+
+GETS, PAGE = 20, 50_000
+COMMITS, COMMIT_ROWS, COMMITS_SECONDS = 1_000, 10, 60.0
+SMALL = f"{COMMITS:,} small commits, each"
+Figures = dict[str, dict[str, Any]]
+Answer = tuple[int, int]  # how many rows, and the sum of their keys
+
+
+class WrongAnswerError(Exception):
+    """An engine's answer is not what it has to be."""
+
+
+class Expected:
+    """The answers, from the rows themselves."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        few, tenth, least = (
+            [],
+            [],
+            pa.table({"k": [], "id": []}, schema=pa.schema([SCHEMA.field("k"), SCHEMA.field("id")])),
+        )
+        for batch in rows(0, count):
+            few.append(summed(batch.filter(pc.less(batch["k"], FEW))))
+            tenth.append(summed(batch.filter(pc.less(batch["v"], 0.1))))
+            least = (
+                pa.concat_tables([least, pa.table(batch.select(["k", "id"])).cast(least.schema)])
+                .sort_by("k")
+                .slice(0, 10)
+            )
+        self.all = (count, count * (count - 1) // 2)
+        self.few, self.tenth = (tuple(map(sum, zip(*of, strict=True))) for of in (few, tenth))
+        self.top = summed(least)
+
+
+def summed(answer: pa.Table | pa.RecordBatch) -> Answer:
+    return answer.num_rows, pc.sum(answer["id"]).as_py() or 0
+
+
+def changed_rows(count: int, round_number: int) -> pa.Table:
+    """A hundredth of the rows, spread over all, with other values."""
+    ids = np.arange(round_number % 100, count, 100)
+    chance = np.random.default_rng(round_number)
+    values = {
+        "id": ids, "k": chance.integers(0, 1 << 40, len(ids)), "v": chance.random(len(ids)),
+        "s": ["changed"] * len(ids), "ts": pa.array(ids).cast(SCHEMA.field("ts").type), "g": ids % 100,
+    }  # fmt: skip
+    return pa.table(values, schema=SCHEMA)
+
+
+def small_commit(count: int, number: int) -> pa.Table:
+    ids = np.random.default_rng(number).choice(count, COMMIT_ROWS, replace=False)
+    return (
+        changed_rows(count, number)
+        .slice(0, COMMIT_ROWS)
+        .set_column(0, SCHEMA.field("id"), pa.array(np.sort(ids)))
+    )
+
+
+class Works:
+    """What is asked of each engine, by name; each raises `WrongAnswerError`."""
+
+    def __init__(self, count: int) -> None:
+        self.expected, self.count = Expected(count), count
+
+    def reads(self) -> dict[str, Callable[[Any], None]]:
+        expected = self.expected
+        return {
+            "full scan": lambda e: check(summed(e.scan()), expected.all),
+            "one column": lambda e: check(e.column().num_rows, self.count),
+            "filter, 0.1 %": lambda e: check(summed(e.few()), expected.few),
+            "filter, 10 %": lambda e: check(summed(e.tenth()), expected.tenth),
+            "group by 100": lambda e: check(sorted(e.groups()["n"].to_pylist()), [self.count // 100] * 100),
+            "top 10": lambda e: check(summed(e.top()), expected.top),
+            f"{GETS} reads by key": self.get,
+            "pages, each resumed": lambda e: check(added(map(summed, e.pages(PAGE))), expected.all),
+        }
+
+    def get(self, engine: Any) -> None:
+        keys = random.Random(self.count).sample(range(self.count), GETS)
+        check([summed(engine.get(key)) for key in keys], [(1, key) for key in keys])
+
+    def upsert(self, engine: Any, round_number: int) -> None:
+        engine.upsert(changed_rows(self.count, round_number))
+
+    def commit(self, engine: Any, number: int) -> None:
+        engine.upsert(small_commit(self.count, number))
+
+    def scan_after(self, engine: Any) -> None:
+        check(summed(engine.scan()), self.expected.all)
+
+    def changes(self, engine: Any) -> None:
+        if engine.changes().num_rows < self.count // 100:
+            raise WrongAnswerError("changes are missing")
+
+
+def added(answers: Iterable[Answer]) -> Answer:
+    total = (0, 0)
+    for answer in answers:
+        total = (total[0] + answer[0], total[1] + answer[1])
+    return total
+
+
+def check(answer: Any, expected: Any) -> None:
+    if answer != expected:
+        raise WrongAnswerError(f"{str(answer)[:60]} instead of {str(expected)[:60]}")
+
+
+class Table:
+    """The figures, work by engine: seconds, bytes or texts."""
+
+    def __init__(self) -> None:
+        self.figures: Figures = {}
+
+    def time(self, work: str, name: str, do: Callable[[], object], times: list[float] | None = None) -> None:
+        """Time a work; with `times`, those that count so far, its median."""
+        counted = [] if times is None else times
+
+        def timed() -> float:
+            counted.append(seconds(do))
+            return statistics.median(counted)
+
+        self.enter(work, name, timed)
+
+    def enter(self, work: str, name: str, measured: Callable[[], float]) -> None:
+        """Enter a figure; what fails is entered with its reason, and not tried again."""
+        cells = self.figures.setdefault(work, {})
+        if isinstance(cells.get(name), str):
+            return
+        try:
+            cells[name] = measured()
+        except AttributeError as error:
+            cells[name] = "no such call" if "has no attribute" in str(error) else f"failed: {error}"[:60]
+        except Exception as error:
+            cells[name] = f"failed: {type(error).__name__}: {error}"[:100]
+
+    def tell(self, work: str) -> None:
+        cells = self.figures.get(work, {})
+        print(
+            f"{work:<30}" + "   ".join(f"{name}: {shown(cell)}" for name, cell in cells.items()), flush=True
+        )
+
+
+def shown(cell: Any) -> str:
+    if isinstance(cell, float):
+        return f"{cell * 1e3:,.1f} ms" if cell < 1 else f"{cell:,.2f} s"
+    return f"{cell / 1e6:,.0f} MB" if isinstance(cell, int) else str(cell)
+
+
+def by_turns(table: Table, engines: list[Any], rounds: int, work: str, do: Callable[[Any], object]) -> None:
+    times: dict[str, list[float]] = {engine.name: [] for engine in engines}
+    for round_number in range(rounds + 1):
+        for engine in engines:
+            counted = times[engine.name] if round_number else None
+            table.time(work, engine.name, lambda e=engine: do(e), counted)  # type: ignore[misc]
+    table.tell(work)
+
+
+def small_commits(table: Table, works: Works, engines: list[Any]) -> None:
+    """A thousand of each engine by turns, or as many as it has time for; the mean counts upkeep, too."""
+    took: dict[str, list[float]] = {engine.name: [] for engine in engines}
+    for number in range(COMMITS):
+        for engine in engines:
+            times = took[engine.name]
+            if sum(times) < COMMITS_SECONDS:
+                table.enter(SMALL, engine.name, partial(one_commit, works, engine, number, times))
+
+
+def one_commit(works: Works, engine: Any, number: int, times: list[float]) -> float:
+    times.append(seconds(lambda: works.commit(engine, number)))
+    return statistics.mean(times)
+
+
+def compare(place: Path, count: int, rounds: int, chosen: list[Any]) -> Table:
+    table, works = Table(), Works(count)
+    engines: list[Any] = []
+    try:
+        for number, make in enumerate(chosen):
+            try:
+                engine = make(place / f"engine-{number}")
+            except Exception as error:
+                print(f"{make.name} is left out: {type(error).__name__}: {error}", file=sys.stderr)
+                continue
+            engines.append(engine)
+            table.time("bulk load", engine.name, lambda e=engine: e.load(rows(0, count)))  # type: ignore[misc]
+        table.tell("bulk load")
+        table.figures["bytes on disk"] = {engine.name: engine.size() for engine in engines}
+        table.tell("bytes on disk")
+        for work, do in works.reads().items():
+            by_turns(table, engines, rounds, work, do)
+        written = iter(range(10**9))
+        by_turns(table, engines, rounds, "upsert of 1 %", lambda e: works.upsert(e, next(written)))
+        by_turns(table, engines, 1, "scan after the upserts", works.scan_after)
+        by_turns(table, engines, 1, "changes since the load", works.changes)
+        small_commits(table, works, engines)
+        table.tell(SMALL)
+        by_turns(table, engines, 1, "scan after the commits", works.scan_after)
+    finally:
+        for engine in engines:
+            engine.close()
+    for name, scanned in RESHARDED.items():
+        if any(name == make.name for make in chosen):
+            lost, repeated, moves = scanned(place / f"resharded-{name[:4]}")
+            cell = f"{lost:,} lost, {repeated:,} twice ({moves} moves)"
+            table.figures.setdefault("scan while resharded", {})[name] = cell
+    table.tell("scan while resharded")
+    return table
+
+
+def markdown(table: Table) -> Iterator[str]:
+    names = list(dict.fromkeys(name for cells in table.figures.values() for name in cells))
+    yield "| | " + " | ".join(names) + " |"
+    yield "|---" * (len(names) + 1) + "|"
+    for work, cells in table.figures.items():
+        yield f"| {work} | " + " | ".join(shown(cells.get(name, "–")) for name in names) + " |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=1_000_000, help="a multiple of 100")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engines", nargs="*", choices=[make.name for make in ENGINES])
+    parser.add_argument("--work", type=Path, help="where stores are made; by default a temporary directory")
+    parser.add_argument("--json", type=Path, help="a file for the figures")
+    parser.add_argument("--svg", type=Path, help="a file for a picture of them")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")  # those of others
+    chosen = [make for make in ENGINES if not options.engines or make.name in options.engines]
+    with tempfile.TemporaryDirectory(prefix="elasticscan-peers-", dir=options.work) as place:
+        table = compare(Path(place), options.rows, options.rounds, chosen)
+    print("\n" + "\n".join(markdown(table)))
+    if options.json:
+        options.json.write_text(json.dumps({"rows": options.rows, "figures": table.figures}, indent=1) + "\n")
+    if options.svg:
+        options.svg.write_text(peer_chart.drawn(table.figures, options.rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
