@@ -436,7 +436,7 @@ class Store(Named):
         """
         most = arguments.whole_number("limit", limit, 1, 1_000)
         with self._context.catalog.reading() as tx:
-            return SlotMap(tx.newest_topologies(most))
+            return SlotMap(tx.newest_topologies(most), tuple((s.id, s.name) for s in tx.shards()))
 
     def _repr_html_(self) -> str:
         """The picture that notebooks show."""

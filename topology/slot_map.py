@@ -30,9 +30,13 @@ _STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class SlotMap:
-    """Some topologies that follow one another, oldest first; at least one. Notebooks show it as a picture."""
+    """Some topologies that follow one another, oldest first; at least one. Notebooks show it as a picture.
+
+    `shards` are (id, name) of those that are there now, so that one has its colour before tablets get there.
+    """
 
     topologies: tuple[Topology, ...]
+    shards: tuple[tuple[int, str], ...] = ()
 
     def __repr__(self) -> str:
         first, last = self.topologies[0].number, self.topologies[-1].number
@@ -92,12 +96,17 @@ class SlotMap:
     @property
     def _names(self) -> dict[int, str]:
         named = {shard: str(shard) for topology in self.topologies for shard in topology.placement.shards}
-        return named | dict(pair for topology in self.topologies for pair in topology.shard_names)
+        return (
+            named
+            | dict(pair for topology in self.topologies for pair in topology.shard_names)
+            | dict(self.shards)
+        )
 
     @property
     def _colours(self) -> dict[int, str]:
         """A colour for each shard: that of its id, so that it stays when others go, unless that is taken."""
-        shown = sorted({shard for topology in self.topologies for shard in topology.placement.shards})
+        placed = {shard for topology in self.topologies for shard in topology.placement.shards}
+        shown = sorted(placed | dict(self.shards).keys())
         free: list[str] = []
         colours = {}
         for shard in shown:

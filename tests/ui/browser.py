@@ -97,14 +97,17 @@ class Browser:
             time.sleep(0.05)
         return value
 
-    def press(self, key: str, code: int = 0) -> None:
+    def press(self, key: str, code: int, text: str = "") -> None:
         """Press a key and let go of it."""
-        for kind in ("rawKeyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+        for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
+            said = {"text": text} if text and kind == "keyDown" else {}
+            self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **said
+            )
 
     def picture(self) -> bytes:
-        """The whole page as a PNG."""
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        """What the window shows, as a PNG."""
+        shot = self.call("Page.captureScreenshot", format="png")
         return base64.b64decode(shot["data"])
 
 
