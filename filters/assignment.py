@@ -18,7 +18,7 @@ import pyarrow.types as pt
 from elasticscan.base.errors import FilterError
 from elasticscan.filters.casts import cast_array
 from elasticscan.filters.coercion import computed_type, is_float, is_integer, is_number, type_name
-from elasticscan.filters.expression import Column, Expression, Literal, column_names, to_sql
+from elasticscan.filters.expression import Column, Expression, Literal, column_names, to_text
 from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
 from elasticscan.filters.parser import parse_value
 from elasticscan.filters.predicate import ARROW_REFUSALS
@@ -82,7 +82,7 @@ class Assignment:
         return pc.cast(values, target)
 
     def __str__(self) -> str:
-        return f"{self.field.name} = {to_sql(self.value)}"
+        return f"{self.field.name} = {to_text(self.value)}"
 
 
 def _fitting(value: Expression, field: pa.Field) -> Expression:
@@ -97,7 +97,7 @@ def _fitting(value: Expression, field: pa.Field) -> Expression:
     if is_number(value.type) and (is_number(computed) or pt.is_unsigned_integer(computed)):
         return value
     raise FilterError(
-        f"{to_sql(value)} is {type_name(value.type)}, and column {field.name!r} is {type_name(computed)}; "
+        f"{to_text(value)} is {type_name(value.type)}, and column {field.name!r} is {type_name(computed)}; "
         "CAST it",
         column=field.name,
     )

@@ -155,6 +155,15 @@ def to_sql(node: Expression) -> str:
     return _render(node)[0]
 
 
+# What stands in quotes, which is left alone, or a number with a suffix of its type.
+_SUFFIXED = re.compile(r"('(?:\\.|[^'\\])*'|`(?:``|[^`])*`)|\b(\d[\d.]*(?:[eE][+-]?\d+)?)(?:BD|[LDSY])\b")
+
+
+def to_text(node: Expression) -> str:
+    """As `to_sql`, for people: numbers have no suffixes, so their types are left out."""
+    return _SUFFIXED.sub(lambda match: match[1] or match[2], to_sql(node))
+
+
 def _wrap(node: Expression, least: int) -> str:
     text, binding = _render(node)
     return text if binding >= least else f"({text})"

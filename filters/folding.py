@@ -32,7 +32,7 @@ from elasticscan.base.errors import FilterError
 from elasticscan.filters.aggregates import AVG, COUNT, COUNT_DISTINCT, COUNT_ROWS, MAX, MIN, SUM, Aggregate
 from elasticscan.filters.coercion import computed_type
 from elasticscan.filters.exact import is_exact
-from elasticscan.filters.expression import Expression, to_sql
+from elasticscan.filters.expression import Expression, to_text
 from elasticscan.filters.inputs import Inputs, adds_up, evaluators, from_units, is_column
 from elasticscan.filters.kernels import can_fail
 
@@ -371,7 +371,7 @@ def _as_group(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _name(function: str, value: Expression | None) -> str:
-    return f"{function} of {None if value is None else to_sql(value)}"
+    return f"{function} of {None if value is None else to_text(value)}"
 
 
 def _distinct(column: str) -> str:

@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError
 from elasticscan.filters.exact import ExactColumns, Units, as_decimals, scale_of
-from elasticscan.filters.expression import Column, Expression, column_names, to_sql
+from elasticscan.filters.expression import Column, Expression, column_names, to_text
 from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
 from elasticscan.filters.predicate import ARROW_REFUSALS
 
@@ -114,7 +114,7 @@ class Inputs:
                 rows = Rows(batch)
                 arrays.append(rows.array(evaluate(rows)))
         except ARROW_REFUSALS as error:
-            raise FilterError(f"{to_sql(value)} fails: {error}") from error
+            raise FilterError(f"{to_text(value)} fails: {error}") from error
         return pa.chunked_array(arrays, value.type)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import FilterError
-from elasticscan.filters.expression import Expression, column_names, to_sql
+from elasticscan.filters.expression import Expression, column_names, to_sql, to_text
 from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
 from elasticscan.filters.parser import parse_condition
 
@@ -88,7 +88,7 @@ class Predicate:
         return to_sql(self.condition)
 
     def _show(self) -> str:
-        text = str(self)
+        text = to_text(self.condition)
         return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ from elasticscan.filters.expression import (
     Match,
     Or,
     decimal_literal_type,
-    to_sql,
+    to_text,
 )
 
 NULL = Literal(None, pa.null())
@@ -75,14 +75,14 @@ def convert(value: Expression, kind: pa.DataType, *, implicit: bool = True) -> E
         return value
     if not can_cast(value.type, kind):
         raise FilterError(
-            f"{to_sql(value)} is {type_name(value.type)}, which does not convert to {type_name(kind)}"
+            f"{to_text(value)} is {type_name(value.type)}, which does not convert to {type_name(kind)}"
         )
     if not isinstance(value, Literal):
         return Cast(value, kind, implicit)
     try:
         converted = cast_array(pa.array([value.value], value.type), kind)[0].as_py()
     except (pa.ArrowInvalid, ValueError, OverflowError) as error:
-        raise FilterError(f"{to_sql(value)} does not convert to {type_name(kind)}: {error}") from None
+        raise FilterError(f"{to_text(value)} does not convert to {type_name(kind)}: {error}") from None
     if isinstance(converted, float) and math.isnan(converted):
         converted = math.nan  # one object, so that equal conditions are equal
     return Literal(converted, kind, implicit)
@@ -106,12 +106,12 @@ def _decimal_text(text: str) -> Literal:
 def boolean(value: Expression) -> Expression:
     if value.type == pa.bool_() or pt.is_null(value.type) or pt.is_string(value.type):
         return convert(value, pa.bool_())
-    raise FilterError(f"{to_sql(value)} is {type_name(value.type)}, where a condition is needed")
+    raise FilterError(f"{to_text(value)} is {type_name(value.type)}, where a condition is needed")
 
 
 def text(value: Expression) -> Expression:
     if pt.is_binary(value.type):
-        raise FilterError(f"{to_sql(value)} is BINARY, where text is needed; CAST it to STRING")
+        raise FilterError(f"{to_text(value)} is BINARY, where text is needed; CAST it to STRING")
     return convert(value, pa.string())
 
 
@@ -120,7 +120,7 @@ def floating(value: Expression) -> Expression:
         return value
     if is_number(value.type) or pt.is_string(value.type) or pt.is_null(value.type):
         return convert(value, pa.float64())
-    raise FilterError(f"{to_sql(value)} is {type_name(value.type)}, where a number is needed")
+    raise FilterError(f"{to_text(value)} is {type_name(value.type)}, where a number is needed")
 
 
 def _shared_type(values: Sequence[Expression]) -> pa.DataType:
@@ -179,7 +179,7 @@ def member(child: Expression, values: Sequence[Expression]) -> Expression:
 def match(kind: str, child: Expression, pattern: Expression, escape: str = "\\") -> Expression:
     child, pattern = text(child), text(pattern)
     if not isinstance(pattern, Literal):
-        raise FilterError(f"the pattern of {kind} must be a constant, not {to_sql(pattern)}")
+        raise FilterError(f"the pattern of {kind} must be a constant, not {to_text(pattern)}")
     if len(escape) != 1 or (kind == "ILIKE" and escape.lower() != escape):
         raise FilterError("ESCAPE takes one character, and in ILIKE no capital letter")
     if pattern.value is None:
@@ -227,7 +227,7 @@ def sign(name: str, value: Expression) -> Expression:
     if pt.is_string(value.type) or pt.is_null(value.type):
         value = convert(value, pa.float64())
     if not is_number(value.type):
-        raise FilterError(f"{to_sql(value)} is {type_name(value.type)}, where a number is needed")
+        raise FilterError(f"{to_text(value)} is {type_name(value.type)}, where a number is needed")
     return Call(name, (value,), value.type)
 
 
@@ -258,7 +258,7 @@ def substring(value: Expression, bounds: Sequence[Expression]) -> Expression:
     for bound in bounds:
         if not (isinstance(bound, Literal) and isinstance(bound.value, int) and bound.type == pa.int32()):
             raise FilterError(
-                f"the position and length of substring must be whole constants, not {to_sql(bound)}"
+                f"the position and length of substring must be whole constants, not {to_text(bound)}"
             )
         options.append(bound.value)
     return Call("SUBSTRING", (text(value),), pa.string(), tuple(options))

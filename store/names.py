@@ -5,11 +5,15 @@ Each with what to write instead; an attribute of any other name is a plain `Attr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from elasticscan.base.errors import NotPicklable, UnknownName
+from elasticscan.base.errors import InvalidOption, NotPicklable, UnknownName
+
+Asked = ParamSpec("Asked")
+Given = TypeVar("Given")
 
 _OF_TABLE = {
     "add_columns": "add_columns(fields)",
@@ -132,6 +136,21 @@ _SENT = {
     "Table": "send store.uri and table.name, and call elasticscan.open(uri).table(name)",
     "Scan": "send store.uri and scan.key, and go on with elasticscan.open(uri).resume(key)",
 }
+
+
+def takes(**words: str) -> Callable[[Callable[Asked, Given]], Callable[Asked, Given]]:
+    """Make a method tell its own word for one that other methods take, as `filter` for `where`."""
+
+    def wrap(method: Callable[Asked, Given]) -> Callable[Asked, Given]:
+        @wraps(method)
+        def call(*args: Asked.args, **named: Asked.kwargs) -> Given:
+            for word in named.keys() & words.keys():
+                raise InvalidOption(f"{method.__name__} takes {words[word]}=, and no {word}=", option=word)
+            return method(*args, **named)
+
+        return call
+
+    return wrap
 
 
 class Named:

@@ -19,6 +19,7 @@ from elasticscan.store.defined import DefinedTable
 from elasticscan.store.exporting import COMPRESSIONS, FILE_BYTES, Exported, OnExported, export_scan
 from elasticscan.store.getting import get_rows
 from elasticscan.store.lookups import CurrentTable
+from elasticscan.store.names import takes
 from elasticscan.store.scan import Scan
 
 
@@ -38,6 +39,7 @@ class Reading(TypedDict, total=False):
 class ReadableTable(DefinedTable):
     """A table whose rows are read; each call looks its definition up anew."""
 
+    @takes(where="filter", predicate="filter", version="snapshot", as_of="snapshot")
     def scan(
         self,
         columns: Sequence[str] | None = None,
@@ -156,6 +158,7 @@ class ReadableTable(DefinedTable):
             table = self.definition
             return export_scan(scan, table, place, most, packed, on_progress)
 
+    @takes(where="filter", predicate="filter", by="group_by", version="snapshot", as_of="snapshot")
     def aggregate(
         self,
         values: str | Sequence[str],
@@ -267,6 +270,7 @@ class ReadableTable(DefinedTable):
             self._mine(self._context.table_now(self._name))  # says what became of it
             raise
 
+    @takes(where="filter", predicate="filter", starting_version="after", ending_version="upto")
     def changes(
         self,
         after: int | str | datetime,

@@ -581,3 +581,14 @@ def test_text_with_quotes_and_backslashes_doubled_is_that_text(value: str) -> No
     rows = pa.record_batch({"name": [value, "other"]})
     chosen = Predicate.parse(f"name = {quoted}", rows.schema)
     assert chosen.mask(rows).to_pylist() == [True, False]
+
+
+def test_errors_show_numbers_without_the_suffixes_of_their_types() -> None:
+    schema = pa.schema([("a", pa.int64()), ("`5L`", pa.decimal128(10, 2))])
+    text = "a * 10000000000 > 5 AND ```5L``` > 10000000000000000000 AND '7L' <> '8D' AND a / 2 > 0.5"
+    read = Predicate.parse(text, schema)
+    assert "10000000000L" in str(read)
+    shown = read._show()
+    assert shown == (
+        "a * 10000000000 > 5 AND ```5L``` > 10000000000000000000.00 AND '7L' <> '8D' AND a / 2.0 > 0.5"
+    )

@@ -662,3 +662,20 @@ def test_a_store_that_could_not_be_opened_as_asked_is_not_made(tmp_path: Path) -
         assert scan.count() == 0
         with pytest.raises(ContinuationKeyError, match="all rows were returned"):
             store.resume(scan.key)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda table: table.scan(where="km > 1"), "scan takes filter="),
+        (lambda table: table.to_arrow(version=2), "scan takes snapshot="),
+        (lambda table: table.aggregate("count(*)", where="km > 1"), "aggregate takes filter="),
+        (lambda table: table.delete(filter="km > 1"), "delete takes where="),
+        (lambda table: table.update({"km": "1"}, predicate="km > 1"), "update takes where="),
+    ],
+)
+def test_a_word_of_another_call_is_told_with_the_one_there_is(
+    trips: Table, call: Callable[[Any], object], told: str
+) -> None:
+    with pytest.raises(InvalidOption, match=told):
+        call(trips)
