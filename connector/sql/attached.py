@@ -37,7 +37,12 @@ from elasticscan.connector.sql.parameters import Arguments, with_literals
 from elasticscan.connector.sql.plan import QueryPlan, TableScan, TableShape, plan_query
 from elasticscan.connector.sql.query import AsOf, Session, UnreadableError
 from elasticscan.connector.sql.row_changes import Queries, change_counts, change_rows
-from elasticscan.connector.sql.statements import Statement, check_no_times_past, statement_about
+from elasticscan.connector.sql.statements import (
+    Statement,
+    check_no_times_past,
+    statement_about,
+    unknown_table,
+)
 from elasticscan.connector.sql.tokens import NotUnderstoodError, quoted
 from elasticscan.filters import Predicate
 from elasticscan.metadata import no_such_column
@@ -308,7 +313,13 @@ class AttachedStore(Sequence[str]):
     def _run_unchanged(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
         words, (live, _) = text.lower(), self._shapes()
         self._make_views({view: self._tables[view] for view in live if view.lower() in words})
-        return self._spark.sql(text, args)
+        try:
+            return self._spark.sql(text, args)
+        except AnalysisException as error:
+            unknown = unknown_table(text, self._tables, _session(self._spark))
+            if unknown is None:
+                raise
+            raise unknown from error
 
     def _make_views(self, tables: Mapping[str, str]) -> None:
         for view, table in tables.items():

@@ -21,8 +21,9 @@ from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, quoted, tokens_of
 from elasticscan.filters import STUMBLES, FilterSql
 
-ACTION = "_elasticscan_action"
-_SOURCE = "_elasticscan_source"  # true in rows of a MERGE that have a row of the source
+OWN = "_elasticscan_"  # columns that a query has beside those of its user begin so
+ACTION = f"{OWN}action"
+_SOURCE = f"{OWN}source"  # true in rows of a MERGE that have a row of the source
 DELETE, UPDATE, INSERT = "deleted", "updated", "inserted"
 _TIMES_PAST = ("VERSION AS OF", "SYSTEM_VERSION AS OF", "TIMESTAMP AS OF", "SYSTEM_TIME AS OF")
 _NO_ALIAS = frozenset({"SET", "WHERE", "USING", "ON", "WHEN"})

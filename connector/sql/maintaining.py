@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import pyarrow as pa
+from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from elasticscan.connector.conversion import arrow_schema
 from elasticscan.connector.sql.statements import Statement
-from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader
+from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, tokens_of
 from elasticscan.store import Action, Store, Table
 
 HISTORY = (
@@ -115,7 +116,14 @@ def _alter(spark: SparkSession, store: Store, table: Table, reader: StatementRea
 
 def _fields(spark: SparkSession, text: str) -> list[pa.Field]:
     """Columns as Spark reads their definitions."""
-    return list(arrow_schema(spark.createDataFrame([], text).schema))
+    try:
+        return list(arrow_schema(spark.createDataFrame([], text).schema))
+    except ParseException:
+        if any(token.upper == "DEFAULT" for token in tokens_of(text)):
+            raise NotUnderstoodError(
+                "columns have no DEFAULT: leave it out, and give the rows that are there a value with UPDATE"
+            ) from None
+        raise
 
 
 def _spelt(table: Table, name: str) -> str:

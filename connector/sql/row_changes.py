@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -39,14 +39,14 @@ from elasticscan.base.errors import (
     WriteConflict,
 )
 from elasticscan.connector.conversion import spark_type
-from elasticscan.connector.sql.changing import ACTION, DELETE, INSERT, UPDATE, RowChange
+from elasticscan.connector.sql.changing import ACTION, DELETE, INSERT, OWN, UPDATE, RowChange
 from elasticscan.connector.sql.plan import QueryPlan
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import quoted
 from elasticscan.store import MOST_ATTEMPTS, Selection, Store, delete_rows, update_rows
 
 _OWN_ERROR = re.compile(r"elasticscan\.base\.errors\.(?P<kind>\w+): \[ES_\w+\] (?P<message>.*)")
-_DELETES = "_elasticscan_deletes"
+_DELETES = f"{OWN}deletes"
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 
 
@@ -93,7 +93,7 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
         try:
             return _write(store, table, kind, change, queries)
         except PySparkException as error:
-            ours = _own_error(error)
+            ours = _own_error(error) or _no_such_column(error, kind, store.table(table).schema.names)
             if ours is None:
                 raise
             if not isinstance(ours, RowsChanged):
@@ -110,6 +110,23 @@ def _own_error(error: PySparkException) -> ElasticScanError | None:
     met = _OWN_ERROR.search(str(error))
     kind = getattr(errors, met["kind"], None) if met else None
     return kind(met["message"]) if met and kind else None
+
+
+def _no_such_column(error: PySparkException, kind: str, columns: Sequence[str]) -> ColumnNotFound | None:
+    """A column that a MERGE names and that is not there, without the columns of our own beside it."""
+    if kind != "MERGE" or not (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
+        return None
+    told = error.getMessageParameters() or {}
+    name = told.get("objectName", "")
+    known = [column for column in told.get("proposal", "").split(", ") if column and OWN not in column]
+    lacks = name.rpartition(".")[2].strip("`") in columns
+    hint = "; SET * and INSERT * take all columns of the table from the source: name those that it has"
+    return ColumnNotFound(
+        f"MERGE finds no column {name}; the nearest are {', '.join(known)}{hint if lacks else ''}. "
+        "Nothing was done",
+        column=name,
+        nearest=known,
+    )
 
 
 def change_counts(spark: SparkSession, kind: str, done: Counter[str]) -> DataFrame:

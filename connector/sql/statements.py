@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from elasticscan.base.errors import UnsupportedStatement
+from elasticscan.base.errors import TableNotFound, UnsupportedStatement
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, Token, tokens_of
 
@@ -42,6 +42,9 @@ _STATEMENTS = (
     ("VACUUM", r"VACUUM ", None),
     ("RESTORE TABLE", r"RESTORE (?:TABLE )?", None),
 )  # fmt: skip
+# Statements that Spark itself does not have: of a table that is not there it would say a word about another.
+_NOT_OF_SPARK = frozenset({"DESCRIBE HISTORY", "OPTIMIZE", "VACUUM", "RESTORE TABLE"})
+_EXPLAIN = re.compile(r"EXPLAIN (?:EXTENDED |CODEGEN |COST |FORMATTED )?")
 # Times past in SQL, with what stands before a name there: as an alias, such words cannot be followed by AS.
 _BEFORE_NAMES = frozenset({"FROM", "JOIN", ",", "("})
 _AS_OF = re.compile(r"(?:FOR )?(?P<what>VERSION|SYSTEM_VERSION|TIMESTAMP|SYSTEM_TIME) AS OF ")
@@ -85,6 +88,11 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Statem
     by_name = {session.folded(view): view for view in views}
     tokens = tokens_of(text)
     line = " ".join(token.word if token.kind == "word" else "" for token in tokens).upper() + " "
+    explained = _EXPLAIN.match(line)
+    if explained is not None:
+        behind = tokens[explained.group().count(" ") :]
+        _check_no_change_explained(line[explained.end() :], behind, by_name, session)
+        return None
     if _NEW_TABLE.match(line):
         return Statement("CREATE TABLE", "", False, StatementReader(text, tokens))
     for kind, beginning, instead in _STATEMENTS:
@@ -93,9 +101,10 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Statem
             continue
         reader = StatementReader(text, tokens, match.group().count(" "))
         try:
-            view = _view_of(reader.name(), by_name, session)
+            name = reader.name()
         except NotUnderstoodError:
             break
+        view = _view_of(name, by_name, session)
         if view is None or (kind == "DESCRIBE HISTORY" and session.folded("history") in by_name):
             break  # the latter describes a column of a table called history
         if instead is not None:
@@ -108,6 +117,24 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Statem
         return Statement(kind, view, "IF EXISTS" in match.group(), reader)
     _check_no_drop_inside(text, line, tokens, by_name, session)
     _check_no_change_behind(tokens, by_name, session)
+    return None
+
+
+def unknown_table(text: str, views: Iterable[str], session: Session) -> TableNotFound | None:
+    """The error of a statement that Spark has not, and refused, about a table that the store has not.
+
+    Spark's own would be about a table called `HISTORY`, or about the statement's first word.
+    """
+    tokens = tokens_of(text)
+    line = " ".join(token.word if token.kind == "word" else "" for token in tokens).upper() + " "
+    for kind, beginning, _ in _STATEMENTS:
+        match = re.match(beginning, line) if kind in _NOT_OF_SPARK else None
+        name = [] if match is None else _name(tokens[match.group().count(" ") :])[0]
+        if len(name) == 1:
+            return TableNotFound(
+                f"{kind} of {name[0]!r}: the store has no such table, it has {', '.join(sorted(views))}",
+                table=name[0],
+            )
     return None
 
 
@@ -169,6 +196,24 @@ def _view_of(name: Sequence[str], by_name: Mapping[str, str], session: Session) 
     if not name or (name[:-1] and {part.lower() for part in name[:-1]} not in _VIEW_SCHEMAS):
         return None
     return by_name.get(session.folded(name[-1]))
+
+
+def _check_no_change_explained(
+    line: str, tokens: Sequence[Token], by_name: Mapping[str, str], session: Session
+) -> None:
+    """Refuse to explain a change: Spark would say that it cannot be done, though it can."""
+    for _, beginning, _ in _STATEMENTS:
+        match = re.match(beginning, line)
+        if match is None:
+            continue
+        view = _view_of(_name(tokens[match.group().count(" ") :])[0], by_name, session)
+        if view is not None:
+            raise UnsupportedStatement(
+                f"EXPLAIN of a change of {view!r}, a table of an elasticscan store, does not work: it takes "
+                f"several queries; see how it finds its rows: catalog.explain('SELECT … FROM {view} …')",
+                statement="EXPLAIN",
+                table=view,
+            )
 
 
 def _check_no_change_behind(tokens: Sequence[Token], by_name: dict[str, str], session: Session) -> None:

@@ -17,10 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import (
     AlreadyExists,
+    ColumnNotFound,
     InvalidKey,
     KeysExist,
     SchemaMismatch,
     SnapshotNotFound,
+    TableNotFound,
     TagNotFound,
     UnsupportedStatement,
     WriteConflict,
@@ -425,3 +427,18 @@ def test_tables_are_made_by_sql(spark: SparkSession, store: Store) -> None:
         with pytest.raises(UnsupportedStatement, match=why):
             catalog.sql(wrong)
     assert [table.name for table in store.tables()] == ["few", "t", "trips"]
+
+
+def test_errors_name_what_the_user_wrote(spark: SparkSession, store: Store, catalog: AttachedStore) -> None:
+    table = store.tables()[0]
+    view, key = table.name, table.primary_key[0]
+    spark.range(1).withColumnRenamed("id", key).createOrReplaceTempView("only_keys")
+    merge = f"MERGE INTO {view} t USING only_keys s ON t.{key} = s.{key} WHEN MATCHED THEN UPDATE SET *"
+    with pytest.raises(ColumnNotFound, match=r"no column `s`.*take all columns") as refused:
+        catalog.sql(merge)
+    assert "_elasticscan_" not in str(refused.value)
+    for statement in ("DESCRIBE HISTORY nope", "VACUUM nope", "OPTIMIZE nope"):
+        with pytest.raises(TableNotFound, match="'nope'"):
+            catalog.sql(statement)
+    with pytest.raises(UnsupportedStatement, match="columns have no DEFAULT"):
+        catalog.sql(f"ALTER TABLE {view} ADD COLUMN more INT DEFAULT 5")

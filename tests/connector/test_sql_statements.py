@@ -6,7 +6,7 @@ import pytest
 
 from elasticscan.base.errors import UnsupportedStatement
 from elasticscan.connector.sql.query import Session
-from elasticscan.connector.sql.statements import check_no_times_past, statement_about
+from elasticscan.connector.sql.statements import check_no_times_past, statement_about, unknown_table
 
 VIEWS = ["trips", "odd`name", "update"]
 
@@ -174,3 +174,37 @@ def test_everything_else_is_left_to_spark(text: str) -> None:
 def test_names_are_told_apart_by_case_where_the_session_does() -> None:
     assert read("DROP TABLE TRIPS", Session(case_sensitive=True)) is None
     assert read("DROP TABLE trips", Session(case_sensitive=True)) == ("DROP TABLE", "trips")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DESCRIBE HISTORY nope",
+        "desc history `nope`",
+        "OPTIMIZE nope",
+        "VACUUM nope DRY RUN",
+        "RESTORE nope TO VERSION AS OF 1",
+    ],
+)
+def test_a_statement_of_other_formats_that_spark_refused_names_the_table_that_is_not_there(text: str) -> None:
+    assert read(text) is None
+    error = unknown_table(text, VIEWS, Session())
+    assert error is not None
+    assert "'nope': the store has no such table, it has odd`name, trips, update" in error.message
+    for other in ("SELECT nope", "DROP TABLE nope", "VACUUM delta.`/data/nope`"):
+        assert unknown_table(other, VIEWS, Session()) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "EXPLAIN DELETE FROM trips",
+        "explain extended UPDATE `trips` SET km = 1",
+        "EXPLAIN MERGE INTO trips USING s ON true WHEN MATCHED THEN DELETE",
+    ],
+)
+def test_a_change_is_not_explained_as_one_that_cannot_be_done(text: str) -> None:
+    with pytest.raises(UnsupportedStatement, match=r"catalog\.explain"):
+        read(text)
+    assert read(text.replace("trips", "nope")) is None
+    assert read("EXPLAIN SELECT * FROM trips") is None
