@@ -219,10 +219,13 @@ def past(option: str, value: Any) -> int | str | datetime:
     """A commit number, the name of a tag, or a time, which may be text of ISO's form."""
     if isinstance(value, datetime):
         return value
+    allowed = "a commit number, a tag or a time"
     if isinstance(value, float):
-        allowed = "a commit number, a tag or a time; of seconds since 1970, as a commit's created_at"
+        allowed += "; of seconds since 1970, as a commit's created_at"
         raise _refusal(option, value, f"{allowed}, make a time: datetime.fromtimestamp(seconds, UTC)")
     if not isinstance(value, str):
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise _refusal(option, value, f"{allowed}: 17, 'before_the_merger' or '2026-03-01T12:00'")
         return whole_number(option, value, 0, MAX_NUMBER)
     if not re.fullmatch(NAME_PATTERN, text(option, value)):
         with suppress(ValueError):

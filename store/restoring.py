@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import RowsChanged, WriteConflict
+from elasticscan.base.errors import ChangesExpired, RowsChanged, WriteConflict
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.catalog import begun_again
@@ -59,6 +59,10 @@ def restore(context: Context, find: Find, to: int | str | datetime, said: Mappin
             return _attempt(context, find, snapshot, {**said, RESTORED_TO: str(snapshot)})
         except RowsChanged as error:
             conflict = error
+        except ChangesExpired:
+            with context.catalog.reading() as tx:
+                tx.check_snapshot(find(tx)[0], snapshot)  # which it was, until a merge let go of it
+            raise
     assert conflict is not None, "no attempt ends otherwise"
     raise WriteConflict(
         f"others wrote to table {conflict.fields['table']!r} each of the {MOST_ATTEMPTS} times that it was "

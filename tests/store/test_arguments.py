@@ -5,7 +5,7 @@ from __future__ import annotations
 import decimal
 import math
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,6 +128,12 @@ def test_seconds_are_no_snapshot_but_can_be_made_a_time(store: Store) -> None:
     with pytest.raises(InvalidOption, match=r"snapshot=.*\(float\).*datetime.fromtimestamp\(seconds, UTC\)"):
         table.scan(snapshot=made)  # type: ignore[arg-type]
     assert table.scan(snapshot=datetime.fromtimestamp(made, UTC)).snapshot == number
+
+
+@pytest.mark.parametrize("value", [date(2026, 3, 1), True, None])
+def test_what_is_no_snapshot_is_told_all_that_is_one(store: Store, value: Any) -> None:
+    with pytest.raises(InvalidOption, match="a commit number, a tag or a time: 17, "):
+        store.table("t").restore(to=value)
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from elasticscan.base.errors import (
     TagNotFound,
     WriteConflict,
 )
-from elasticscan.store import Store, Table
+from elasticscan.store import Scan, Store, Table, restoring
+from elasticscan.store.beginning import begin_changes
 from elasticscan.store.restoring import MOST_ATTEMPTS
 from tests.base.manual_clock import ManualClock
 
@@ -129,6 +130,23 @@ def test_a_snapshot_that_is_gone_cannot_come_back(table: Table) -> None:
     with pytest.raises(SnapshotExpired):
         table.restore(before)
     assert len(table.history()) == count
+
+
+def test_a_snapshot_that_goes_while_it_is_looked_at_is_gone(
+    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = table.history()[-1].number
+    table.upsert(rows([1], 1))
+
+    def merge_first(*arguments: Any) -> Scan:
+        table.set_retention(0)
+        table.compact()
+        return begin_changes(*arguments)
+
+    monkeypatch.setattr(restoring, "begin_changes", merge_first)
+    with pytest.raises(SnapshotExpired):
+        table.restore(before)
+    assert contents(table)[1]["v"] == 1
 
 
 def test_columns_that_came_since_stay_and_are_null(table: Table) -> None:
