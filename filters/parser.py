@@ -300,6 +300,12 @@ class _TreeBuilder:
     # --------------------------------------------------------------------- values and functions
 
     def arithmetic(self, node: exp.Expr) -> Expression:
+        interval = node.args["expression"]
+        if isinstance(interval, exp.Interval) and isinstance(node, exp.Add | exp.Sub):
+            number, unit = interval.this, interval.args.get("unit")
+            if not isinstance(number, exp.Literal) or not isinstance(unit, exp.Var):
+                raise _unsupported(interval)
+            return typed.shifted_date(_ARITHMETIC[type(node)], self.read(node.this), number.name, unit.name)
         return typed.arithmetic(_ARITHMETIC[type(node)], *self.operands(node))
 
     def negative(self, node: exp.Expr) -> Expression:

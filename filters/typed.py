@@ -6,7 +6,10 @@ Constants are converted right here, so `day = '2024-02-30'` fails when the filte
 from __future__ import annotations
 
 import math
+import re
+from calendar import monthrange
 from collections.abc import Sequence
+from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation
 
 import pyarrow as pa
@@ -40,6 +43,7 @@ from elasticscan.filters.expression import (
 )
 
 NULL = Literal(None, pa.null())
+_WHOLE = re.compile(r"[+-]?[0-9]{1,8}\Z")
 _INT32_BOUND = 1 << 31
 _INT64_BOUND = 1 << 63
 _INT64_DIGITS = 19
@@ -221,6 +225,26 @@ def _decimal_arithmetic(op: str, left: Expression, right: Expression) -> Express
         )
     kind = computed_decimal(*digits_needed(op, left.type, right.type))
     return Call(op, (left, right), kind)
+
+
+def shifted_date(op: str, day: Expression, number: str, unit: str) -> Expression:
+    """A constant date so many days, months or years later, or with `-` earlier."""
+    size = {"DAY": 1, "MONTH": 1, "YEAR": 12}.get(unit.upper().removesuffix("S"))
+    if size is None or not _WHOLE.match(number):
+        raise FilterError(
+            f"INTERVAL {number!r} {unit} is not supported; a whole number of days, months or years is"
+        )
+    if not isinstance(day, Literal) or not isinstance(day.value, date) or not pt.is_date32(day.type):
+        raise FilterError(f"an INTERVAL is added to a date that is a constant, not to {to_sql(day)}")
+    count = int(number) * size * (-1 if op == "-" else 1)
+    try:
+        if unit.upper().startswith("DAY"):
+            return Literal(day.value + timedelta(days=count), pa.date32())
+        year, month = divmod(day.value.year * 12 + day.value.month - 1 + count, 12)
+        last = monthrange(year, month + 1)[1]
+        return Literal(date(year, month + 1, min(day.value.day, last)), pa.date32())
+    except (OverflowError, ValueError):
+        raise FilterError("the date that an INTERVAL leads to is before year 1 or after 9999") from None
 
 
 def sign(name: str, value: Expression) -> Expression:

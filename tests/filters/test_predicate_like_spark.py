@@ -142,6 +142,8 @@ class _Dice:
         return self.pick(
             *("dt", "ts", "dt", "ts"),
             f"DATE '{date}'",
+            f"(DATE '{date}' {self.pick('+', '-')} INTERVAL '{self.pick('1', '-13', '400')}' "
+            f"{self.pick('DAY', 'MONTH', 'YEAR')})",
             f"TIMESTAMP '{time}'",
             f"TIMESTAMP_NTZ '{time}'",
             f"TIMESTAMP '{time}+02:00'" if ":" in time else f"'{date}'",
