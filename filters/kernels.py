@@ -87,6 +87,10 @@ def _as_computed(values: pa.Array, kind: pa.DataType, path: tuple[str, ...]) -> 
 
 def compile_expression(node: Expression) -> Evaluator:
     """A function from rows to the expression's values: an array, or a scalar if it reads no column."""
+    return _compiled(constant_of(node) or node)
+
+
+def _compiled(node: Expression) -> Evaluator:
     match node:
         case Column():
             return lambda rows: rows.column(node.path, node.type)
@@ -130,7 +134,7 @@ def constant_of(node: Expression) -> Literal | None:
         return None
     try:
         rows = Rows(pa.record_batch([pa.nulls(1)], names=["none"]))
-        return Literal(rows.array(compile_expression(node)(rows))[0].as_py(), node.type, implicit=True)
+        return Literal(rows.array(_compiled(node)(rows))[0].as_py(), node.type, implicit=True)
     except (FilterError, pa.ArrowException):
         return None
 
