@@ -235,7 +235,7 @@ def shifted_date(op: str, day: Expression, number: str, unit: str) -> Expression
             f"INTERVAL {number!r} {unit} is not supported; a whole number of days, months or years is"
         )
     if not isinstance(day, Literal) or not isinstance(day.value, date) or not pt.is_date32(day.type):
-        raise FilterError(f"an INTERVAL is added to a date that is a constant, not to {to_sql(day)}")
+        raise FilterError(f"an INTERVAL is added to a date that is a constant, not to {to_text(day)}")
     count = int(number) * size * (-1 if op == "-" else 1)
     try:
         if unit.upper().startswith("DAY"):
