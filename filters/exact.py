@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -28,19 +28,17 @@ import pyarrow.types as pt
 from elasticscan.filters.coercion import integer_as_decimal, is_integer
 from elasticscan.filters.expression import Call, Cast, Column, Expression, Literal, children
 from elasticscan.filters.kernels import Rows, is_cut
+from elasticscan.filters.units import is_narrow, whole_units, words_of
 
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
-_ALL_DIGITS = Context(prec=76)
 _MOST = (1 << 63) - 1
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda left, right: left + right,
     "-": lambda left, right: left - right,
     "*": lambda left, right: left * right,
 }
-# Decimals of so many digits fit 64 bits.
-_NARROW_DIGITS = 18
 
 
 class _TooWideError(Exception):
@@ -146,7 +144,7 @@ class ExactColumns:
             case Literal():
                 value = node.value
                 if isinstance(value, Decimal):
-                    value = int(value.scaleb(scale_of(node.type), _ALL_DIGITS))
+                    value = whole_units(value, scale_of(node.type))
                 assert isinstance(value, int), "a number that is no float is whole, in units"
                 return _Term(value, value, value)
             case Cast():
@@ -217,22 +215,13 @@ def _units_of(array: pa.Array, valid: _Flags | None) -> _Numbers:
     """The numbers of a column as 64 bits; anything where there is none."""
     if not pt.is_decimal128(array.type):
         return np.asarray(array.fill_null(0) if valid is not None else array).astype(np.int64)
-    words = np.frombuffer(array.buffers()[1], np.int64, 2 * len(array), 16 * array.offset).reshape(-1, 2)
+    words = words_of(array)
     low = np.ascontiguousarray(words[:, 0])
-    if array.type.precision > _NARROW_DIGITS:
+    if not is_narrow(array.type):
         same = words[:, 1] == low >> 63
         if not (same if valid is None else same | ~valid).all():
             raise _TooWideError
     return low
-
-
-def as_decimals(units: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Whole numbers of units of a decimal type's last place, as decimals of that type, which holds them."""
-    words = np.empty((len(units), 2), np.int64)
-    words[:, 0] = np.asarray(units.fill_null(0))
-    words[:, 1] = words[:, 0] >> 63
-    present = units.is_valid().buffers()[1] if units.null_count else None
-    return pa.Array.from_buffers(kind, len(units), [present, pa.py_buffer(words)])
 
 
 def _shifted(part: _Term, places: int) -> _Term:

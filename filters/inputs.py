@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError
-from elasticscan.filters.exact import ExactColumns, Units, as_decimals, scale_of
+from elasticscan.filters.exact import ExactColumns, Units, scale_of
 from elasticscan.filters.expression import Column, Expression, column_names, to_text
 from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
 from elasticscan.filters.predicate import ARROW_REFUSALS
+from elasticscan.filters.units import as_decimals
 
 _MOST_ROWS, _MOST = 1 << 31, 1 << 63
 

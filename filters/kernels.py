@@ -38,6 +38,7 @@ from elasticscan.filters.expression import (
     column_names,
 )
 from elasticscan.filters.patterns import FINAL_LINE_END, Pattern, like_pattern, regex_pattern
+from elasticscan.filters.units import is_narrow, to_units
 
 Datum: TypeAlias = pa.Array | pa.Scalar
 Evaluator = Callable[["Rows"], Datum]
@@ -256,6 +257,8 @@ def _compare(node: Compare) -> Evaluator:
         # Arrow does not compare nothing with nothing.
         unknown = pa.scalar(True if node.op == "<=>" else None, pa.bool_())
         return lambda rows: unknown
+    if is_narrow(node.left.type):
+        return lambda rows: compare(to_units(left(rows)), to_units(right(rows)))
     return lambda rows: compare(left(rows), right(rows))
 
 

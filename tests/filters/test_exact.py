@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import FilterError
-from elasticscan.filters.exact import ExactColumns, as_decimals, has_several_constants, is_exact, scale_of
+from elasticscan.filters.exact import ExactColumns, has_several_constants, is_exact, scale_of
 from elasticscan.filters.expression import Call, Cast, Column, Expression, Literal
 from elasticscan.filters.parser import parse_value
+from elasticscan.filters.units import as_decimals, to_units
 
 MOST, CONTEXT = 2**63 - 1, Context(prec=100)
 COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -125,3 +126,13 @@ def test_constants_that_spark_computes_first_are_found() -> None:
     schema = pa.schema({"i": pa.int32()})
     assert has_several_constants(parse_value("i + 1 + -1", schema))
     assert not has_several_constants(parse_value("(i + 1) * i", schema))
+
+
+def test_decimals_become_units_and_decimals_again_wherever_an_array_begins() -> None:
+    kind = pa.decimal128(18, 2)
+    values = [Decimal("0.01"), None, Decimal("-9999999999999999.99"), Decimal("9999999999999999.99")]
+    array = pa.array([Decimal(7), *values], kind).slice(1)
+    assert to_units(array).to_pylist() == [1, None, -(10**18) + 1, 10**18 - 1]
+    assert as_decimals(to_units(array), kind).equals(array)
+    assert [to_units(one).as_py() for one in array] == to_units(array).to_pylist()
+    assert to_units(array.slice(4)).equals(pa.array([], pa.int64()))
