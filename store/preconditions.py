@@ -221,6 +221,9 @@ def unchanged(
             lease = "" if is_kept(context, tx, current, held) else secrets.token_hex(8)
     if current is not None and lease:
         with context.catalog.leasing() as tx:
+            now = tx.table_by_id(table.id)
+            if now is not None:
+                check_kept(now, since)  # a merge may have let go of it since it was looked at
             tx.take_lease(lease, current, held, "write", LEASE_SECONDS)
     try:
         yield KeyCheck(context, table, since, txn)

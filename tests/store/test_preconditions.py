@@ -23,6 +23,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.store import Store, Table, preconditions
+from elasticscan.store.leases import is_kept
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -217,6 +218,26 @@ def test_a_commit_that_is_not_there_yet_or_any_more_is_refused(
     table.compact()
     with pytest.raises(ChangesExpired, match="after commit 2 are no longer kept"):
         table.upsert(rows([90]), if_unchanged_since=2)
+
+
+def test_changes_that_go_just_before_they_are_held_are_no_longer_kept(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.set_retention(0)
+    others = iter([lambda: (table.upsert(rows([1], 1)), table.compact())])
+
+    def let_go(*arguments: Any) -> bool:
+        kept = is_kept(*arguments)
+        for merge in others:
+            merge()
+        return kept
+
+    monkeypatch.setattr(preconditions, "is_kept", let_go)
+    with pytest.raises(ChangesExpired):
+        table.upsert(rows([2], 1), if_unchanged_since=2)
+    others = iter([lambda: (table.upsert(rows([3], 1)), table.compact())])
+    table.merge(rows([4], 7), when_not_matched="ignore")  # it relies on no commit that the caller knows
+    assert [row["v"] for row in table.get([3, 4]).to_pylist()] == [1, 7]
 
 
 def test_what_a_check_needs_stays_while_it_runs(store: Store, table: Table, clock: ManualClock) -> None:
