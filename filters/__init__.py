@@ -3,7 +3,8 @@
 `Predicate` is a filter: text that sqlglot reads (`parser`), a small typed tree (`expression`, `typed`,
 `coercion`), evaluated by Arrow kernels (`kernels`, `casts`, `patterns`) in three-valued logic. What cannot
 be evaluated exactly as Spark would is refused. `with_parameters` writes values into it as literals
-(`parameters`). `Assignment` is a column's new value, read by the same rules.
+(`parameters`), `sql_of_expression` says what one of pyarrow's expressions means (`arrow_expressions`).
+`Assignment` is a column's new value, read by the same rules.
 
 `value_set` says which values of one column a condition leaves possible, as sets of key intervals (`key_sets`,
 `bounds`). Whoever skips rows by them may be sure: a set may be too wide, which costs time, and never too
@@ -18,6 +19,7 @@ Everything here is pure, and knows nothing of files, indexes or scans.
 """
 
 from elasticscan.filters.aggregates import AVG, COUNT_DISTINCT, COUNT_ROWS, Aggregate, check_groupable
+from elasticscan.filters.arrow_expressions import sql_of_expression
 from elasticscan.filters.assignment import Assignment
 from elasticscan.filters.bounds import axis_of, decode_key, normalise, single_values
 from elasticscan.filters.casts import always_fits, may_fail
@@ -106,6 +108,7 @@ __all__ = [
     "normalise",
     "quote_name",
     "single_values",
+    "sql_of_expression",
     "to_sql",
     "type_name",
     "value_set",

@@ -42,7 +42,7 @@ def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
                 f"the filter has a parameter :{name}, and parameters has {_listed(parameters)}; give it one",
                 filter=text,
             )
-        pieces += [text[end : token.start], _literal(name, parameters[name])]
+        pieces += [text[end : token.start], literal_of(name, parameters[name])]
         end = tokens[number + 1].end + 1
         used.add(name)
     unused = [name for name in parameters if name not in used]
@@ -71,11 +71,12 @@ def _listed(names: Any) -> str:
     return ", ".join(map(str, names)) or "none"
 
 
-def _literal(name: str, value: Any) -> str:
+def literal_of(name: str, value: Any) -> str:
+    """The literal of a value, or the list of an IN; `name` is whose it is, for an error."""
     if isinstance(value, (list, tuple, Set)):
         if not value:
             raise FilterError(f"parameter {name!r} is an empty list, and IN needs at least one value")
-        return f"({', '.join(_literal(name, item) for item in value)})"
+        return f"({', '.join(literal_of(name, item) for item in value)})"
     literal = _of(value.as_py() if isinstance(value, pa.Scalar) else value)
     if literal is None:
         raise FilterError(

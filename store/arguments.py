@@ -20,9 +20,10 @@ from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from elasticscan.base.errors import InvalidOption, LimitExceeded
 from elasticscan.base.limits import (
@@ -35,9 +36,12 @@ from elasticscan.base.limits import (
 )
 from elasticscan.base.showing import brief
 from elasticscan.catalog import IdempotencyKey
-from elasticscan.filters import with_parameters
+from elasticscan.filters import sql_of_expression, with_parameters
 
 Value = TypeVar("Value")
+
+# A condition: SQL text, or an expression of pyarrow's.
+Condition: TypeAlias = str | pc.Expression
 
 
 def whole_number(option: str, value: Any, least: int, most: int) -> int:
@@ -71,12 +75,18 @@ def text(option: str, value: Any) -> str:
     return str(value)
 
 
-def condition(option: str, value: Any, parameters: Any) -> str | None:
-    """SQL text, with the values of its parameters; None for no condition."""
+def condition(option: str, value: Any, parameters: Any, schema: Callable[[], pa.Schema]) -> str | None:
+    """SQL text, with the values of its parameters, also of an expression of pyarrow's; None for none."""
     if parameters is not None and not isinstance(parameters, Mapping):
         raise _refusal("parameters", parameters, "a dict: values by the names that stand as :name")
     if value is None:
         return None
+    if isinstance(value, pc.Expression):
+        if parameters is not None:
+            raise InvalidOption(
+                "parameters are for SQL text; put the values into the expression", option="parameters"
+            )
+        return sql_of_expression(value, schema())
     checked = text(option, value)
     return checked if parameters is None else with_parameters(checked, parameters)
 

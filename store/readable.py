@@ -14,6 +14,7 @@ from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_N
 from elasticscan.metadata import AUTO
 from elasticscan.store import arguments
 from elasticscan.store.aggregating import Aggregation
+from elasticscan.store.arguments import Condition
 from elasticscan.store.beginning import begin_changes, begin_scan
 from elasticscan.store.defined import DefinedTable
 from elasticscan.store.exporting import COMPRESSIONS, FILE_BYTES, Exported, OnExported, export_scan
@@ -43,7 +44,7 @@ class ReadableTable(DefinedTable):
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the word users know
+        filter: Condition | None = None,  # noqa: A002 - the word users know
         *,
         parameters: Mapping[str, Any] | None = None,
         index: str = AUTO,
@@ -58,7 +59,8 @@ class ReadableTable(DefinedTable):
 
         Args:
             columns: which, in which order; all by default.
-            filter: a SQL condition; rows for which it is true are returned.
+            filter: a SQL condition, or an expression of pyarrow's such as `pc.field("km") > 1`, where it can
+                be said exactly; rows for which it is true are returned.
             parameters: values of the condition's `:name`, each as a literal: `filter="city IN :cities"`,
                 `parameters={"cities": ["Oslo", "Lima"]}`.
             index: "auto" for the cheapest access path, "none" for a direct scan, "key" for one by primary
@@ -84,7 +86,7 @@ class ReadableTable(DefinedTable):
             self._context,
             self._find,
             arguments.or_none(arguments.names, "columns", columns),
-            arguments.condition("filter", filter, parameters),
+            arguments.condition("filter", filter, parameters, lambda: self.schema),
             arguments.snapshot_or_time(snapshot, timestamp),
             arguments.page_limits(page_rows, page_bytes),
             index=arguments.text("index", index),
@@ -95,7 +97,7 @@ class ReadableTable(DefinedTable):
     def to_arrow(
         self,
         columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the word users know
+        filter: Condition | None = None,  # noqa: A002 - the word users know
         **how: Unpack[Reading],
     ) -> pa.Table:
         """Read all rows of a snapshot into memory as an Arrow table; arguments and errors as of `scan`."""
@@ -104,7 +106,7 @@ class ReadableTable(DefinedTable):
     def to_pandas(
         self,
         columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the word users know
+        filter: Condition | None = None,  # noqa: A002 - the word users know
         **how: Unpack[Reading],
     ) -> Any:
         """Read all rows of a snapshot into a pandas frame, as `Scan.to_pandas`; arguments as of `scan`."""
@@ -113,7 +115,7 @@ class ReadableTable(DefinedTable):
     def to_polars(
         self,
         columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the word users know
+        filter: Condition | None = None,  # noqa: A002 - the word users know
         **how: Unpack[Reading],
     ) -> Any:
         """Read all rows of a snapshot into a Polars frame; arguments and errors as of `scan`."""
@@ -123,7 +125,7 @@ class ReadableTable(DefinedTable):
         self,
         directory: str | Path,
         columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the word users know
+        filter: Condition | None = None,  # noqa: A002 - the word users know
         *,
         file_bytes: int = FILE_BYTES,
         compression: str = "zstd",
@@ -163,7 +165,7 @@ class ReadableTable(DefinedTable):
         self,
         values: str | Sequence[str],
         group_by: str | Sequence[str] = (),
-        filter: str | None = None,  # noqa: A002 - the word users know
+        filter: Condition | None = None,  # noqa: A002 - the word users know
         snapshot: int | str | datetime | None = None,
         *,
         parameters: Mapping[str, Any] | None = None,
@@ -195,17 +197,18 @@ class ReadableTable(DefinedTable):
             >>> trips.aggregate(["count(*)", "sum(km) AS km"]).to_pylist()
             [{'count(*)': 2, 'km': 0.75}]
         """
-        filter = arguments.condition("filter", filter, parameters)  # noqa: A001
+        filter = arguments.condition("filter", filter, parameters, lambda: self.schema)  # noqa: A001
         return self._aggregation(values, group_by, filter, snapshot).compute()
 
     def explain_aggregate(
         self,
         values: str | Sequence[str],
         group_by: str | Sequence[str] = (),
-        filter: str | None = None,  # noqa: A002 - the word users know
+        filter: Condition | None = None,  # noqa: A002 - the word users know
         snapshot: int | str | datetime | None = None,
     ) -> dict[str, Any]:
         """Explain how `aggregate` would read: as `Scan.explain`, with the aggregates and the groups."""
+        filter = arguments.condition("filter", filter, None, lambda: self.schema)  # noqa: A001
         return self._aggregation(values, group_by, filter, snapshot).explain()
 
     def _aggregation(
@@ -276,7 +279,7 @@ class ReadableTable(DefinedTable):
         after: int | str | datetime,
         upto: int | str | datetime | None = None,
         columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002 - the word users know
+        filter: Condition | None = None,  # noqa: A002 - the word users know
         *,
         parameters: Mapping[str, Any] | None = None,
         feed: bool = True,
@@ -307,7 +310,7 @@ class ReadableTable(DefinedTable):
             self._find,
             commits,
             arguments.or_none(arguments.names, "columns", columns),
-            arguments.condition("filter", filter, parameters),
+            arguments.condition("filter", filter, parameters, lambda: self.schema),
             arguments.flag("feed", feed),
             arguments.page_limits(page_rows, page_bytes),
         )

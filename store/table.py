@@ -12,6 +12,7 @@ from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.catalog import IdempotencyKey, begun_again
 from elasticscan.metadata import SORTED, IndexEvent, IndexInfo, TableInfo
 from elasticscan.store import arguments, compaction, preconditions, writer
+from elasticscan.store.arguments import Condition
 from elasticscan.store.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.merging import INSERT, UPDATE, WHEN_MATCHED, WHEN_NOT_MATCHED, Clauses, merge_rows
@@ -111,7 +112,7 @@ class Table(ReadableTable):
         rows: Any,
         txn: tuple[str, int] | None = None,
         *,
-        where: str | None = None,
+        where: Condition | None = None,
         parameters: Mapping[str, Any] | None = None,
         user_metadata: Mapping[str, str] | None = None,
     ) -> int:
@@ -131,7 +132,10 @@ class Table(ReadableTable):
         """
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         table = self.definition
-        data, where = arrow_rows(rows, table), arguments.condition("where", where, parameters)
+        data, where = (
+            arrow_rows(rows, table),
+            arguments.condition("where", where, parameters, lambda: self.schema),
+        )
         if where is not None:
             return replace_rows(self._selection(where, None, once, said), table, data)
         return writer.write(self._context, table, data, "overwrite", once, user_metadata=said)
@@ -141,7 +145,7 @@ class Table(ReadableTable):
         self,
         keys: Any = None,
         *,
-        where: str | None = None,
+        where: Condition | None = None,
         parameters: Mapping[str, Any] | None = None,
         if_unchanged_since: int | None = None,
         txn: tuple[str, int] | None = None,
@@ -169,7 +173,7 @@ class Table(ReadableTable):
             raise InvalidOption(
                 "delete takes either keys or where=condition; give one of them", option="where"
             )
-        where = arguments.condition("where", where, parameters)
+        where = arguments.condition("where", where, parameters, lambda: self.schema)
         if where is not None:
             return delete_rows(self._selection(where, if_unchanged_since, once, said)).commit
         table = self.definition
@@ -181,7 +185,7 @@ class Table(ReadableTable):
     def update(
         self,
         set: Mapping[str, Any],  # noqa: A002 - the word users know
-        where: str | None = None,
+        where: Condition | None = None,
         *,
         parameters: Mapping[str, Any] | None = None,
         if_unchanged_since: int | None = None,
@@ -213,7 +217,7 @@ class Table(ReadableTable):
             WriteConflict: others changed some of the rows whenever they were read again.
         """
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
-        where = arguments.condition("where", where, parameters)
+        where = arguments.condition("where", where, parameters, lambda: self.schema)
         return update_rows(self._selection(where, if_unchanged_since, once, said), set).commit
 
     def merge(

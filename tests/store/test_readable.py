@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet
 import pytest
@@ -117,6 +118,21 @@ def test_parameters_are_values_and_nothing_else(table: Table) -> None:
             table.scan(filter=text, parameters=given)
     with pytest.raises(InvalidOption, match="parameters"):
         table.scan(filter="id = ?", parameters=[1])  # type: ignore[arg-type]
+
+
+def test_expressions_of_pyarrow_are_conditions(table: Table) -> None:
+    assert table.scan(filter=pc.field("id") > 1).count() == 2
+    assert table.aggregate("count(*)", filter=pc.field("city").isin(["Oslo"])).to_pylist() == [
+        {"count(*)": 1}
+    ]
+    table.update({"ok": "FALSE"}, pc.field("n").is_null())
+    assert table.get([2], ["ok"]).to_pylist() == [{"ok": False}]
+    table.delete(where=pc.field("id") == 3)
+    assert table.scan().count() == 2
+    with pytest.raises(FilterError, match="there are comparisons"):
+        table.scan(filter=pc.field("id") + 1 > 2)
+    with pytest.raises(InvalidOption, match="parameters"):
+        table.scan(filter=pc.field("id") > 1, parameters={})
 
 
 def test_a_time_names_the_newest_snapshot_until_then(table: Table) -> None:
