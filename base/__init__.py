@@ -20,6 +20,7 @@ forks       Locks that a forked child finds open, and a gate at which a fork wai
             must not be cut in two.
 resources   Threads that a process cannot start, told as such.
 showing     Values of callers inside of messages, cut short.
+drawing     Pictures as SVG and listings as HTML: the slot map, bars, what notebooks show.
 json_text   Values as JSON, for the command line and the page.
 
 Promises:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
 
@@ -18,6 +17,7 @@ from elasticscan.metadata import AUTO, TableInfo
 from elasticscan.store.beginning import begin_scan, columns_of
 from elasticscan.store.context import Context, Find
 from elasticscan.store.counting import count_by_fragments
+from elasticscan.store.notebooks import Explanation
 from elasticscan.store.scan import Scan
 
 
@@ -55,14 +55,14 @@ class Aggregation:
                 fold.add(rows)
         return fold.result()
 
-    def explain(self) -> dict[str, Any]:
+    def explain(self) -> Explanation:
         """Explain the scan, and what its pages are folded into."""
         scan, aggregates = self._begin()
         with scan:
             explained = scan.explain()
         columns = [] if self._only_counts(aggregates) else explained["columns"]
         folded = {"values": [str(aggregate) for aggregate in aggregates], "group_by": list(self._group_by)}
-        return {**explained, "columns": columns, "aggregate": folded}
+        return Explanation({**explained, "columns": columns, "aggregate": folded})
 
     @begun_again
     def _begin(self) -> tuple[Scan, tuple[Aggregate, ...]]:

@@ -7,15 +7,19 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from elasticscan.base.drawing import code, listing
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import MAX_NUMBER
-from elasticscan.catalog import Commit, Tag, Tx, begun_again
+from elasticscan.catalog import Tag, Tx, begun_again
 from elasticscan.metadata import IndexInfo, TableInfo
 from elasticscan.store import arguments
 from elasticscan.store.context import Context
 from elasticscan.store.names import Named
+from elasticscan.store.notebooks import History
 from elasticscan.store.schema_changes import add_columns, drop_columns, rename_column, widen_column
 from elasticscan.store.tags import add_tag, drop_tag
+
+_SHOWN_COMMITS = 10
 
 
 class DefinedTable(Named):
@@ -37,6 +41,16 @@ class DefinedTable(Named):
 
     def __repr__(self) -> str:
         return f"<elasticscan.Table {self._name!r} of {self._context.location.uri}>"
+
+    def _repr_html_(self) -> str:
+        """The columns and the newest commits, as notebooks show them."""
+        info = self.definition
+        columns = [
+            (field.name, field.type, "primary key" if field.name in info.primary_key else "")
+            for field in info.schema
+        ]
+        newest = self.history(_SHOWN_COMMITS)._repr_html_()
+        return f"{code(repr(self))}<br/>{listing(('column', 'type', ''), columns)}<br/>{newest}"
 
     @property
     def name(self) -> str:
@@ -155,7 +169,7 @@ class DefinedTable(Named):
             tx.set_retention(self._find(tx)[0].id, retention)
 
     @begun_again
-    def history(self, limit: int | None = None) -> tuple[Commit, ...]:
+    def history(self, limit: int | None = None) -> History:
         """The commits, oldest first: number, kind, rows, bytes, time and what their writers said.
 
         Args:
@@ -168,7 +182,7 @@ class DefinedTable(Named):
         self._context.check_newest()
         with self._context.catalog.reading() as tx:
             table = self._find(tx)[0].id
-            return tx.commits(table) if most is None else tx.newest_commits(table, most)
+            return History(tx.commits(table) if most is None else tx.newest_commits(table, most))
 
     def tag(self, name: str, snapshot: int | str | datetime | None = None) -> Tag:
         """Name a snapshot, and keep it readable until the tag is dropped, whatever is merged or moved.

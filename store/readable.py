@@ -21,6 +21,7 @@ from elasticscan.store.exporting import COMPRESSIONS, FILE_BYTES, Exported, OnEx
 from elasticscan.store.getting import get_rows
 from elasticscan.store.lookups import CurrentTable
 from elasticscan.store.names import takes
+from elasticscan.store.notebooks import Explanation
 from elasticscan.store.scan import Scan
 
 
@@ -206,7 +207,7 @@ class ReadableTable(DefinedTable):
         group_by: str | Sequence[str] = (),
         filter: Condition | None = None,  # noqa: A002 - the word users know
         snapshot: int | str | datetime | None = None,
-    ) -> dict[str, Any]:
+    ) -> Explanation:
         """Explain how `aggregate` would read: as `Scan.explain`, with the aggregates and the groups."""
         filter = arguments.condition("filter", filter, None, lambda: self.schema)  # noqa: A001
         return self._aggregation(values, group_by, filter, snapshot).explain()

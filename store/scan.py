@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from elasticscan.base.drawing import code
 from elasticscan.base.errors import InvalidOption, ScanFinished, ScanInUse
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import begun_again
@@ -24,8 +25,11 @@ from elasticscan.store.context import Context
 from elasticscan.store.leases import end_lease, keep_lease
 from elasticscan.store.lookups import ScanLayout
 from elasticscan.store.names import Named
+from elasticscan.store.notebooks import Explanation
 from elasticscan.store.paging import Page, Pages, schema_of
-from elasticscan.topology import SlotSet, Topology
+from elasticscan.topology import SlotMap, SlotSet, Topology
+
+_DRAWN_TOPOLOGIES = 100
 
 # What pandas calls the types of columns that else would become floats, or objects, for the sake of a null.
 _NULLABLE = {
@@ -88,6 +92,23 @@ class Scan(Named, Iterator[Page]):
         self._closed = False
         self._complete = False
         self._shared = False  # all pages were given out one by one, to whoever asked
+
+    def __repr__(self) -> str:
+        left, all_slots = len(slots_of(self._state.cursors)), len(self._state.slots)
+        stats = self._pages.stats
+        return (
+            f"<elasticscan.Scan of {self._table.name!r} at snapshot {self.snapshot}: {self._returned:,} rows "
+            f"in {stats.pages:,} pages, {stats.virtual_reads:,} of them where slots had moved to; "
+            f"{all_slots - left:,} of {all_slots:,} slots done>"
+        )
+
+    @begun_again
+    def _repr_html_(self) -> str:
+        """The picture that notebooks show: where the slots were since the scan began."""
+        with self._context.catalog.reading() as tx:
+            newest = tx.newest_topologies(_DRAWN_TOPOLOGIES)
+        since = tuple(t for t in newest if t.number > self._base.number)
+        return f"{code(repr(self))}<br/>{SlotMap((self._base, *since)).svg}"
 
     @property
     def snapshot(self) -> int:
@@ -368,7 +389,7 @@ class Scan(Named, Iterator[Page]):
         """The ways that there were to read, and the one that was taken; None of a scan that was resumed."""
         return None if self._choose is None else self._choose()
 
-    def explain(self) -> dict[str, Any]:
+    def explain(self) -> Explanation:
         """Explain the scan's access path; after a run, with estimated against actual counts."""
         placement = self._context.placement()
         names = dict(self._base.shard_names) | self._context.shard_names()
@@ -379,7 +400,7 @@ class Scan(Named, Iterator[Page]):
             for kind, part in (("base-shard scan", home), ("virtual scan", slots - home)):
                 if part:
                     scans.append({"scan": kind, "shard": names.get(shard, str(shard)), "slots": len(part)})
-        return {
+        told = {
             "table": self._table.name,
             "snapshot": self._state.snapshot,
             "base_topology": self._base.number,
@@ -398,6 +419,7 @@ class Scan(Named, Iterator[Page]):
             "pending_slots": len(pending),
             "scans": scans,
         }
+        return Explanation(told)
 
 
 def _library(name: str) -> Any:

@@ -11,21 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
-from elasticscan.topology.values import Topology
+from elasticscan.base.drawing import COLOURS, picture, words
 
-# Told apart by most eyes, on white and on black; from Okabe and Ito, and lighter ones of the same hues.
-_COLOURS = (
-    "#0072b2 #e69f00 #009e73 #cc79a7 #56b4e9 #d55e00 #b8a800 #7570b3 #66c2a5 #fc8d62 #8da0cb #a6761d".split()  # noqa: SIM905
-)
+if TYPE_CHECKING:  # a topology is shown as a map of one row
+    from elasticscan.topology.values import Topology
+
 _LEFT, _WIDTH, _TOP, _LINE = 150, 800, 44, 14
 _HEIGHT, _LOWEST, _HIGHEST = 480, 2, 18  # of all rows about, and of one
-_STYLE = (
-    "text{font:12px sans-serif;fill:#333}rect.paper{fill:#fff}"
-    "@media(prefers-color-scheme:dark){text{fill:#ccc}rect.paper{fill:#1b1b1f}}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +47,6 @@ class SlotMap:
         names, colours = self._names, self._colours
         width, height = _LEFT + _WIDTH + 12, _TOP + row * len(self.topologies) + 8
         parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {width} {height}">',
-            f"<title>{escape(self._title)}</title><style>{_STYLE}</style>",
-            '<rect class="paper" width="100%" height="100%"/>',
             *_legend([(names[shard], colour) for shard, colour in colours.items()]),
         ]
         labelled = -_LINE
@@ -64,9 +56,9 @@ class SlotMap:
             if y - labelled >= _LINE:
                 text = f"{_time(topology):%H:%M:%S}  topology {topology.number}"
                 baseline = y + min(row, _LINE) - 3
-                parts.append(f'<text x="{_LEFT - 8}" y="{baseline}" text-anchor="end">{text}</text>')
+                parts.append(words(_LEFT - 8, baseline, text, ends=True))
                 labelled = y
-        return "\n".join([*parts, "</svg>\n"])
+        return picture(width, height, self._title, parts)
 
     def stripes(self) -> dict[str, Any]:
         """The picture's rows without its frame, as plain values, for a page that draws the frame itself.
@@ -110,8 +102,8 @@ class SlotMap:
         free: list[str] = []
         colours = {}
         for shard in shown:
-            free = free or list(_COLOURS)
-            wanted = _COLOURS[(shard - 1) % len(_COLOURS)]
+            free = free or list(COLOURS)
+            wanted = COLOURS[(shard - 1) % len(COLOURS)]
             colours[shard] = wanted if wanted in free else free[0]
             free.remove(colours[shard])
         return colours
@@ -127,10 +119,10 @@ def _legend(shards: Sequence[tuple[str, str]]) -> list[str]:
     parts, x = [], _LEFT
     for name, colour in shards:
         if x + 26 + 8 * len(name) > _LEFT + _WIDTH:
-            parts.append(f'<text x="{x}" y="26">…</text>')
+            parts.append(words(x, 26, "…"))
             break
         parts.append(f'<rect x="{x}" y="16" width="12" height="12" fill="{colour}"/>')
-        parts.append(f'<text x="{x + 17}" y="26">{escape(name)}</text>')
+        parts.append(words(x + 17, 26, name))
         x += 34 + 8 * len(name)
     return parts
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from elasticscan.topology.slot_map import SlotMap
 from elasticscan.topology.slots import SlotSet
 
 
@@ -153,6 +154,13 @@ class Topology:
     created_at: float
     reason: str
     published: bool = True
+
+    def __repr__(self) -> str:
+        held = ", ".join(f"{name} {tablets}" for name, tablets in self.entry.tablets)
+        return f"Topology({self.number}, {self.reason!r}; tablets at {held})"
+
+    def _repr_html_(self) -> str:
+        return SlotMap((self,)).svg
 
     @property
     def entry(self) -> TopologyEntry:

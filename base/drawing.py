@@ -1,0 +1,76 @@
+"""Pictures as SVG and listings as HTML that need nothing else: one style for slot map, bars and notebooks.
+
+All text is escaped here, so a name from a catalog is only ever shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from xml.sax.saxutils import escape
+
+# Told apart by most eyes, on white and on black; from Okabe and Ito, and lighter ones of the same hues.
+COLOURS = (
+    "#0072b2 #e69f00 #009e73 #cc79a7 #56b4e9 #d55e00 #b8a800 #7570b3 #66c2a5 #fc8d62 #8da0cb #a6761d".split()  # noqa: SIM905
+)
+_STYLE = (
+    "text{font:12px sans-serif;fill:#333}rect.paper{fill:#fff}"
+    "@media(prefers-color-scheme:dark){text{fill:#ccc}rect.paper{fill:#1b1b1f}}"
+)
+_LEFT, _WIDTH, _RIGHT, _LINE = 210, 420, 110, 20
+
+
+def picture(width: int, height: int, title: str, parts: Iterable[str]) -> str:
+    """The text of an SVG file."""
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {width} {height}">',
+            f"<title>{escape(title)}</title><style>{_STYLE}</style>",
+            '<rect class="paper" width="100%" height="100%"/>',
+            *parts,
+            "</svg>\n",
+        ]
+    )
+
+
+def words(x: float, y: float, text: str, ends: bool = False) -> str:
+    """A line of text that begins, or ends, at a place."""
+    anchor = ' text-anchor="end"' if ends else ""
+    return f'<text x="{x:g}" y="{y:g}"{anchor}>{escape(text)}</text>'
+
+
+def bars(title: str, values: Sequence[tuple[str, float, int]]) -> str:
+    """Bars one below the other, as an SVG: label, value, and which colour; the longest fills the width."""
+    most = max((value for _, value, _ in values), default=0) or 1
+    parts = [words(0, 13, title)]
+    for at, (label, value, colour) in enumerate(values, 1):
+        y, width = at * _LINE, value / most * _WIDTH
+        parts += [
+            words(_LEFT - 8, y + 13, label, ends=True),
+            f'<rect x="{_LEFT}" y="{y + 3}" width="{width:g}" height="12" fill="{COLOURS[colour]}"/>',
+            words(_LEFT + width + 6, y + 13, f"{value:,.0f}"),
+        ]
+    return _sized(_LEFT + _WIDTH + _RIGHT, (len(values) + 1) * _LINE, title, parts)
+
+
+def _sized(width: int, height: int, title: str, parts: Iterable[str]) -> str:
+    """A picture that a notebook does not stretch."""
+    drawn = picture(width, height, title, parts)
+    return drawn.replace("<svg ", f'<svg width="{width}" height="{height}" ', 1)
+
+
+def code(text: str) -> str:
+    """A line of HTML for what a shell would print."""
+    return f"<code>{escape(text)}</code>"
+
+
+def listing(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table of HTML; whole numbers get their thousands apart, and stand to the right."""
+
+    def cell(value: object) -> str:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return f'<td style="text-align:right">{value:,}</td>'
+        return f'<td style="text-align:left">{escape(str(value))}</td>'
+
+    head = "".join(f'<th style="text-align:left">{escape(title)}</th>' for title in titles)
+    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

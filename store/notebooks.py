@@ -1,0 +1,74 @@
+"""Answers as notebooks show them: a table's history, and the explanation of a scan."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from elasticscan.base.drawing import bars, code, listing
+from elasticscan.base.showing import utc
+from elasticscan.catalog import Commit
+
+_MOST_LINES = 20
+_TITLES = ("commit", "kind", "rows", "bytes", "made at (UTC)", "said")
+
+
+class History(tuple[Commit, ...]):
+    """The commits of a table, oldest first; in a shell a line for each of the newest."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{c.number:>9}  {c.kind:<9} {c.rows:>13,} rows {c.bytes:>16,} bytes  {utc(c.created_at)}"
+            for c in self[-_MOST_LINES:]
+        ]
+        earlier = [f"{len(self) - _MOST_LINES:,} earlier"] if len(self) > _MOST_LINES else []
+        return "\n".join([f"History of {len(self):,} commits", *earlier, *shown])
+
+    def _repr_html_(self) -> str:
+        return listing(
+            _TITLES,
+            (
+                (
+                    *(c.number, c.kind, c.rows, c.bytes, utc(c.created_at)),
+                    ", ".join(f"{name}={text}" for name, text in c.user_metadata.items()),
+                )
+                for c in self
+            ),
+        )
+
+
+class Explanation(dict[str, Any]):
+    """The explanation of a scan: a dictionary, which notebooks show as bars, estimates beside counts."""
+
+    def _repr_html_(self) -> str:
+        said = f"{self['table']}   snapshot {self['snapshot']}   filter {self['filter'] or 'none'}"
+        costs = [
+            (candidate["access"], candidate["cost"], int(candidate["access"] == self["access"]))
+            for candidate in self["candidates"]
+            if candidate["usable"] and math.isfinite(candidate["cost"])
+        ]
+        rows = [
+            ("rows scanned, estimated", candidate["rows_scanned"], 0)
+            for candidate in self["candidates"]
+            if candidate["access"] == self["access"]
+        ]
+        rows += [("rows scanned", self["actual"]["rows_scanned"], 1)]
+        rows += [("rows returned", self["actual"]["rows_returned"], 2)]
+        left_out = [
+            (candidate["access"], candidate["reason"])
+            for candidate in self["candidates"]
+            if not candidate["usable"]
+        ]
+        return "<br/>".join(
+            [
+                code(said),
+                *([bars(f"cost; chosen: {self['access']}", costs)] if costs else []),
+                bars("estimated, and counted until now", rows),
+                listing(
+                    ("reads", "at", "slots"), ((s["scan"], s["shard"], s["slots"]) for s in self["scans"])
+                ),
+                *([listing(("not used", "because"), left_out)] if left_out else []),
+            ]
+        )
