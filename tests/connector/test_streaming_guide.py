@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from elasticscan.connector import register
-from tests.connector.guide import blocks, promised, run, statements
+from tests.connector.guide import blocks, run
+from tests.pages import promised, statements
 
 
 @pytest.fixture

@@ -1,0 +1,51 @@
+"""Pages of documentation: their blocks of Python, and what the remarks in them promise.
+
+A remark after an expression promises its value where it begins like one: `trips.scan().count()  # 2`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n```\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+_NUMBER = re.compile(r"\d+")
+
+
+def blocks(text: str, language: str = "python") -> list[tuple[str, str | None]]:
+    """The code of a text, each block with the output right under it, if any."""
+    return [(match[2], match[3]) for match in _BLOCK.finditer(text) if match[1] == language]
+
+
+def statements(code: str) -> Iterator[tuple[ast.stmt, str | None]]:
+    """Each statement with the remark at its end."""
+    lines = code.splitlines()
+    for statement in ast.parse(code).body:
+        assert statement.end_lineno is not None
+        _, found, remark = lines[statement.end_lineno - 1].partition("  # ")
+        yield statement, remark if found else None
+
+
+def promised(remark: str, value: Any) -> bool:
+    """Whether a remark promises this value; words alone promise nothing."""
+    if not re.match(r"[\d(\[]|True|False", remark):
+        return True
+    number = _NUMBER.match(remark)
+    return repr(value) in (remark, number and number[0])
+
+
+def run(code: str, names: dict[str, Any]) -> list[str]:
+    """Run a block; what came out otherwise than it promises."""
+    wrong = []
+    for statement, remark in statements(code):
+        if not isinstance(statement, ast.Expr):
+            exec(compile(ast.Module([statement], []), "a page", "exec"), names)
+            continue
+        value = eval(compile(ast.Expression(statement.value), "a page", "eval"), names)  # noqa: S307
+        if remark is not None and not promised(remark, value):
+            wrong.append(f"{ast.unparse(statement)} is {value!r}, not {remark}")
+    return wrong
