@@ -14,6 +14,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
+import numpy as np
+
 from elasticscan.base.drawing import COLOURS, picture, words
 
 if TYPE_CHECKING:  # a topology is shown as a map of one row
@@ -138,9 +140,9 @@ def _paths(topology: Topology, x: int, y: int, height: int) -> dict[int, str]:
     """A stripe: as many dots as the picture has room for, each in the colour of the slot in its middle."""
     placement = topology.placement
     dots = min(_WIDTH, placement.slot_count)
-    shards = (
-        placement.tablet_of((2 * dot + 1) * placement.slot_count // (2 * dots)).shard for dot in range(dots)
-    )
+    middles = (2 * np.arange(dots) + 1) * placement.slot_count // (2 * dots)
+    places = np.searchsorted(placement.starts, middles, "right") - 1
+    shards = (placement.tablets[place].shard for place in places.tolist())
     paths: dict[int, list[str]] = {}
     at = 0
     for shard, run in groupby(shards):

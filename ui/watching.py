@@ -46,6 +46,7 @@ class StoreLooker:
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._store: Store | None = None
+        self._drawn: tuple[object, str] = (None, "")
 
     def look(self) -> Mapping[str, str]:
         """The documents of now; where the store cannot be read, the problem alone."""
@@ -54,13 +55,22 @@ class StoreLooker:
             documents = {
                 STORE: json_text({"uri": shown(self._store.uri)}),
                 STATUS: json_text(self._store.status(RECOUNT_SECONDS)),
-                SLOT_MAP: json_text(self._store.slot_map(TOPOLOGIES).stripes()),
+                SLOT_MAP: self._slot_map(self._store),
             }
         except (ElasticScanError, OSError) as error:
             self.close()
             told = error if isinstance(error, ElasticScanError) else ElasticScanError(str(error))
             return {PROBLEM: json_text({"code": told.code, "message": told.message})}
         return {**documents, PROBLEM: "null"}
+
+    def _slot_map(self, store: Store) -> str:
+        """The map's document; drawn again if it changed: of topologies, the newest alone ever does."""
+        slot_map = store.slot_map(TOPOLOGIES)
+        first, last = slot_map.topologies[0], slot_map.topologies[-1]
+        state = (store.context.info.store_id, first.number, last, slot_map.shards)
+        if self._drawn[0] != state:
+            self._drawn = state, json_text(slot_map.stripes())
+        return self._drawn[1]
 
     def close(self) -> None:
         """Let go of the store until the next look."""
