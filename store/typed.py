@@ -84,7 +84,7 @@ def first_rows(data: Any) -> pa.RecordBatchReader | None:
     """
     if isinstance(data, Scan):
         data = data.to_reader()
-    elif isinstance(data, Mapping) or (isinstance(data, list) and data):
+    elif isinstance(data, Mapping) or (isinstance(data, list) and data and isinstance(data[0], Mapping)):
         data = _inferred(data)
     elif not isinstance(data, pa.RecordBatch) and not hasattr(data, "__arrow_c_stream__"):
         return None
@@ -102,7 +102,7 @@ def _inferred(data: Any) -> pa.Table:
     """A dict of columns, or a list of dicts, with the types that Arrow infers from the values."""
     columns = data
     if isinstance(data, list):
-        names = list(data[0]) if isinstance(data[0], Mapping) else []
+        names = list(data[0])
         if not all(isinstance(row, Mapping) and row.keys() == set(names) for row in data):
             raise SchemaMismatch(
                 f"rows={brief(data)} must be dicts that all have the same columns: give None for a null"
