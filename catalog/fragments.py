@@ -69,7 +69,7 @@ class FragmentTx(IndexTx):
         for number, fragment in enumerate(new_fragments, first):
             own = {name: getattr(fragment, name) for name in _FILE_COLUMNS}
             own |= {"id": number, "table_id": table, "shard_id": fragment.shard}
-            slots = {"slots": str(fragment.slots), "slots_written": len(fragment.slots)}
+            slots = {"slots": str(fragment.slots), "slots_written": fragment.slots_written}
             bounds = {"min_commit": min_commit, "max_commit": max_commit}
             entered.append(own | slots | bounds | {"is_unique": fragment.unique})
             if fragment.statistics:

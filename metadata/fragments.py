@@ -59,10 +59,21 @@ class StagedFragment(FragmentFile):
     Attributes:
         statistics: packed `FragmentStatistics`; empty when there are none.
         runs: its entries in the table's secondary indexes.
+        slots_left: the number of slots that it was written for and does not serve, since they moved away.
     """
 
     statistics: Packed = b""
     runs: tuple[StagedRun, ...] = ()
+    slots_left: int = 0
+
+    @property
+    def slots_written(self) -> int:
+        """The number of slots that its rows may be of."""
+        return len(self.slots) + self.slots_left
+
+    def serving(self, slots: SlotSet) -> StagedFragment:
+        """The same file, for some of its slots alone."""
+        return replace(self, slots=slots, slots_left=self.slots_written - len(slots))
 
     def entered(self, id: int, table: int, min_commit: int, max_commit: int) -> Fragment:  # noqa: A002
         """The fragment, once a catalog knows it."""
@@ -72,7 +83,7 @@ class StagedFragment(FragmentFile):
             table=table,
             min_commit=min_commit,
             max_commit=max_commit,
-            slots_written=len(self.slots),
+            slots_written=self.slots_written,
             **file,
         )
 

@@ -253,7 +253,7 @@ def reroute(
     routed: list[StagedFragment] = []
     for fragment in staged:
         away = fragment.slots - placement.at(fragment.shard)
-        routed.append(replace(fragment, slots=fragment.slots - away) if away else fragment)
+        routed.append(fragment.serving(fragment.slots - away) if away else fragment)
         for shard, part in placement.split_by_shard(away).items():
             source = staged_source(table, [fragment], disk_of)
             to = Destination(disk_of(shard), shard, origin)

@@ -310,7 +310,7 @@ class Merging:
         left = {fragment.id: fragment.slots - slots for fragment in there}
         tx.set_fragment_slots(left)
         for copied in copies:
-            staged = replace(copied.staged, slots=slots)
+            staged = copied.staged.serving(slots)
             tx.add_fragments(self.table.id, [staged], copied.min_commit, copied.max_commit)
         tx.bump_layout(of_fragments=True)
         gone = frozenset(number for number, some in left.items() if not some)

@@ -15,6 +15,7 @@ from elasticscan.base.errors import InvalidTopologyChange
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.store import Store, Table, counting
 from elasticscan.store.counting import count_by_fragments
+from tests.store.test_by_condition import each_time
 
 SCHEMA = pa.schema({"id": pa.int64(), "n": pa.int64()})
 
@@ -75,6 +76,24 @@ def test_a_table_that_was_merged_is_counted_without_a_look_at_a_file(tmp_path: P
         table.compact()
         for file in Path(store.uri).glob("shards/**/*.arrow"):
             file.unlink()
+        assert table.aggregate("count(*)")["count(*)"].to_pylist() == [150]
+
+
+@pytest.mark.parametrize("point", ["rows staged", "fragments merged"])
+def test_rows_of_slots_that_left_before_their_file_was_entered_are_not_counted(
+    tmp_path: Path, point: str
+) -> None:
+    with Store.create(tmp_path / "store", ["s1", "s2"], tablets=2, slots=16, upkeep="off") as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+        store.move(2, "s1")
+        if point == "fragments merged":
+            for start in (0, 50):
+                table.upsert(pa.table({"id": range(start, start + 100), "n": range(100)}, schema=SCHEMA))
+        each_time(store, point, lambda _: store.move(2, "s2"), most=1)
+        if point == "fragments merged":
+            table.compact()
+        else:
+            table.upsert(pa.table({"id": range(150), "n": range(150)}, schema=SCHEMA))
         assert table.aggregate("count(*)")["count(*)"].to_pylist() == [150]
 
 
