@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
-from elasticscan.base.errors import TableChanged
+from elasticscan.base.errors import OperatorNeeded, TableChanged, TryAgain
 from elasticscan.base.limits import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from elasticscan.catalog import Tx, begun_again
 from elasticscan.metadata import TableInfo
@@ -115,9 +116,18 @@ def _keep_lease(context: Context, key: ContinuationKey, state: TableState) -> Ta
     return table
 
 
-@begun_again
 def end_lease(context: Context, lease: str) -> None:
-    """Let go of a scan's snapshot, if it was ever leased and that can be written."""
+    """Let go of a scan's snapshot, if it was ever leased and that can be written.
+
+    Else the lease runs out by itself. An error would stand for what was done under it, and say of a write
+    that was committed that it was not.
+    """
+    with suppress(TryAgain, OperatorNeeded):
+        _end_lease(context, lease)
+
+
+@begun_again
+def _end_lease(context: Context, lease: str) -> None:
     if context.catalog.read_only is not None or not lease:
         return
     with context.catalog.reading() as tx:

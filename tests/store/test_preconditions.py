@@ -15,12 +15,14 @@ import pytest
 
 from elasticscan.base.errors import (
     ChangesExpired,
+    DiskFull,
     InvalidOption,
     InvalidTopologyChange,
     KeysExist,
     RowsChanged,
     SnapshotNotFound,
 )
+from elasticscan.catalog import Tx
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.store import Store, Table, preconditions
 from elasticscan.store.leases import is_kept
@@ -218,6 +220,24 @@ def test_a_commit_that_is_not_there_yet_or_any_more_is_refused(
     table.compact()
     with pytest.raises(ChangesExpired, match="after commit 2 are no longer kept"):
         table.upsert(rows([90]), if_unchanged_since=2)
+
+
+def test_a_commit_is_told_also_where_its_lease_cannot_be_ended(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.set_retention(0)
+
+    def fail(tx: Tx, lease: str) -> None:
+        if tx.lease_end(lease):  # one that is taken ends itself first
+            raise DiskFull("no room in the catalog")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tx, "end_lease", fail)
+        assert table.update({"v": "v + 1"}, where="id = 1") == 3
+        assert table.merge(rows([2], 5), when_not_matched="ignore") == 4
+        assert table.overwrite(rows([3], 6), where="id = 3") == 5
+        assert table.restore(2) == 6
+        assert table.scan().count() == 100
 
 
 def test_changes_that_go_just_before_they_are_held_are_no_longer_kept(
