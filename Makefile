@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check bench peers lock versions clean FORCE
+.PHONY: help venv demo test check bench peers site lock versions clean FORCE
 
 PYTHON ?= python3
 VENV := .venv
@@ -48,11 +48,17 @@ peers:  ## the same work by PostgreSQL, DuckDB, Delta, Iceberg, Lance and Redis:
 	$(MAKE) VENV=.venv-peers MORE=benchmarks/peers.txt .venv-peers/installed
 	.venv-peers/bin/python benchmarks/peers.py $(ARGUMENTS)
 
+site:  ## build the site of README, docs/ and docstrings into .site; a broken link is an error
+	$(MAKE) VENV=.venv-site MORE=docs/site.txt .venv-site/installed
+	.venv-site/bin/sphinx-build -W --keep-going -q -c docs -b html . .site
+	@cp .site/README.html .site/index.html
+	@echo ".site/index.html"
+
 versions:  ## try Python 3.11 to 3.13, each with the lowest and the newest packages
 	"$(PYTHON)" scripts/versions.py .venv-versions
 
 clean:  ## remove everything that the other targets made
-	rm -rf $(VENV) .venv-lock .venv-peers .venv-versions build dist elasticscan.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) .venv-lock .venv-peers .venv-site .site .venv-versions build dist elasticscan.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.import_linter_cache .hypothesis spark-warehouse metastore_db derby.log
 	find $(PACKAGES) examples tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -98,4 +104,8 @@ lock:  ## pin the newest allowed packages again in requirements.txt
 		--output-file .venv-lock/peers.txt benchmarks/peers.in
 	{ sed -n '/^#/!q;p' benchmarks/peers.txt; grep -v -e '^#' -e '^$$' .venv-lock/peers.txt; } > .venv-lock/new
 	mv .venv-lock/new benchmarks/peers.txt
+	.venv-lock/bin/pip-compile $(PINNED) --upgrade --constraint requirements.txt \
+		--output-file .venv-lock/site.txt docs/site.in
+	{ sed -n '/^#/!q;p' docs/site.txt; grep -v -e '^#' -e '^$$' .venv-lock/site.txt; } > .venv-lock/new
+	mv .venv-lock/new docs/site.txt
 	rm -rf .venv-lock build elasticscan.egg-info

@@ -29,10 +29,12 @@ import pyarrow.compute as pc
 from measure import seconds
 from peer_engines import ENGINES, FEW, SCHEMA, rows
 from peer_resharding import RESHARDED
+from peer_spark import SparkElasticScan, SparkParquet
 
 GETS, PAGE = 20, 50_000
 COMMITS, COMMIT_ROWS, COMMITS_SECONDS = 1_000, 10, 60.0
 SMALL = f"{COMMITS:,} small commits, each"
+MAKERS = (*ENGINES, SparkElasticScan, SparkParquet)
 Figures = dict[str, dict[str, Any]]
 Answer = tuple[int, int]  # how many rows, and the sum of their keys
 
@@ -99,6 +101,8 @@ class Works:
         return {
             "full scan": lambda e: check(summed(e.scan()), expected.all),
             "one column": lambda e: check(e.column().num_rows, self.count),
+            "full scan in Spark, no sink": lambda e: e.scan_nowhere(),
+            "one column in Spark, no sink": lambda e: e.column_nowhere(),
             "filter, 0.1 %": lambda e: check(summed(e.few()), expected.few),
             "filter, 10 %": lambda e: check(summed(e.tenth()), expected.tenth),
             "group by 100": lambda e: check(sorted(e.groups()["n"].to_pylist()), [self.count // 100] * 100),
@@ -250,13 +254,13 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=1_000_000, help="a multiple of 100")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--engines", nargs="*", choices=[make.name for make in ENGINES])
+    parser.add_argument("--engines", nargs="*", choices=[make.name for make in MAKERS])
     parser.add_argument("--work", type=Path, help="where stores are made; by default a temporary directory")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--svg", type=Path, help="a file for a picture of them")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # those of others
-    chosen = [make for make in ENGINES if not options.engines or make.name in options.engines]
+    chosen = [make for make in MAKERS if not options.engines or make.name in options.engines]
     with tempfile.TemporaryDirectory(prefix="elasticscan-peers-", dir=options.work) as place:
         table = compare(Path(place), options.rows, options.rounds, chosen)
     print("\n" + "\n".join(markdown(table)))

@@ -273,7 +273,7 @@ class Store(Named):
             table: its name; it is made with the columns of the first file, if there is none and a primary
                 key is given, and is not there when the load fails.
             source: a file, a directory (with all below it; `year=2024` in a directory's name is a column), a
-                pattern such as "in/**/*.parquet", or an address as `s3://bucket/in/`; or a list of these.
+                pattern such as `in/**/*.parquet`, or an address as `s3://bucket/in/`; or a list of these.
             primary_key, shard_key, compression: as in `create_table`.
             mode: "upsert", "insert" (refuse keys that are there), or "overwrite" (replace all rows).
             format: "csv", "json" (an object a line), "parquet", "arrow", "orc", or "delta" for a Delta table
