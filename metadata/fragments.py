@@ -72,8 +72,8 @@ class StagedFragment(FragmentFile):
         return len(self.slots) + self.slots_left
 
     def serving(self, slots: SlotSet) -> StagedFragment:
-        """The same file, for some of its slots alone."""
-        return replace(self, slots=slots, slots_left=self.slots_written - len(slots))
+        """The same file, serving these slots: some of its own, or others, too, of which it has no rows."""
+        return replace(self, slots=slots, slots_left=self.slots_left + len(self.slots - slots))
 
     def entered(self, id: int, table: int, min_commit: int, max_commit: int) -> Fragment:  # noqa: A002
         """The fragment, once a catalog knows it."""
