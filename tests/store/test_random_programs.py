@@ -45,7 +45,7 @@ def test_writes_that_check_lose_nothing_and_are_refused_for_a_reason(
         programs.run(seed, CHECKING)
 
 
-@pytest.mark.parametrize("seeds", ranges_of_seeds(24, 1, short=1), ids=str)
+@pytest.mark.parametrize("seeds", ranges_of_seeds(16, 1, short=1), ids=str)
 def test_a_kept_store_is_exact_and_nothing_is_left_over(programs: Programs, seeds: range) -> None:
     for seed in seeds:
         programs.run(seed, KEEPERS)
@@ -57,7 +57,7 @@ def test_columns_change_beside_everything_else(programs: Programs, seeds: range)
         programs.run(seed, CHANGING)
 
 
-@pytest.mark.parametrize("seeds", ranges_of_seeds(24, 1, short=1), ids=str)
+@pytest.mark.parametrize("seeds", ranges_of_seeds(16, 1, short=1), ids=str)
 def test_columns_change_in_a_kept_store_that_is_tagged_restored_and_backed_up(
     programs: Programs, seeds: range
 ) -> None:
