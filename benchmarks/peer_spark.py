@@ -6,6 +6,7 @@ What a query gives comes to the driver as Arrow; a full scan and one column go n
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,10 @@ class SparkElasticScan(_Spark):
 
     def load(self, batches: Iterator[pa.RecordBatch]) -> None:
         self.python.load(batches)
-        self.catalog: Any = attach(self.spark, str(self.python.place))
+
+    @cached_property
+    def catalog(self) -> Any:
+        return attach(self.spark, str(self.python.place))
 
     def asked(self, query: str) -> DataFrame:
         return self.catalog.sql(query)

@@ -32,8 +32,9 @@ from peer_resharding import RESHARDED
 from peer_spark import SparkElasticScan, SparkParquet
 
 GETS, PAGE = 20, 50_000
-COMMITS, COMMIT_ROWS, COMMITS_SECONDS = 1_000, 10, 60.0
+COMMITS, COMMIT_ROWS, COMMITS_SECONDS = 1_000, 10, 20.0
 SMALL = f"{COMMITS:,} small commits, each"
+NO_CALL = "no such call"
 MAKERS = (*ENGINES, SparkElasticScan, SparkParquet)
 Figures = dict[str, dict[str, Any]]
 Answer = tuple[int, int]  # how many rows, and the sum of their keys
@@ -165,7 +166,7 @@ class Table:
         try:
             cells[name] = measured()
         except AttributeError as error:
-            cells[name] = "no such call" if "has no attribute" in str(error) else f"failed: {error}"[:60]
+            cells[name] = NO_CALL if "has no attribute" in str(error) else f"failed: {error}"[:60]
         except Exception as error:
             cells[name] = f"failed: {type(error).__name__}: {error}"[:100]
 
@@ -247,7 +248,8 @@ def markdown(table: Table) -> Iterator[str]:
     yield "| | " + " | ".join(names) + " |"
     yield "|---" * (len(names) + 1) + "|"
     for work, cells in table.figures.items():
-        yield f"| {work} | " + " | ".join(shown(cells.get(name, "–")) for name in names) + " |"
+        texts = [shown(cells.get(name, NO_CALL)) for name in names]
+        yield f"| {work} | " + " | ".join("–" if text == NO_CALL else text for text in texts) + " |"
 
 
 def main() -> int:
