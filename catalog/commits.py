@@ -352,8 +352,10 @@ class CommitTx(TagTx):
 
     def commit_times(self, numbers: Iterable[int]) -> dict[int, float]:
         """The times of commits, as far as these are there."""
-        asked = (self._rows.one(commits, missing_is_checked=False, number=number) for number in set(numbers))
-        return {row.number: float(row.created_at) for row in asked if row is not None}
+        if not (asked := set(numbers)):
+            return {}
+        found = self._rows.select(commits, commits.c.number.in_(asked))
+        return {row.number: float(row.created_at) for row in found}
 
     def overwrites(self, table: int) -> tuple[int, ...]:
         """Commits that replaced the whole table: at and after each, rows of earlier ones are gone.

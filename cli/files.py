@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from elasticscan.base.errors import InvalidOption, SchemaMismatch
+from elasticscan.base.errors import InvalidOption
+from elasticscan.base.file_errors import naming_file
 
 
 def kind_of(path: Path) -> str:
@@ -28,22 +28,10 @@ def kind_of(path: Path) -> str:
     return kind
 
 
-@contextmanager
-def _translate_errors(path: Path, verb: str, hint: str) -> Iterator[None]:
-    """Translate errors of pyarrow and the disk into ones that name the file."""
-    try:
-        yield
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise InvalidOption(f"{path} cannot be {verb}: {reason}", file=str(path)) from error
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaMismatch(f"{path} cannot be {verb}: {error}{hint}", file=str(path)) from error
-
-
 def print_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
     """Print rows as CSV, with a line of names."""
     hint = "; choose other columns with --columns, or --format json"
-    with _translate_errors(Path("stdout"), "written", hint):
+    with naming_file("stdout", "written", hint):
         sink = pa.PythonFile(sys.stdout.buffer, "w")
         with pyarrow.csv.CSVWriter(sink, schema) as writer:
             for batch in batches:
@@ -57,7 +45,7 @@ def open_writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
     partial = path.with_name(f".{path.name}.partial")
     hint = "; choose other columns with --columns, or write .parquet"
     try:
-        with _translate_errors(path, "written", hint), _writer(partial, kind_of(path), schema) as writer:
+        with naming_file(str(path), "written", hint), _writer(partial, kind_of(path), schema) as writer:
             yield writer
         partial.replace(path)
     finally:

@@ -35,7 +35,7 @@ def sql(
         ) from None
     with Store.open(uri) as store, duckdb.connect() as database:
         at = snapshot_of(snapshot)
-        at = store.status()["snapshot"] if at is None else at
+        at = store.context.tables()[1] if at is None else at
         for table in store.tables():
             database.register(table.name, _Rereadable(table, at))
         try:

@@ -1,4 +1,4 @@
-"""ui."""
+"""ui: the page of a store, served until it is stopped."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class TableWriter:
         if overwrite and (self._insert_only or self._since is not None):
             raise InvalidOption(
                 "options 'insertOnly' and 'ifUnchangedSince' are about the keys of an append; mode overwrite "
-                "replaces all rows, whatever they are: leave them out, or write with mode append",
+                "replaces rows whatever they are: leave them out, or write with mode append",
                 option="insertOnly" if self._insert_only else "ifUnchangedSince",
             )
         self._replace_where = self._checked(options.replace_where, table)

@@ -20,6 +20,7 @@ How a page is read: the slots asked for are cut into intervals that the same
 fragments serve. Where it is one fragment with nothing newer than the snapshot and nothing
 deleted, slices of its record batches go out uncopied. Where such a fragment meets others, these are laid
 over each of its batches once (`overlay`), and slices of the result go out; it is kept like a batch.
+Intervals that the same large fragment serves are read in one go, whatever lies between them.
 Elsewhere a window of rows is gathered from all fragments, sorted once, and the newest version of each key
 kept.
 

@@ -227,7 +227,7 @@ def fill_page(source: PageSource, page: PageBuilder, pieces: Sequence[Piece], bo
     return []
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Reach:
     """Stretches over the same large fragment, which are read in one go; without layers it is one.
 
@@ -353,9 +353,8 @@ def _read_slices(
             return None
         part, of = batch.slice(row, limit - row), slots[row:limit]
         if within is not None and not (asked := within[of]).all():
-            chosen = np.flatnonzero(asked)[
-                : page.room + 1
-            ]  # no more are copied than show that the page is full
+            # No more are copied than show that the page is full.
+            chosen = np.flatnonzero(asked)[: page.room + 1]
             part, of = part.take(pa.array(chosen)), of[chosen]
         if len(of):
             if page.rows and (page.room <= 0 or (row == 0 and page.worth_returning)):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from elasticscan.base.errors import InvalidOption, SchemaMismatch
+from elasticscan.base.errors import InvalidOption
+from elasticscan.base.file_errors import naming_file
 from elasticscan.base.redaction import shown
 from elasticscan.metadata import TableInfo
 from elasticscan.store.scan import Scan
@@ -47,7 +48,8 @@ def export_scan(
     on_progress: OnExported | None = None,
 ) -> Exported:
     """Write all remaining rows of a scan; where that fails, the files go again."""
-    with _translate_errors(directory):
+    translated = partial(naming_file, shown(directory), "written", "; choose other columns")
+    with translated():
         system, path = _opened(directory)
     about = {
         "table": table.name,
@@ -58,13 +60,15 @@ def export_scan(
     parts = _ParquetFiles(system, path, schema, file_bytes, compression)
     rows = 0
     try:
+        with translated():
+            parts.begin()
         for batch in scan.batches():
-            with _translate_errors(directory):
+            with translated():
                 parts.write(batch)
             rows += batch.num_rows
             if on_progress is not None:
                 on_progress(rows)
-        with _translate_errors(directory):
+        with translated():
             parts.finish()
     except BaseException:
         parts.remove()
@@ -95,7 +99,7 @@ def _opened(directory: str) -> tuple[fs.FileSystem, str]:
 
 
 class _ParquetFiles:
-    """Parquet files in a directory, one after another; the first is there also where there are no rows."""
+    """Parquet files in a directory, one after another, each after a `begin`."""
 
     def __init__(
         self, system: fs.FileSystem, path: str, schema: pa.Schema, file_bytes: int, compression: str
@@ -105,9 +109,9 @@ class _ParquetFiles:
         self.names: list[str] = []
         self._sink: Any = None
         self._writer: Any = None
-        self._begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Begin the next file."""
         self.names.append(f"{self._path}/part-{len(self.names):05}.parquet")
         self._sink = self._system.open_output_stream(self.names[-1])
         parquet = import_module("pyarrow.parquet")  # when it is needed, for its time to load
@@ -116,7 +120,7 @@ class _ParquetFiles:
     def write(self, batch: pa.RecordBatch) -> None:
         if self._sink.tell() >= self._most:
             self._end()
-            self._begin()
+            self.begin()
         self._writer.write_batch(batch.cast(self._schema))
 
     def _end(self) -> None:
@@ -130,22 +134,9 @@ class _ParquetFiles:
 
     def remove(self) -> None:
         """Remove what was written, as far as that can be done."""
-        with suppress(OSError, pa.ArrowException):
-            self._end()
+        for opened in filter(None, (self._writer, self._sink)):
+            with suppress(OSError, pa.ArrowException):
+                opened.close()
         for name in self.names:
             with suppress(OSError):
                 self._system.delete_file(name)
-
-
-@contextmanager
-def _translate_errors(directory: str) -> Iterator[None]:
-    """Translate errors of pyarrow and the disk into ones that name the directory."""
-    try:
-        yield
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise InvalidOption(f"{shown(directory)} cannot be written: {reason}", option="directory") from error
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaMismatch(
-            f"Parquet cannot hold these rows: {error}; choose other columns", directory=shown(directory)
-        ) from error

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import groupby
@@ -23,6 +22,7 @@ import pyarrow.json
 from pyarrow import fs
 
 from elasticscan.base.errors import InvalidOption, SchemaMismatch
+from elasticscan.base.file_errors import naming_file
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.redaction import shown
 
@@ -135,7 +135,7 @@ def find_files(sources: Sequence[Any], kind: str | None, version: int | None = N
         if kind == DELTA:
             found.append(_delta_files(text, version))
             continue
-        with _translate_errors(shown(text), ""):
+        with naming_file(shown(text), "read"):
             system, base, infos = _look(text)
         kinds = groupby(infos, lambda info: kind or kind_of(info.path))
         found += [Files(system, base, tuple(some), each) for each, some in kinds]
@@ -232,7 +232,7 @@ def schema_of(files: Files, rules: TextRules) -> pa.Schema:
     if files.dataset is not None:
         return _as_table(files.dataset.schema)
     first = files.infos[0].path
-    with _translate_errors(first, _HINTS.get(files.kind, "")):
+    with naming_file(first, "read", _HINTS.get(files.kind, "")):
         guessed = _inspect(files, _format(files.kind, rules, None))
         if files.kind == "csv" and not rules.nulls:
             usual = _inspect(files, _datasets().CsvFileFormat(read_options=_csv_blocks(GUESS_BYTES),
@@ -362,7 +362,7 @@ def _parts(whole: SourcePart) -> Iterator[SourcePart]:
     """A Parquet file as pieces of whole row groups."""
     some: list[int] = []
     size = 0
-    with _translate_errors(whole.path, ""):
+    with naming_file(whole.path, "read"):
         groups = whole.fragment.row_groups
     for number, group in enumerate(groups):
         some.append(group.id)
@@ -391,13 +391,13 @@ def rows_of(piece: SourcePart) -> int | None:
     """The number of rows, where a footer tells it."""
     if piece.kind in _TEXT:
         return None
-    with _translate_errors(piece.path, ""):
+    with naming_file(piece.path, "read"):
         return int(piece.fragment.count_rows())
 
 
 def read_piece(piece: SourcePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a piece with the columns that its file has, and those of its directories' names."""
-    with _translate_errors(piece.path, _HINTS.get(piece.kind, "")):
+    with naming_file(piece.path, "read", _HINTS.get(piece.kind, "")):
         columns = (piece.schema or piece.fragment.physical_schema).remove_metadata()
         named = _datasets().get_partition_keys(piece.fragment.partition_expression)
         fields = [field for field in columns if piece.schema is not None or field.name not in named]
@@ -406,15 +406,3 @@ def read_piece(piece: SourcePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]
         yield from piece.fragment.to_batches(
             schema=pa.schema(fields), batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1
         )
-
-
-@contextmanager
-def _translate_errors(path: str, hint: str) -> Iterator[None]:
-    """Translate errors of pyarrow and the disk into ones that name the file."""
-    try:
-        yield
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise InvalidOption(f"{path} cannot be read: {reason}", file=path) from error
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
-        raise SchemaMismatch(f"{path} cannot be read: {error}{hint}", file=path) from error

@@ -108,15 +108,16 @@ def _inferred(data: Any) -> pa.Table:
                 f"rows={brief(data)} must be dicts that all have the same columns: give None for a null"
             )
         columns = {name: [row[name] for row in data] for name in names}
+    arrays = {}
     for name, values in columns.items():
         try:
-            columns = {**columns, name: pa.array(values)}
+            arrays[name] = pa.array(values)
         except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
             raise SchemaMismatch(
                 f"the values of column {name!r} do not go together: {error}", column=name
             ) from None
     try:
-        return pa.table(columns)
+        return pa.table(arrays)
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise SchemaMismatch(f"the columns do not go together: {error}") from None
 

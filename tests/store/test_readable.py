@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -165,6 +166,18 @@ def test_an_export_is_what_the_scan_gives_in_several_files(
     table.export(str(tmp_path / "small"))
     store.load("u", tmp_path / "small", primary_key="id")
     assert store.table("u").to_arrow().sort_by("id") == table.to_arrow().sort_by("id")
+
+
+def test_an_export_whose_first_file_cannot_be_begun_is_told_and_leaves_no_files(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pyarrow.parquet, "ParquetWriter", full)
+    with pytest.raises(InvalidOption, match="cannot be written: No space left"):
+        table.export(tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_an_export_that_fails_leaves_no_files(table: Table, tmp_path: Path) -> None:
