@@ -22,7 +22,7 @@ resources   Threads that a process cannot start, told as such.
 showing     Values of callers inside of messages, cut short.
 drawing     Pictures as SVG and listings as HTML: the slot map, bars, what notebooks show.
 json_text   Values as JSON, for the command line and the page.
-file_errors Errors of files of users, each with its name.
+user_files  Errors of files that users bring and take, each with its name.
 
 Promises:
 

@@ -106,23 +106,11 @@ class ElasticScan:
         self.store.close()
 
 
-class DuckDb:
-    name = "DuckDB"
+class AskedInSql:
+    """The work of an engine that is asked in SQL."""
 
-    def __init__(self, place: Path) -> None:
-        place.mkdir()
-        self.place, self.file = place, str(place / "t.duckdb")
-        self.connection = duckdb.connect(self.file)
-        columns = "id BIGINT PRIMARY KEY, k BIGINT, v DOUBLE, s VARCHAR, ts TIMESTAMPTZ, g BIGINT"
-        self.connection.execute(f"CREATE TABLE t ({columns})")
-
-    def load(self, batches: Iterator[pa.RecordBatch]) -> None:
-        reader = pa.RecordBatchReader.from_batches(SCHEMA, batches)  # noqa: F841 - DuckDB finds it by its name
-        self.connection.execute("INSERT INTO t SELECT * FROM reader")
-        self.connection.execute("CREATE INDEX by_k ON t (k)")
-
-    def asked(self, query: str, *given: Any) -> pa.Table:
-        return self.connection.execute(query, given).to_arrow_table()
+    def asked(self, query: str) -> pa.Table:
+        raise NotImplementedError
 
     def scan(self) -> pa.Table:
         return self.asked("SELECT * FROM t")
@@ -143,17 +131,40 @@ class DuckDb:
         return self.asked("SELECT * FROM t ORDER BY k LIMIT 10")
 
     def get(self, key: int) -> pa.Table:
-        return self.asked("SELECT * FROM t WHERE id = ?", key)
+        return self.asked(f"SELECT * FROM t WHERE id = {key}")
+
+
+class PagedInSql(AskedInSql):
+    """Pages by the primary key, which is an index."""
 
     def pages(self, size: int) -> Iterator[pa.RecordBatch]:
         """By the primary key; a page knows the last one of the page before."""
         last = -1
         while True:
-            page = self.asked("SELECT * FROM t WHERE id > ? ORDER BY id LIMIT ?", last, size)
+            page = self.asked(f"SELECT * FROM t WHERE id > {last} ORDER BY id LIMIT {size}")
             if not page.num_rows:
                 return
             yield from page.to_batches()
             last = page["id"][-1].as_py()
+
+
+class DuckDb(PagedInSql):
+    name = "DuckDB"
+
+    def __init__(self, place: Path) -> None:
+        place.mkdir()
+        self.place, self.file = place, str(place / "t.duckdb")
+        self.connection = duckdb.connect(self.file)
+        columns = "id BIGINT PRIMARY KEY, k BIGINT, v DOUBLE, s VARCHAR, ts TIMESTAMPTZ, g BIGINT"
+        self.connection.execute(f"CREATE TABLE t ({columns})")
+
+    def load(self, batches: Iterator[pa.RecordBatch]) -> None:
+        reader = pa.RecordBatchReader.from_batches(SCHEMA, batches)  # noqa: F841 - DuckDB finds it by its name
+        self.connection.execute("INSERT INTO t SELECT * FROM reader")
+        self.connection.execute("CREATE INDEX by_k ON t (k)")
+
+    def asked(self, query: str) -> pa.Table:
+        return self.connection.execute(query).to_arrow_table()
 
     def upsert(self, table: pa.Table) -> None:
         changed = table  # noqa: F841 - DuckDB finds it by its name
@@ -167,7 +178,7 @@ class DuckDb:
         self.connection.close()
 
 
-class Delta:
+class Delta(AskedInSql):
     """Through delta-rs, the library of those who use Delta without Spark."""
 
     name = "Delta (delta-rs)"
@@ -193,27 +204,6 @@ class Delta:
         """delta-rs's own SQL."""
         builder = self.delta.QueryBuilder().register("t", self.delta.DeltaTable(self.uri))
         return pa.table(builder.execute(query).read_all())
-
-    def scan(self) -> pa.Table:
-        return self.asked("SELECT * FROM t")
-
-    def column(self) -> pa.Table:
-        return self.asked("SELECT v FROM t")
-
-    def few(self) -> pa.Table:
-        return self.asked(f"SELECT * FROM t WHERE k < {FEW}")
-
-    def tenth(self) -> pa.Table:
-        return self.asked("SELECT * FROM t WHERE v < 0.1")
-
-    def groups(self) -> pa.Table:
-        return self.asked("SELECT g, count(*) AS n, sum(v) AS v FROM t GROUP BY g")
-
-    def top(self) -> pa.Table:
-        return self.asked("SELECT * FROM t ORDER BY k LIMIT 10")
-
-    def get(self, key: int) -> pa.Table:
-        return self.asked(f"SELECT * FROM t WHERE id = {key}")
 
     def upsert(self, table: pa.Table) -> None:
         merging = self.delta.DeltaTable(self.uri).merge(
@@ -343,7 +333,7 @@ class Lance:
         pass
 
 
-class Postgres:
+class Postgres(PagedInSql):
     """A server of its own with its defaults, which flushes what it commits; read through its Arrow driver."""
 
     name = "PostgreSQL (ADBC)"
@@ -389,36 +379,6 @@ class Postgres:
         with self.connection.cursor() as cursor:
             cursor.execute(query)
             return cursor.fetch_arrow_table()
-
-    def scan(self) -> pa.Table:
-        return self.asked("SELECT * FROM t")
-
-    def column(self) -> pa.Table:
-        return self.asked("SELECT v FROM t")
-
-    def few(self) -> pa.Table:
-        return self.asked(f"SELECT * FROM t WHERE k < {FEW}")
-
-    def tenth(self) -> pa.Table:
-        return self.asked("SELECT * FROM t WHERE v < 0.1")
-
-    def groups(self) -> pa.Table:
-        return self.asked("SELECT g, count(*) AS n, sum(v) AS v FROM t GROUP BY g")
-
-    def top(self) -> pa.Table:
-        return self.asked("SELECT * FROM t ORDER BY k LIMIT 10")
-
-    def get(self, key: int) -> pa.Table:
-        return self.asked(f"SELECT * FROM t WHERE id = {key}")
-
-    def pages(self, size: int) -> Iterator[pa.RecordBatch]:
-        last = -1
-        while True:
-            page = self.asked(f"SELECT * FROM t WHERE id > {last} ORDER BY id LIMIT {size}")
-            if not page.num_rows:
-                return
-            yield from page.to_batches()
-            last = page["id"][-1].as_py()
 
     def upsert(self, table: pa.Table) -> None:
         sets = ", ".join(f"{name} = excluded.{name}" for name in SCHEMA.names[1:])

@@ -12,32 +12,26 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from peer_engines import FEW, SCHEMA, ElasticScan, bytes_of
+from peer_engines import SCHEMA, AskedInSql, ElasticScan, bytes_of
 from pyspark.sql import DataFrame, SparkSession
+from spark_session import start_spark
 
-from elasticscan.connector import attach, register
-
-
-def session() -> SparkSession:
-    building = SparkSession.builder.master("local[2]").appName("peers")
-    building = building.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    building = building.config("spark.sql.session.timeZone", "UTC").config("spark.driver.memory", "4g")
-    spark: SparkSession = building.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    register(spark)
-    return spark
+from elasticscan.connector import attach
 
 
-class _Spark:
-    """The queries; `asked` runs one over `t`."""
+class _Spark(AskedInSql):
+    """The queries; `frame` is one over `t`."""
 
     spark: SparkSession
 
-    def asked(self, query: str) -> DataFrame:
+    def frame(self, query: str) -> DataFrame:
         raise NotImplementedError
 
+    def asked(self, query: str) -> pa.Table:
+        return self.frame(query).toArrow()
+
     def nowhere(self, query: str) -> None:
-        self.asked(query).write.format("noop").mode("overwrite").save()
+        self.frame(query).write.format("noop").mode("overwrite").save()
 
     def scan_nowhere(self) -> None:
         self.nowhere("SELECT * FROM t")
@@ -45,27 +39,12 @@ class _Spark:
     def column_nowhere(self) -> None:
         self.nowhere("SELECT v FROM t")
 
-    def few(self) -> pa.Table:
-        return self.asked(f"SELECT * FROM t WHERE k < {FEW}").toArrow()
-
-    def tenth(self) -> pa.Table:
-        return self.asked("SELECT * FROM t WHERE v < 0.1").toArrow()
-
-    def groups(self) -> pa.Table:
-        return self.asked("SELECT g, count(*) AS n, sum(v) AS v FROM t GROUP BY g").toArrow()
-
-    def top(self) -> pa.Table:
-        return self.asked("SELECT * FROM t ORDER BY k LIMIT 10").toArrow()
-
-    def get(self, key: int) -> pa.Table:
-        return self.asked(f"SELECT * FROM t WHERE id = {key}").toArrow()
-
 
 class SparkElasticScan(_Spark):
     name = "Spark: elasticscan"
 
     def __init__(self, place: Path) -> None:
-        self.spark, self.python = session(), ElasticScan(place)
+        self.spark, self.python = start_spark(), ElasticScan(place)
 
     def load(self, batches: Iterator[pa.RecordBatch]) -> None:
         self.python.load(batches)
@@ -74,7 +53,7 @@ class SparkElasticScan(_Spark):
     def catalog(self) -> Any:
         return attach(self.spark, str(self.python.place))
 
-    def asked(self, query: str) -> DataFrame:
+    def frame(self, query: str) -> DataFrame:
         return self.catalog.sql(query)
 
     def size(self) -> int:
@@ -91,13 +70,13 @@ class SparkParquet(_Spark):
 
     def __init__(self, place: Path) -> None:
         place.mkdir()
-        self.spark, self.place = session(), place
+        self.spark, self.place = start_spark(), place
 
     def load(self, batches: Iterator[pa.RecordBatch]) -> None:
         for number, batch in enumerate(batches):
             pq.write_table(pa.Table.from_batches([batch], SCHEMA), self.place / f"{number:04}.parquet")
 
-    def asked(self, query: str) -> DataFrame:
+    def frame(self, query: str) -> DataFrame:
         self.spark.read.parquet(str(self.place)).createOrReplaceTempView("p")
         return self.spark.sql(query.replace("FROM t", "FROM p"))
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
+from spark_session import start_spark
 
-from elasticscan.connector import attach, register
+from elasticscan.connector import attach
 from elasticscan.store import Store
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64(), "g": pa.int32(), "v": pa.float64(), "s": pa.string()})
@@ -68,15 +69,7 @@ def main() -> None:
                 table.upsert(rows)
                 writer.write_table(rows)
             table.compact()
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.driver.memory", "4g")
-            .getOrCreate()
-        )
-        register(spark)
+        spark = start_spark()
         catalog = attach(spark, f"{work}/store")
         other = spark.newSession()
         other.read.parquet(f"{work}/t.parquet").createOrReplaceTempView("t")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -24,9 +23,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
+from spark_session import start_spark
 
-from elasticscan.connector import attach, register
+from elasticscan.connector import attach
 from elasticscan.store import Store
 
 KEYS = {
@@ -129,21 +129,6 @@ def published(name: str, rows: list[tuple[Any, ...]]) -> bool:
     return len(rows) == len(expected) and all(
         all(map(same, row, texts)) for row, texts in zip(rows, expected, strict=True)
     )
-
-
-def start_spark() -> SparkSession:
-    # Spark looks for sources with the Python that this names; a setting of the session is too late.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.memory", "4g")
-        .getOrCreate()
-    )
-    register(spark)
-    return spark
 
 
 def compare(work: Path, scale: float, rounds: int, only: str | None) -> list[dict[str, object]]:

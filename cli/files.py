@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.file_errors import naming_file
+from elasticscan.base.user_files import naming_file
 
 
 def kind_of(path: Path) -> str:

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.file_errors import naming_file
 from elasticscan.base.redaction import shown
+from elasticscan.base.user_files import naming_file
 from elasticscan.metadata import TableInfo
 from elasticscan.store.scan import Scan
 

@@ -22,9 +22,9 @@ import pyarrow.json
 from pyarrow import fs
 
 from elasticscan.base.errors import InvalidOption, SchemaMismatch
-from elasticscan.base.file_errors import naming_file
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.redaction import shown
+from elasticscan.base.user_files import naming_file
 
 # The types of text files are guessed from this many bytes at the beginning of the first, and hold for all.
 GUESS_BYTES = 32 << 20
