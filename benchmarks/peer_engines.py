@@ -112,12 +112,6 @@ class AskedInSql:
     def asked(self, query: str) -> pa.Table:
         raise NotImplementedError
 
-    def scan(self) -> pa.Table:
-        return self.asked("SELECT * FROM t")
-
-    def column(self) -> pa.Table:
-        return self.asked("SELECT v FROM t")
-
     def few(self) -> pa.Table:
         return self.asked(f"SELECT * FROM t WHERE k < {FEW}")
 
@@ -134,7 +128,17 @@ class AskedInSql:
         return self.asked(f"SELECT * FROM t WHERE id = {key}")
 
 
-class PagedInSql(AskedInSql):
+class ScannedInSql(AskedInSql):
+    """All rows come to the process that asks."""
+
+    def scan(self) -> pa.Table:
+        return self.asked("SELECT * FROM t")
+
+    def column(self) -> pa.Table:
+        return self.asked("SELECT v FROM t")
+
+
+class PagedInSql(ScannedInSql):
     """Pages by the primary key, which is an index."""
 
     def pages(self, size: int) -> Iterator[pa.RecordBatch]:
@@ -178,7 +182,7 @@ class DuckDb(PagedInSql):
         self.connection.close()
 
 
-class Delta(AskedInSql):
+class Delta(ScannedInSql):
     """Through delta-rs, the library of those who use Delta without Spark."""
 
     name = "Delta (delta-rs)"
