@@ -1,7 +1,8 @@
 """The options of a read or a write: one table, and what is checked before anything is opened.
 
 Each option is a field of `Options` or `ChangeOptions`; its name in Spark, its parser, where it is for
-and what it means stand beside it and nowhere else. The README's table is held against them by a test.
+and what it means stand beside it and nowhere else. The tables of docs/options.md and of the README are
+held against them by a test.
 """
 
 from __future__ import annotations

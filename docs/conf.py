@@ -33,6 +33,8 @@ html_static_path = []
 
 CONTENTS = {
     "Use": [
+        "tour",
+        "options",
         "writes",
         "sql",
         "streaming",
@@ -44,7 +46,15 @@ CONTENTS = {
         "ui",
         "api",
     ],
-    "Run": ["upkeep", "cluster", "../spark-conf/README", "object-storage", "security", "limits"],
+    "Run": [
+        "upkeep",
+        "cluster",
+        "../spark-conf/README",
+        "object-storage",
+        "security",
+        "guarantees",
+        "limits",
+    ],
     "Know": [
         "architecture",
         "worked-example",

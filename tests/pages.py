@@ -13,12 +13,27 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n```\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NUMBER = re.compile(r"\d+")
 
 
 def blocks(text: str, language: str = "python") -> list[tuple[str, str | None]]:
     """The code of a text, each block with the output right under it, if any."""
     return [(match[2], match[3]) for match in _BLOCK.finditer(text) if match[1] == language]
+
+
+def steps(text: str) -> Iterator[tuple[str, str, str]]:
+    """What a reader types, in order, each with what the page says that he sees: ("python", code, output),
+    whose output is the block right under it, and ("shell", "elasticscan …", output), in one block."""
+    fenced = list(_FENCED.finditer(text))
+    for at, block in enumerate(fenced):
+        if block[1] == "python":
+            after = fenced[at + 1] if at + 1 < len(fenced) else None
+            printed = after is not None and after.start() == block.end() + 1 and not after[1]
+            yield "python", block[2], after[2] if after is not None and printed else ""
+        elif not block[1] and block[2].startswith("$ "):
+            command, _, output = block[2][2:].partition("\n")
+            yield "shell", command, output
 
 
 def statements(code: str) -> Iterator[tuple[ast.stmt, str | None]]:

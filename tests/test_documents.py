@@ -17,7 +17,14 @@ SPARK = ("spark.", "frame.", "attach(")  # blocks that need a session
 
 @pytest.mark.parametrize(
     ("page", "remarks"),
-    [("writes.md", 0), ("history.md", 2), ("moving-data.md", 2), ("indexes.md", 1), ("schema-changes.md", 2)],
+    [
+        ("tour.md", 13),
+        ("writes.md", 0),
+        ("history.md", 2),
+        ("moving-data.md", 2),
+        ("indexes.md", 2),
+        ("schema-changes.md", 2),
+    ],
 )
 def test_the_blocks_of_a_page_do_what_it_says(
     page: str, remarks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

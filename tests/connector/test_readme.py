@@ -1,40 +1,56 @@
-"""The tour of the README in Spark, and its stream: what they print, and what they promise."""
+"""The README from its first line to its last: what it prints, and what it promises."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
-from tests.pages import ROOT, blocks, run
+from benchmarks.peer_bars import PAGE, drawn, figures
+from elasticscan.cli.app import app
+from tests.pages import ROOT, run, steps
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PLACES = re.compile(r'"(tour\.store|copy\.store|replica\.checkpoint)')
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_the_tour_goes_on_in_spark(
+def test_the_readme_from_its_first_line_to_its_last(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("duckdb")
-    pytest.importorskip("polars")
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    tour = text[text.index("## A two-minute tour") : text.index("## Spark options")]
-    streams = text[text.index("## Streams") : text.index("## Indexes")]
+    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    wrong, printed = [], 0
-    for written, output in blocks(tour) + blocks(streams):
-        # Spark's processes have directories of their own.
-        code = written.replace('"tour.store', f'"{tmp_path}/tour.store').replace('"/data/', f'"{tmp_path}/')
+    wrong, shown = [], 0
+    for kind, typed, output in steps(README):
         capsys.readouterr()
-        wrong += run(code, names)
-        if output is not None and output.startswith("+"):
-            assert capsys.readouterr().out.strip() == output.strip()
-            printed += 1
-    names["query"].awaitTermination()
+        if kind == "python":
+            # Spark's processes have directories of their own.
+            wrong += run(PLACES.sub(rf'"{tmp_path}/\1', typed), names)
+            seen = capsys.readouterr().out
+        else:
+            seen = CliRunner().invoke(app, shlex.split(typed)[1:]).stdout
+        if output:
+            assert stripped(seen) == stripped(output)
+            shown += 1
     assert wrong == []
-    assert printed == 2
-    copied = names["elasticscan"].open(f"{tmp_path}/copy.store")
-    assert copied.table("trips").scan().count() == names["store"].table("trips").scan().count()
-    copied.close()
-    names["store"].close()
+    assert shown == 3
+    for each in ("store", "copy"):
+        names[each].close()
+
+
+def stripped(text: str) -> list[str]:
+    """Lines without the blanks that fill them up."""
+    return [line.rstrip() for line in text.strip().splitlines()]
+
+
+def test_the_bars_are_those_of_the_page_of_figures() -> None:
+    """Where this fails, `python benchmarks/peer_bars.py > docs/peers-bars.svg`."""
+    svg = (ROOT / "docs" / "peers-bars.svg").read_text(encoding="utf-8")
+    assert svg == drawn(figures(PAGE.read_text(encoding="utf-8")))
