@@ -7,7 +7,7 @@ again or runs twice, Spark takes one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,10 +69,9 @@ class PartialRows:
         used = [name for value in self.values for name in value.columns]
         return list(dict.fromkeys([*self.by, *used])) or list(table.primary_key[:1])
 
-    def of_counted(self, rows: int) -> pa.RecordBatch:
-        """The partial row, where only rows are counted."""
-        counted = pa.array([rows], pa.int64())
-        return pa.RecordBatch.from_arrays([counted] * len(self.values), schema=self.schema)
+    def of_values(self, values: Sequence[pa.Array]) -> pa.RecordBatch:
+        """The partial row without groups of one value each."""
+        return pa.RecordBatch.from_arrays(list(values), schema=self.schema)
 
     @property
     def only_counts(self) -> bool:
@@ -97,7 +96,8 @@ def read_partial_rows(
 
 def _partial_rows(scan: Scan, partial: PartialRows) -> Iterator[pa.Table]:
     if partial.only_counts:
-        yield pa.Table.from_batches([partial.of_counted(scan.count())])
+        counted = pa.array([scan.count()], pa.int64())
+        yield pa.Table.from_batches([partial.of_values([counted] * len(partial.values))])
         return
     fold = Fold(partial.values, partial.by, scan.schema)
     for rows in scan.batches():

@@ -18,7 +18,16 @@ partial rows that Spark adds up.
 Everything here is pure, and knows nothing of files, indexes or scans.
 """
 
-from elasticscan.filters.aggregates import AVG, COUNT_DISTINCT, COUNT_ROWS, Aggregate, check_groupable
+from elasticscan.filters.aggregates import (
+    AVG,
+    COUNT,
+    COUNT_DISTINCT,
+    COUNT_ROWS,
+    MAX,
+    MIN,
+    Aggregate,
+    check_groupable,
+)
 from elasticscan.filters.arrow_expressions import sql_of_expression
 from elasticscan.filters.assignment import Assignment
 from elasticscan.filters.bounds import axis_of, decode_key, normalise, single_values
@@ -58,13 +67,16 @@ from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NULLS, KeySet, Ke
 from elasticscan.filters.parameters import with_parameters
 from elasticscan.filters.parser import STUMBLES, FilterSql
 from elasticscan.filters.predicate import Predicate
-from elasticscan.filters.value_sets import ColumnDomain, column_sets, value_set
+from elasticscan.filters.value_sets import ColumnDomain, ExactSets, column_sets, exact_sets, value_set
 
 __all__ = [
     "AVG",
+    "COUNT",
     "COUNT_DISTINCT",
     "COUNT_ROWS",
     "EVERYTHING",
+    "MAX",
+    "MIN",
     "NOT_NULL",
     "NULLS",
     "STUMBLES",
@@ -78,6 +90,7 @@ __all__ = [
     "Column",
     "ColumnDomain",
     "Compare",
+    "ExactSets",
     "Expression",
     "FilterSql",
     "Fold",
@@ -99,6 +112,7 @@ __all__ = [
     "computed_type",
     "constant_of",
     "decode_key",
+    "exact_sets",
     "has_several_constants",
     "integer_as_decimal",
     "is_computable",

@@ -107,6 +107,11 @@ class Aggregate:
         return () if self.value is None else tuple(sorted(column_names(self.value)))
 
     @property
+    def is_of_column(self) -> bool:
+        """True if it is of a column as it is."""
+        return isinstance(self.value, Column) and len(self.value.path) == 1
+
+    @property
     def may_fail(self) -> bool:
         """True if there are rows for which the value cannot be computed."""
         return self.value is not None and can_fail(self.value)

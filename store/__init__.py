@@ -19,7 +19,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     store.py, table.py  what users hold; readable.py: a table read; defined.py: one apart from its rows
     names.py       names that users type and that are not there
     beginning.py   scans that begin; scan.py: who reads one, Arrow streams, counts
-    aggregating.py aggregates, folded page by page
+    aggregating.py aggregates, folded page by page; extremes.py, counting.py: those that need no look at a row
     getting.py     rows by their primary keys, many at once
     paging.py      pages and keys over `reader.drive`
     access_paths.py the path that a scan takes, chosen by cost; ordering.py: `order_by`, and its indexes
@@ -70,10 +70,10 @@ from elasticscan.store.by_condition import MOST_ATTEMPTS, Selection, delete_rows
 from elasticscan.store.changes import feed_fields, rows_by_slot
 from elasticscan.store.collector import Collected
 from elasticscan.store.context import Context
-from elasticscan.store.counting import count_by_fragments
 from elasticscan.store.definitions import define_table, reserve_table
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.exporting import Exported
+from elasticscan.store.extremes import known_values
 from elasticscan.store.garbage import Action, Decision
 from elasticscan.store.keeper import Kept
 from elasticscan.store.leases import hold_for_stream
@@ -141,7 +141,6 @@ __all__ = [
     "check_condition",
     "check_no_key_twice",
     "check_tag_name",
-    "count_by_fragments",
     "define_table",
     "delete_rows",
     "feed_fields",
@@ -149,6 +148,7 @@ __all__ = [
     "hold_for_stream",
     "hold_snapshot",
     "is_committed",
+    "known_values",
     "look",
     "look_behind",
     "publish",

@@ -16,7 +16,7 @@ from elasticscan.filters import COUNT_ROWS, Aggregate, Fold, check_groupable
 from elasticscan.metadata import AUTO, TableInfo
 from elasticscan.store.beginning import begin_scan, columns_of
 from elasticscan.store.context import Context, Find
-from elasticscan.store.counting import count_by_fragments
+from elasticscan.store.extremes import known_values
 from elasticscan.store.notebooks import Explanation
 from elasticscan.store.scan import Scan
 
@@ -45,11 +45,12 @@ class Aggregation:
         """One row for each group."""
         scan, aggregates = self._begin()
         with scan:
+            names = [aggregate.name for aggregate in aggregates]
+            known = self._known(scan, aggregates)
+            if known is not None:
+                return pa.table(known, names)
             if self._only_counts(aggregates):
-                names = [aggregate.name for aggregate in aggregates]
-                rows = count_by_fragments(self._context, scan.standing)
-                counted = pa.array([scan.count() if rows is None else rows], pa.int64())
-                return pa.table([counted] * len(names), names)
+                return pa.table([pa.array([scan.count()], pa.int64())] * len(names), names)
             fold = Fold(aggregates, self._group_by, scan.schema)
             for rows in scan.batches():
                 fold.add(rows)
@@ -59,9 +60,13 @@ class Aggregation:
         """Explain the scan, and what its pages are folded into."""
         scan, aggregates = self._begin()
         with scan:
-            explained = scan.explain()
-        columns = [] if self._only_counts(aggregates) else explained["columns"]
-        folded = {"values": [str(aggregate) for aggregate in aggregates], "group_by": list(self._group_by)}
+            explained, is_known = scan.explain(), self._known(scan, aggregates) is not None
+        columns = [] if is_known or self._only_counts(aggregates) else explained["columns"]
+        folded = {
+            "values": [str(aggregate) for aggregate in aggregates],
+            "group_by": list(self._group_by),
+            "from_statistics": is_known,
+        }
         return Explanation({**explained, "columns": columns, "aggregate": folded})
 
     @begun_again
@@ -94,6 +99,9 @@ class Aggregation:
                 option="values",
             )
         return table, aggregates
+
+    def _known(self, scan: Scan, aggregates: Sequence[Aggregate]) -> list[pa.Array] | None:
+        return None if self._group_by else known_values(self._context, scan.standing, aggregates)
 
     def _only_counts(self, aggregates: Sequence[Aggregate]) -> bool:
         return not self._group_by and all(aggregate.function == COUNT_ROWS for aggregate in aggregates)

@@ -5,21 +5,32 @@ from __future__ import annotations
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.protocol import ContinuationKey, Cursor
 from elasticscan.store.context import Context
+from elasticscan.store.lookups import TableState
 from elasticscan.topology import SlotSet
 
 
 def count_by_fragments(context: Context, key: ContinuationKey) -> int | None:
     """Count the rows of a scan that stands at its beginning; None where rows have to be looked at.
 
+    Raises:
+        TableChanged, SnapshotExpired: as a scan of it would.
+    """
+    plain = None if key.filter is not None else plain_fragments(context, key)
+    return None if plain is None else sum(fragment.rows for fragment in plain[1])
+
+
+def plain_fragments(context: Context, key: ContinuationKey) -> tuple[TableState, list[Fragment]] | None:
+    """The fragments whose rows are just those that a scan which stands at its beginning would test.
+
     Each slot must be in one fragment alone, and each fragment must be nothing but rows of these slots that
-    are in the snapshot: no deleted keys, no key twice, no rows of slots that moved away.
+    are in the snapshot: no deleted keys, no key twice, no rows of slots that moved away. None where that is
+    not so.
 
     Raises:
         TableChanged, SnapshotExpired: as a scan of it would.
     """
     whole = SlotSet.span(0, context.info.slots)
-    chosen = key.filter is not None or key.limit is not None or key.segments or key.index is not None
-    if chosen or key.by_key or key.cursors != (Cursor(whole),):
+    if key.limit is not None or key.segments or key.cursors != (Cursor(whole),):
         return None
     state = context.table_state(key.table, key.snapshot)
     bounds, fragments = state.bounds(key.snapshot), {}
@@ -27,12 +38,12 @@ def count_by_fragments(context: Context, key: ContinuationKey) -> int | None:
         if len(interval.fragments) != 1:
             return None
         fragments[interval.fragments[0].id] = interval.fragments[0]
-    slots, counted = SlotSet(), 0
+    slots = SlotSet()
     for fragment in fragments.values():
         if not _is_plain(fragment, bounds) or fragment.slots & slots:
             return None
-        slots, counted = slots | fragment.slots, counted + fragment.rows
-    return counted
+        slots |= fragment.slots
+    return state, list(fragments.values())
 
 
 def _is_plain(fragment: Fragment, bounds: Bounds) -> bool:

@@ -216,7 +216,7 @@ class AttachedStore(Sequence[str]):
             return left_alone(text, str(why))
         totals = {view: len(shape.schema) for view, shape in self._shapes()[0].items()}
         few = [self._few(scan, snapshot) for scan in plan.scans]
-        read_here = [None if one is None else one.rows.num_rows for one in few]
+        read_here = [None if one is None else _shown(one) for one in few]
         return explain_plan(plan, snapshot, totals, read_here, list(map(_is_folded, plan.scans, few)))
 
     def _plan(self, text: str, args: dict[str, Any] | list[Any] | None) -> tuple[QueryPlan, int]:
@@ -427,6 +427,12 @@ class TableRead:
         if not is_feed:
             reader = reader.option("maxRowsPerTask", self._most)
         return ending_by_itself(reader.load(), self._most).limit(self._most)
+
+
+def _shown(few: FewRows) -> str:
+    if few.is_known:
+        return "nothing: statistics of fragments tell it"
+    return f"beside the driver: {few.rows.num_rows:,} rows"
 
 
 def _is_folded(scan: TableScan, few: FewRows | None) -> bool:

@@ -11,14 +11,14 @@ def explain_plan(
     plan: QueryPlan,
     snapshot: int,
     totals: Mapping[str, int],
-    read_here: Sequence[int | None],
+    read_here: Sequence[str | None],
     folded: Sequence[bool],
 ) -> str:
     """The scans of a plan and the query that Spark runs.
 
     Args:
         totals: each view's number of columns.
-        read_here: for each scan the rows that are read beside the driver; None for one that tasks make.
+        read_here: for each scan what is read beside the driver; None for one that tasks make.
         folded: for each scan if it gives partial rows.
     """
     if not plan.scans:
@@ -36,7 +36,7 @@ def left_alone(text: str, why: str) -> str:
     return f"given to Spark as it is, over the plain views: {why}\n\n{text.strip()}"
 
 
-def _scan(name: str, scan: TableScan, total: int, read_here: int | None, is_folded: bool) -> str:
+def _scan(name: str, scan: TableScan, total: int, read_here: str | None, is_folded: bool) -> str:
     lines = [name if scan.alias == scan.view else f"{name} AS {scan.alias}"]
     if scan.as_of is not None:
         lines.append(f"  as of    {scan.as_of.text}")
@@ -53,6 +53,6 @@ def _scan(name: str, scan: TableScan, total: int, read_here: int | None, is_fold
         by = f" by {', '.join(partial.by)}" if partial.by else ""
         lines.append(f"  folded   {', '.join(partial.values) or 'rows'}{by}: partial rows, added up by Spark")
     if read_here is not None:
-        lines.append(f"  read     beside the driver: {read_here:,} rows")
+        lines.append(f"  read     {read_here}")
     lines += [f"  stays    {condition}: {why}" for condition, why in scan.stayed]
     return "\n".join(lines)

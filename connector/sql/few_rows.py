@@ -27,7 +27,7 @@ from elasticscan.connector.partial_rows import PartialRows
 from elasticscan.connector.reading import chosen_columns, offered_schema, snapshot_chosen
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.filters import Fold
-from elasticscan.store import Scan, begin_scan, count_by_fragments
+from elasticscan.store import Scan, begin_scan, known_values
 
 # A read is made here if it gives no more than this, in all; more is for tasks.
 FEW_ROWS, FEW_BYTES = 10_000, 4 << 20
@@ -47,11 +47,13 @@ class FewRows:
 
     Attributes:
         is_folded: true of partial rows.
+        is_known: true of those that statistics of fragments tell, without a look at a row.
     """
 
     schema: StructType
     rows: pa.Table
     is_folded: bool = False
+    is_known: bool = False
 
 
 def read_few(options: Options, limit: RowLimit | None) -> FewRows | None:
@@ -102,12 +104,13 @@ def fold_few(options: Options) -> FewRows | None:
             (options.batch_rows, DEFAULT_PAGE_BYTES),
             index=options.index,
         ) as scan:
-            counted = count_by_fragments(store.context, scan.standing) if partial.only_counts else None
-            rows = _fold(scan, partial) if counted is None else partial.of_counted(counted)
+            known = None if partial.by else known_values(store.context, scan.standing, partial.values)
+            rows = _fold(scan, partial) if known is None else partial.of_values(known)
             if rows is None:
                 return None
             convert = ToSpark(partial.schema, partial.schema.names, schema)
-            return FewRows(schema, pa.Table.from_batches([convert(rows)]), is_folded=True)
+            whole = pa.Table.from_batches([convert(rows)])
+            return FewRows(schema, whole, is_folded=True, is_known=known is not None)
     except ElasticScanError:
         return None
 

@@ -268,6 +268,23 @@ def test_explain_shows_what_is_folded_and_what_stays(catalog: AttachedStore) -> 
     assert "  stays    aggregates: i8 / 2.0D is not" in catalog.explain("SELECT sum(i8 / 2) AS h FROM wide")
 
 
+def test_what_statistics_tell_is_not_read(
+    spark: SparkSession, shop: Store, parquet: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside_the_driver(monkeypatch)
+    made = Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=4, slots=64)
+    made.create_table("wide", SCHEMA, ["id"]).upsert(shop.table("wide").scan().to_table())
+    made.table("wide").compact()
+    catalog = attach(spark.newSession(), made.uri)
+    text = (
+        "SELECT count(*), count(s), min(i64), max(d38), min(t), max(m), min(n), max(y), min(b), max(f64), "
+        "max(id) - min(id) AS span FROM wide WHERE id >= 0"
+    )
+    assert "  read     nothing: statistics of fragments tell it" in catalog.explain(text)
+    assert answer(catalog.sql(text)) == answer(parquet.sql(text))
+    assert "statistics" not in catalog.explain(text.replace("id >= 0", "id >= 9"))
+
+
 def test_what_is_folded_soon_is_folded_beside_the_driver(
     catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from tests.store import (
     test_aggregating,
     test_catalog_away,
     test_definitions_meanwhile,
+    test_extremes,
     test_older_catalog,
     test_root_scenarios,
 )
@@ -37,6 +38,7 @@ _MODULES = (
     test_definitions_meanwhile,
     test_older_catalog,
     test_aggregating,
+    test_extremes,
     test_partial_rows,
 )
 SCENARIOS = {name: scenario for module in _MODULES for name, scenario in vars(module).items()}

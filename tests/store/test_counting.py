@@ -20,10 +20,16 @@ from tests.store.test_by_condition import each_time
 SCHEMA = pa.schema({"id": pa.int64(), "n": pa.int64()})
 
 
-def happen(store: Store, table: Table, draw: random.Random) -> None:
+def some_rows(ids: list[int]) -> pa.Table:
+    return pa.table({"id": ids, "n": ids}, schema=SCHEMA)
+
+
+def happen(
+    store: Store, table: Table, draw: random.Random, rows_of: Callable[[list[int]], pa.Table] = some_rows
+) -> None:
     """One of all that may change where rows are, or how many there are."""
     ids = draw.sample(range(400), 60)
-    rows = pa.table({"id": ids, "n": ids}, schema=SCHEMA)
+    rows = rows_of(ids)
     roll = draw.randrange(9)
     with suppress(InvalidTopologyChange):
         if roll < 2:
