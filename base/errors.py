@@ -73,6 +73,9 @@ from typing import Any, ClassVar
 
 from elasticscan.base.redaction import redact, redacted
 
+# What one line of a log may take: messages quote filters, names and values, of whatever size they are.
+_MESSAGE_CHARACTERS = 4_000
+
 # The next step when a catalog or a file is damaged or gone.
 RESTORE = "restore it from a backup, or make a new store of what is left with `elasticscan repair OLD NEW`"
 __all__ = [
@@ -145,7 +148,7 @@ class ElasticScanError(Exception):
 
     def __init__(self, message: str, **fields: Any) -> None:
         # Whoever made the text: no URI's password gets into a log by way of an error.
-        message = redact(message)
+        message = _shortened(redact(message))
         if self.names_its_host and "host" not in fields:  # one that was sent here keeps its own
             fields |= {"host": os.uname().nodename, "user": _user()}
         super().__init__(message)
@@ -159,6 +162,15 @@ class ElasticScanError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, self.fields))
+
+
+def _shortened(message: str) -> str:
+    """A text without its middle where it is too long for a log: it quotes what it was given."""
+    if len(message) <= _MESSAGE_CHARACTERS:
+        return message
+    end = _MESSAGE_CHARACTERS // 4  # what to do stands there
+    mark = f" [… {len(message) - _MESSAGE_CHARACTERS:,} characters more …] "
+    return message[: _MESSAGE_CHARACTERS - end - len(mark)] + mark + message[-end:]
 
 
 def _user() -> str:

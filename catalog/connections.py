@@ -28,7 +28,7 @@ from sqlalchemy import Connection, Engine, Select
 from elasticscan.base.errors import UnsafeFork
 from elasticscan.base.forks import ForkGate
 from elasticscan.base.limits import FORK_WAIT_SECONDS
-from elasticscan.catalog.failures import Interrupted, committing, replaced_file
+from elasticscan.catalog.failures import Interrupted, commit_unknown, committing, replaced_file
 from elasticscan.catalog.home import OpenedFiles
 
 WATCHERS = 4  # at most so many connections for each Watch
@@ -55,7 +55,11 @@ def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
     _FORKS.check(engine)
     with ExitStack() as stack:
         connection = _enter(engine, stack, options)
-        stack.enter_context(committing(connection) if options.get("writing") else connection.begin())
+        if options.get("writing"):
+            stack.enter_context(_still_in_place(engine))
+            stack.enter_context(committing(connection))
+        else:
+            stack.enter_context(connection.begin())
         process = os.getpid()
         try:
             yield connection
@@ -63,6 +67,18 @@ def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
             if os.getpid() != process:
                 never_free(stack.pop_all())
                 raise unsafe_fork()
+
+
+@contextmanager
+def _still_in_place(engine: Engine) -> Iterator[None]:
+    """Raises `CommitUnknown` where what was committed went into files that nobody opens any more.
+
+    To be left while the connection is open, and forks wait: SQLite removes its log with the last one.
+    """
+    files = opened_files(engine)
+    yield
+    if files is not None and not files.are_there():
+        raise commit_unknown("its file was replaced")
 
 
 def _enter(engine: Engine, stack: ExitStack, options: Mapping[str, Any]) -> Connection:

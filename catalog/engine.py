@@ -24,7 +24,7 @@ from elasticscan.catalog.connections import (
     opens,
     transaction,
 )
-from elasticscan.catalog.failures import commit_unknown, damaged, replaced_file, translate_errors
+from elasticscan.catalog.failures import damaged, replaced_file, translate_errors
 from elasticscan.catalog.near import AnyTransaction, NearTransaction
 from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.readonly import read_only_engine
@@ -224,22 +224,19 @@ def writing(engine: Engine, ahead: Sequence[Question] = ()) -> Iterator[AnyTrans
         with translate_errors(engine), server_transaction(engine, True, ahead) as server:
             yield server
         return
-    with translate_errors(engine):
-        with transaction(engine, writing=True) as connection:
-            files = opened_files(engine)
-            readable = store_state.c.format_version <= FORMAT_VERSION
-            touch = update(store_state).where(readable).values(layout=store_state.c.layout)
-            if not connection.execute(touch).rowcount:
-                raise StoreTooNew(
-                    "a newer release has brought the store to a newer format since it was opened; "
-                    "upgrade elasticscan",
-                    known=FORMAT_VERSION,
-                )
-            yield connection
-            if files is not None and not files.are_there():
-                raise replaced_file()
+    with translate_errors(engine), transaction(engine, writing=True) as connection:
+        files = opened_files(engine)
+        readable = store_state.c.format_version <= FORMAT_VERSION
+        touch = update(store_state).where(readable).values(layout=store_state.c.layout)
+        if not connection.execute(touch).rowcount:
+            raise StoreTooNew(
+                "a newer release has brought the store to a newer format since it was opened; "
+                "upgrade elasticscan",
+                known=FORMAT_VERSION,
+            )
+        yield connection
         if files is not None and not files.are_there():
-            raise commit_unknown("its file was replaced")
+            raise replaced_file()
 
 
 def check_format(engine: Engine, where: str) -> None:

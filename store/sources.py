@@ -22,7 +22,7 @@ import pyarrow.json
 from pyarrow import fs
 
 from elasticscan.base.errors import InvalidOption, SchemaMismatch
-from elasticscan.base.limits import BATCH_ROWS
+from elasticscan.base.limits import BATCH_ROWS, MAX_NESTING
 from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import naming_file
 
@@ -297,19 +297,21 @@ def _check_no_null_is_text(path: str, guessed: pa.Schema, usual: pa.Schema) -> N
             )
 
 
-def table_type(kind: pa.DataType) -> pa.DataType:
+def table_type(kind: pa.DataType, depth: int = 0) -> pa.DataType:
     """The type that a table gets for values of a type that it cannot have: text where no value was seen."""
     t = pa.types
+    if depth > MAX_NESTING:  # which the check of the table's definition refuses
+        return kind
     if t.is_null(kind) or t.is_string_view(kind) or t.is_large_string(kind):
         return pa.string()
     if t.is_binary_view(kind) or t.is_large_binary(kind):
         return pa.binary()
     if t.is_dictionary(kind):
-        return table_type(kind.value_type)
+        return table_type(kind.value_type, depth)
     if t.is_list(kind) or t.is_large_list(kind) or t.is_list_view(kind) or t.is_large_list_view(kind):
-        return pa.list_(kind.value_field.with_type(table_type(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(table_type(kind.value_type, depth + 1)))
     if t.is_struct(kind):
-        return pa.struct([part.with_type(table_type(part.type)) for part in kind])
+        return pa.struct([part.with_type(table_type(part.type, depth + 1)) for part in kind])
     return kind
 
 

@@ -64,3 +64,16 @@ def test_other_errors_name_none() -> None:
     error = TableNotFound("no luck", table="t")
     assert str(error) == "[ES_TABLE_NOT_FOUND] no luck"
     assert error.fields == {"table": "t"}
+
+
+def test_an_error_that_quotes_something_long_stays_short_and_tells_what_to_do() -> None:
+    error = TableNotFound(
+        f"no table {'x' * 100_000}; list them with `elasticscan tables`", table="x" * 100_000
+    )
+    sent = pickle.loads(pickle.dumps(error))
+    for told in (error, sent):
+        assert len(str(told)) < 4_100
+        assert str(told).startswith("[ES_TABLE_NOT_FOUND] no table xxx")
+        assert str(told).endswith("list them with `elasticscan tables`")
+        assert "96,0" in str(told)
+        assert told.fields["table"] == "x" * 100_000

@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import ElasticScanError, UnsafeFork
+from elasticscan.base.forks import ForkGate
 from elasticscan.catalog import connections
 from elasticscan.storage import LocalDisk
 from elasticscan.store import Store, writer
@@ -294,4 +296,30 @@ def test_a_fork_does_not_wait_for_ever_for_a_transaction(
     thread.join()
     assert ended_well(child)
     assert ended_well(forked(lambda: store.table("t").upsert(pa.table({"id": [ROWS]})) and None))
+    assert ids(store) == list(range(ROWS + 1))
+
+
+class _ForksAtLeaving(ForkGate):
+    """A gate behind which a fork waits: it goes ahead the moment that the last transaction has ended."""
+
+    forks = 0
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        with super().inside():
+            yield
+        if not self.is_inside() and self.forks < 20:
+            self.forks += 1
+            assert ended_well(forked(lambda: None))
+
+
+def test_a_fork_right_after_a_commit_does_not_put_it_in_doubt(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The fork closes the last connection, and SQLite removes its log with that: so the question
+    # whether the commit went into the catalog's own files must have been asked before.
+    gate = _ForksAtLeaving()
+    monkeypatch.setattr(connections, "_GATE", gate)
+    store.table("t").upsert(pa.table({"id": [ROWS]}))
+    assert gate.forks
     assert ids(store) == list(range(ROWS + 1))

@@ -70,7 +70,13 @@ def add(store: Store, fields: list[pa.Field]) -> object:
     return store.table("t").add_columns(fields)
 
 
-@pytest.mark.parametrize("make", [create, add])
+def create_from_rows(store: Store, fields: list[pa.Field]) -> object:
+    schema = pa.schema([ID, *fields])
+    values = [pa.array([1]), *(pa.nulls(1, field.type) for field in fields)]
+    return store.create_table("other", pa.RecordBatch.from_arrays(values, schema=schema), ["id"])
+
+
+@pytest.mark.parametrize("make", [create, create_from_rows, add])
 @pytest.mark.parametrize("levels", [33, 63, 64, 65, 500, 5_000])
 @pytest.mark.parametrize("kind", ["list", "struct"])
 def test_a_type_that_is_nested_too_deep_is_refused_and_all_else_goes_on(
@@ -84,7 +90,7 @@ def test_a_type_that_is_nested_too_deep_is_refused_and_all_else_goes_on(
     store.table("t").upsert(pa.table({"id": [100], "v": ["y"]}))
 
 
-@pytest.mark.parametrize("make", [create, add])
+@pytest.mark.parametrize("make", [create, create_from_rows, add])
 @pytest.mark.parametrize("kind", ["list", "struct"])
 def test_a_type_at_the_limit_works(store: Store, make: Make, kind: str) -> None:
     make(store, [pa.field("deep", nested(limits.MAX_NESTING, kind))])
