@@ -52,6 +52,7 @@ CONTENTS = {
         "../spark-conf/README",
         "object-storage",
         "security",
+        "errors",
         "guarantees",
         "limits",
     ],

@@ -36,6 +36,11 @@ def steps(text: str) -> Iterator[tuple[str, str, str]]:
             yield "shell", command, output
 
 
+def stripped(text: str) -> list[str]:
+    """Lines without the blanks that fill them up."""
+    return [line.rstrip() for line in text.strip().splitlines()]
+
+
 def statements(code: str) -> Iterator[tuple[ast.stmt, str | None]]:
     """Each statement with the remark at its end."""
     lines = code.splitlines()

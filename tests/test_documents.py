@@ -10,7 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import elasticscan
-from tests.pages import ROOT, blocks, promised, run, statements
+from elasticscan.base import errors
+from elasticscan.base.errors import ElasticScanError, FragmentMissing
+from scripts import errors_page
+from tests.pages import ROOT, promised, run, statements, steps, stripped
 
 SPARK = ("spark.", "frame.", "attach(")  # blocks that need a session
 
@@ -24,26 +27,56 @@ SPARK = ("spark.", "frame.", "attach(")  # blocks that need a session
         ("moving-data.md", 2),
         ("indexes.md", 2),
         ("schema-changes.md", 2),
+        ("errors.md", 0),
     ],
 )
 def test_the_blocks_of_a_page_do_what_it_says(
-    page: str, remarks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str,
+    remarks: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("pandas")
     pytest.importorskip("polars")
     monkeypatch.chdir(tmp_path)
-    found = [code for code, _ in blocks((ROOT / "docs" / page).read_text(encoding="utf-8"))]
-    found = [code for code in found if not any(word in code for word in SPARK)]
     if page == "moving-data.md":  # its first block is of a shell, and takes files that somebody has
         (tmp_path / "in").mkdir()
         pq.write_table(pa.table({"id": range(100_000)}), tmp_path / "in" / "trips.parquet")
         elasticscan.create("trips.store", shards=["s1"]).close()
     names: dict[str, Any] = {}
-    wrong = [each for code in found for each in run(code, names)]
+    wrong, told = [], []
+    for kind, typed, output in steps((ROOT / "docs" / page).read_text(encoding="utf-8")):
+        if kind != "python" or any(word in typed for word in SPARK):
+            continue
+        capsys.readouterr()
+        wrong += run(typed, names)
+        printed = capsys.readouterr().out
+        if printed and output:
+            assert stripped(printed) == stripped(output)
+        told += [remark for _, remark in statements(typed) if remark]
     names["store"].close()
     assert wrong == []
-    told = [remark for code in found for _, remark in statements(code) if remark]
     assert sum(not promised(remark, object()) for remark in told) >= remarks
+
+
+def test_the_page_of_errors_is_made_of_their_classes() -> None:
+    """Where this fails, `python scripts/errors_page.py > docs/errors.md`."""
+    assert (ROOT / "docs" / "errors.md").read_text(encoding="utf-8") == errors_page.page()
+
+
+def test_each_error_says_when_it_is_met_and_what_to_do_and_is_drawn() -> None:
+    lacking = []
+    for kind in errors_page.below(ElasticScanError):
+        lines = (kind.__doc__ or "").splitlines()
+        if kind in errors_page.HEADINGS:
+            drawn = f"── {kind.__name__} "
+        else:
+            lacking += [kind.__name__] if len(lines) < 2 else []
+            drawn = f"── {kind.__name__:<{20 if kind is FragmentMissing else 24}}"
+            drawn += "the same" if kind is FragmentMissing else f"{kind.code}\n"
+        lacking += [] if drawn in (errors.__doc__ or "") else [drawn]
+    assert lacking == []
 
 
 def test_a_remark_that_promises_something_else_is_found() -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from benchmarks.peer_bars import PAGE, drawn, figures
 from elasticscan.cli.app import app
-from tests.pages import ROOT, run, steps
+from tests.pages import ROOT, run, steps, stripped
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PLACES = re.compile(r'"(tour\.store|copy\.store|replica\.checkpoint)')
@@ -43,11 +43,6 @@ def test_the_readme_from_its_first_line_to_its_last(
     assert shown == 3
     for each in ("store", "copy"):
         names[each].close()
-
-
-def stripped(text: str) -> list[str]:
-    """Lines without the blanks that fill them up."""
-    return [line.rstrip() for line in text.strip().splitlines()]
 
 
 def test_the_bars_are_those_of_the_page_of_figures() -> None:
