@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from elasticscan.base.errors import RESTORE, TryAgain
+from elasticscan.base.errors import RESTORE, InvalidOption, TryAgain
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
 from elasticscan.cli.options import Json, Speed, Uri, bytes_of, seconds_of
 from elasticscan.cli.output import answer, console, print_json_line, size, warn
@@ -33,6 +33,11 @@ def keep(
 ) -> None:
     """Keep a store fast which others write to, until this is stopped: merge, split, join, move, collect."""
     pause, most = seconds_of(every, "--every"), bytes_of(bytes_per_second, "--bytes-per-second")
+
+    if pause <= 0:
+        raise InvalidOption(
+            "--every must be more than 0: the catalog is asked anew each time", option="--every"
+        )
 
     def tell(step: str) -> None:
         if not json:

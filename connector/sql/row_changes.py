@@ -33,6 +33,7 @@ from elasticscan.base.errors import (
     ColumnNotFound,
     ElasticScanError,
     FilterError,
+    InvalidKey,
     KeysExist,
     RowsChanged,
     SchemaMismatch,
@@ -70,6 +71,7 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
 
     Raises:
         UnreadableError: its query cannot be taken apart for certain; nothing was done.
+        InvalidKey: a key would be written twice, or is null.
         KeysExist: it would insert keys that are there.
         WriteConflict: others wrote some of its rows each time that they were read.
     """
@@ -96,6 +98,12 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
             ours = _own_error(error) or _no_such_column(error, kind, store.table(table).schema.names)
             if ours is None:
                 raise
+            if isinstance(ours, InvalidKey) and kind == "MERGE":
+                raise InvalidKey(
+                    f"{ours.message}. MERGE takes one row of its source for a row of the table; "
+                    "nothing was written",
+                    **ours.fields,
+                ) from None
             if not isinstance(ours, RowsChanged):
                 raise ours from None
     raise WriteConflict(

@@ -209,12 +209,13 @@ def test_a_keeper_goes_on_when_the_catalog_was_out_of_reach(
                 raise error
 
     monkeypatch.setattr(Store, "keep", keep)
-    code, out, err = shell.run("keep", uri, "--every", "0s", "--json")
+    code, out, err = shell.run("keep", uri, "--every", "0.01s", "--json")
     assert code == 0
     assert [json.loads(line)["merges"] for line in out.splitlines()] == [0, 3]
     assert "the server is away" in err
     rounds = iter([CatalogUnavailable("the server is away")])
     assert "the server is away" in shell.fails("keep", uri, "--once")[1]
+    assert "--every must be more than 0" in shell.fails("keep", uri, "--every", "0s")[1]
 
 
 def test_topologies_are_drawn(shell: Shell, uri: str, tmp_path: Path) -> None:
