@@ -1,11 +1,64 @@
-"""Resources that a process may run out of, kept apart from everything that is wrong with a store."""
+"""Resources that a process may run out of, kept apart from everything that is wrong with a store.
+
+Python, the operating system and Arrow each say so in words of their own, and at any line: an import
+opens files, Arrow starts threads to read. So what users call is wrapped as a whole (`telling_lack`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
-from elasticscan.base.errors import OutOfResources
+from elasticscan.base.errors import ElasticScanError, OutOfResources
+
+Asked = ParamSpec("Asked")
+Given = TypeVar("Given")
+
+# What is lacking: its name, what was refused, and how to allow more.
+_FILES = ("files", "no more files can be opened", "`ulimit -n 65536`")
+_MEMORY = ("memory", "no more memory can be had", "`ulimit -v`, the container's limit")
+_THREADS = ("threads", "no more threads can be started", "`ulimit -u`")
+
+_NUMBERS = {
+    errno.EMFILE: _FILES,
+    errno.ENFILE: _FILES,
+    errno.ENOMEM: _MEMORY,
+}
+_THREAD_WORDS = ("start new thread", "launch worker thread")  # of Python, of Arrow
+
+
+def _lacking(error: Exception) -> OutOfResources | None:
+    """The error to raise in place of one that tells of a lack; None for all others."""
+    found = None
+    if isinstance(error, MemoryError):
+        found = _MEMORY
+    elif isinstance(error, OSError):
+        found = _NUMBERS.get(error.errno or 0)
+    if found is None and any(words in str(error) for words in _THREAD_WORDS):
+        found = _THREADS
+    if found is None:
+        return None
+    what, refused, allow = found
+    return OutOfResources(
+        f"{refused}: the process, its user or its container has as much as it may. Nothing is wrong with the "
+        f"store; allow more ({allow}), or run less at once, and try again",
+        what=what,
+    )
+
+
+def lack_of_files(needed: int) -> OutOfResources | None:
+    """The error for a library that fails to open so many files, and does not say why; None if they can be."""
+    with ExitStack() as opened:
+        try:
+            for _ in range(needed):
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            return _lacking(error)
+    return None
 
 
 @contextmanager
@@ -14,10 +67,25 @@ def starting_threads() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "start new thread" not in str(error):
+        lacking = _lacking(error)
+        if lacking is None:
             raise
-        raise OutOfResources(
-            "no more threads can be started: the process, its user or its container has as many as it may. "
-            "Nothing is wrong with the store; allow more (`ulimit -u`), or run less at once, and try again",
-            what="threads",
-        ) from error
+        raise lacking from error
+
+
+def telling_lack(function: Callable[Asked, Given]) -> Callable[Asked, Given]:
+    """Make a function raise `OutOfResources` for want of memory, open files or threads."""
+
+    @wraps(function)
+    def call(*args: Asked.args, **named: Asked.kwargs) -> Given:
+        try:
+            return function(*args, **named)
+        except ElasticScanError:
+            raise
+        except Exception as error:
+            lacking = _lacking(error)
+            if lacking is None:
+                raise
+            raise lacking from error
+
+    return call

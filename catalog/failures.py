@@ -3,6 +3,7 @@
 the database says                                      the caller gets
 its disk is full                                       DiskFull
 it is locked, out of reach, not writable, went away    CatalogUnavailable
+it cannot be opened for want of open files             OutOfResources
 it went away while it committed, and stayed so         CommitUnknown
 a row, page or text makes no sense, a key is twice     StoreDamaged
 """
@@ -35,6 +36,7 @@ from elasticscan.base.errors import (
     StoreDamaged,
 )
 from elasticscan.base.redaction import redact, without
+from elasticscan.base.resources import lack_of_files
 
 # Messages of SQLite after which trying again does not help, although their class is that of "locked".
 _NO_SENSE = (
@@ -53,6 +55,7 @@ _NO_SENSE = (
     "no such collation",
     "too big",
 )
+_SQLITE_FILES = 3  # the database, its log, and the index of that
 _FULL = ("is full", "no space left")
 _NOT_DONE = ("locked", "busy")  # said by a commit that was refused
 _FULL_STATE = "53100"  # PostgreSQL: disk_full, in whatever words
@@ -106,6 +109,9 @@ def _meaning(error: DBAPIError, url: str) -> ElasticScanError:
             f"the catalog cannot be written: {said.strip()}; nothing was changed, do this as a user who may",
             why=said,
         )
+    lacking = lack_of_files(_SQLITE_FILES) if "unable to open" in words else None
+    if lacking is not None:
+        return lacking
     lost = error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
     if any(word in words for word in _NO_SENSE):
         return damaged(said)

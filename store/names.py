@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from elasticscan.base.errors import InvalidOption, NotPicklable, UnknownName
+from elasticscan.base.resources import telling_lack
 
 Asked = ParamSpec("Asked")
 Given = TypeVar("Given")
@@ -156,8 +157,19 @@ def takes(**words: str) -> Callable[[Callable[Asked, Given]], Callable[Asked, Gi
 class Named:
     """A class whose errors for missing names say what to write instead.
 
-    Its objects hold connections and open files, so they stay in their process.
+    Its objects hold connections and open files, so they stay in their process. Where that has no more memory,
+    files or threads, every method that users call says so.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, member in list(vars(cls).items()):
+            if name.startswith("_") and name != "__next__":
+                continue
+            if isinstance(member, FunctionType):
+                setattr(cls, name, telling_lack(member))
+            elif isinstance(member, classmethod):
+                setattr(cls, name, classmethod(telling_lack(member.__func__)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind = type(self).__name__

@@ -15,6 +15,7 @@ import pyarrow as pa
 from elasticscan.base.drawing import code
 from elasticscan.base.errors import InvalidOption, ScanFinished, ScanInUse
 from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.base.resources import telling_lack
 from elasticscan.catalog import begun_again
 from elasticscan.metadata import TableInfo
 from elasticscan.optimizer import Choice
@@ -440,6 +441,7 @@ class _Stream(Iterator[pa.RecordBatch]):
         self._scan, self.begin = scan, scan.standing
         self._complete, self._failed = False, False
 
+    @telling_lack
     def __next__(self) -> pa.RecordBatch:
         if self._failed:
             raise ScanFinished(

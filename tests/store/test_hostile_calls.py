@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +28,9 @@ from elasticscan.base.errors import (
     WriteConflict,
 )
 from elasticscan.filters import Predicate
-from elasticscan.store import Store, writer
+from elasticscan.store import Context, Store, writer
 from elasticscan.store import indexing as indexing_module
+from elasticscan.store import paging as paging_module
 
 HUGE = 10**5_000
 INSIDE_ITSELF: list[Any] = []
@@ -205,6 +209,73 @@ def test_a_process_without_threads_says_so(store: Store, monkeypatch: pytest.Mon
     store.table("t").create_index("by_s", ["s"])
     with pytest.raises(RuntimeError, match="another"), resources.starting_threads():
         raise RuntimeError("another")
+
+
+LACKS = {
+    "memory": (MemoryError(), "more memory"),
+    "arrow's memory": (pa.lib.ArrowMemoryError("malloc of size 9 failed"), "more memory"),
+    "files": (OSError(errno.EMFILE, "Too many open files", "a_module.py"), "ulimit -n"),
+    "arrow's threads": (pa.lib.ArrowException("Unknown error: Failed to launch worker thread"), "ulimit -u"),
+    "threads": (RuntimeError("can't start new thread"), "ulimit -u"),
+}
+
+
+@pytest.mark.parametrize("lack", LACKS)
+def test_whatever_a_process_lacks_every_call_says_so(
+    store: Store, monkeypatch: pytest.MonkeyPatch, lack: str
+) -> None:
+    error, told = LACKS[lack]
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    table, scan, stream = store.table("t"), store.table("t").scan(), store.table("t").scan().to_reader()
+    monkeypatch.setattr(paging_module.Pages, "read", fail)
+    monkeypatch.setattr(writer, "write", fail)
+    monkeypatch.setattr(Context, "placement", fail)
+    calls: dict[str, Callable[[], Any]] = {
+        "page": lambda: next(scan),
+        "table": scan.to_table,
+        "count": scan.count,
+        "explain": scan.explain,
+        "upsert": lambda: table.upsert([{"id": 1, "s": "x"}]),
+    }
+    for name, call in calls.items():
+        with pytest.raises(OutOfResources, match=told) as caught:
+            call()
+        assert caught.value.__cause__ is error, name
+    with pytest.raises(OutOfResources, match=told):
+        stream.read_next_batch()
+
+
+def test_a_process_without_free_files_is_told_so_by_the_catalog(store: Store) -> None:
+    child = """if True:
+        import os, resource, sys, elasticscan
+        from elasticscan.errors import OutOfResources
+        store = elasticscan.open(sys.argv[1])
+        tables = [table.name for table in store.tables()]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+        for free in (0, 1):
+            held = []
+            try:
+                while True:
+                    held.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                pass
+            for number in held[:free]:
+                os.close(number)
+            try:
+                elasticscan.open(sys.argv[1])
+            except OutOfResources as error:
+                print(error.fields["what"])
+            for number in held[free:]:
+                os.close(number)
+        print(elasticscan.open(sys.argv[1]).table("t").scan().count())
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", child, store.uri], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.stdout.split() == ["files", "files", "100"], ended.stderr
 
 
 def test_garbage_collected_beside_a_slow_write_asks_to_try_again(store: Store) -> None:
