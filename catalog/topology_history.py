@@ -120,6 +120,14 @@ class TopologyTx(PlacementTx):
             )
         return self._topology(number)
 
+    def base_topology(self, number: int) -> Topology:
+        """The topology that a scan began with, or, where that one is forgotten, the oldest that is kept.
+
+        No row depends on it, only which reads count as virtual ones. A snapshot that its table's next commit
+        has not overtaken may be read on after any pause, so there is no time after which nobody asks.
+        """
+        return self.topology(max(number, self.oldest_topology()))
+
     def topology_history(self, limit: int | None = None) -> tuple[TopologyEntry, ...]:
         """The history's entries, oldest first; the last one may not be published yet.
 

@@ -271,7 +271,7 @@ _SLACK_SECONDS = 60.0
 
 @begun_again
 def _forget_topologies(context: Context) -> None:
-    """Forget topologies that no scan can have begun with whose snapshot somebody may still ask for."""
+    """Forget topologies of before the oldest snapshot that retention, a lease or a tag keeps."""
     with context.catalog.reading() as tx:
         needed = [tx.oldest_needed(table.id, context.retention_of(table)) for table in tx.tables()]
         began = [tx.times.expiry - context.info.retention_seconds, *map(tx.made_at, needed)]

@@ -404,12 +404,12 @@ class Context:
         return self._topology
 
     @begun_again
-    def topology(self, number: int) -> Topology:
-        """A published topology: it never changes, so each is read once."""
+    def base_topology(self, number: int) -> Topology:
+        """The topology that a scan is compared with: a published one never changes, so each is read once."""
 
         def read() -> Topology:
             with self.catalog.reading() as tx:
-                return tx.topology(number)
+                return tx.base_topology(number)
 
         return self._bases.get(number, read)
 

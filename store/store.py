@@ -329,7 +329,7 @@ class Store(Named):
     def resume_part(self, key: ContinuationKey, ends_lease: bool = True) -> Scan:
         """As `resume`, for a key that was opened already."""
         table = keep_lease(self._context, key)
-        return Scan(self._context, table, self._context.topology(key.base_topology), key, ends_lease)
+        return Scan(self._context, table, self._context.base_topology(key.base_topology), key, ends_lease)
 
     @begun_again
     def rotate_secret(self, revoke: bool = False) -> int:
@@ -416,7 +416,7 @@ class Store(Named):
     def topology_history(self, limit: int | None = None) -> tuple[TopologyEntry, ...]:
         """The topologies that are kept, oldest first; the last is not published while a plan moves tablets.
 
-        `collect_garbage` forgets those that no key of a snapshot which is kept can name.
+        `collect_garbage` forgets those of before the oldest snapshot that retention, a lease or a tag keeps.
 
         Args:
             limit: the newest so many; all by default.
