@@ -34,6 +34,8 @@ html_static_path = []
 CONTENTS = {
     "Use": [
         "tour",
+        "cookbook",
+        "coming-from",
         "options",
         "writes",
         "sql",
@@ -47,6 +49,7 @@ CONTENTS = {
         "api",
     ],
     "Run": [
+        "operations",
         "upkeep",
         "cluster",
         "../spark-conf/README",

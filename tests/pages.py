@@ -1,6 +1,7 @@
 """Pages of documentation: their blocks of Python, and what the remarks in them promise.
 
-A remark after an expression promises its value where it begins like one: `trips.scan().count()  # 2`.
+A remark after an expression promises its value where it begins like one: `trips.scan().count()  # 2`; or an
+error: `# FilterError: [ES_INVALID_FILTER] …`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from elasticscan.base.errors import ElasticScanError
+
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n```\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_RAISED = re.compile(r"\w+: \[(ES_\w+)\]")
 _NUMBER = re.compile(r"\d+")
 
 
@@ -65,7 +69,19 @@ def run(code: str, names: dict[str, Any]) -> list[str]:
         if not isinstance(statement, ast.Expr):
             exec(compile(ast.Module([statement], []), "a page", "exec"), names)
             continue
+        if remark is not None and (raised := _RAISED.match(remark)):
+            wrong += _raises(statement, raised[1], names)
+            continue
         value = eval(compile(ast.Expression(statement.value), "a page", "eval"), names)  # noqa: S307
         if remark is not None and not promised(remark, value):
             wrong.append(f"{ast.unparse(statement)} is {value!r}, not {remark}")
     return wrong
+
+
+def _raises(statement: ast.Expr, code: str, names: dict[str, Any]) -> list[str]:
+    """Run a statement that promises an error."""
+    try:
+        eval(compile(ast.Expression(statement.value), "a page", "eval"), names)  # noqa: S307
+    except ElasticScanError as error:
+        return [] if error.code == code else [f"{ast.unparse(statement)} is {error}, not {code}"]
+    return [f"{ast.unparse(statement)} is no {code}"]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import elasticscan
 from elasticscan.base import errors
 from elasticscan.base.errors import ElasticScanError, FragmentMissing
+from elasticscan.cli.app import app
 from scripts import errors_page
 from tests.pages import ROOT, promised, run, statements, steps, stripped
 
-SPARK = ("spark.", "frame.", "attach(")  # blocks that need a session
+SPARK = ("spark.", "SparkSession", "shop.sql", "frame.", "attach(")  # blocks that need a session
+SHELLS = ("cookbook.md",)  # pages whose commands are run, too
 
 
 @pytest.mark.parametrize(
@@ -28,6 +32,8 @@ SPARK = ("spark.", "frame.", "attach(")  # blocks that need a session
         ("indexes.md", 2),
         ("schema-changes.md", 2),
         ("errors.md", 0),
+        ("cookbook.md", 15),
+        ("operations.md", 4),
     ],
 )
 def test_the_blocks_of_a_page_do_what_it_says(
@@ -47,14 +53,17 @@ def test_the_blocks_of_a_page_do_what_it_says(
     names: dict[str, Any] = {}
     wrong, told = [], []
     for kind, typed, output in steps((ROOT / "docs" / page).read_text(encoding="utf-8")):
-        if kind != "python" or any(word in typed for word in SPARK):
+        if any(word in typed for word in SPARK) or (kind == "shell" and page not in SHELLS):
             continue
         capsys.readouterr()
-        wrong += run(typed, names)
-        printed = capsys.readouterr().out
+        if kind == "shell":
+            printed = CliRunner().invoke(app, shlex.split(typed)[1:]).output
+        else:
+            wrong += run(typed, names)
+            told += [remark for _, remark in statements(typed) if remark]
+            printed = capsys.readouterr().out
         if printed and output:
             assert stripped(printed) == stripped(output)
-        told += [remark for _, remark in statements(typed) if remark]
     names["store"].close()
     assert wrong == []
     assert sum(not promised(remark, object()) for remark in told) >= remarks
