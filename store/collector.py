@@ -8,6 +8,7 @@ next collection takes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -64,6 +65,15 @@ class _Look:
     shard: Shard
     shelf: Shelf
     dropped: dict[str, list[DroppedFile]]
+
+    def dropped_since(self, decision: Decision) -> tuple[float, int]:
+        """By this files go, those first that were dropped first, the unknown last.
+
+        A collection may die at any file. A repair takes what a merge replaced for the newest rows where the
+        merge is gone, which a later one replaced: so no file goes before those that it replaced.
+        """
+        drops = self.dropped.get(decision.path, ())
+        return min(((file.dropped_at, file.fragment) for file in drops), default=(math.inf, 0))
 
 
 class _Collection:
@@ -145,6 +155,7 @@ class _Collection:
         """Do what was decided for a root; yields what was done or kept."""
         yield from (decision for decision in planned.decisions if decision.action is Action.KEEP)
         going = [decision for decision in planned.decisions if decision.action is not Action.KEEP]
+        going.sort(key=look.dropped_since)
         try:
             with self._context.catalog.reading() as tx:
                 condemned = tx.condemned()

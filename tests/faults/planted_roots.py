@@ -223,6 +223,15 @@ def files_are_removed_under_the_lock(patch: Patch) -> None:
 
 @fault(
     "scenarios",
+    "no file is collected before those that it replaced",
+    style="test_a_collection_that_dies_leaves_no_deleted_rows_to_a_repair",
+)
+def garbage_goes_in_any_order(patch: Patch) -> None:
+    patch.setattr(collector._Look, "dropped_since", lambda self, decision: (0.0, 0))
+
+
+@fault(
+    "scenarios",
     "few files go at once because the catalog does not know them",
     style="test_too_much_at_once_is_refused_unless_it_is_asked_for",
 )

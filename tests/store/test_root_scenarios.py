@@ -29,8 +29,8 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import Catalog
 from elasticscan.catalog import engine as catalog_engine
-from elasticscan.storage import Disk, open_disk
-from elasticscan.store import Action, Store, publish, stage
+from elasticscan.storage import Disk, LocalDisk, open_disk, read_manifest
+from elasticscan.store import Action, Store, publish, repair_store, stage
 from elasticscan.store.roots import MARK, MARKER, read_mark
 from tests.base.manual_clock import ManualClock
 
@@ -731,3 +731,30 @@ def test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away(tmp_path: P
         store.table("t").upsert(rows(1, 1))
         store.compact()
         assert count(store, snapshot=at) == ROWS
+
+
+def test_a_collection_that_dies_leaves_no_deleted_rows_to_a_repair(tmp_path: Path) -> None:
+    """A file that a merge replaced would count again where only a merge of that merge is left."""
+    old, delete_file, gone = tmp_path / "old", LocalDisk.delete, list[str]()
+
+    def delete_some(disk: LocalDisk, path: str) -> None:
+        if len(gone) == 7:
+            raise KeyboardInterrupt
+        left = [source for source in read_manifest(disk, path).replaces if (disk.root / source).exists()]
+        assert not left, f"{path} goes before {left}, which it replaced"
+        gone.append(path)
+        delete_file(disk, path)
+
+    with made(old, ("a",), clock=ManualClock(1e9), upkeep="off") as store:
+        table = store.table("t")
+        table.set_retention(0)
+        for generation in range(6):
+            table.delete(list(range(10 * generation, 10 * generation + 10)))
+            table.compact()
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(LocalDisk, "delete", delete_some)
+            store.collect_garbage(0)
+    shutil.copytree(old / "shards", tmp_path / "left" / "shards")
+    repair_store(tmp_path / "left", tmp_path / "new")
+    with Store.open(tmp_path / "new") as store:
+        assert count(store) == ROWS - 60
