@@ -751,9 +751,10 @@ def test_a_collection_that_dies_leaves_no_deleted_rows_to_a_repair(tmp_path: Pat
         for generation in range(6):
             table.delete(list(range(10 * generation, 10 * generation + 10)))
             table.compact()
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(LocalDisk, "delete", delete_some)
-            store.collect_garbage(0)
+            with pytest.raises(KeyboardInterrupt):
+                store.collect_garbage(0)
     shutil.copytree(old / "shards", tmp_path / "left" / "shards")
     repair_store(tmp_path / "left", tmp_path / "new")
     with Store.open(tmp_path / "new") as store:
