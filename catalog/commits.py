@@ -97,7 +97,10 @@ class CommitTx(TagTx):
         return self.table(name)
 
     def reserve_table(self, info: TableInfo) -> TableInfo:
-        """Reserve a table that nobody sees yet, for files to be staged; an equal definition gets the same."""
+        """Reserve a table that nobody sees yet, for files to be staged; an equal definition gets the same.
+
+        The form of its files is that which was asked for last.
+        """
         if any(table.name == info.name for table in self.tables()):
             raise AlreadyExists(
                 f"the store already has a table {info.name!r}; drop it or choose another", table=info.name
@@ -107,15 +110,16 @@ class CommitTx(TagTx):
             **packed_columns(info),
             "primary_key": json.dumps(info.primary_key),
             "shard_key": json.dumps(info.shard_key),
-            "compression": info.compression,
             "created_commit": _RESERVED,
         }
         for stored in self._rows.all(tables):
             if all(getattr(stored, column) == value for column, value in row.items()):
+                if stored.compression != info.compression:  # files of several forms serve one table
+                    self._change_table(stored.id, compression=info.compression)
                 return replace(info, id=stored.id)
         number = self._next("next_table")
         unseen = {"id": number, "oldest_snapshot": _RESERVED, "dropped_at": self.times.stamp}
-        self._rows.insert(tables, row | unseen)
+        self._rows.insert(tables, row | unseen | {"compression": info.compression})
         return replace(info, id=number)
 
     def reserved_table(self, table_id: int) -> TableInfo | None:
@@ -488,6 +492,11 @@ class CommitTx(TagTx):
     def set_retention(self, table: int, seconds: float | None) -> None:
         """Set the time for which a table's snapshots stay readable; None for as long as the store's."""
         self._change_table(table, retention_seconds=seconds)
+        self.bump_layout()
+
+    def set_compression(self, table: int, compression: str | None) -> None:
+        """Set the form of a table's next files."""
+        self._change_table(table, compression=compression)
         self.bump_layout()
 
     def oldest_needed(self, table: int, retention_seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""add-column, drop-column, rename-column, widen-column."""
+"""add-column, drop-column, rename-column, widen-column, set-compression."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from elasticscan.cli.options import Json, Table, Uri, type_of
 from elasticscan.cli.output import answer
 from elasticscan.store import Store
 
+PACKED = {None: "uncompressed", "lz4": "with LZ4", "zstd": "with zstd"}
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The column.")]
 Kind = Annotated[
     str,
@@ -67,3 +68,18 @@ def widen_column(uri: Uri, table: Table, name: Name, kind: Kind, json: Json = Fa
         store.table(table).widen_column(name, wide)
     told = f"Column [bold]{escape(name)}[/bold] of {escape(table)} is {escape(str(wide))} now."
     answer(json, {"table": table, "column": name, "type": str(wide)}, told)
+
+
+def set_compression(
+    uri: Uri,
+    table: Table,
+    form: Annotated[str, typer.Argument(metavar="FORM", help="none, lz4 or zstd.")],
+    json: Json = False,
+) -> None:
+    """Say how a table's files are written from now on; compact writes those that are there anew."""
+    with Store.open(uri) as store:
+        handle = store.table(table)
+        handle.set_compression(form)
+        now = handle.definition.compression
+    told = f"Files of [bold]{escape(table)}[/bold] are written {PACKED[now]} from now on."
+    answer(json, {"table": table, "compression": now}, told)

@@ -42,7 +42,9 @@ def load(
     shard_key: Annotated[
         str | None, typer.Option(metavar="A", help="The prefix of the key that decides a row's slot.")
     ] = None,
-    compression: Annotated[str | None, typer.Option(help="lz4 or zstd; none by default.")] = None,
+    compression: Annotated[
+        str | None, typer.Option(help="Of a table that is made: lz4, zstd or none (the default).")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace all rows by these.")] = False,
     null: Annotated[
         list[str] | None,

@@ -111,7 +111,7 @@ def _tables(tables: Sequence[Mapping[str, Any]]) -> Table:
     shown = listing("name", *_NUMBERS, "primary key", right=_NUMBERS)
     for table in tables:
         keys = ", ".join(table["primary_key"])
-        shown.add_row(table["name"], row_count(table), size(table["bytes"]), str(table["fragments"]), keys)
+        shown.add_row(table["name"], row_count(table), table_size(table), str(table["fragments"]), keys)
     return shown
 
 
@@ -119,6 +119,11 @@ def row_count(table: Mapping[str, Any]) -> str:
     """The rows of a table of `Store.status()`, as far as they could be counted."""
     rows = table["rows"]
     return "?" if rows is None else f"{'' if table['rows_exact'] else '≤ '}{rows:,}"
+
+
+def table_size(table: Mapping[str, Any]) -> str:
+    """The bytes of a table of `Store.status()`, and how its files are compressed if they are."""
+    return " ".join(filter(None, (size(table["bytes"]), table["compression"])))
 
 
 def _indexes(tables: Sequence[Mapping[str, Any]]) -> Table:

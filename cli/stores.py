@@ -11,8 +11,8 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.options import Json, Table, Uri, seconds_of, shards_of
-from elasticscan.cli.output import answer, listing, size
-from elasticscan.cli.picture import picture, row_count, stream_listing, tablet_listing
+from elasticscan.cli.output import answer, listing
+from elasticscan.cli.picture import picture, row_count, stream_listing, table_size, tablet_listing
 from elasticscan.store import Store, streams_of
 
 NO_STREAMS = "[dim]no streams; one with the option `streamName` is listed here[/dim]"
@@ -89,7 +89,7 @@ def tables(uri: Uri, json: Json = False) -> None:
     for table in infos:
         columns = ", ".join(f"{name} [dim]{escape(kind)}[/dim]" for name, kind in table["columns"].items())
         keys = ", ".join(table["primary_key"])
-        lines.add_row(table["name"], row_count(table), size(table["bytes"]), keys, columns)
+        lines.add_row(table["name"], row_count(table), table_size(table), keys, columns)
     answer(json, infos, lines if infos else NO_TABLES)
 
 

@@ -33,7 +33,7 @@ from elasticscan.connector.option_values import (
     whole,
 )
 from elasticscan.metadata import AUTO
-from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, resolve
+from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, file_form, resolve
 
 # Spark adds these to what the user gave; all keys reach us in lower case from SQL.
 _FROM_SPARK = frozenset(
@@ -52,6 +52,7 @@ _ONE_OF_TWO = (
 # does not take some that they do.
 READ, FEED, STREAM, WRITE, STREAM_WRITE = "read", "change feed", "readStream", "write", "writeStream"
 _READS = (READ, FEED, STREAM)
+SPARK_COMPRESSION = "lz4"  # of tables that Spark makes: it does not feel it (decision 19)
 _WRITES = (WRITE, STREAM_WRITE)
 
 
@@ -165,6 +166,8 @@ class Options:
         "make the table if it is missing, together with its first rows: a write that fails leaves none")
     shard_key: tuple[str, ...] | None = _option("shardKey", column_list, None, _WRITES,
         "of a table that is made so: the first columns of its primary key, else all of it")
+    compression: str | None = _option("compression", file_form, SPARK_COMPRESSION, _WRITES,
+        "of a table that is made so: `lz4`, `zstd` (smaller, slower to read) or `none` (for reads by key)")
     delete_column: str | None = _option("deleteColumn", some_text, None, _WRITES,
         "the column that says which rows delete")
     merge_schema: bool = _option("mergeSchema", flag, False, _WRITES,
@@ -245,8 +248,9 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
         ):
             if given is not None:
                 raise _refusal(name, "chooses rows, which 'partialAggregates' folds; leave one out")
-    if options.shard_key and not options.primary_key:
-        raise _refusal("shardKey", "only goes with 'primaryKey', for a table that a write creates")
+    for name in ("shardKey", "compression"):
+        if name in texts and not options.primary_key:
+            raise _refusal(name, "only goes with 'primaryKey', for a table that a write creates")
     return options
 
 

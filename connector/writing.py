@@ -252,7 +252,7 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
         shard_key = None if options.shard_key is None else spell(options.shard_key, rows)
         try:
             keys = spell(options.primary_key, rows)
-            return reserve_table(store.context, options.table, rows, keys, shard_key)
+            return reserve_table(store.context, options.table, rows, keys, shard_key, options.compression)
         except AlreadyExists:
             table = store.table(options.table).definition  # another write made the table meanwhile
     for name, chosen, actual in (

@@ -63,7 +63,7 @@ How the parts work together, operation by operation, and what each conflicts wit
 from elasticscan.catalog import Commit, IdempotencyKey, Tag
 from elasticscan.store.access_paths import slots_of_filter
 from elasticscan.store.adoption import Adopted
-from elasticscan.store.arguments import user_metadata
+from elasticscan.store.arguments import file_form, user_metadata
 from elasticscan.store.backup import BackedUp
 from elasticscan.store.beginning import begin_scan, scan_changes
 from elasticscan.store.by_condition import MOST_ATTEMPTS, Selection, delete_rows, update_rows
@@ -144,6 +144,7 @@ __all__ = [
     "define_table",
     "delete_rows",
     "feed_fields",
+    "file_form",
     "has_forerunner",
     "hold_for_stream",
     "hold_snapshot",

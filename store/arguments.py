@@ -40,6 +40,8 @@ from elasticscan.filters import sql_of_expression, with_parameters
 
 Value = TypeVar("Value")
 
+COMPRESSIONS = ("none", "lz4", "zstd")
+
 # A condition: SQL text, or an expression of pyarrow's.
 Condition: TypeAlias = str | pc.Expression
 
@@ -66,6 +68,14 @@ def flag(option: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise _refusal(option, value, "True or False")
     return value
+
+
+def file_form(option: str, value: Any) -> str | None:
+    """The form of a table's files: None, also as "none", or "lz4" or "zstd"."""
+    form = value.strip().lower() if isinstance(value, str) else "none" if value is None else ""
+    if form not in COMPRESSIONS:
+        raise _refusal(option, value, "'none' (or None), 'lz4' or 'zstd'")
+    return None if form == "none" else form
 
 
 def text(option: str, value: Any) -> str:

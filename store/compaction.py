@@ -36,6 +36,7 @@ from elasticscan.topology import Phase, SlotSet
 
 MOST_AT_ONCE = 32
 MOST_BATCH_BYTES = 8 * BATCH_BYTES  # a merge holds a batch of each fragment
+MOST_COMPRESSED = 8  # so many times the bytes of a compressed file, about, its batches take in memory
 COMPACT, MERGE = (
     "compact",
     "merge",
@@ -62,13 +63,16 @@ class Merged:
 def compact(context: Context, table: TableInfo) -> int:
     """Merge all of a table's fragments at each shard; returns how many fragments went away.
 
-    Reads, writes and moves go on: see `merge_fragments`.
+    A single fragment is written anew where the table is compressed otherwise by now. Reads, writes and moves
+    go on: see `merge_fragments`.
     """
     with context.catalog.reading() as tx:
         fragments = tx.fragments(table=table.id)
     gone = 0
     for shard in sorted({fragment.shard for fragment in fragments}):
-        merged = merge_fragments(context, table, shard, [f.id for f in fragments if f.shard == shard])
+        here = [fragment for fragment in fragments if fragment.shard == shard]
+        anew = any(context.readers.compression_of(fragment) != table.compression for fragment in here)
+        merged = merge_fragments(context, table, shard, [f.id for f in here], anew=anew)
         gone += len(merged.gone) - merged.added
     return gone
 
@@ -81,6 +85,7 @@ def merge_fragments(
     pace: Callable[[int], None] | None = None,
     slots: SlotSet | None = None,
     note: Callable[[Tx, Merged], None] | None = None,
+    anew: bool = False,
 ) -> Merged:
     """Merge some of the fragments that a shard serves.
 
@@ -94,6 +99,7 @@ def merge_fragments(
             give the merge up; then nothing has changed, and no file remains.
         slots: what is merged of them, all by default; fragments go on to serve their others.
         note: called in the transaction that makes the merge visible, if there is something to make visible.
+        anew: write a single fragment, too, which would stay as it is.
 
     Returns:
         What was done; nothing, when another process merged some of them first.
@@ -103,7 +109,7 @@ def merge_fragments(
         WriteConflict: garbage was collected with a grace shorter than the merge took. Nothing has changed.
     """
     with context.catalog.reading() as tx:
-        work = plan_merge(context, tx, table, shard, fragments, slots)
+        work = plan_merge(context, tx, table, shard, fragments, slots, anew)
     if work is None:
         return Merged()
 
@@ -150,6 +156,7 @@ def plan_merge(
     shard: int,
     fragments: Collection[int],
     slots: SlotSet | None = None,
+    anew: bool = False,
 ) -> Merging | None:
     """Plan a merge of some fragments, as a transaction sees them; None if it is not worth it."""
     # The table as of the list of fragments, which may have values in a column that was just added.
@@ -160,7 +167,8 @@ def plan_merge(
     there = [(f, f.slots if slots is None else f.slots & slots) for f in tx.fragments(table.id, shard)]
     parts = [replace(fragment, slots=own) for fragment, own in there if own]
     chosen = frozenset(fragments)
-    taking_part = worth_merging([part for part in parts if part.id in chosen], horizon)
+    asked = tuple(part for part in parts if part.id in chosen)
+    taking_part = asked if anew else worth_merging(asked, horizon)
     if not taking_part:
         return None
     others = [part for part in parts if part not in taking_part]
@@ -254,7 +262,7 @@ class Merging:
         left, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
         in_part = replace(self.keep, drop_tombstones=False, apart=replace(self._apart, complete=False))
         try:
-            while len(some := _smallest(left)) < len(left):
+            while len(some := _smallest(left, self.table.compression is not None)) < len(left):
                 left = [fragment for fragment in left if fragment not in some]
                 for copied in self._copy(some, some, in_part, pace):
                     staged.append(copied.staged)
@@ -317,10 +325,11 @@ class Merging:
         return Merged(gone, len(copies), self.bytes_read, self.bytes_written)
 
 
-def _smallest(fragments: Sequence[Fragment]) -> list[Fragment]:
+def _smallest(fragments: Sequence[Fragment], compressed: bool = False) -> list[Fragment]:
     """The fragments to merge at once: as many as there is room for, at least three, of which two may come."""
     ascending = sorted(fragments, key=lambda fragment: fragment.bytes)
-    sizes = accumulate(min(fragment.bytes, BATCH_BYTES) for fragment in ascending)
+    grow = MOST_COMPRESSED if compressed else 1
+    sizes = accumulate(min(grow * fragment.bytes, BATCH_BYTES) for fragment in ascending)
     fitting = sum(size <= MOST_BATCH_BYTES for size in sizes)
     return ascending[: min(max(fitting, 3), MOST_AT_ONCE)]
 

@@ -169,6 +169,17 @@ class DefinedTable(Named):
             tx.set_retention(self._find(tx)[0].id, retention)
 
     @begun_again
+    def set_compression(self, compression: str | None) -> None:
+        """Say how files are written from now on, by commits, merges and moves: None, "lz4" or "zstd".
+
+        Files that are there stay as they are, and are read so, until a merge takes part in them;
+        `Table.compact` writes all of them anew at once.
+        """
+        form = arguments.file_form("compression", compression)
+        with self._context.catalog.writing() as tx:
+            tx.set_compression(self._find(tx)[0].id, form)
+
+    @begun_again
     def history(self, limit: int | None = None) -> History:
         """The commits, oldest first: number, kind, rows, bytes, time and what their writers said.
 

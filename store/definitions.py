@@ -15,14 +15,12 @@ import pyarrow as pa
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import check_name
-from elasticscan.base.showing import a_type, brief
+from elasticscan.base.showing import a_type
 from elasticscan.catalog import begun_again
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import check_definition, check_works, stored_schema
 from elasticscan.store import arguments
 from elasticscan.store.context import Context
-
-COMPRESSIONS = (None, "lz4", "zstd")
 
 
 def define_table(
@@ -35,10 +33,7 @@ def define_table(
 ) -> TableInfo:
     """A checked definition, not entered yet; arguments and errors as of `Store.create_table`."""
     check_name("table", name)
-    if compression not in COMPRESSIONS:
-        raise InvalidOption(
-            f"compression={brief(compression)} must be None, 'lz4' or 'zstd'", option="compression"
-        )
+    form = arguments.file_form("compression", compression)
     if not isinstance(schema, pa.Schema):
         raise InvalidOption(
             f"schema is {a_type(schema)} and must be a pyarrow.Schema, or rows: Arrow, a frame, "
@@ -52,7 +47,7 @@ def define_table(
     # A key that the store's hash does not take would make every later write fail.
     nothing = [pa.array([], stored.field(key).type) for key in shard_keys]
     slots_of(nothing, context.info.slots, context.info.hash)
-    table = TableInfo(0, name, stored, tuple(keys), tuple(shard_keys), compression, 0, 0)
+    table = TableInfo(0, name, stored, tuple(keys), tuple(shard_keys), form, 0, 0)
     check_works(table, context.hashing)
     return table
 

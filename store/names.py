@@ -35,6 +35,7 @@ _OF_TABLE = {
     "rename_column": "rename_column(old, new)",
     "restore": "restore(to)",
     "scan": "scan()",
+    "set_compression": "set_compression(compression)",
     "set_retention": "set_retention(seconds)",
     "update": "update(set, where)",
     "upsert": "upsert(rows)",

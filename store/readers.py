@@ -55,6 +55,11 @@ class Readers:
         key = (fragment.shard, fragment.path, columns, table.definition, table.names_of)
         return (self._small if fragment.bytes <= MOST_SMALL_BYTES else self._large).get(key, make)
 
+    def compression_of(self, fragment: Fragment) -> str | None:
+        """The form of a fragment's file, as its seal says it; raises as `SealedFile` does."""
+        disk = self._disk_of(fragment.shard)
+        return self._batches.open(disk, fragment.path, fragment.seal).manifest.compression
+
     def open_run(self, table: TableInfo, index: IndexInfo, shard: int, run: IndexRun) -> RunReader:
         """A reader of an index run."""
         disk = self._disk_of(shard)

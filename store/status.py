@@ -98,6 +98,7 @@ def status_of(context: Context, recount_seconds: float = 0.0) -> dict[str, Any]:
                 "indexes": [_index(index, runs[table.id]) for index in indexes if index.table == table.id],
                 "tags": [asdict(tag) for tag in tags[table.id]],
                 "primary_key": list(table.primary_key),
+                "compression": table.compression,
                 "upkeep": upkeep[table.name],
             }
         )

@@ -9,10 +9,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import AlreadyExists, TableNotFound
 from elasticscan.connector.conversion import arrow_schema
+from elasticscan.connector.options import SPARK_COMPRESSION
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader
 from elasticscan.store import Store
 
 _KEYS = {"primarykey": "primaryKey", "shardkey": "shardKey"}
+COMPRESSION = "compression"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class Creation:
         if_missing: whether it may be there already.
         columns: their definitions as Spark writes them; None for those of the query.
         primary_key, shard_key: names of columns; none for the usual shard key.
+        compression: of its files, as the option of writes has it.
         query: whose rows the table gets; None for an empty one.
     """
 
@@ -32,6 +35,7 @@ class Creation:
     columns: str | None
     primary_key: tuple[str, ...]
     shard_key: tuple[str, ...]
+    compression: str
     query: str | None
 
 
@@ -54,15 +58,23 @@ def read_creation(reader: StatementReader) -> Creation:
         raise NotUnderstoodError(f"{'.'.join(name)} is in a schema, and tables of a store are in none")
     columns, key = _columns(reader) if reader.takes("(") else (None, ())
     keys = {"primaryKey": key}
-    query = None
+    form, query = SPARK_COMPRESSION, None
     while not reader.at_end and query is None:
         if reader.takes("USING"):
             reader.expect("ELASTICSCAN")
         elif reader.takes_one("TBLPROPERTIES", "OPTIONS"):
-            for option, names in _properties(reader).items():
-                if keys.get(option, names) not in ((), names):
+            for option, text in properties_of(reader).items():
+                if option.lower() == COMPRESSION:
+                    form = text
+                    continue
+                if option.lower() not in _KEYS:
+                    raise NotUnderstoodError(
+                        f"there is no property {option}; there are primaryKey, shardKey and compression"
+                    )
+                which, names = _KEYS[option.lower()], tuple(part.strip() for part in text.split(","))
+                if keys.get(which, names) not in ((), names):
                     raise NotUnderstoodError("it gives two primary keys")
-                keys[option] = names
+                keys[which] = names
         elif reader.takes("AS") or reader.sees("SELECT") or reader.sees("WITH"):
             query = reader.until()
         else:
@@ -74,7 +86,8 @@ def read_creation(reader: StatementReader) -> Creation:
         )
     if (columns is None) == (query is None):
         raise NotUnderstoodError("give it either columns or a query")
-    return Creation(name[0], if_missing, columns, keys["primaryKey"], keys.get("shardKey", ()), query)
+    key, shard_key = keys["primaryKey"], keys.get("shardKey", ())
+    return Creation(name[0], if_missing, columns, key, shard_key, form, query)
 
 
 def _columns(reader: StatementReader) -> tuple[str, tuple[str, ...]]:
@@ -94,15 +107,14 @@ def _columns(reader: StatementReader) -> tuple[str, tuple[str, ...]]:
             return ", ".join(columns), key
 
 
-def _properties(reader: StatementReader) -> dict[str, tuple[str, ...]]:
+def properties_of(reader: StatementReader) -> dict[str, str]:
+    """The properties in parentheses, by their names as they were written."""
     properties = {}
     reader.expect("(")
     while True:
         name = reader.string()
         reader.takes("=")
-        if name.lower() not in _KEYS:
-            raise NotUnderstoodError(f"there is no property {name}; there are primaryKey and shardKey")
-        properties[_KEYS[name.lower()]] = tuple(part.strip() for part in reader.string().split(","))
+        properties[name] = reader.string()
         if not reader.takes(","):
             reader.expect(")")
             return properties
@@ -121,10 +133,11 @@ def create(
             [by_name.get(name.lower(), name) for name in names]
             for names in (made.primary_key, made.shard_key)
         )
-        store.create_table(table, schema, key, shard_key=shard_key or None)
+        store.create_table(table, schema, key, shard_key=shard_key or None, compression=made.compression)
         return
     assert made.query is not None, "a creation has columns or a query"
     options = {"store": store.uri, "table": table, "primaryKey": ",".join(made.primary_key)}
+    options[COMPRESSION] = made.compression
     if made.shard_key:
         options["shardKey"] = ",".join(made.shard_key)
     if _is_there(store, table):

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from elasticscan.connector.conversion import arrow_schema
+from elasticscan.connector.sql.creating import COMPRESSION, properties_of
 from elasticscan.connector.sql.statements import Statement
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, tokens_of
 from elasticscan.store import Action, Store, Table
@@ -109,9 +110,27 @@ def _alter(spark: SparkSession, store: Store, table: Table, reader: StatementRea
         reader.expect("TYPE")
         (field,) = _fields(spark, f"c {reader.until()}")
         table.widen_column(name, field.type)
+    elif reader.takes("SET", "TBLPROPERTIES"):
+        _set_properties(table, reader)
     else:
-        raise NotUnderstoodError("ALTER TABLE adds, drops, renames and widens columns, and nothing else")
+        raise NotUnderstoodError(
+            "ALTER TABLE adds, drops, renames and widens columns, and sets the property 'compression' (SET "
+            "TBLPROPERTIES), and nothing else"
+        )
     return nothing(spark)
+
+
+def _set_properties(table: Table, reader: StatementReader) -> None:
+    properties = properties_of(reader)
+    reader.expect_end()
+    for name in properties:
+        if name.lower() != COMPRESSION:
+            raise NotUnderstoodError(
+                f"there is no property {name} that can be changed; there is compression ('none', 'lz4' or "
+                "'zstd')"
+            )
+    (form,) = properties.values()
+    table.set_compression(form)
 
 
 def _fields(spark: SparkSession, text: str) -> list[pa.Field]:

@@ -173,8 +173,9 @@ class BatchReader:
             fields = [self._schema_of_file.field(name) for name in columns]
             return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
         batch = self._arrow_reader(tuple(columns)).get_batch(number)
-        if len(columns) < len(self._schema_of_file):
+        if self._is_plain and len(columns) < len(self._schema_of_file):
             # Copy: Arrow puts the few columns that were asked for into one block with room for all columns.
+            # What was compressed it puts into blocks of their own, column by column.
             batch = ipc.read_record_batch(batch.serialize(), batch.schema)
         return batch.select(list(columns))
 

@@ -202,10 +202,11 @@ class TableRows:
     def _definition(self) -> TableInfo:
         """The table as a whole catalog knows it, else as the file of its newest definition does."""
         newest: TableInfo | None = None
-        for piece in self._plan.pieces:
+        # Of one definition, too, the newest file says how the table is compressed by now.
+        for piece in sorted(self._plan.pieces, key=_age, reverse=True):
+            if newest is not None:
+                break
             manifest = piece.file.manifest
-            if newest is not None and manifest.definition <= newest.definition:
-                continue
             with suppress(OperatorNeeded):
                 disk = self._disks[piece.file.root]
                 schema, columns = described_columns(disk, manifest.path, piece.file.seal)
@@ -227,7 +228,18 @@ class TableRows:
                 table=self._plan.name,
             )
         known = self._plan.definition or newest
-        return replace(newest, schema=known.schema, definition=known.definition, columns=known.columns)
+        return replace(
+            newest,
+            schema=known.schema,
+            definition=known.definition,
+            columns=known.columns,
+            compression=known.compression,
+        )
+
+
+def _age(piece: PlannedPiece) -> tuple[int, int, float]:
+    manifest = piece.file.manifest
+    return manifest.definition, manifest.after_commit, manifest.began_at
 
 
 def _fragment(number: int, piece: PlannedPiece) -> Fragment:

@@ -61,7 +61,15 @@ def test_more_tablets_than_fit_are_counted() -> None:
 
 
 def test_an_estimated_row_count_is_marked() -> None:
-    table = {"name": "t", "rows": 7, "rows_exact": False, "bytes": 1, "fragments": 1, "primary_key": ["id"]}
+    table = {
+        "name": "t",
+        "rows": 7,
+        "rows_exact": False,
+        "bytes": 1,
+        "fragments": 1,
+        "primary_key": ["id"],
+        "compression": "zstd",
+    }
     amplification = {"reads": 1.0, "writes": 1.0, "space": 1.0}
     table["indexes"] = []
     table["upkeep"] = {

@@ -260,6 +260,8 @@ def test_options_of_streams_have_defaults_and_values() -> None:
         ({"txnAppId": "app"}, "option 'txnAppId' needs the other"),
         ({"txnVersion": "1"}, "option 'txnVersion' needs the other"),
         ({"shardKey": "id"}, "'primaryKey'"),
+        ({"compression": "zstd"}, "'primaryKey'"),
+        ({"primaryKey": "id", "compression": "snappy"}, "must be 'none' (or None), 'lz4' or 'zstd'"),
         ({"order": "index"}, "there is no option 'order'"),
         ({"descending": "true"}, "there is no option 'descending'"),
         ({"qqqq": "1"}, "numPartitions"),  # like no other: all are listed

@@ -19,6 +19,7 @@ from elasticscan.base.errors import (
     AlreadyExists,
     ColumnNotFound,
     InvalidKey,
+    InvalidOption,
     KeysExist,
     SchemaMismatch,
     SnapshotNotFound,
@@ -390,11 +391,19 @@ def test_tables_are_made_by_sql(spark: SparkSession, store: Store) -> None:
     text = (
         "CREATE TABLE my_trips "
         "(day DATE NOT NULL, Id BIGINT COMMENT 'it''s', km DECIMAL(9, 2), tags ARRAY<STRING>, "
-        "CONSTRAINT pk PRIMARY KEY (day, id)) USING elasticscan TBLPROPERTIES ('shardKey' = 'day')"
+        "CONSTRAINT pk PRIMARY KEY (day, id)) USING elasticscan "
+        "TBLPROPERTIES ('shardKey' = 'day', 'compression' = 'zstd')"
     )
     catalog.sql(text)
     made = store.table("trips")
     assert (made.primary_key, made.shard_key) == (("day", "Id"), ("day",))
+    assert made.definition.compression == "zstd"
+    catalog.sql("ALTER TABLE my_trips SET TBLPROPERTIES ('Compression' = 'none')")
+    assert made.definition.compression is None
+    with pytest.raises(UnsupportedStatement, match="no property owner that can be changed"):
+        catalog.sql("ALTER TABLE my_trips SET TBLPROPERTIES ('owner' = 'me')")
+    with pytest.raises(InvalidOption, match=r"'none' .*'lz4' or 'zstd'"):
+        catalog.sql("ALTER TABLE my_trips SET TBLPROPERTIES ('compression' = 'snappy')")
     assert made.schema.field("km").type == pa.decimal128(9, 2)
     catalog.sql("INSERT INTO my_trips VALUES (DATE'2026-01-01', 1, 2.5, array('a'))")
     assert counts(catalog.sql("SELECT count(*) FROM my_trips")) == (1,)
@@ -404,6 +413,7 @@ def test_tables_are_made_by_sql(spark: SparkSession, store: Store) -> None:
     query = "WITH few AS (SELECT * FROM my_t WHERE id < 5) SELECT id, upper(name) AS name FROM few"
     catalog.sql(f"CREATE TABLE my_few USING elasticscan OPTIONS ('primaryKey' = 'id') AS {query}")
     assert counts(catalog.sql("SELECT count(*), count(name) FROM my_few")) == (5, 4)
+    assert store.table("few").definition.compression == "lz4"
     for wrong, why in (
         (
             "CREATE TABLE my_u (id BIGINT) USING elasticscan",

@@ -321,6 +321,19 @@ def test_a_missing_table_is_made_from_the_columns(store: Store) -> None:
     assert sorted(contents(store, "fresh")) == list(range(10))
 
 
+@pytest.mark.parametrize(
+    ("asked", "form"), [({}, "lz4"), ({"compression": "ZSTD"}, "zstd"), ({"compression": "none"}, None)]
+)
+def test_a_table_that_spark_makes_is_compressed_as_asked(
+    store: Store, asked: dict[str, str], form: str | None
+) -> None:
+    write = writer(store, table="fresh", primaryKey="id", **asked)
+    write.commit([staged(write, rows(0, 10))])
+    assert store.table("fresh").definition.compression == form
+    writer(store, table="fresh", primaryKey="id", compression="zstd")  # it is there: nothing is changed
+    assert store.table("fresh").definition.compression == form
+
+
 def tables(made: Store) -> list[str]:
     return [table.name for table in made.tables()]
 

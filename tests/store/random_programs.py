@@ -22,6 +22,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
@@ -312,6 +313,10 @@ class Program:
         self.lives: list[int | None] = []  # of builders, innermost last: runs until it dies
         self.dropped: set[int] = set()  # ids of indexes
         self.versions = 0  # rows written in all
+        # Draws of its own, so that a seed's other draws are what they would be without compression.
+        self.forms = copy(rng)
+        for name in TABLES:
+            self._pack_otherwise(name)
         self.keys = rng.choice([5, 40, 150])
         self.weights = {"write": 10} | (STYLES | STYLES_BY_NAME)[style]
         if "mixture" in style:
@@ -948,8 +953,13 @@ class Program:
 
     # Upkeep
 
+    def _pack_otherwise(self, name: str) -> None:
+        """Give the next files of a table a form; those that are there keep theirs, side by side."""
+        self.store.table(name).set_compression(self.forms.choice(["none", "lz4", "zstd"]))
+
     def _compact(self) -> None:
         name = self.random.choice([None, *TABLES])
+        self._pack_otherwise(name or "one")
         self._try(self.store.compact if name is None else lambda: self.store.table(name).compact())
 
     def _merge(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -221,3 +222,15 @@ def test_a_merge_of_some_slots_leaves_the_others_alone(store: Store) -> None:
     assert (merged.gone, merged.added, notes) == (frozenset(), 1, [merged])
     assert sorted(str(fragment.slots) for fragment in fragments_of(store)) == ["0-5", *["5-16"] * 3]
     assert read(store) == dict.fromkeys(range(100), 2)
+
+
+def test_a_merge_of_compressed_files_counts_what_they_take_in_memory(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "store", ["a"], tablets=1, slots=4) as store:
+        schema = pa.schema([("id", pa.int64())])
+        table = store.create_table("t", schema, ["id"])
+        for number in range(4):
+            table.upsert(pa.table({"id": [number]}, schema))
+        with store.context.catalog.reading() as tx:
+            fragments = [replace(f, bytes=compaction.MOST_BATCH_BYTES // 16) for f in tx.fragments()] * 4
+        assert len(compaction._smallest(fragments)) == 16
+        assert len(compaction._smallest(fragments, compressed=True)) == 8
