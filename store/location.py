@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections.abc import Iterable
@@ -25,6 +26,7 @@ MARKER = "elasticscan-shard"  # in each shard's root
 FROM_ENVIRONMENT = "env:"
 PRIVATE = 0o700
 
+_PACKAGE = __name__.partition(".")[0] + "."
 _warned: set[Path] = set()
 
 
@@ -126,7 +128,7 @@ class Location:
                 f"every user of this machine can read the catalog of {self.directory}, and with it the "
                 "secret that seals continuation keys; `chmod -R o= DIRECTORY` ends that (docs/security.md)",
                 StoreReadableByAll,
-                stacklevel=3,
+                stacklevel=_frames_within() + 1,
             )
 
     def remove_catalog(self) -> None:
@@ -221,6 +223,14 @@ def resolve(uri: str) -> str:
             option="uri",
         )
     return value
+
+
+def _frames_within() -> int:
+    """The number of this package's frames below that of whoever called it, to whose line a warning belongs."""
+    frame, count = inspect.currentframe(), -1
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        frame, count = frame.f_back, count + 1
+    return count
 
 
 def check_outside(root: str) -> None:

@@ -96,8 +96,14 @@ def test_a_store_that_all_may_read_is_warned_of_once(tmp_path: Path) -> None:
     (tmp_path / "s").chmod(0o755)
     Store.open(tmp_path / "s").close()
     (tmp_path / "s" / "catalog.db").chmod(0o644)
-    with pytest.warns(StoreReadableByAll, match="every user of this machine"):
+    with pytest.warns(StoreReadableByAll, match="every user of this machine") as told:
         Store.open(tmp_path / "s").close()
+    assert [warning.filename for warning in told] == [__file__]
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o755)
+    with pytest.warns(StoreReadableByAll, match="every user of this machine") as told:
+        Store.create(tmp_path / "shared", ["a"]).close()
+    assert [warning.filename for warning in told] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Store.open(tmp_path / "s").close()
