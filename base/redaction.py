@@ -121,6 +121,11 @@ def without(text: object, uri: object) -> str:
     return redact(shown)
 
 
+def as_cause(error: BaseException, uri: object) -> BaseException | None:
+    """The error itself, to be the cause of another one; none where its text has a secret of the URI in it."""
+    return error if without(error, uri) == redact(str(error)) == str(error) else None
+
+
 def _secrets(uri: str) -> Iterable[str]:
     """The parts of a URI that may be secret, as they are written and decoded."""
     if shown(uri) == uri:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from elasticscan.base.errors import InvalidOption, SchemaMismatch
+from elasticscan.base.redaction import as_cause, shown, without
 
 _REFUSALS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError)
 
@@ -18,14 +19,16 @@ def naming_file(path: str, verb: str, hint: str = "") -> Iterator[None]:
     """Translate errors of pyarrow and the disk into ones that name the file.
 
     Args:
-        path: what is shown of it.
+        path: the file, or the URI of it or of its directory; its password is not shown.
         verb: what cannot be done with it: "read", "written".
         hint: what to do where Arrow refuses its rows.
     """
+    place = shown(path)
     try:
         yield
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise InvalidOption(f"{path} cannot be {verb}: {reason}", file=path) from error
+        reason = os.strerror(error.errno) if error.errno else without(error, path)
+        raise InvalidOption(f"{place} cannot be {verb}: {reason}", file=place) from as_cause(error, path)
     except _REFUSALS as error:
-        raise SchemaMismatch(f"{path} cannot be {verb}: {error}{hint}", file=path) from error
+        why = f"{without(error, path)}{hint}"
+        raise SchemaMismatch(f"{place} cannot be {verb}: {why}", file=place) from as_cause(error, path)

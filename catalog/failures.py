@@ -35,7 +35,7 @@ from elasticscan.base.errors import (
     ReadOnlyStore,
     StoreDamaged,
 )
-from elasticscan.base.redaction import redact, without
+from elasticscan.base.redaction import as_cause, without
 from elasticscan.base.resources import lack_of_files
 
 # Messages of SQLite after which trying again does not help, although their class is that of "locked".
@@ -74,7 +74,7 @@ def translate_errors(engine: Engine) -> Iterator[None]:
     except ElasticScanError:
         raise
     except DBAPIError as error:
-        raise _meaning(error, _url(engine)) from _cause(error, _url(engine))
+        raise _meaning(error, _url(engine)) from as_cause(error, _url(engine))
     except UnicodeDecodeError as error:  # SQLite's own message quotes the damage
         raise damaged(error) from error
     except (NoResultFound, MultipleResultsFound) as error:
@@ -90,11 +90,6 @@ def translate_errors(engine: Engine) -> Iterator[None]:
 
 def _url(engine: Engine) -> str:
     return engine.url.render_as_string(hide_password=False)
-
-
-def _cause(error: DBAPIError, url: str) -> DBAPIError | None:
-    """The error itself as a cause; none where its text has a secret of the URL in it."""
-    return error if without(error, url) == redact(str(error)) else None
 
 
 def _meaning(error: DBAPIError, url: str) -> ElasticScanError:

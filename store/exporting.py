@@ -48,8 +48,8 @@ def export_scan(
     on_progress: OnExported | None = None,
 ) -> Exported:
     """Write all remaining rows of a scan; where that fails, the files go again."""
-    translated = partial(naming_file, shown(directory), "written", "; choose other columns")
-    with translated():
+    translated = partial(naming_file, directory, "written", "; choose other columns")
+    with naming_file(directory, "written"):
         system, path = _opened(directory)
     about = {
         "table": table.name,

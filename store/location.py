@@ -226,7 +226,7 @@ def resolve(uri: str) -> str:
 
 
 def _frames_within() -> int:
-    """The number of this package's frames below that of whoever called it, to whose line a warning belongs."""
+    """The number of this package's frames below that of its caller, to whose line a warning belongs."""
     frame, count = inspect.currentframe(), -1
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
         frame, count = frame.f_back, count + 1

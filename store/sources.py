@@ -23,7 +23,7 @@ from pyarrow import fs
 
 from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS, MAX_NESTING
-from elasticscan.base.redaction import shown
+from elasticscan.base.redaction import as_cause, shown, without
 from elasticscan.base.user_files import naming_file
 
 # The types of text files are guessed from this many bytes at the beginning of the first, and hold for all.
@@ -135,7 +135,7 @@ def find_files(sources: Sequence[Any], kind: str | None, version: int | None = N
         if kind == DELTA:
             found.append(_delta_files(text, version))
             continue
-        with naming_file(shown(text), "read"):
+        with naming_file(text, "read"):
             system, base, infos = _look(text)
         kinds = groupby(infos, lambda info: kind or kind_of(info.path))
         found += [Files(system, base, tuple(some), each) for each, some in kinds]
@@ -217,9 +217,10 @@ def _delta_files(text: str, version: int | None) -> Files:
     try:
         dataset = library.DeltaTable(text, version=version).to_pyarrow_dataset()
     except (library.exceptions.DeltaError, OSError, ValueError) as error:
+        why = without(error, text)
         raise InvalidOption(
-            f"{shown(text)} cannot be read as a Delta table: {error}", file=shown(text)
-        ) from error
+            f"{shown(text)} cannot be read as a Delta table: {why}", file=shown(text)
+        ) from as_cause(error, text)
     infos = dataset.filesystem.get_file_info(dataset.files)
     return Files(dataset.filesystem, shown(text), tuple(infos), DELTA, dataset)
 

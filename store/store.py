@@ -77,7 +77,7 @@ class Store(Named):
         self._disks = disks
 
     def __repr__(self) -> str:
-        return f"<elasticscan.Store {self.uri}>"
+        return f"<elasticscan.Store {shown(self.uri)}>"
 
     # Opening
 

@@ -66,6 +66,31 @@ def test_no_error_of_a_root_shows_its_password(root: str, tmp_path: Path) -> Non
         assert SECRET not in told(lambda: store.expand({"b": root}))
 
 
+@pytest.mark.parametrize("place", [*ROOTS, *CATALOGS])
+def test_no_error_of_files_elsewhere_shows_a_password(place: str, tmp_path: Path) -> None:
+    with Store.create(tmp_path / "t", ["a"]) as store:
+        table = store.create_table("t", pa.table({"id": [1]}), ["id"])
+        assert SECRET not in told(lambda: store.load("x", place, primary_key="id"))
+        assert SECRET not in told(lambda: store.load("x", f"{place}/*.csv", primary_key="id"))
+        assert SECRET not in told(lambda: store.load("x", place, primary_key="id", format="parquet"))
+        assert SECRET not in told(lambda: store.load("x", place, primary_key="id", format="delta"))
+        assert SECRET not in told(lambda: table.export(place))
+        assert SECRET not in told(lambda: store.backup(place))
+        assert SECRET not in told(lambda: Store.from_backup(place, tmp_path / "back"))
+
+
+@pytest.mark.long
+def test_a_store_whose_catalog_is_at_a_server_shows_no_password(postgres_url: str, tmp_path: Path) -> None:
+    for place in (postgres_url.replace("@", f":{SECRET}@"), f"{postgres_url}&password={SECRET}"):
+        maker = Store.open if place.startswith(f"{postgres_url}&") else Store.create
+        arguments = () if maker == Store.open else ({"a": str(tmp_path / "a")},)
+        with maker(place, *arguments) as store:
+            shown = [store, store.status(), store.topology, store.tables(), store.topology_history()]
+            assert SECRET not in repr(shown) + str(store)
+            assert SECRET not in store._repr_html_()
+            assert SECRET not in told(lambda: store.table("no"))
+
+
 def test_a_status_and_errors_about_roots_show_no_password(tmp_path: Path) -> None:
     disks: dict[str, MemoryDisk] = {}
     root = f"s3://KEY:{SECRET}@bucket/x?secret_key={SECRET}"
