@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, MoveInProgress, TryAgain
@@ -158,17 +159,30 @@ class Elasticity:
         """Finish what processes that died left behind; returns how many tablets were to move.
 
         Each of their moves is undone (the source goes on serving), planned again and carried out;
-        shards that were being emptied are emptied and removed.
+        shards that were being emptied are emptied and removed. All is tried; the first error is raised at the
+        end, so that a shard that is away keeps no other one waiting.
         """
+        errors, emptied = list[Exception](), 0
         with owning() as owner:
             with self._context.catalog.writing() as tx:
                 plans = self._adopt_dead(tx, owner)
                 draining = [shard.id for shard in tx.shards() if shard.draining]
-                published = tx.is_topology_published()
-            self._carry_out(plans, owner)
-        moved = len(plans) + sum(self._drain(shard) for shard in draining)
-        if plans or draining or not published:
+                holding = tx.placement().shards
+            with _keeping(errors):
+                self._carry_out(plans, owner)
+        moved = len(plans)
+        for shard in draining:
+            with _keeping(errors):
+                if shard in holding:  # else each of its tablets would be planned, tried and undone
+                    self._context.check_root(shard)
+                moved += self._drain(shard)
+                emptied += 1
+        with self._context.catalog.reading() as tx:
+            published = tx.is_topology_published()
+        if emptied or not published:
             self._publish("interrupted moves resumed")
+        if errors:
+            raise errors[0]
         return moved
 
     def _add_or_take_back(self, tx: Tx, claims: Claims, name: str, root: str) -> None:
@@ -320,3 +334,12 @@ class Elasticity:
             raise MoveInProgress(
                 f"tablet {tablet_id} is being moved; try again when it has arrived", tablet=tablet_id
             )
+
+
+@contextmanager
+def _keeping(errors: list[Exception]) -> Iterator[None]:
+    """Keep an error for later instead of raising it."""
+    try:
+        yield
+    except ElasticScanError as error:
+        errors.append(error)

@@ -170,18 +170,33 @@ class Keeper:
             return  # somebody changes the placement already
         splits = plan_splits(placement, sizes, self._policy)
         joins = plan_joins(placement, sizes, self._policy)
-        # A shard that is being emptied sends its tablets itself; and tablets move as they are after a split.
-        settled = not splits and not joins and not any(shard.draining for shard in shards)
-        active = [shard.id for shard in shards]
-        away = plan_moves(placement, sizes, active, self._policy)[:MOST_MOVES] if settled else ()
-        if not (dead or splits or joins or away):
+        # A shard that is still to be emptied, while nothing moves: whoever was at it died, or gave up.
+        interrupted = dead or any(shard.draining for shard in shards)
+        active = [shard.id for shard in shards if not shard.draining]
+        # Tablets move as they are after a split.
+        unbalanced = not splits and not joins and bool(plan_moves(placement, sizes, active, self._policy))
+        if not (interrupted or splits or joins or unbalanced):
             return
         with self._step(BALANCE, owner) as mine:
-            if mine and dead:
+            if not mine:
+                return
+            if interrupted:
                 self._on_step("resume moves that were interrupted")
-                kept.moves += Elasticity(self._context, self._bytes_per_second).resume()
-            elif mine:
-                self._carry_out(splits, joins, away, kept)
+                with _noting(kept, "resuming moves that were interrupted"):
+                    kept.moves += Elasticity(self._context, self._bytes_per_second).resume()
+                    return  # what is due now depends on where tablets are since
+            there = self._reachable(active, kept) if unbalanced else ()
+            away = plan_moves(placement, sizes, there, self._policy)[:MOST_MOVES]
+            self._carry_out(splits, joins, away, kept)
+
+    def _reachable(self, shards: Sequence[int], kept: Kept) -> list[int]:
+        """The shards whose storage is there: others must not keep tablets from moving between these."""
+        there = list[int]()
+        for shard in shards:
+            with _noting(kept, "balancing"):
+                self._context.check_root(shard)
+                there.append(shard)
+        return there
 
     def _carry_out(
         self, splits: Sequence[Split], joins: Sequence[Join], moves: Sequence[Move], kept: Kept
@@ -201,7 +216,6 @@ class Keeper:
                 kept.joins += 1
         for move in moves:
             self._on_step(f"move tablet {move.tablet} to {names.get(move.target)}")
-            # A shard that is away must not keep tablets from moving between the others.
             with _noting(kept, f"moving tablet {move.tablet}"), suppress(UsageError, TryAgain):
                 elasticity.move(move.tablet, names.get(move.target, ""))
                 kept.moves += 1

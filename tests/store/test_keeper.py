@@ -12,7 +12,7 @@ from shutil import copytree
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import DiskFull, ReadOnlyStore
+from elasticscan.base.errors import DiskFull, ReadOnlyStore, ShardUnavailable
 from elasticscan.catalog import Tx
 from elasticscan.store import Store
 from elasticscan.store.keeper import Keeper, Kept, _Pace
@@ -213,6 +213,75 @@ def test_a_shard_that_is_away_stops_no_moves_between_the_others(tmp_path: Path) 
         assert f"moving tablet {first.id}" in kept.problems[0]
         (tmp_path / "away").rename(tmp_path / "s" / "shards" / "b")
         assert store.table("t").scan().to_table().num_rows == 90
+
+
+def tablets_by_shard(store: Store) -> dict[str, int]:
+    return {shard["name"]: shard["tablets"] for shard in store.status()["shards"]}
+
+
+def uneven(place: Path) -> Store:
+    """A store of three shards, `c` of which has no tablets, and `b` twice as many as `a`."""
+    store = Store.create(place, ["a", "b", "c"], tablets=24, upkeep="off")
+    rows = pa.table({"id": range(9_000), "v": range(9_000)}, schema=SCHEMA)
+    store.create_table("t", SCHEMA, ["id"]).upsert(rows)
+    for tablet in store.topology.placement.tablets:
+        if tablet.shard == 3:
+            store.move(tablet.id, "b")
+    assert tablets_by_shard(store) == {"a": 8, "b": 16, "c": 0}
+    return store
+
+
+def test_a_keeper_balances_the_other_shards_while_the_fullest_is_away(tmp_path: Path) -> None:
+    with uneven(tmp_path / "s") as store:
+        (tmp_path / "s" / "shards" / "b").rename(tmp_path / "away")
+        kept = Keeper(store.context, POLICY).keep()
+        assert tablets_by_shard(store) == {"a": 4, "b": 16, "c": 4}
+        assert kept.moves == 4
+        assert sum("balancing" in problem for problem in kept.problems) == 1
+        (tmp_path / "away").rename(tmp_path / "s" / "shards" / "b")
+        Keeper(store.context, POLICY).keep()
+        assert tablets_by_shard(store) == {"a": 8, "b": 8, "c": 8}
+        assert store.table("t").scan().count() == 9_000
+
+
+def test_a_keeper_finishes_a_contraction_that_gave_up_and_balances_the_others_until_it_can(
+    tmp_path: Path,
+) -> None:
+    with uneven(tmp_path / "s") as store:
+        (tmp_path / "s" / "shards" / "a").rename(tmp_path / "away")
+        with pytest.raises(ShardUnavailable):
+            store.contract("a")
+        topologies = len(store.topology_history())
+        kept = Keeper(store.context, POLICY).keep()
+        assert "resuming moves that were interrupted: [ES_SHARD_UNAVAILABLE]" in "".join(kept.problems)
+        tablets = tablets_by_shard(store)
+        assert tablets["a"] == 8
+        assert min(tablets["b"], tablets["c"]) > 6, "they share what both have"
+        assert len(store.topology_history()) == topologies + kept.moves
+        again = Keeper(store.context, POLICY).keep()
+        assert len(store.topology_history()) == topologies + kept.moves + again.moves, "failures say nothing"
+        (tmp_path / "away").rename(tmp_path / "s" / "shards" / "a")
+        kept = Keeper(store.context, POLICY).keep()
+        assert (kept.moves, kept.problems) == (8, [])
+        assert tablets_by_shard(store).keys() == {"b", "c"}
+        assert store.table("t").scan().count() == 9_000
+
+
+def test_a_shard_that_cannot_be_emptied_keeps_no_other_from_being_emptied(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "s", ["a", "b", "c", "d"], tablets=8, upkeep="off") as store:
+        rows = pa.table({"id": range(90), "v": range(90)}, schema=SCHEMA)
+        store.create_table("t", SCHEMA, ["id"]).upsert(rows)
+        for name in ("a", "b"):
+            (tmp_path / "s" / "shards" / name).rename(tmp_path / name)
+            with pytest.raises(ShardUnavailable):
+                store.contract(name)
+        (tmp_path / "b").rename(tmp_path / "s" / "shards" / "b")
+        with pytest.raises(ShardUnavailable):
+            store.resume_moves()
+        assert tablets_by_shard(store).keys() == {"a", "c", "d"}
+        (tmp_path / "a").rename(tmp_path / "s" / "shards" / "a")
+        assert store.resume_moves() == 2
+        assert tablets_by_shard(store).keys() == {"c", "d"}
 
 
 def test_a_keeper_tells_which_shards_it_could_not_collect_at(
