@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
+
+from myst_parser.parsers.sphinx_ import MystParser
 
 import elasticscan
 
@@ -14,7 +17,14 @@ version = release = elasticscan.__version__
 
 # The root of the repository is the root of the site, so that links between its pages are the same in both.
 root_doc = "README"
-include_patterns = ["*.md", "docs/*.md", "docs/*.rst", "docs/decisions/*.md", "spark-conf/*.md"]
+include_patterns = [
+    "*.md",
+    "docs/*.md",
+    "docs/*.rst",
+    "docs/notebooks/*.ipynb",
+    "docs/decisions/*.md",
+    "spark-conf/*.md",
+]
 exclude_patterns = [".venv*", "build"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
@@ -34,6 +44,8 @@ html_static_path = []
 CONTENTS = {
     "Use": [
         "tour",
+        "notebooks/python",
+        "notebooks/spark",
         "cookbook",
         "coming-from",
         "options",
@@ -88,5 +100,31 @@ def _contents(caption: str, pages: Sequence[str], *options: str) -> str:
     return "\n".join(lines)
 
 
+class NotebookParser(MystParser):  # type: ignore[misc]
+    """Notebooks as pages: cells of text as they are, and code above what came out when it was run."""
+
+    supported = ("notebook",)
+
+    def parse(self, text: str, document: Any) -> None:
+        cells = json.loads(text)["cells"]
+        super().parse("\n\n".join(map(_page_of, cells)), document)
+
+
+def _page_of(cell: dict[str, Any]) -> str:
+    source = "".join(cell["source"])
+    if cell["cell_type"] != "code":
+        return source
+    parts = ["```python", source, "```"]
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        if "text/html" in data:
+            parts += ["", "```{raw} html", *"".join(data["text/html"]).splitlines(), "```"]
+        else:
+            parts += ["", "```text", "".join(output.get("text") or data["text/plain"]).rstrip(), "```"]
+    return "\n".join(parts)
+
+
 def setup(app: Any) -> None:
+    app.add_source_suffix(".ipynb", "notebook")
+    app.add_source_parser(NotebookParser)
     app.connect("source-read", with_contents)
