@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, finalize
 
-from sqlalchemy import Connection, Engine, Select
+from sqlalchemy import Connection, Engine, Select, event
 
 from elasticscan.base.errors import UnsafeFork
 from elasticscan.base.forks import ForkGate
@@ -31,6 +31,7 @@ from elasticscan.base.limits import FORK_WAIT_SECONDS
 from elasticscan.catalog.failures import Interrupted, commit_unknown, committing, replaced_file
 from elasticscan.catalog.home import OpenedFiles
 
+_OPENED_BY = "opened by"  # the process of a connection, in what SQLAlchemy keeps beside it
 WATCHERS = 4  # at most so many connections for each Watch
 
 _GATE = ForkGate()
@@ -293,6 +294,23 @@ os.register_at_fork(before=_FORKS.before, after_in_parent=_FORKS.in_parent, afte
 def follow_forks(engine: Engine) -> None:
     """To be called once for each engine; it is forgotten with the engine."""
     _FORKS.engines.add(engine)
+
+    @event.listens_for(engine, "connect")
+    def note_process(_connection: Any, record: Any) -> None:
+        record.info[_OPENED_BY] = os.getpid()
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def check_process(connection: Connection, *_: Any) -> None:
+        check_own(connection)
+
+
+def check_own(connection: Connection) -> None:
+    """Raises `UnsafeFork` where a child goes on in a transaction amid which its own thread forked it.
+
+    What it sent would get answers that are its parent's, which would wait for them for ever.
+    """
+    if connection.info.get(_OPENED_BY) != os.getpid():
+        raise unsafe_fork()
 
 
 def opens(engine: Engine, open_it: Callable[[], Any], path: str) -> Any:

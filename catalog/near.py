@@ -6,12 +6,14 @@ that change nothing. Values are numbers and texts, which SQLite takes and gives 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Executable, Select
 from sqlalchemy.exc import DBAPIError
 
+from elasticscan.catalog.connections import unsafe_fork
 from elasticscan.catalog.pipeline import Answer, answer_of, words_of
 from elasticscan.catalog.server import ServerTransaction
 
@@ -29,6 +31,7 @@ class NearTransaction:
     def __init__(self, connection: Connection) -> None:
         self.dialect, self._connection = connection.dialect, connection
         self._driver: Any = connection.connection.driver_connection
+        self._process = os.getpid()
 
     def execute(self, statement: Executable, values: Any = None) -> Any:
         if _KEPT not in statement.get_execution_options():
@@ -36,6 +39,8 @@ class NearTransaction:
         return self._ask(statement, values or {})
 
     def _ask(self, statement: Executable, values: Mapping[str, Any]) -> Answer:
+        if os.getpid() != self._process:
+            raise unsafe_fork()
         errors = self.dialect.loaded_dbapi.Error
         try:
             return answer_of([self._driver.execute(*words_of(statement, values, self.dialect))])
