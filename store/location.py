@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,16 +80,30 @@ class Location:
             ) from error
 
     def check_not_bereft(self) -> None:
-        """Raises `StoreNotFound` where shards of a store lie in the directory, but no catalog."""
+        """Raises `StoreNotFound` where shards of a store lie in the directory, but no catalog of one."""
         if self.directory is not None and any(
             next(self.directory.glob(f"{SHARDS}/*/{pattern}"), None)
             for pattern in (MARKER, "t[0-9]*/*.arrow")
         ):
+            lost = (
+                f"its catalog ({CATALOG_FILE}) has lost its tables"
+                if self.exists()
+                else (f"not its catalog ({CATALOG_FILE})")
+            )
             raise StoreNotFound(
-                f"{self.directory} holds shards of a store, but not its catalog ({CATALOG_FILE}); put that "
+                f"{self.directory} holds shards of a store, but {lost}; put that "
                 f"back from a backup, or make a new store with {repairing(self.directory)}",
                 uri=self.uri,
             )
+
+    @contextmanager
+    def knowing_its_shards(self) -> Iterator[None]:
+        """Let nobody be sent to `create` where a catalog holds no store, and the shards of one are there."""
+        try:
+            yield
+        except StoreNotFound:
+            self.check_not_bereft()
+            raise
 
     def check_not_empty(self) -> None:
         """Raises `StoreDamaged` when the catalog's file was cut to nothing."""

@@ -31,9 +31,8 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
     opened = [disk_at(disks, root) for _, root in full]
     if location.exists():
         location.check_not_empty()
-    else:
-        location.check_not_bereft()
     if not holds_store(location.catalog_url):  # else Catalog.create raises AlreadyExists
+        location.check_not_bereft()
         for disk, (_, root) in zip(opened, full, strict=True):
             check_free(disk, root)
 

@@ -165,7 +165,8 @@ class Store(Named):
             )
         location.check_not_empty()
         location.warn_of_readers()
-        catalog = Catalog(location.catalog_url, clock, shown(uri), arguments.flag("read_only", read_only))
+        with location.knowing_its_shards():
+            catalog = Catalog(location.catalog_url, clock, shown(uri), arguments.flag("read_only", read_only))
 
         def open_root(root: str) -> Disk:
             disk = disk_at(disks, root)

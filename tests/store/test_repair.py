@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -344,6 +346,12 @@ def test_whoever_lost_a_catalog_is_sent_to_repair(tmp_path: Path, left: str) -> 
     (old / "catalog.db").write_bytes(b"no database at all" * 1_000)
     with pytest.raises(StoreDamaged, match="elasticscan repair OLD NEW"):
         Store.open(old)
+    (old / "catalog.db").unlink()
+    with closing(sqlite3.connect(old / "catalog.db")) as without_tables:
+        without_tables.execute("VACUUM")
+    for attempt in (lambda: Store.open(old), lambda: Store.create(old, ["z"])):
+        with pytest.raises(StoreNotFound, match=r"lost its tables.*elasticscan repair .* NEW"):
+            attempt()
     (old / "catalog.db").unlink()
     if left == "marker":
         shutil.rmtree(old / "shards" / "a" / "t1")
