@@ -372,8 +372,8 @@ def _body(sealed: memoryview) -> memoryview:
     return body
 
 
-def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
-    """Read a file's manifest and seal, without a catalog.
+def find_seal(disk: Disk, path: str, written_as: str | None = None) -> tuple[Manifest, Seal]:
+    """Read a file's manifest and seal, without a catalog; `written_as` is the name that it must say.
 
     Raises:
         FragmentDamaged: it is not a whole sealed file, or lies under another name than it was given.
@@ -398,16 +398,16 @@ def find_seal(disk: Disk, path: str) -> tuple[Manifest, Seal]:
         manifest, more = _unpack(bytes(_body(tail[: len(tail) - held])))
         if more["end"] != digest_of(tail[len(tail) - held :]):
             raise ValueError("its footer has changed since it was written")
-        if manifest.path != path:
+        if manifest.path != (written_as or path):
             raise ValueError(f"it was written as {manifest.path}")
     except (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackException) as error:
         raise FragmentDamaged(f"file {path} is not a whole file of a store: {error}", path=path) from error
     return manifest, Seal(file.size, tail_bytes, digest_of(tail))
 
 
-def read_manifest(disk: Disk, path: str) -> Manifest:
+def read_manifest(disk: Disk, path: str, written_as: str | None = None) -> Manifest:
     """Read a file's manifest; raises as `find_seal` does."""
-    return find_seal(disk, path)[0]
+    return find_seal(disk, path, written_as)[0]
 
 
 def verify_file(disk: Disk, path: str, seal: Seal, label: str = "") -> None:

@@ -142,9 +142,9 @@ class _Collection:
     def _manifests(self, look: _Look) -> dict[str, Manifest | None]:
         disk = self._context.check_root(look.shard.id)
         manifests: dict[str, Manifest | None] = {}
-        for path in in_question(look.shelf, self._rules):
+        for path, written_as in in_question(look.shelf, self._rules).items():
             try:
-                manifests[path] = read_manifest(disk, path)
+                manifests[path] = read_manifest(disk, path, written_as)
             except FragmentDamaged:
                 manifests[path] = None
         return manifests

@@ -10,7 +10,8 @@ damaged, or older than the file. So
   out to be the wrong one. The trash is emptied by age;
 - a file in the trash that the catalog refers to after all is put back.
 
-For the first two the file's own manifest must say that this store wrote it, at this shard.
+Of whatever is deleted the file's own manifest must say that this store wrote it, at this shard; one that was
+torn, and says nothing, stays in the trash for its time first.
 """
 
 from __future__ import annotations
@@ -133,10 +134,15 @@ class RemovalPlan:
     of: int = 0
 
 
-def in_question(shelf: Shelf, rules: GarbageRules) -> list[str]:
-    """The files whose manifest has to be read: those that would go if it says so."""
+def in_question(shelf: Shelf, rules: GarbageRules) -> dict[str, str]:
+    """The files whose manifest has to be read, with the paths that they were written as.
+
+    They are those that would go if it says so.
+    """
     ages = {path: shelf.dropped.get(path, shelf.now - shelf.files[path]) for path in _ours(shelf)}
-    return [path for path, age in ages.items() if age >= rules.grace_seconds]
+    files = {path: path for path, age in ages.items() if age >= rules.grace_seconds}
+    kept_seconds = _trash_seconds(shelf, rules)
+    return files | {at: path for at, (path, seconds) in shelf.trashed.items() if seconds >= kept_seconds}
 
 
 def _ours(shelf: Shelf) -> list[str]:
@@ -173,7 +179,8 @@ def plan(
         if action is Action.TRASH and manifest is not None and not rules.trash_seconds:
             action, reason = (Action.DELETE, reason) if shelf.marked else (action, f"{reason}; {UNMARKED}")
         decisions.append(Decision(shelf.shard, path, action, reason))
-    decisions += [Decision(shelf.shard, *decided) for decided in _look_into_trash(shelf, rules)]
+    in_trash = _look_into_trash(shelf, rules, manifests, store)
+    decisions += [Decision(shelf.shard, *decided) for decided in in_trash]
     decisions += [
         Decision(shelf.shard, path, Action.KEEP, "it has no name that elasticscan gives")
         for path in sorted(shelf.files)
@@ -205,18 +212,33 @@ def _of_proven(shelf: Shelf, path: str, manifest: Manifest | None, store: str) -
     age = f"{shelf.now - shelf.files[path]:,.0f} s old"
     if manifest is None:
         return Action.TRASH, f"unfinished, torn or damaged, {age}, and no part of the store"
-    if manifest.store != store or manifest.shard not in shelf.ids or manifest.path != path:
-        return Action.KEEP, (
-            f"by its own account {manifest.path} of shard {manifest.shard} of store {manifest.store}, so it "
-            "is not this shard's to remove"
-        )
+    if not _is_own(shelf, manifest, store) or manifest.path != path:
+        return Action.KEEP, _account(manifest)
     if path in shelf.dropped:
         return Action.DELETE, f"nothing needs it, since {shelf.dropped[path]:,.0f} s"
     return Action.TRASH, f"never committed, {age}"
 
 
-def _look_into_trash(shelf: Shelf, rules: GarbageRules) -> Iterator[tuple[str, Action, str]]:
-    kept_seconds = rules.trash_seconds if shelf.marked else max(rules.trash_seconds, TRASH_SECONDS)
+def _is_own(shelf: Shelf, manifest: Manifest, store: str) -> bool:
+    return manifest.store == store and manifest.shard in shelf.ids
+
+
+def _account(manifest: Manifest) -> str:
+    return (
+        f"by its own account {manifest.path} of shard {manifest.shard} of store {manifest.store}, so it is "
+        "not this shard's to remove"
+    )
+
+
+def _trash_seconds(shelf: Shelf, rules: GarbageRules) -> float:
+    """The time for which a file stays in the trash."""
+    return rules.trash_seconds if shelf.marked else max(rules.trash_seconds, TRASH_SECONDS)
+
+
+def _look_into_trash(
+    shelf: Shelf, rules: GarbageRules, manifests: Mapping[str, Manifest | None], store: str
+) -> Iterator[tuple[str, Action, str]]:
+    kept_seconds = _trash_seconds(shelf, rules)
     newest_first = sorted(shelf.trashed.items(), key=lambda item: item[1][1])
     put_back = set[str]()
     for path, (original, seconds) in newest_first:
@@ -225,6 +247,8 @@ def _look_into_trash(shelf: Shelf, rules: GarbageRules) -> Iterator[tuple[str, A
             yield path, Action.RESTORE, f"the catalog refers to {original}, which is missing"
         elif original in shelf.live:
             yield path, Action.KEEP, f"the catalog refers to {original}"
+        elif (manifest := manifests.get(path)) is not None and not _is_own(shelf, manifest, store):
+            yield path, Action.KEEP, _account(manifest)
         elif seconds >= kept_seconds:
             yield path, Action.EMPTY, f"in the trash for {seconds:,.0f} s"
         else:

@@ -168,6 +168,15 @@ def garbage_by_the_catalog_alone(patch: Patch) -> None:
 
 @fault(
     "scenarios",
+    "the trash is emptied of what says that this store wrote it",
+    style="test_what_another_store_keeps_in_a_trash_stays_there",
+)
+def trash_is_emptied_by_age_alone(patch: Patch) -> None:
+    patch.setattr(garbage, "_is_own", lambda *_: True)
+
+
+@fault(
+    "scenarios",
     "what the catalog never knew goes to the trash first",
     style="test_what_was_never_committed_stays_in_the_trash_for_a_while",
 )

@@ -66,13 +66,13 @@ def decided(found: RemovalPlan) -> dict[str, Action]:
 def planned(
     root: Shelf, rules: GarbageRules = RULES, newest: int = 9, doubt: str | None = None, **more: Any
 ) -> RemovalPlan:
-    said = {name: witness(name) for name in in_question(root, rules)} | more.get("said", {})
+    said = {name: witness(was) for name, was in in_question(root, rules).items()} | more.get("said", {})
     return plan(root, rules, said, STORE, newest, doubt)
 
 
 def test_what_the_catalog_refers_to_is_not_even_looked_at() -> None:
     root = shelf({path(1): 10**6}, live={path(1)})
-    assert in_question(root, RULES) == []
+    assert in_question(root, RULES) == {}
     assert planned(root).decisions == ()
 
 
@@ -83,7 +83,7 @@ def test_the_unknown_goes_to_the_trash_and_the_dropped_goes() -> None:
 
 def test_what_was_needed_within_the_grace_period_is_spared() -> None:
     root = shelf({path(1): 99, path(2): 10**6}, dropped={path(2): 99})
-    assert in_question(root, RULES) == []
+    assert in_question(root, RULES) == {}
     assert set(decided(planned(root)).values()) == {Action.KEEP}
 
 
@@ -93,6 +93,14 @@ def test_what_says_that_it_is_another_ones_is_kept(other: dict[str, Any], droppe
     root = shelf({path(1): 10**6}, dropped=dropped)
     found = planned(root, said={path(1): witness(path(1), **other)})
     assert decided(found) == {path(1): Action.KEEP}
+
+
+@pytest.mark.parametrize("other", [{"store": "6" * 32}, {"shard": 2}])
+def test_another_ones_file_stays_in_the_trash_too(other: dict[str, Any]) -> None:
+    at = f"trash/1/{path(1)}"
+    assert in_question(shelf({at: 0}), RULES) == {at: path(1)}
+    assert decided(planned(shelf({at: 0}), said={at: witness(path(1), **other)})) == {at: Action.KEEP}
+    assert decided(planned(shelf({at: 0}), said={at: None})) == {at: Action.EMPTY}
 
 
 @pytest.mark.parametrize("dropped", [{}, {path(1): 10**6}])

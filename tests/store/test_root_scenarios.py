@@ -759,3 +759,13 @@ def test_a_collection_that_dies_leaves_no_deleted_rows_to_a_repair(tmp_path: Pat
     repair_store(tmp_path / "left", tmp_path / "new")
     with Store.open(tmp_path / "new") as store:
         assert count(store) == ROWS - 60
+
+
+def test_what_another_store_keeps_in_a_trash_stays_there(tmp_path: Path) -> None:
+    with (
+        made(tmp_path / "one") as one,
+        made(tmp_path / "other", {"x": str(root(one, "a") / "trash" / "5")}) as other,
+    ):
+        one.collect_garbage(0, trash_seconds=0)
+        assert other.verify() == []
+        assert count(other) == ROWS
