@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from elasticscan.base.errors import RESTORE, InvalidOption, TryAgain
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
+from elasticscan.base.redaction import shown
 from elasticscan.cli.options import Json, Speed, Uri, bytes_of, seconds_of
 from elasticscan.cli.output import answer, console, print_json_line, size, warn
 from elasticscan.store import Action, Collected, Kept, Store, repair_store
@@ -162,7 +163,7 @@ def adopt(uri: Uri, json: Json = False) -> None:
     with Store.open(uri) as store:
         adoption = store.adopt()
     had, reached = adoption.commits
-    told = [f"{uri} owns its shards now; keys and stream offsets from before are refused."]
+    told = [f"{shown(uri)} owns its shards now; keys and stream offsets from before are refused."]
     if reached > had:
         told.append(f"Commits {had + 1} to {reached} are not in this catalog, and lost.")
     for shard, path in adoption.missing:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from elasticscan.base.drawing import code, listing
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import MAX_NUMBER
+from elasticscan.base.redaction import shown
 from elasticscan.catalog import Tag, Tx, begun_again
 from elasticscan.metadata import IndexInfo, TableInfo
 from elasticscan.store import arguments
@@ -40,7 +41,7 @@ class DefinedTable(Named):
         return self._context.info.store_id, self._id
 
     def __repr__(self) -> str:
-        return f"<elasticscan.Table {self._name!r} of {self._context.location.uri}>"
+        return f"<elasticscan.Table {self._name!r} of {shown(self._context.location.uri)}>"
 
     def _repr_html_(self) -> str:
         """The columns and the newest commits, as notebooks show them."""

@@ -12,6 +12,7 @@ import pytest
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption, ShardUnavailable
 from elasticscan.catalog import engine
+from elasticscan.cli.upkeep import adopt
 from elasticscan.storage import MemoryDisk
 from elasticscan.store import Store
 from elasticscan.store.location import Location
@@ -80,15 +81,23 @@ def test_no_error_of_files_elsewhere_shows_a_password(place: str, tmp_path: Path
 
 
 @pytest.mark.long
-def test_a_store_whose_catalog_is_at_a_server_shows_no_password(postgres_url: str, tmp_path: Path) -> None:
+def test_a_store_whose_catalog_is_at_a_server_shows_no_password(
+    postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for place in (postgres_url.replace("@", f":{SECRET}@"), f"{postgres_url}&password={SECRET}"):
         maker = Store.open if place.startswith(f"{postgres_url}&") else Store.create
         arguments = () if maker == Store.open else ({"a": str(tmp_path / "a")},)
         with maker(place, *arguments) as store:
+            if not store.tables():
+                store.create_table("t", {"id": [1]}, primary_key="id")
+            table = store.table("t")
             shown = [store, store.status(), store.topology, store.tables(), store.topology_history()]
+            shown += [table, table._repr_html_(), table.scan(), table.scan()._repr_html_(), table.history()]
             assert SECRET not in repr(shown) + str(store)
             assert SECRET not in store._repr_html_()
             assert SECRET not in told(lambda: store.table("no"))
+        adopt(place)
+        assert SECRET not in capsys.readouterr().out
 
 
 def test_a_status_and_errors_about_roots_show_no_password(tmp_path: Path) -> None:
