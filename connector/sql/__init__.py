@@ -10,6 +10,8 @@ statements  statements about tables of the store that are no query, recognised b
 query       a query's text, tree and references; what cannot be read for certain is left alone
 joins, conditions, columns, limits  what each reference of a table needs, by the rules of its joins
 aggregates  what tasks can compute of their own rows, for Spark to add up; computed: of which expressions
+semi_joins  joins in which the keys of one table tell which rows of another are needed
+reads       the reads of a plan, and keys handed from one to another
 few_rows    reads that are over before a task would have begun, made beside the driver
 plan        the needs of a whole query; explain: the same for people
 """

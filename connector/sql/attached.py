@@ -26,16 +26,16 @@ from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import is_iso_time
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.reading import check_snapshot
-from elasticscan.connector.sql.aggregates import SourceAggregates
 from elasticscan.connector.sql.changing import CHANGES, Target, read_change
 from elasticscan.connector.sql.creating import Creation, create, read_creation
 from elasticscan.connector.sql.explain import explain_plan, left_alone
-from elasticscan.connector.sql.few_rows import FewRows, ending_by_itself, few_as_relation, fold_few, read_few
+from elasticscan.connector.sql.few_rows import FewRows, ending_by_itself, few_as_relation, read_few
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.maintaining import maintain, nothing
 from elasticscan.connector.sql.parameters import Arguments, with_literals
-from elasticscan.connector.sql.plan import QueryPlan, TableScan, TableShape, plan_query
+from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import AsOf, Session, UnreadableError
+from elasticscan.connector.sql.reads import Read, Reads, options_of
 from elasticscan.connector.sql.row_changes import Queries, change_counts, change_rows
 from elasticscan.connector.sql.statements import (
     Statement,
@@ -214,10 +214,12 @@ class AttachedStore(Sequence[str]):
         except UnreadableError as why:
             check_no_times_past(text, self._tables, _session(self._spark))
             return left_alone(text, str(why))
-        totals = {view: len(shape.schema) for view, shape in self._shapes()[0].items()}
-        few = [self._few(scan, snapshot) for scan in plan.scans]
-        read_here = [None if one is None else _shown(one) for one in few]
-        return explain_plan(plan, snapshot, totals, read_here, list(map(_is_folded, plan.scans, few)))
+        shapes = self._shapes()[0]
+        totals = {view: len(shape.schema) for view, shape in shapes.items()}
+        reads = Reads(self._uri, self._tables, shapes, snapshot).of(plan)
+        read_here = [None if read.few is None else _shown(read.few) for read in reads]
+        plan = replace(plan, scans=tuple(read.scan for read in reads))
+        return explain_plan(plan, snapshot, totals, read_here, [read.is_folded for read in reads])
 
     def _plan(self, text: str, args: dict[str, Any] | list[Any] | None) -> tuple[QueryPlan, int]:
         complete = with_literals(text, args) if args else text
@@ -233,7 +235,7 @@ class AttachedStore(Sequence[str]):
         tables, snapshot = context.tables()
         by_name = {table.name: table for table in tables}
         return {
-            view: TableShape(by_name[name].schema, by_name[name].primary_key[0])
+            view: TableShape(by_name[name].schema, by_name[name].primary_key[0], by_name[name].primary_key)
             for view, name in self._tables.items()
             if name in by_name
         }, snapshot
@@ -243,49 +245,32 @@ class AttachedStore(Sequence[str]):
         unique = f"elasticscan_{uuid.uuid4().hex}"
         names: dict[tuple[object, ...], str] = {}
         made: dict[str, DataFrame] = {}
-        folded: dict[str, bool] = {}
-        places = []
         for scan in plan.scans:
-            key = _read_by(scan)
-            if key not in names:
-                if scan.as_of is not None:
-                    texts = {"store": self._uri, "table": self._tables[scan.view]}
-                    check_snapshot(parse_options(texts | _options_of(None, None, scan.as_of)))
-                name = names[key] = f"{unique}_{len(names)}"
-                few = self._few(scan, snapshot)
-                made[name] = self._relation(scan, snapshot, few)
-                folded[name] = _is_folded(scan, few)
-            places.append(names[key])
-        return plan.rewritten(places, [folded[name] for name in places]), made
+            if scan.as_of is not None:
+                texts = {"store": self._uri, "table": self._tables[scan.view]}
+                check_snapshot(parse_options(texts | options_of(None, None, scan.as_of)))
+        reads = Reads(self._uri, self._tables, self._shapes()[0], snapshot)
+        found = reads.of(plan)
+        for read in found:
+            if read.identity not in names:
+                name = names[read.identity] = f"{unique}_{len(names)}"
+                made[name] = self._relation(read, reads, snapshot)
+        places = [names[read.identity] for read in found]
+        return plan.rewritten(places, [read.is_folded for read in found]), made
 
-    def _relation(self, scan: TableScan, snapshot: int, few: FewRows | None) -> DataFrame:
+    def _relation(self, read: Read, reads: Reads, snapshot: int) -> DataFrame:
         """The rows themselves where they are few, else a relation that tasks read."""
-        table = self._tables[scan.view]
-        if few is not None:
-            return few_as_relation(self._spark, few)
+        scan, table = read.scan, self._tables[read.scan.view]
+        if read.few is not None:
+            return few_as_relation(self._spark, read.few)
         if scan.aggregates is not None:
-            options = self._options_of_fold(scan, scan.aggregates, snapshot)
+            options = reads.options_of_fold(scan, scan.aggregates)
             return self._spark.read.format(FORMAT).options(**options).load()
         if scan.limit is None or scan.limit.order:
             return self._load(table, scan.columns, scan.filter, scan.as_of or snapshot)
         most = scan.limit.rows
         relation = self._load(table, scan.columns, scan.filter, scan.as_of or snapshot, most)
         return ending_by_itself(relation, most)
-
-    def _few(self, scan: TableScan, snapshot: int) -> FewRows | None:
-        options = _options_of(scan.columns, scan.filter, scan.as_of or snapshot)
-        table = self._tables[scan.view]
-        few = read_few(parse_options({"store": self._uri, "table": table, **options}), scan.limit)
-        if few is None and scan.aggregates is not None:
-            return fold_few(parse_options(self._options_of_fold(scan, scan.aggregates, snapshot)))
-        return few
-
-    def _options_of_fold(
-        self, scan: TableScan, aggregates: SourceAggregates, snapshot: int
-    ) -> dict[str, str]:
-        options = _options_of(None, scan.filter, scan.as_of or snapshot)
-        place = {"store": self._uri, "table": self._tables[scan.view]}
-        return {**place, **options, "partialAggregates": aggregates.partial.text()}
 
     def _run(self, text: str, relations: Mapping[str, DataFrame]) -> DataFrame:
         """A query over these relations.
@@ -307,7 +292,7 @@ class AttachedStore(Sequence[str]):
         snapshot: int | AsOf | None,
         most: int | None = None,
     ) -> DataFrame:
-        options = _options_of(columns, condition, snapshot, most)
+        options = options_of(columns, condition, snapshot, most)
         return self._spark.read.format(FORMAT).options(store=self._uri, table=table, **options).load()
 
     def _run_unchanged(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
@@ -433,35 +418,6 @@ def _shown(few: FewRows) -> str:
     if few.is_known:
         return "nothing: statistics of fragments tell it"
     return f"beside the driver: {few.rows.num_rows:,} rows"
-
-
-def _is_folded(scan: TableScan, few: FewRows | None) -> bool:
-    """True if a read gives partial rows, be it here or in tasks."""
-    return scan.aggregates is not None and (few is None or few.is_folded)
-
-
-def _read_by(scan: TableScan) -> tuple[object, ...]:
-    """The identity of a read: scans that have it in common read the same."""
-    partial = None if scan.aggregates is None else scan.aggregates.partial
-    return scan.view, scan.columns, scan.filter, scan.limit, scan.as_of, partial
-
-
-def _options_of(
-    columns: Sequence[str] | None,
-    condition: str | None,
-    snapshot: int | AsOf | None,
-    most: int | None = None,
-) -> dict[str, str]:
-    """The options of a read by tasks, of so many rows each."""
-    by_time = isinstance(snapshot, AsOf) and snapshot.is_time
-    number = snapshot.text if isinstance(snapshot, AsOf) else snapshot
-    choices = {
-        "columns": None if columns is None else ",".join(columns),
-        "filter": condition,
-        "timestampAsOf" if by_time else "versionAsOf": None if number is None else str(number),
-        "maxRowsPerTask": None if most is None else str(most),
-    }
-    return {name: value for name, value in choices.items() if value is not None}
 
 
 def _session(spark: SparkSession) -> Session:

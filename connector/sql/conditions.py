@@ -94,6 +94,18 @@ def push_conditions(
     return pushed
 
 
+def owners_of(
+    column: exp.Column,
+    query: Query,
+    block: SelectBlock,
+    condition: Condition,
+    schemas: Mapping[str, pa.Schema],
+    session: Session,
+) -> list[Reference]:
+    """The references that may have a column of a condition; it is certain if that is one."""
+    return _PushdownRules(query, block, condition, schemas, session).owners(column)
+
+
 def _combine(parts: Sequence[Predicate], schema: pa.Schema) -> tuple[str | None, bool]:
     """One filter of all of them, or of as many as a filter can hold; and whether it is all."""
     pushed = list(parts)
@@ -130,7 +142,7 @@ class _PushdownRules:
 
     def mentioned(self) -> list[Reference]:
         """The references that the condition seems to mention; only shown to people."""
-        owners = [self._owners(column) for column in self.condition.node.find_all(exp.Column)]
+        owners = [self.owners(column) for column in self.condition.node.find_all(exp.Column)]
         return [
             reference for reference in self.condition.visible if any(reference in group for group in owners)
         ]
@@ -164,7 +176,7 @@ class _PushdownRules:
             raise _StaysError("it names no column")
         owners = set()
         for column in columns:
-            candidates = self._owners(column)
+            candidates = self.owners(column)
             if len(candidates) != 1:
                 where = "more than one table" if candidates else "no single table that it could be handed to"
                 raise _StaysError(f"{_show(column)} is a column of {where}")
@@ -173,7 +185,7 @@ class _PushdownRules:
             raise _StaysError("it compares tables with each other")
         return owners.pop()
 
-    def _owners(self, column: exp.Column) -> list[Reference]:
+    def owners(self, column: exp.Column) -> list[Reference]:
         """The references that have the column. With several, Spark fails: the name is ambiguous."""
         parts = [part.name for part in column.parts]
         if len(parts) > 1:

@@ -45,6 +45,8 @@ def _scan(name: str, scan: TableScan, total: int, read_here: str | None, is_fold
     else:
         lines.append(f"  columns  {', '.join(scan.columns)} ({len(scan.columns)} of {total})")
     lines.append(f"  filter   {scan.filter or 'none'}")
+    if scan.keys is not None:
+        lines.append(f"  keys     {scan.keys}")
     if scan.limit is not None:
         order = f" in the order of {', '.join(scan.limit.order)}" if scan.limit.order else ""
         lines.append(f"  limit    {scan.limit.rows:,}{order}")

@@ -26,7 +26,7 @@ from elasticscan.connector.options import Options
 from elasticscan.connector.partial_rows import PartialRows
 from elasticscan.connector.reading import chosen_columns, offered_schema, snapshot_chosen
 from elasticscan.connector.sql.limits import RowLimit
-from elasticscan.filters import Fold
+from elasticscan.filters import Fold, Predicate
 from elasticscan.store import Scan, begin_scan, known_values
 
 # A read is made here if it gives no more than this, in all; more is for tasks.
@@ -37,6 +37,9 @@ MOST_SCANNED = 100_000
 # thread's own time, and of everybody's, in which a busy machine is slow to begin tasks, too.
 THREAD_SECONDS, WALL_SECONDS = 0.25, 1.0
 TRIED = 0.2
+# So are rows of one side of a join, whose keys spare reading the other: that takes tasks much longer.
+JOINED_THREAD_SECONDS, JOINED_WALL_SECONDS = 0.5, 2.0
+MOST_KEYS, JOINED_BYTES = 50_000, 8 << 20
 # Rows that are not even tried: no machine folds them in that time.
 MOST_FOLDED = 100_000_000
 
@@ -83,6 +86,59 @@ def read_few(options: Options, limit: RowLimit | None) -> FewRows | None:
             if limit is None and not _seems_small(scan):
                 return None
             return _read(scan, columns, schema)
+    except ElasticScanError:
+        return None
+
+
+def read_joined(options: Options) -> FewRows | None:
+    """The rows of one side of a join, if they are soon there, and few enough to read the other by key."""
+    try:
+        store = open_store(options.store)
+        table = store.table(options.table).definition
+        columns, schema = chosen_columns(table, options), offered_schema(table, options)
+        with begin_scan(
+            store.context,
+            lambda tx: store.context.table(tx, options.table),
+            columns,
+            options.filter,
+            snapshot_chosen(store, options),
+            (options.batch_rows, DEFAULT_PAGE_BYTES),
+            index=options.index,
+        ) as scan:
+            return _read_soon(scan, columns, schema)
+    except ElasticScanError:
+        return None
+
+
+def read_keys(options: Options, column: str, keys: pa.Array) -> FewRows | None:
+    """The rows with some primary keys that meet the filter; None if they are many, or a read of it fails.
+
+    Args:
+        options: of a read.
+        column: the whole primary key.
+        keys: each once, without null.
+    """
+    if len(keys) > MOST_KEYS:
+        return None
+    try:
+        store = open_store(options.store)
+        table = store.table(options.table)
+        definition = table.definition
+        columns, schema = chosen_columns(definition, options), offered_schema(definition, options)
+        condition = None if options.filter is None else Predicate.parse(options.filter, definition.schema)
+        needed = columns if condition is None else list(dict.fromkeys([*columns, *sorted(condition.columns)]))
+        found = table.get(pa.table({column: keys}), needed, snapshot_chosen(store, options))
+        if table.definition != definition:
+            return None
+        whole = found.combine_chunks()
+        rows = whole.to_batches()[0] if whole.num_rows else pa.RecordBatch.from_pylist([], whole.schema)
+        if condition is not None:
+            rows = rows.filter(condition.mask(rows))
+        if rows.nbytes > JOINED_BYTES:
+            return None
+        chosen = rows.select(columns)
+        convert = ToSpark(chosen.schema, columns, schema)
+        return FewRows(schema, pa.Table.from_batches([convert(chosen)]))
     except ElasticScanError:
         return None
 
@@ -135,6 +191,26 @@ def _fold(scan: Scan, partial: PartialRows) -> pa.RecordBatch | None:
     return pa.RecordBatch.from_arrays(
         [column.combine_chunks() for column in whole.columns], schema=partial.schema
     )
+
+
+def _read_soon(scan: Scan, columns: list[str], schema: StructType) -> FewRows | None:
+    """The rows of a scan, unless its first part shows that they are too many or take too long."""
+    expected, convert = _rows_scanned(scan), ToSpark(scan.schema, columns, schema)
+    batches, rows, size = [pa.RecordBatch.from_pylist([], convert.target)], 0, 0
+    began, busy = time.monotonic(), time.thread_time()
+    for page in scan.batches():
+        batches.append(convert(page))
+        rows, size = rows + page.num_rows, size + page.nbytes
+        share = min(scan.stats.scanned / max(expected, 1), 1)
+        spent = max(
+            (time.thread_time() - busy) / JOINED_THREAD_SECONDS,
+            (time.monotonic() - began) / JOINED_WALL_SECONDS,
+            rows / max(MOST_KEYS, 1),
+            size / JOINED_BYTES,
+        )
+        if rows > MOST_KEYS or spent > 1 or (spent > TRIED and spent > share):
+            return None
+    return FewRows(schema, pa.Table.from_batches([pa.concat_batches(batches)]))
 
 
 def few_as_relation(spark: SparkSession, few: FewRows) -> DataFrame:

@@ -30,6 +30,7 @@ from elasticscan.connector.sql.conditions import Pushed, push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
 from elasticscan.connector.sql.limits import RowLimit, row_limit
 from elasticscan.connector.sql.query import AsOf, Query, Reference, Session, UnreadableError, read_query
+from elasticscan.connector.sql.semi_joins import key_joins
 from elasticscan.connector.sql.tokens import quoted
 
 
@@ -39,6 +40,7 @@ class TableShape:
 
     schema: pa.Schema
     key: str
+    primary_key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class TableScan:
         stayed: (condition, why) of conditions that Spark alone tests, and of aggregates that it computes.
         complete: true if `filter` is all that the SELECT requires of a row.
         as_of: the snapshot that the query names; None for the newest.
+        keys: told to people: whose keys its rows have to have, where these are handed over.
     """
 
     view: str
@@ -68,6 +71,23 @@ class TableScan:
     stayed: tuple[tuple[str, str], ...]
     complete: bool
     as_of: AsOf | None
+    keys: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJoin:
+    """A scan needs only rows whose `column` is one of the values that another one gives for `key`.
+
+    Attributes:
+        needed, given: places of the scans in their plan.
+        by_key: true if the column is the whole primary key of the rows that are needed.
+    """
+
+    needed: int
+    column: str
+    given: int
+    key: str
+    by_key: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +97,7 @@ class QueryPlan:
     text: str
     scans: tuple[TableScan, ...]
     _references: tuple[Reference, ...]
+    joins: tuple[PlannedJoin, ...] = ()
 
     def rewritten(self, names: Sequence[str], folded: Sequence[bool]) -> str:
         """The query over relations of these names, one for each scan, some of which give partial rows."""
@@ -110,9 +131,22 @@ def plan_query(text: str, tables: Mapping[str, TableShape], session: Session) ->
         scans = {}
         for block in blocks:
             scans.update(_scans(query, block, tables, session))
+        joins = key_joins(query, blocks, {name: table.schema for name, table in tables.items()}, session)
     except (SqlglotError, RecursionError):
         raise UnreadableError("it is nested too deeply") from None
-    return QueryPlan(text, tuple(scans[reference] for reference in query.references), query.references)
+    places = {reference: place for place, reference in enumerate(query.references)}
+    planned = tuple(
+        PlannedJoin(
+            places[join.needed],
+            join.column,
+            places[join.given],
+            join.key,
+            tables[join.needed.table].primary_key == (join.column,),
+        )
+        for join in joins
+    )
+    ordered = tuple(scans[reference] for reference in query.references)
+    return QueryPlan(text, ordered, query.references, planned)
 
 
 def _scans(

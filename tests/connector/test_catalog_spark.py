@@ -65,6 +65,7 @@ def _small(spark: SparkSession) -> Iterator[None]:
 def _by_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have tasks read also what is little; `test_few_rows` is about reads beside the driver."""
     monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
+    monkeypatch.setattr(few_rows, "MOST_KEYS", -1)
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +135,7 @@ def test_a_random_query_gives_the_rows_of_plain_views_and_of_parquet(
     for seed in range(first, first + 12):
         text = generated(seed)
         monkeypatch.setattr(few_rows, "FEW_ROWS", (-1, 30, 10_000)[seed % 3])
+        monkeypatch.setattr(few_rows, "MOST_KEYS", (-1, 50_000)[seed % 2])
         found = rows_of(catalog.sql(text))
         assert found == rows_of(spark.sql(text)), f"seed {seed}: {text}"
         assert found == rows_of(parquet.sql(text)), f"seed {seed}: {text}"
@@ -187,6 +189,7 @@ def test_a_random_query_gives_the_same_rows_while_tablets_move(
         for seed in range(first, first + 6):
             text = generated(seed)
             monkeypatch.setattr(few_rows, "FEW_ROWS", (-1, 30, 10_000)[seed % 3])
+            monkeypatch.setattr(few_rows, "MOST_KEYS", (-1, 50_000)[seed % 2])
             assert rows_of(catalog.sql(text)) == rows_of(parquet.sql(text)), f"seed {seed}: {text}"
     assert len(arrived) > 6
 

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from elasticscan.base.errors import ContinuationKeyError, InvalidOption
 from elasticscan.connector import AttachedStore, attach
 from elasticscan.connector.sql import conditions, few_rows, limits
-from elasticscan.connector.sql.attached import _options_of
 from elasticscan.connector.sql.limits import RowLimit
+from elasticscan.connector.sql.reads import options_of
 from elasticscan.store import Scan, Store
 from tests.connector.catalog_queries import KEYS, tables
 from tests.connector.limit_queries import LimitedQuery, limited
@@ -78,7 +78,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         noted.append(few is not None)
         return few
 
-    monkeypatch.setattr("elasticscan.connector.sql.attached.read_few", noting)
+    for module in ("reads", "attached"):
+        monkeypatch.setattr(f"elasticscan.connector.sql.{module}.read_few", noting)
     return noted
 
 
@@ -318,7 +319,7 @@ def test_tasks_give_no_more_rows_than_they_are_asked_for(
     assert by_two({"maxRowsPerTask": "0"}) == 0
     assert by_two({"maxRowsPerTask": "30", "filter": "id < 10"}) == 10
     by_tasks(monkeypatch)
-    assert _options_of(None, None, 3, 30) == {"versionAsOf": "3", "maxRowsPerTask": "30"}
+    assert options_of(None, None, 3, 30) == {"versionAsOf": "3", "maxRowsPerTask": "30"}
     assert shop.sql("SELECT id FROM some_t LIMIT 30").count() == 30
 
 

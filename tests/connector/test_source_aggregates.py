@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException, ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.connector import AttachedStore, attach
-from elasticscan.connector.sql import aggregates, attached, conditions, few_rows
+from elasticscan.connector.sql import aggregates, conditions, few_rows, reads
 from elasticscan.connector.sql.plan import TableShape, plan_query
 from elasticscan.connector.sql.query import Session
 from elasticscan.store import Store
@@ -58,6 +58,7 @@ def _small(spark: SparkSession) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _by_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
+    monkeypatch.setattr(few_rows, "MOST_KEYS", -1)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def parquet(spark: SparkSession, shop: Store, tmp_path_factory: pytest.TempPathF
 def beside_the_driver(patch: pytest.MonkeyPatch) -> None:
     """Fold beside the driver, and read no rows there."""
     patch.setattr(few_rows, "FEW_ROWS", 10_000)
-    patch.setattr(attached, "read_few", lambda *_: None)
+    patch.setattr(reads, "read_few", lambda *_: None)
 
 
 def answer(frame: DataFrame) -> tuple[Any, list[Any]]:

@@ -1,0 +1,142 @@
+"""The reads of a plan: what is read beside the driver, and what of it spares other reads.
+
+Where the rows of one side of a join are at hand, their keys go to the other side: as a condition where they
+are few, and where they are primary keys by themselves, as many as are sooner read so than by tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from elasticscan.base.errors import FilterError
+from elasticscan.connector.options import Options, parse_options
+from elasticscan.connector.sql.aggregates import SourceAggregates
+from elasticscan.connector.sql.few_rows import FewRows, fold_few, read_few, read_joined, read_keys
+from elasticscan.connector.sql.plan import PlannedJoin, QueryPlan, TableScan, TableShape
+from elasticscan.connector.sql.query import AsOf
+from elasticscan.filters import Column, In, Literal, Predicate
+
+# Keys that a condition names, one by one; more of them are read as primary keys, or not at all.
+MOST_LISTED = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One reference: what is read, and its rows where that is done already."""
+
+    scan: TableScan
+    few: FewRows | None
+
+    @property
+    def is_folded(self) -> bool:
+        """True if it gives partial rows, be it here or in tasks."""
+        return self.scan.aggregates is not None and (self.few is None or self.few.is_folded)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Reads that have it in common are one."""
+        scan = self.scan
+        partial = None if scan.aggregates is None else scan.aggregates.partial
+        by_keys = None if scan.keys is None else id(self.few)
+        return scan.view, scan.columns, scan.filter, scan.limit, scan.as_of, partial, by_keys
+
+
+class Reads:
+    """Reads tables at a snapshot, each reference in the way that takes least.
+
+    Args:
+        uri: the store.
+        tables: the table of each view.
+        shapes: of each view.
+        snapshot: where the query names no other.
+    """
+
+    def __init__(
+        self, uri: str, tables: Mapping[str, str], shapes: Mapping[str, TableShape], snapshot: int
+    ) -> None:
+        self._uri, self._tables, self._shapes, self._snapshot = uri, tables, shapes, snapshot
+
+    def of(self, plan: QueryPlan) -> list[Read]:
+        """The reads of a plan, in its order."""
+        known: dict[tuple[object, ...], FewRows | None] = {}
+        reads = []
+        for scan in plan.scans:
+            identity = Read(scan, None).identity
+            if identity not in known:
+                known[identity] = self._few(scan)
+            reads.append(Read(scan, known[identity]))
+        tried: set[int] = set()
+        for join in plan.joins:
+            self._hand_over(join, reads, tried)
+        return reads
+
+    def _hand_over(self, join: PlannedJoin, reads: list[Read], tried: set[int]) -> None:
+        needed, given = reads[join.needed], reads[join.given]
+        if needed.few is not None or needed.scan.aggregates is not None or needed.scan.limit is not None:
+            return
+        plain = given.scan.aggregates is None and given.scan.limit is None
+        if given.few is None and plain and join.by_key and join.given not in tried:
+            tried.add(join.given)
+            given = reads[join.given] = Read(given.scan, read_joined(self._options(given.scan)))
+        if given.few is None or given.few.is_folded or join.key not in given.few.rows.column_names:
+            return
+        keys = given.few.rows.column(join.key).unique().drop_null()
+        told = f"{len(keys):,} of {given.scan.alias}.{join.key} for {join.column}"
+        few = read_keys(self._options(needed.scan), join.column, keys) if join.by_key else None
+        if few is not None:
+            reads[join.needed] = Read(replace(needed.scan, keys=told), few)
+            return
+        condition = self._listed(needed.scan, join.column, keys)
+        if condition is not None:
+            scan = replace(needed.scan, filter=condition, keys=told)
+            reads[join.needed] = Read(scan, self._few(scan))
+
+    def _listed(self, scan: TableScan, column: str, keys: pa.Array) -> str | None:
+        """The condition of a scan with a list of keys; None if that is too long for one."""
+        schema = self._shapes[scan.view].schema
+        if not 0 < len(keys) <= MOST_LISTED or scan.as_of is not None:
+            return None
+        kind = schema.field(column).type
+        values = tuple(Literal(value, kind) for value in keys.to_pylist())
+        listed = str(Predicate(In(Column((column,), kind), values)))
+        text = listed if scan.filter is None else f"({scan.filter}) AND {listed}"
+        try:
+            return str(Predicate.parse(text, schema))
+        except FilterError:
+            return None
+
+    def _few(self, scan: TableScan) -> FewRows | None:
+        few = read_few(self._options(scan), scan.limit)
+        if few is None and scan.aggregates is not None:
+            return fold_few(parse_options(self.options_of_fold(scan, scan.aggregates)))
+        return few
+
+    def _options(self, scan: TableScan) -> Options:
+        options = options_of(scan.columns, scan.filter, scan.as_of or self._snapshot)
+        return parse_options({"store": self._uri, "table": self._tables[scan.view], **options})
+
+    def options_of_fold(self, scan: TableScan, aggregates: SourceAggregates) -> dict[str, str]:
+        options = options_of(None, scan.filter, scan.as_of or self._snapshot)
+        place = {"store": self._uri, "table": self._tables[scan.view]}
+        return {**place, **options, "partialAggregates": aggregates.partial.text()}
+
+
+def options_of(
+    columns: Sequence[str] | None,
+    condition: str | None,
+    snapshot: int | AsOf | None,
+    most: int | None = None,
+) -> dict[str, str]:
+    """The options of a read by tasks, of so many rows each."""
+    by_time = isinstance(snapshot, AsOf) and snapshot.is_time
+    number = snapshot.text if isinstance(snapshot, AsOf) else snapshot
+    choices = {
+        "columns": None if columns is None else ",".join(columns),
+        "filter": condition,
+        "timestampAsOf" if by_time else "versionAsOf": None if number is None else str(number),
+        "maxRowsPerTask": None if most is None else str(most),
+    }
+    return {name: value for name, value in choices.items() if value is not None}

@@ -1,0 +1,241 @@
+"""Keys that one side of a join hands to the other: the rows stay those of Parquet, whatever the join."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from elasticscan.connector import AttachedStore, attach
+from elasticscan.connector.sql import few_rows, reads, semi_joins
+from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
+from elasticscan.connector.sql.query import Session
+from elasticscan.store import Store
+from tests.connector.catalog_queries import SHAPES, tables
+from tests.connector.test_catalog_spark import (  # noqa: F401 - fixtures
+    KEYS,
+    parquet,
+    rewritten,
+    rows_of,
+    setting,
+    tablets_moving,
+)
+
+pytestmark = pytest.mark.spark
+
+QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "24"))
+KINDS = [
+    "JOIN", "JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN", "CROSS JOIN",
+]  # fmt: skip
+EQUAL = {"flights": ["id", "a", "s", "d"], "ports": ["id", "a", "code", "name"], "tiny": ["id", "a", "note"]}
+WHOLE = {name: TableShape(shape.schema, shape.key, (shape.key,)) for name, shape in SHAPES.items()}
+
+
+def joined(seed: int) -> str:
+    """The query of a seed: two or three tables, joined by columns of the same type."""
+    draw = random.Random(seed)
+    names = [draw.choice(list(EQUAL)) for _ in range(draw.choice([2, 2, 3]))]
+
+    def equal(one: int, other: int) -> str:
+        pairs = [
+            (left, right)
+            for left in EQUAL[names[one]]
+            for right in EQUAL[names[other]]
+            if WHOLE[names[one]].schema.field(left).type == WHOLE[names[other]].schema.field(right).type
+        ]
+        left, right = draw.choice(pairs)
+        sides = [f"x{one}.{left}", f"X{other}.{right.upper()}"]
+        draw.shuffle(sides)
+        return " = ".join(sides)
+
+    def condition(one: int) -> str:
+        return draw.choice(
+            [f"x{one}.a > 2", f"x{one}.id < 20", f"x{one}.a IS NULL", f"x{one}.id IN (2, 4, 8)"]
+        )
+
+    text, shown, where = f"{names[0]} x0", [0], []
+    for at in range(1, len(names)):
+        kind = draw.choice(KINDS)
+        other = draw.choice(shown)
+        if kind == "CROSS JOIN":
+            text += draw.choice([f" CROSS JOIN {names[at]} x{at}", f", {names[at]} x{at}"])
+            where.append(equal(other, at))
+        else:
+            on = [equal(other, at), *([condition(draw.choice([other, at]))] if draw.random() < 0.4 else [])]
+            text += f" {kind} {names[at]} x{at} ON {' AND '.join(on)}"
+        if "SEMI" not in kind and "ANTI" not in kind:
+            shown.append(at)
+    if draw.random() < 0.6:
+        where.append(condition(draw.choice(shown)))
+    if draw.random() < 0.3 and len(shown) > 1:
+        where.append(equal(*draw.sample(shown, 2)))
+    where_text = f" WHERE {' AND '.join(where)}" if where else ""
+    columns = ", ".join(f"x{at}.id AS i{at}, x{at}.a AS a{at}" for at in shown)
+    if draw.random() < 0.3:
+        columns = f"count(*) AS n, sum(x{shown[-1]}.a) AS s"
+    return f"SELECT {columns} FROM {text}{where_text}"
+
+
+def set_bounds(patch: pytest.MonkeyPatch, seed: int) -> None:
+    """Some tables are few, and some keys are."""
+    patch.setattr(few_rows, "FEW_ROWS", (30, -1, 10)[seed % 3])
+    patch.setattr(few_rows, "MOST_KEYS", (50_000, 15, 50_000, -1)[seed % 4])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small(spark: SparkSession) -> Iterator[None]:
+    with (
+        setting(spark, "spark.sql.adaptive.enabled", "false"),
+        setting(spark, "spark.sql.shuffle.partitions", "1"),
+    ):
+        yield
+
+
+def fill(made: Store) -> Store:
+    for name, rows in tables().items():
+        made.create_table(name, rows.schema, [KEYS[name]])
+        made.table(name).upsert(rows)
+    return made
+
+
+@pytest.fixture(scope="module")
+def catalog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> AttachedStore:
+    place = tmp_path_factory.mktemp("joins") / "shop.store"
+    return attach(spark, fill(Store.create(place, ["s1"], tablets=2, slots=64)).uri)
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(at, marks=pytest.mark.long) for at in range(6, 4 * QUERIES, 6))]
+)
+@pytest.mark.usefixtures("rewritten")
+def test_a_random_join_gives_the_rows_of_parquet(
+    catalog: AttachedStore,
+    parquet: SparkSession,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    first: int,
+) -> None:
+    handed: list[str] = []
+    honest = reads.Reads.of
+
+    def noting(self: reads.Reads, plan: QueryPlan) -> list[reads.Read]:
+        found = honest(self, plan)
+        handed.extend(read.scan.keys for read in found if read.scan.keys is not None)
+        return found
+
+    monkeypatch.setattr(reads.Reads, "of", noting)
+    for seed in range(first, first + 6):
+        text = joined(seed)
+        set_bounds(monkeypatch, seed)
+        assert rows_of(catalog.sql(text)) == rows_of(parquet.sql(text)), f"seed {seed}: {text}"
+    assert handed
+
+
+@pytest.mark.long
+def test_a_random_join_gives_the_rows_of_parquet_while_tablets_move(
+    spark: SparkSession,
+    parquet: SparkSession,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    moving = fill(Store.create(tmp_path / "moving.store", ["s1", "s2"], tablets=8, slots=64))
+    catalog = attach(spark.newSession(), moving.uri)
+    with tablets_moving(moving) as arrived:
+        for seed in range(5_000, 5_000 + QUERIES):
+            text = joined(seed)
+            set_bounds(monkeypatch, seed)
+            assert rows_of(catalog.sql(text)) == rows_of(parquet.sql(text)), f"seed {seed}: {text}"
+    assert len(arrived) > 6
+
+
+def test_keys_go_where_a_join_lets_them() -> None:
+    def directions(text: str) -> set[str]:
+        joins = plan_query(text, WHOLE, Session()).joins
+        return {f"{join.needed}.{join.column} < {join.given}.{join.key}" for join in joins}
+
+    both = {"0.a < 1.a", "1.a < 0.a"}
+    for text, expected in {
+        "SELECT 1 FROM flights f, ports p WHERE f.a = p.a": both,
+        "SELECT 1 FROM flights f JOIN ports p ON (f.a = (p.a)) AND f.g": both,
+        "SELECT 1 FROM flights f LEFT SEMI JOIN ports p ON f.a = p.a": both,
+        "SELECT 1 FROM flights f LEFT JOIN ports p ON f.a = p.a": {"1.a < 0.a"},
+        "SELECT 1 FROM flights f RIGHT JOIN ports p ON f.a = p.a": {"0.a < 1.a"},
+        "SELECT 1 FROM flights f LEFT ANTI JOIN ports p ON f.a = p.a": {"1.a < 0.a"},
+        "SELECT 1 FROM flights f LEFT JOIN ports p ON f.id = p.id WHERE f.a = p.a": {
+            "1.id < 0.id",
+            "0.a < 1.a",
+        },
+        "SELECT 1 FROM flights f FULL JOIN ports p ON f.a = p.a": set(),
+        "SELECT 1 FROM flights f JOIN ports p ON f.a <=> p.a": set(),
+        "SELECT 1 FROM flights f JOIN ports p ON f.a = p.a OR f.g": set(),
+        "SELECT 1 FROM flights f JOIN ports p ON f.a + 0 = p.a": set(),
+        "SELECT 1 FROM flights f JOIN ports p ON f.id = p.a": set(),
+        "SELECT 1 FROM flights f JOIN ports p ON f.st.x = p.a": set(),
+        "SELECT 1 FROM flights TABLESAMPLE (50 PERCENT) f JOIN ports p ON f.a = p.a": set(),
+        "SELECT 1 FROM flights AS f(a, id, b, s, d, g, st, arr, at, c) JOIN tiny t ON f.a = t.a": set(),
+        "SELECT 1 FROM ports p WHERE EXISTS (SELECT 1 FROM flights f WHERE f.a = p.a)": set(),
+    }.items():
+        assert directions(text) == expected, text
+
+
+def test_explain_tells_whose_keys_are_read(catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
+    text = "SELECT count(*) FROM ports p JOIN flights f ON p.id = f.id WHERE p.a > 5"
+    told = catalog.explain(text)
+    assert "  keys     2 of p.id for id\n  read     beside the driver: 2 rows" in told
+    monkeypatch.setattr(few_rows, "MOST_KEYS", 0)
+    assert "  keys  " not in catalog.explain(text)
+    monkeypatch.setattr(few_rows, "FEW_ROWS", 30)
+    told = catalog.explain("SELECT count(*) FROM flights f JOIN tiny t ON f.a = t.a WHERE t.id < 6")
+    assert "filter   a IN (" in told
+
+
+# Planted faults: were the rules weaker, the comparison above would fail
+
+
+def _every_side_may_be_reduced(patch: pytest.MonkeyPatch) -> None:
+    honest = semi_joins._Sides.join
+
+    def wrong(self: Any, condition: Any, needed: Any, given: Any) -> Any:
+        free = frozenset(condition.visible)
+        return honest(self, type("Free", (), {"free": free})(), needed, given)
+
+    patch.setattr(semi_joins._Sides, "join", wrong)
+
+
+def _a_row_of_the_given_is_lost(patch: pytest.MonkeyPatch) -> None:
+    honest = few_rows.read_joined
+    patch.setattr(
+        "elasticscan.connector.sql.reads.read_joined",
+        lambda options: (
+            (few := honest(options)) and few_rows.FewRows(few.schema, few.rows.slice(1), few.is_folded)
+        ),
+    )
+
+
+FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
+    (
+        _every_side_may_be_reduced,
+        "SELECT f.id, p.id FROM flights f LEFT JOIN ports p ON f.id = p.id AND p.a > 3",
+    ),
+    (_a_row_of_the_given_is_lost, "SELECT f.id FROM flights f LEFT SEMI JOIN ports p ON f.id = p.id"),
+]
+
+
+@pytest.mark.parametrize(("plant", "text"), FAULTS, ids=lambda one: getattr(one, "__name__", ""))
+def test_a_planted_fault_is_found(
+    catalog: AttachedStore,
+    parquet: SparkSession,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[pytest.MonkeyPatch], None],
+    text: str,
+) -> None:
+    monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
+    expected = rows_of(parquet.sql(text))
+    assert rows_of(catalog.sql(text)) == expected
+    plant(monkeypatch)
+    assert rows_of(catalog.sql(text)) != expected
