@@ -1,0 +1,111 @@
+"""The cost of the promise: looks at the placement, leases, coverage, sealing and checksums of a scan.
+
+python benchmarks/promise.py [--rows 10000000] [--rounds 7]
+
+Processor time of the thread that scans: two columns are summed, and the key of every page is sealed, as of
+a scan that may be stopped anywhere. The first scan of an open store proves the files that it reads, later
+ones what is not kept of them. Spark takes several times as long for the same rows, and a task seals one key.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from data import SCHEMA, batches, make_store
+
+from elasticscan.reader import coverage, cursor, scan
+from elasticscan.storage import sealed_file
+from elasticscan.store import Store, leases, sealing, shards
+
+# Functions and methods of each part, by where they are made.
+PARTS: dict[str, list[tuple[Any, list[str]]]] = {
+    "looks": [
+        (shards.CatalogPlacements, ["current"]),  # before a page and after it
+        (cursor, ["accept_page"]),
+        (scan, ["drop_moved"]),
+    ],
+    "lease": [(leases, ["hold_snapshot", "keep_lease", "end_lease"])],
+    "coverage": [(coverage.Coverage, ["__init__", "finish", "prove"])],
+    "sealing": [(sealing.StoreSealer, ["seal", "open"])],
+    "checksums": [(sealed_file.SealedFile, ["_prove"])],
+}
+SPENT: Counter[str] = Counter()
+INSIDE: list[str] = []  # the part that is being timed: what it calls is part of it
+
+
+def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def measured(*args: Any, **named: Any) -> Any:
+        if INSIDE:
+            return function(*args, **named)
+        INSIDE.append(part)
+        began = time.thread_time()
+        try:
+            return function(*args, **named)
+        finally:
+            SPENT[part] += time.thread_time() - began
+            INSIDE.pop()
+
+    return measured
+
+
+def plant() -> None:
+    """Put clocks around the functions, under whatever names they were imported."""
+    ours = [module for name, module in sys.modules.items() if name.startswith("elasticscan.")]
+    for part, places in PARTS.items():
+        for owner, names in places:
+            for name in names:
+                function = getattr(owner, name)
+                for place in [owner, *ours]:
+                    if vars(place).get(name) is function:
+                        setattr(place, name, timed(part, function))
+
+
+def one_scan(store: Store) -> tuple[int, float]:
+    """Scan once: how many pages, and how long."""
+    pages, began = 0, time.thread_time()
+    for page in store.table("t").scan(["k", "v"]):
+        for values in page.rows.columns:
+            pc.sum(values)
+        pages, _ = pages + 1, page.key
+    return pages, time.thread_time() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    asked = parser.parse_args()
+    shares: dict[str, dict[str, list[float]]] = {"first": {}, "later": {}}
+    micros: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as work:
+        place = Path(work) / "store"
+        make_store(place, pa.RecordBatchReader.from_batches(SCHEMA, batches(asked.rows))).close()
+        plant()
+        for _ in range(asked.rounds):
+            with Store.open(place) as store:
+                for found in shares.values():
+                    SPENT.clear()
+                    pages, whole = one_scan(store)
+                    for part in PARTS:
+                        found.setdefault(part, []).append(SPENT[part] / whole)
+                        micros.setdefault(part, []).append(1e6 * SPENT[part] / pages)
+    for which, found in shares.items():
+        medians = {part: 100 * statistics.median(values) for part, values in found.items()}
+        shown = ", ".join(f"{part} {share:.2f} %" for part, share in medians.items())
+        print(f"{which} scan: {shown}; together {sum(medians.values()):.2f} %")
+    shown = ", ".join(f"{part} {statistics.median(values):.0f}" for part, values in micros.items())
+    print(f"microseconds of a page, {asked.rows // pages:,} rows: {shown}")
+
+
+if __name__ == "__main__":
+    main()
