@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elasticscan.base.drawing import COLOURS, picture, words
 
 if TYPE_CHECKING:  # a topology is shown as a map of one row
-    from elasticscan.topology.values import Topology
+    from elasticscan.topology.values import Placement, Topology
 
 _LEFT, _WIDTH, _TOP, _LINE = 150, 800, 44, 14
 _HEIGHT, _LOWEST, _HIGHEST = 480, 2, 18  # of all rows about, and of one
@@ -68,9 +69,10 @@ class SlotMap:
         Returns:
             `width` and `slots`; `shards`, each with `name` and `colour`; and `topologies`, oldest first, each
             with `number`, `at` (seconds since 1970), `reason`, `published`, and `paths`: pairs of a colour
-            and an SVG path, one unit high, at the height of its place in the list.
+            and an SVG path, one unit high, at the height of its place in the list. `moved` is the number of
+            its slots that lie at another shard in the last one, `moved_path` where they are, at height 0.
         """
-        names, colours = self._names, self._colours
+        names, colours, now = self._names, self._colours, self.topologies[-1].placement
         return {
             "width": _WIDTH,
             "slots": self.topologies[-1].placement.slot_count,
@@ -82,6 +84,7 @@ class SlotMap:
                     "reason": topology.reason,
                     "published": topology.published,
                     "paths": [[colours[shard], path] for shard, path in _paths(topology, 0, at, 1).items()],
+                    **_moved(topology.placement, now),
                 }
                 for at, topology in enumerate(self.topologies)
             ],
@@ -134,6 +137,21 @@ def _row(topology: Topology, y: int, height: int, colours: dict[int, str]) -> st
     drawn = "".join(f'<path fill="{colours[shard]}" d="{path}"/>' for shard, path in paths.items())
     said = f"topology {topology.number}, {_time(topology):%Y-%m-%d %H:%M:%S} UTC: {topology.reason}"
     return f"<g><title>{escape(said)}</title>{drawn}</g>"
+
+
+def _moved(then: Placement, now: Placement) -> dict[str, Any]:
+    """The slots that were at another shard then than now: how many, and where they are in a stripe."""
+    elsewhere = _shards(then) != _shards(now)
+    edges = np.flatnonzero(np.diff(elsewhere, prepend=False, append=False)).reshape(-1, 2)
+    runs = (edges * (_WIDTH / now.slot_count)).tolist()
+    path = "".join(f"M{left:g} 0H{right:g}v1H{left:g}z" for left, right in runs)
+    return {"moved": int(elsewhere.sum()), "moved_path": path}
+
+
+def _shards(placement: Placement) -> NDArray[np.int64]:
+    """The shard of each slot."""
+    shards = np.array([tablet.shard for tablet in placement.tablets], dtype=np.int64)
+    return np.repeat(shards, [tablet.end - tablet.start for tablet in placement.tablets])
 
 
 def _paths(topology: Topology, x: int, y: int, height: int) -> dict[int, str]:

@@ -119,6 +119,24 @@ def test_the_stripes_of_a_page_are_those_of_the_picture() -> None:
             assert {(y, height) for _, y, _, height, _ in STRIPE.findall(path)} == {(str(at), "1")}
 
 
+def test_stripes_know_which_slots_have_moved_since() -> None:
+    topologies = history(4, 64, 12)
+    width = _WIDTH / 64
+    for topology, stripe in zip(topologies, SlotMap(topologies).stripes()["topologies"], strict=True):
+        then, now = (
+            [tablet.shard for tablet in of.placement.tablets for _ in range(tablet.start, tablet.end)]
+            for of in (topology, topologies[-1])
+        )
+        moved = [slot for slot in range(64) if then[slot] != now[slot]]
+        drawn = [
+            slot
+            for left, _, right, _, _ in STRIPE.findall(stripe["moved_path"])
+            for slot in range(round(float(left) / width), round(float(right) / width))
+        ]
+        assert (stripe["moved"], drawn) == (len(moved), moved)
+    assert stripe["moved"] == 0
+
+
 def test_a_shard_keeps_its_colour_when_others_go() -> None:
     def colours(shards: list[int]) -> dict[str, str]:
         placement = initial_placement(64, len(shards), shards)

@@ -144,7 +144,18 @@ def expected(status: dict[str, Any], store: Store) -> dict[str, Any]:
             for s in status["streams"]
         ],
         "leases": [
-            [lease[name] for name in ("purpose", "table", "snapshot", "snapshot_at", "expires_at")]
+            [
+                *(lease[name] for name in ("purpose", "table", "snapshot", "snapshot_at")),
+                next(
+                    (
+                        t["moved"]
+                        for t in reversed(slot_map["topologies"])
+                        if t["at"] <= (lease["snapshot_at"] or 0)
+                    ),
+                    None,
+                ),
+                lease["expires_at"],
+            ]
             for lease in status["leases"]
             if not lease["purpose"].startswith("stream:")
         ],
@@ -209,6 +220,9 @@ def test_the_page_shows_what_status_prints_while_tablets_move(
         assert browser.value("document.querySelectorAll('.reader').length") > 0
         assert "s3" in browser.value("document.getElementById('legend').textContent")
     moving.join(60)
+    # The scan's line is thick over the slots that have moved since its snapshot was committed.
+    browser.wait("document.querySelector('.reader path')?.getAttribute('d')")
+    assert "slots moved since)" in browser.value("document.querySelector('.reader').textContent")
     store.contract("s1")
     table.delete([1, 2, 3])
     table.compact()
