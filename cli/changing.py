@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, said_of
-from elasticscan.cli.output import answer
+from elasticscan.cli.output import answer, counted
 from elasticscan.storage import conform
 from elasticscan.store import Selection, Store, delete_rows, read_files, update_rows
 
@@ -44,7 +44,7 @@ def update(
     answer(
         json,
         {"table": table, "rows": changed.rows, "commit": changed.commit},
-        f"{changed.rows:,} rows of [bold]{escape(table)}[/bold] updated as commit {changed.commit}.",
+        f"{counted(changed.rows, 'row')} of [bold]{escape(table)}[/bold] updated as commit {changed.commit}.",
     )
 
 
@@ -71,11 +71,11 @@ def delete(
             rows, commit = changed.rows, changed.commit
         else:
             rows, commit = _delete_keys(store, table, files, if_unchanged_since, said)
-    what, which = ("rows", "") if where is not None else ("keys", ", whether they had a row or not")
+    what, which = ("row", "") if where is not None else ("key", ", whether there was a row or not")
     answer(
         json,
-        {"table": table, what: rows, "commit": commit},
-        f"{rows:,} {what} of [bold]{escape(table)}[/bold] deleted as commit {commit}{which}.",
+        {"table": table, f"{what}s": rows, "commit": commit},
+        f"{counted(rows, what)} of [bold]{escape(table)}[/bold] deleted as commit {commit}{which}.",
     )
 
 

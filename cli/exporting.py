@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from elasticscan.cli.options import Columns, Filter, Json, Snapshot, Table, Uri, names_of, snapshot_of
-from elasticscan.cli.output import answer, progress
+from elasticscan.cli.output import answer, counted, progress
 from elasticscan.store import Store
 
 
@@ -40,5 +40,6 @@ def export(
     answer(
         json,
         asdict(done),
-        f"{done.rows:,} rows of snapshot {done.snapshot} written to {files} in {escape(done.directory)}.",
+        f"{counted(done.rows, 'row')} of snapshot {done.snapshot} written to {files} "
+        f"in {escape(done.directory)}.",
     )

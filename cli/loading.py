@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, names_of, said_of, type_of
-from elasticscan.cli.output import answer, progress
+from elasticscan.cli.output import answer, counted, progress
 from elasticscan.store import Store
 
 Sources = Annotated[
@@ -95,7 +95,11 @@ def load(
         )
     before = f"; {done.skipped:,} were loaded by this job before" if done.skipped else ""
     last = "" if done.commit is None else f" as commit {done.commit}"
-    answer(json, asdict(done), f"{done.rows:,} rows loaded into [bold]{escape(table)}[/bold]{last}{before}.")
+    answer(
+        json,
+        asdict(done),
+        f"{counted(done.rows, 'row')} loaded into [bold]{escape(table)}[/bold]{last}{before}.",
+    )
 
 
 def _types(items: Sequence[str]) -> dict[str, pa.DataType]:

@@ -129,6 +129,11 @@ def progress() -> Progress:
     )
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things: 1 row, 2 rows."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def size(byte_count: int) -> str:
     return decimal(byte_count)
 

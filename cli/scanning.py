@@ -34,6 +34,7 @@ from elasticscan.cli.output import (
     Listing,
     answer,
     console,
+    counted,
     print_json_line,
     print_json_lines,
     printable,
@@ -144,7 +145,7 @@ def count(
     answer(
         json,
         {"table": table, "rows": rows, "snapshot": begun.snapshot},
-        f"{rows:,} rows of snapshot {begun.snapshot}.",
+        f"{counted(rows, 'row')} of snapshot {begun.snapshot}.",
     )
 
 
@@ -256,6 +257,6 @@ def _text(value: Any) -> str:
 def _report_file(begun: Scan, rows: int, path: Path, as_json: bool) -> None:
     key, snapshot = begun.key, begun.snapshot
     value = {"output": str(path), "rows": rows, "snapshot": snapshot, "continuation_key": key}
-    answer(as_json, value, f"{rows:,} rows of snapshot {snapshot} written to {escape(str(path))}.")
+    answer(as_json, value, f"{counted(rows, 'row')} of snapshot {snapshot} written to {escape(str(path))}.")
     if key is not None and not as_json:
         console().print(f"More with --key {key}", markup=False, soft_wrap=True)

@@ -49,7 +49,11 @@ def rebalance(uri: Uri, bytes_per_second: Speed = None, json: Json = False) -> N
     """Move the fewest tablets that balance the shards."""
     with Store.open(uri) as store, _moves("balancing") as moved:
         how = store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved)
-        _report(store, how.rebalance(), json)
+        before = store.topology.number
+        balanced = how.rebalance()
+        _report(
+            store, balanced, json, "The shards are balanced; nothing moved." * (balanced.number == before)
+        )
 
 
 def move(
@@ -140,8 +144,8 @@ def _moves(title: str) -> Iterator[OnProgress]:
         yield moved
 
 
-def _report(store: Store, topology: Topology, as_json: bool) -> None:
-    said = Text(f"Topology {topology.number}: {topology.reason}")
+def _report(store: Store, topology: Topology, as_json: bool, instead: str = "") -> None:
+    said = Text(instead or f"Topology {topology.number}: {topology.reason}")
     answer(as_json, _value(topology.entry), Group(said, shard_lines(store.status())))
 
 

@@ -280,7 +280,8 @@ def _choose(disk: Disk, source: str, name: str | None) -> _Backup:
     except ShardUnavailable:  # no such directory
         names = []
     if not names or (name is not None and name not in names):
-        there = f"it has {', '.join(names)}" if names else "there are none"
+        older = "there are none; to go back to an older snapshot of a table: restore-table (Table.restore)"
+        there = f"it has {', '.join(names)}" if names else older
         asked = "a backup" if name is None else f"backup {name!r}"
         raise StoreNotFound(f"{shown(source)} does not hold {asked}; {there}", uri=shown(source))
     return _unpack(disk, (name or names[-1]) + SUFFIX)

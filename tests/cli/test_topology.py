@@ -238,4 +238,5 @@ def test_tablets_that_were_moved_by_hand_are_balanced_again(shell: Shell, uri: s
     assert shell.json("rebalance", uri)["shards"] == {"s1": 4, "s2": 4}
     newest = shell.json("status", uri)["topology"]
     assert shell.json("rebalance", uri)["topology"] == newest
+    assert "The shards are balanced; nothing moved." in shell.ok("rebalance", uri)
     assert "ids " in shell.ok("status", uri)
