@@ -60,13 +60,13 @@ def test_the_blocks_of_the_guide_lead_from_nothing_to_a_job(
         "/opt/elasticscan/bin": str(Path(sys.executable).parent),
         "/etc/elasticscan": str(tmp_path / "etc"),
         "postgresql+psycopg://flights@m1/flights": f"'{url}'",
+        "~/.pgpass": str(tmp_path / "pgpass"),
         "/mnt/": f"{tmp_path}/mnt/",
         "spark://m1:7077": cluster.master,
         "PYSPARK_PYTHON=python3 ": f"PYSPARK_PYTHON={BARE_PYTHON} ",
         # These tests' own packages take a gigabyte more than those of a user.
         "--exclude=./pyspark ": " ".join(f"--exclude='./{name}*'" for name in NOT_PACKED) + " ",
     }
-    (tmp_path / "etc").mkdir()
     tried = []
     for language, written, output in blocks():
         code = reduce(lambda text, place: text.replace(*place), here.items(), written)
@@ -80,12 +80,13 @@ def test_the_blocks_of_the_guide_lead_from_nothing_to_a_job(
             assert output is None or output.strip() in printed
             assert "spark-submit" not in code or "|city 0|33334|" in printed
         tried.append(language)
-    assert tried == ["sh", "sql", "sh", "sh", "sql", "python", "sh", "sh", "sh"]
+    assert tried == ["sh", "sql", "sh", "sh", "sh", "sql", "python", "sh", "sh", "sh"]
     with Store.open(url) as store:
         assert store.table("trips").scan().count() == 100_000
     with Store.open(roles.url("flights", "analyst")) as reading:
         assert reading.read_only
         assert reading.table("trips").scan(filter="id < 10").count() == 10
+    assert (tmp_path / "pgpass").read_text(encoding="utf-8") == "m1:5432:flights:flights:choose one\n"
     assert (tmp_path / "mnt" / "flights" / "a").stat().st_mode & 0o7777 == 0o2770
     assert any((tmp_path / "mnt" / "backup" / "flights").iterdir())
 
