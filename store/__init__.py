@@ -24,7 +24,8 @@ How the parts work together, operation by operation, and what each conflicts wit
     paging.py      pages and keys over `reader.drive`
     access_paths.py the path that a scan takes, chosen by cost; ordering.py: `order_by`, and its indexes
     replacing.py   rows in place of those that meet a condition
-    loading.py     files into a table, piece by piece; sources.py: files of many kinds, found and read
+    loading.py     files into a table, piece by piece; sources.py: files of many kinds, found and read;
+                   iceberg.py: Iceberg tables, by their own library
     exporting.py   rows as Parquet files
     typed.py       rows and keys that come as Python lists
     changes.py     scans of what commits changed

@@ -22,7 +22,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.definitions import reserve_table
 from elasticscan.store.preconditions import KeyCheck, absent, unchanged
 from elasticscan.store.sources import (
-    DELTA,
+    VERSIONED,
     Files,
     SourcePart,
     TextRules,
@@ -87,8 +87,11 @@ class Load:
             raise InvalidOption(
                 f"{' and '.join(chosen[:2])} do not go together; give one of them", option=chosen[1]
             )
-        if self.version is not None and self.format != DELTA:
-            raise InvalidOption("a version is that of a Delta table: format='delta'", option="version")
+        if self.version is not None and self.format not in VERSIONED:
+            raise InvalidOption(
+                "a version is that of a Delta table (format='delta') or an Iceberg table (format='iceberg')",
+                option="version",
+            )
 
 
 def load_files(context: Context, load: Load, on_progress: OnLoaded | None = None) -> Loaded:

@@ -25,6 +25,7 @@ from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS, MAX_NESTING
 from elasticscan.base.redaction import as_cause, shown, without
 from elasticscan.base.user_files import naming_file
+from elasticscan.store.iceberg import ICEBERG, iceberg_table
 
 # The types of text files are guessed from this many bytes at the beginning of the first, and hold for all.
 GUESS_BYTES = 32 << 20
@@ -44,7 +45,8 @@ KINDS = {
     ".orc": "orc",
 }
 DELTA = "delta"
-FORMATS = (*dict.fromkeys(KINDS.values()), DELTA)
+FORMATS = (*dict.fromkeys(KINDS.values()), DELTA, ICEBERG)
+VERSIONED = (DELTA, ICEBERG)
 _TEXT = ("csv", "json")
 _BINARY = {"parquet": "ParquetFileFormat", "arrow": "IpcFileFormat", "orc": "OrcFileFormat"}
 _PACKED = (".gz", ".bz2", ".zst")
@@ -78,7 +80,7 @@ class Files:
 
     Attributes:
         base: the directory below which names of directories are columns.
-        dataset: what a Delta table is, whose files and columns its log names.
+        dataset: what a Delta or an Iceberg table is, whose files and columns its log names.
     """
 
     system: fs.FileSystem
@@ -134,6 +136,9 @@ def find_files(sources: Sequence[Any], kind: str | None, version: int | None = N
         text = os.fspath(source)
         if kind == DELTA:
             found.append(_delta_files(text, version))
+            continue
+        if kind == ICEBERG:
+            found.append(_iceberg_files(text, version))
             continue
         with naming_file(text, "read"):
             system, base, infos = _look(text)
@@ -223,6 +228,13 @@ def _delta_files(text: str, version: int | None) -> Files:
         ) from as_cause(error, text)
     infos = dataset.filesystem.get_file_info(dataset.files)
     return Files(dataset.filesystem, shown(text), tuple(infos), DELTA, dataset)
+
+
+def _iceberg_files(text: str, version: int | None) -> Files:
+    """The files of an Iceberg table at a snapshot; its own library opens them."""
+    table = iceberg_table(text, version)
+    infos = (fs.FileInfo(file.path, type=fs.FileType.File, size=file.bytes) for file in table.files)
+    return Files(fs.LocalFileSystem(), shown(text), tuple(infos), ICEBERG, table)
 
 
 # Reading
@@ -327,6 +339,10 @@ def pieces_of(files: Files, schema: pa.Schema, rules: TextRules, *, split: bool)
     Raises:
         SchemaMismatch: the names of their directories give columns that the table does not have.
     """
+    if files.kind == ICEBERG:
+        for file in files.dataset.files:
+            yield SourcePart(file.path, ICEBERG, file.identity, file.bytes, file, files.dataset.schema)
+        return
     if files.dataset is not None:
         fragments, known = files.dataset.get_fragments(), files.dataset.schema.remove_metadata()
     else:
@@ -395,12 +411,15 @@ def rows_of(piece: SourcePart) -> int | None:
     if piece.kind in _TEXT:
         return None
     with naming_file(piece.path, "read"):
-        return int(piece.fragment.count_rows())
+        return piece.fragment.count_rows()  # type: ignore[no-any-return]
 
 
 def read_piece(piece: SourcePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a piece with the columns that its file has, and those of its directories' names."""
     with naming_file(piece.path, "read", _HINTS.get(piece.kind, "")):
+        if piece.kind == ICEBERG:
+            yield from piece.fragment.to_batches()
+            return
         columns = (piece.schema or piece.fragment.physical_schema).remove_metadata()
         named = _datasets().get_partition_keys(piece.fragment.partition_expression)
         fields = [field for field in columns if piece.schema is not None or field.name not in named]

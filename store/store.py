@@ -277,9 +277,9 @@ class Store(Named):
                 pattern such as `in/**/*.parquet`, or an address as `s3://bucket/in/`; or a list of these.
             primary_key, shard_key, compression: as in `create_table`.
             mode: "upsert", "insert" (refuse keys that are there), or "overwrite" (replace all rows).
-            format: "csv", "json" (an object a line), "parquet", "arrow", "orc", or "delta" for a Delta table
-                (extra `delta`); by the names of files if left out.
-            version: of a Delta table; the newest by default.
+            format: "csv", "json" (an object a line), "parquet", "arrow", "orc", or "delta" or "iceberg" for
+                such a table (an extra each); by the names of files if left out.
+            version: of a Delta table, or an Iceberg snapshot's id; the newest by default.
             nulls: what stands for null in CSV beside a field with nothing in it.
             types: Arrow's types of columns in CSV and JSON, where those that are guessed are wrong.
             job: a name, under which the load can be stopped, killed and called again: each file is a commit
