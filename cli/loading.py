@@ -60,13 +60,9 @@ def load(
     job: Job = None,
     format_: Annotated[
         str | None,
-        typer.Option(
-            "--format", help="csv, json, parquet, arrow, orc, or delta or iceberg for such a table."
-        ),
+        typer.Option("--format", help="csv, json, parquet, arrow, orc, delta or iceberg."),
     ] = None,
-    version: Annotated[
-        int | None, typer.Option(help="Of a Delta table, or an Iceberg snapshot's id; else the newest.")
-    ] = None,
+    version: Annotated[int | None, typer.Option(help="Of a Delta or Iceberg table; else the newest.")] = None,
     if_unchanged_since: Since = None,
     user_metadata: UserMetadata = None,
     json: Json = False,
