@@ -16,7 +16,12 @@ class Readers:
     """Opens fragments and index runs, at the disk of their shard."""
 
     def __init__(self, disk_of: Callable[[int], Disk]) -> None:
-        self._disk_of, self._batches = disk_of, BatchCache()
+        self._disk_of = disk_of
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Let go of all files, and of what was read of them; a scan that goes on opens them again."""
+        self._batches = BatchCache()
         self._large: LruCache[Hashable, FragmentReader] = LruCache()
         # Small ones come and go with commits; what was laid over a large one stays for as long as its reader.
         self._small: LruCache[Hashable, FragmentReader] = LruCache()

@@ -181,9 +181,10 @@ class Store(Named):
         return cls(context, location, disks)
 
     def close(self) -> None:
-        """Let go of database connections."""
+        """Let go of database connections and of open files."""
         self._context.upkeep.close()
         self._context.catalog.close()
+        self._context.readers.let_go()
 
     def __enter__(self) -> Store:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -232,3 +233,23 @@ def test_a_thread_beside_a_call_gets_nothing_of_its_rows(
     assert ALL[use](scan) == ROWS
     beside.join()
     assert outcomes == [ScanFinished]
+
+
+# -------------------------------------------------------------------------------------- closed stores
+
+
+def open_files(directory: Path) -> list[str]:
+    links = (os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
+    return [path for path in links if path.startswith(str(directory))]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux tells which files are open")
+def test_a_store_that_is_closed_has_no_file_open_and_still_reads(tmp_path: Path, store: Store) -> None:
+    table = store.table("t")
+    pages = iter(table.scan(page_rows=10))
+    next(pages)
+    assert any(path.endswith(".arrow") for path in open_files(tmp_path))
+    del pages
+    store.close()
+    assert open_files(tmp_path) == []
+    assert table.scan().count() == ROWS
