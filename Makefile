@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check bench peers site lock versions clean FORCE
+.PHONY: help venv demo test check postgres bench peers site lock versions clean FORCE
 
 PYTHON ?= python3
 VENV := .venv
@@ -40,6 +40,16 @@ check: java $(VENV)/installed  ## format, lint, strict types, layers, then all t
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n 2
+
+# Tests of what holds whatever the catalog is in; others copy, remove or damage its file, or turn its clock.
+STORES = $(patsubst %,tests/store/test_%.py,after_commit by_condition changes column_changes counting \
+	definitions_meanwhile extremes getting history index_changes leases merging preconditions replacing \
+	restoring scenarios schema_changes status superseded table tags writer)
+CONNECTORS = $(patsubst %,tests/connector/test_%.py,column_changes merge_schema reading stream_writing streaming writing)
+
+postgres: java $(VENV)/installed  ## run tests of stores again, with their catalogs at a PostgreSQL server
+	ELASTICSCAN_TESTS_CATALOG=postgresql $(BIN)/python -m pytest -n 2 -m 'not long' $(STORES) $(CONNECTORS) \
+		-k 'not backup_and_a_repair'
 
 bench: java $(VENV)/installed  ## run the benchmarks
 	$(BIN)/python benchmarks/run.py

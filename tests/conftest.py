@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.base.at_server import begin
 from tests.base.postgres import Server, start_server
 from tests.base.s3 import S3Server, start_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+AT_SERVER = os.environ.get("ELASTICSCAN_TESTS_CATALOG") == "postgresql"
+
+
+@pytest.fixture(scope="session", autouse=AT_SERVER)
+def stores_at_server(postgres: Server) -> None:
+    """All stores of the tests have their catalogs at a server: `tests/base/at_server`."""
+    begin(str(postgres.directory))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
