@@ -321,7 +321,7 @@ class TableRead:
     """
 
     _spark: SparkSession = field(repr=False)
-    _uri: str
+    _uri: str = field(repr=False)
     _table: str
     _schema: pa.Schema = field(repr=False)
     _conditions: tuple[str, ...] = ()

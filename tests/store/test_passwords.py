@@ -13,6 +13,7 @@ import pytest
 from elasticscan.base.errors import ElasticScanError, InvalidOption, ShardUnavailable
 from elasticscan.catalog import engine
 from elasticscan.cli.upkeep import adopt
+from elasticscan.connector.sql.attached import TableRead
 from elasticscan.storage import MemoryDisk
 from elasticscan.store import Store
 from elasticscan.store.location import Location
@@ -118,6 +119,12 @@ def test_a_status_and_errors_about_roots_show_no_password(tmp_path: Path) -> Non
 
         with Store.open(store.uri, disks=away) as other:
             assert SECRET not in told(lambda: other.table("t").upsert(pa.table({"id": [1]})))
+
+
+def test_a_read_of_an_attached_table_shows_no_password() -> None:
+    read = TableRead(None, CATALOGS[1], "t", pa.schema([]))  # type: ignore[arg-type]
+    assert SECRET not in repr(read)
+    assert "'t'" in repr(read)
 
 
 def test_a_store_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
