@@ -177,6 +177,7 @@ class AttachedStore(Sequence[str]):
             lambda query: self._plan(query, None),
             lambda plan, snapshot: self._run(*self._relations(plan, snapshot)),
             session,
+            self._uri,
         )
         done = change_rows(store, table, statement.kind, change, queries)
         self._make_views({statement.view: table})
@@ -186,7 +187,7 @@ class AttachedStore(Sequence[str]):
         view, table = made.name, made.name.removeprefix(self._prefix)
         if not view.startswith(self._prefix):
             raise NotUnderstoodError(f"views of this store begin with {self._prefix}, and so has its name to")
-        create(self._spark, open_store(self._uri), table, made, self.sql)
+        create(self._spark, self._uri, table, made, self.sql)
         self._tables[view] = table
         self._make_views({view: table})
         return nothing(self._spark)

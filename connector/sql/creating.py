@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import AlreadyExists, TableNotFound
 from elasticscan.connector.conversion import arrow_schema
+from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import SPARK_COMPRESSION
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader
 from elasticscan.store import Store
@@ -121,9 +122,13 @@ def properties_of(reader: StatementReader) -> dict[str, str]:
 
 
 def create(
-    spark: SparkSession, store: Store, table: str, made: Creation, query: Callable[[str], DataFrame]
+    spark: SparkSession, uri: str, table: str, made: Creation, query: Callable[[str], DataFrame]
 ) -> None:
-    """Make the table, with the rows of its query if it has one."""
+    """Make the table, with the rows of its query if it has one.
+
+    Spark gets the store's URI as it was given: `env:NAME` keeps a password out of its plans.
+    """
+    store = open_store(uri)
     if made.if_missing and _is_there(store, table):
         return
     if made.columns is not None:
@@ -136,7 +141,7 @@ def create(
         store.create_table(table, schema, key, shard_key=shard_key or None, compression=made.compression)
         return
     assert made.query is not None, "a creation has columns or a query"
-    options = {"store": store.uri, "table": table, "primaryKey": ",".join(made.primary_key)}
+    options = {"store": uri, "table": table, "primaryKey": ",".join(made.primary_key)}
     options[COMPRESSION] = made.compression
     if made.shard_key:
         options["shardKey"] = ",".join(made.shard_key)

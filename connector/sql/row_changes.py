@@ -59,11 +59,13 @@ class Queries:
         plan: what a query reads, and the newest snapshot.
         run: a planned query at a snapshot.
         session: the settings of the session.
+        uri: the store's, as it was given: `env:NAME` keeps a password out of Spark's plans.
     """
 
     plan: Callable[[str], tuple[QueryPlan, int]]
     run: Callable[[QueryPlan, int], DataFrame]
     session: Session
+    uri: str
 
 
 def change_rows(store: Store, table: str, kind: str, change: RowChange, queries: Queries) -> Counter[str]:
@@ -167,7 +169,7 @@ def _write(store: Store, table: str, kind: str, change: RowChange, queries: Quer
         columns.append(col(ACTION).isin(deletes).alias(_DELETES))
         options["deleteColumn"] = _DELETES
     written = counted.select(*columns).write.format("elasticscan").mode("append")
-    written.options(store=store.uri, table=table, **options).save()
+    written.options(store=queries.uri, table=table, **options).save()
     done: Counter[str] = Counter()
     for action, name in zip(change.actions, names, strict=True):
         done[action] += counts.get[name]

@@ -3,7 +3,7 @@
 Of `a JOIN b ON a.k = b.k` only those rows of a meet anything whose k is one of b's: if b's rows are few, and
 at hand, their keys go to where a is read. That holds for each condition by which a join, or the WHERE, may
 remove rows of a (`Condition.free`): where it is true, b.k is of a row that b's relation gives, since nulls
-that an outer join fills in are equal to nothing. The same goes for `a.k IN (SELECT b.k FROM …)` in a WHERE.
+that an outer join fills in are equal to nothing. `a.k IN (SELECT b.k FROM …)` and `USING` are left to Spark.
 """
 
 from __future__ import annotations
