@@ -71,10 +71,19 @@ def compact(context: Context, table: TableInfo) -> int:
     gone = 0
     for shard in sorted({fragment.shard for fragment in fragments}):
         here = [fragment for fragment in fragments if fragment.shard == shard]
-        anew = any(context.readers.compression_of(fragment) != table.compression for fragment in here)
+        anew = _is_alone_and_otherwise(context, table, here)
         merged = merge_fragments(context, table, shard, [f.id for f in here], anew=anew)
         gone += len(merged.gone) - merged.added
     return gone
+
+
+def _is_alone_and_otherwise(context: Context, table: TableInfo, fragments: Sequence[Fragment]) -> bool:
+    """If one fragment holds all current rows of a shard and is compressed otherwise: several merge anyway."""
+    match [fragment for fragment in fragments if fragment.superseded_at is None]:
+        case [alone]:
+            context.writable_disk(alone.shard)  # the root proves whose it is before a file of it is believed
+            return context.readers.compression_of(alone) != table.compression
+    return False
 
 
 def merge_fragments(

@@ -65,6 +65,8 @@ def error_with(text: str) -> Iterator[None]:
 @contextmanager
 def enabled(spark: SparkSession, name: str) -> Iterator[None]:
     spark.conf.set(name, "true")
+    # A count looks at the settings of the active session: that of whichever test made a frame last.
+    spark.createDataFrame([], "id bigint")
     try:
         yield
     finally:
