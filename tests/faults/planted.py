@@ -918,10 +918,10 @@ def new_columns_are_not_told(patch: Patch) -> None:
 def compaction_with_an_old_definition(patch: Patch) -> None:
     merge, begun = compaction.merge_fragments, [pa.schema([])]
 
-    def remembering(known: Context, table: TableInfo, *rest: Any) -> compaction.Merged:
+    def remembering(known: Context, table: TableInfo, *rest: Any, **more: Any) -> compaction.Merged:
         begun.append(table.schema)
         try:
-            return merge(known, table, *rest)
+            return merge(known, table, *rest, **more)
         finally:
             begun.pop()
 
