@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
+import pyarrow as pa
+from pyarrow import fs
+
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.redaction import as_cause, shown, without
 
 # Parameters of a URI that say who asks, not which place is meant.
 _WHO = frozenset({"access_key", "secret_key", "session_token", "role_arn", "session_name", "external_id"})
@@ -111,3 +115,23 @@ def with_home(path: str) -> str:
             f"(or ./{path} for a directory of that name)",
             option="path",
         ) from error
+
+
+def file_system_at(text: str) -> tuple[fs.FileSystem, str]:
+    """The file system, and the path on it, of a user's path or URI, as `with_home` and `whole_uri` read it.
+
+    Raises:
+        InvalidOption: it is a URI of a kind that is not known, or not a whole one.
+        OSError: a server does not answer.
+    """
+    if "://" not in text:
+        return fs.LocalFileSystem(), str(Path(text).absolute())
+    try:
+        system, path = fs.FileSystem.from_uri(text)
+    except pa.ArrowInvalid as error:
+        raise InvalidOption(
+            f"{shown(text)} names no place that files can be in: {without(error, text)}; write a "
+            "path, or a URI that begins with file://, s3://, gs://, abfs:// or hdfs://",
+            option="uri",
+        ) from as_cause(error, text)
+    return system, path

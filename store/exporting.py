@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import naming_file
 from elasticscan.metadata import TableInfo
+from elasticscan.store.aliases import file_system_at, whole_uri, with_home
 from elasticscan.store.scan import Scan
 
 FILE_BYTES = 256 << 20
@@ -78,10 +78,7 @@ def export_scan(
 
 def _opened(directory: str) -> tuple[fs.FileSystem, str]:
     """The file system, and the path of a directory on it that is empty or made now."""
-    if "://" in directory:
-        system, path = fs.FileSystem.from_uri(directory)
-    else:
-        system, path = fs.LocalFileSystem(), str(Path(directory).absolute())
+    system, path = file_system_at(with_home(whole_uri(directory)))
     (info,) = system.get_file_info([path])
     if info.type == fs.FileType.File:
         raise InvalidOption(f"{shown(directory)} is a file; name a directory", option="directory")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import groupby
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS, MAX_NESTING
 from elasticscan.base.redaction import as_cause, shown, without
 from elasticscan.base.user_files import naming_file
+from elasticscan.store.aliases import file_system_at, whole_uri, with_home
 from elasticscan.store.iceberg import ICEBERG, iceberg_table
 
 # The types of text files are guessed from this many bytes at the beginning of the first, and hold for all.
@@ -181,6 +182,7 @@ def _look(text: str) -> tuple[fs.FileSystem, str, list[fs.FileInfo]]:
 
 def _located(text: str) -> tuple[fs.FileSystem, str, re.Pattern[str] | None]:
     """A file system, a path on it, and for a pattern the regular expression of paths below that path."""
+    text = with_home(whole_uri(text))
     address, _, query = text.partition("?") if "://" in text else (text, "", "")
     wild = _WILD.search(address)
     if wild and ("://" in text or not os.path.lexists(text)):
@@ -188,10 +190,8 @@ def _located(text: str) -> tuple[fs.FileSystem, str, re.Pattern[str] | None]:
         tail = address[len(head) + len(cut) :]
     else:
         wild, head, tail = None, address, ""
-    if "://" in text:
-        system, path = fs.FileSystem.from_uri(f"{head}?{query}" if query else head)
-    else:
-        system, path = fs.LocalFileSystem(), str(Path(head or text[: text.startswith("/")]).absolute())
+    head = head or text[: text.startswith("/")]
+    system, path = file_system_at(f"{head}?{query}" if query else head)
     if wild is None:
         return system, path, None
     below = "".join(_as_regex(part) for part in _WILD.split(tail))

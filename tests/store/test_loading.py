@@ -161,6 +161,32 @@ def test_arguments_that_make_no_sense_are_refused(
         store.load("t", **{"source": tmp_path} | settings)
 
 
+@pytest.mark.parametrize(
+    "address", ["ftp://server/in", "file://server/in", "s3:/bucket/in", "~no-such-user/in"]
+)
+def test_an_address_that_names_no_place_is_refused_before_anything_is_made(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    there = sorted(tmp_path.iterdir())
+    table = store.create_table("t", ROWS.schema, ["id"])
+    with pytest.raises(InvalidOption, match="; write |: write "):
+        store.load("t", address)
+    with pytest.raises(InvalidOption, match="; write |: write "):
+        table.export(address)
+    assert sorted(tmp_path.iterdir()) == there
+
+
+def test_a_home_is_written_out_where_files_come_from_and_go_to(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    store.create_table("t", ROWS.schema, ["id"]).upsert(ROWS)
+    assert store.table("t").export("~/out").directory == "~/out"
+    assert (tmp_path / "home" / "out").is_dir()
+    assert store.load("copy", "~/out/*.parquet", primary_key="id").rows == len(ROWS)
+
+
 def test_a_delta_table_is_loaded_at_a_version(store: Store, tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake", reason="pip install 'elasticscan[delta]'")
     path = str(tmp_path / "delta")
