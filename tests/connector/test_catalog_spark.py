@@ -39,7 +39,7 @@ from tests.connector.catalog_queries import BY_HAND, KEYS, SHAPES, generated, ta
 pytestmark = pytest.mark.spark
 
 # Each takes about a second; ELASTICSCAN_QUERIES=600 runs more of them.
-QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "24"))
+QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "16"))
 
 
 @pytest.fixture(scope="module")

@@ -170,9 +170,9 @@ def test_an_address_that_names_no_place_is_refused_before_anything_is_made(
     monkeypatch.chdir(tmp_path)
     there = sorted(tmp_path.iterdir())
     table = store.create_table("t", ROWS.schema, ["id"])
-    with pytest.raises(InvalidOption, match="; write |: write "):
+    with pytest.raises(InvalidOption, match="write "):
         store.load("t", address)
-    with pytest.raises(InvalidOption, match="; write |: write "):
+    with pytest.raises(InvalidOption, match="write "):
         table.export(address)
     assert sorted(tmp_path.iterdir()) == there
 
