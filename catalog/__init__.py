@@ -65,7 +65,7 @@ from elasticscan.catalog.engine import holds_store
 from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.fragments import DroppedFile
 from elasticscan.catalog.moves import OwnedMove
-from elasticscan.catalog.seal_keys import KEYS, SecretTx
+from elasticscan.catalog.seal_keys import KEYS
 from elasticscan.catalog.server import begun_again
 from elasticscan.catalog.state import Identity, Reached, StoreInfo
 from elasticscan.catalog.tags import Tag
@@ -84,7 +84,6 @@ __all__ = [
     "OwnedMove",
     "OwnedStep",
     "Reached",
-    "SecretTx",
     "StepsDone",
     "StoreInfo",
     "Tag",

@@ -1,4 +1,4 @@
-"""Catalog transactions, part three: tables, commits, leases."""
+"""Catalog transactions: tables, commits, leases."""
 
 from __future__ import annotations
 

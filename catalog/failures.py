@@ -159,7 +159,7 @@ def commit_unknown(error: SQLAlchemyError | str) -> CommitUnknown:
     said = error.orig if isinstance(error, DBAPIError) else error
     return CommitUnknown(
         f"the connection to the catalog was lost while it committed ({said}): either all was done, or "
-        "nothing. Look (at commits() after a write) before you repeat it; a write with txn= may be repeated "
+        "nothing. Look (at history() after a write) before you repeat it; a write with txn= may be repeated "
         "at once, it is done only once",
         detail=str(said),
     )

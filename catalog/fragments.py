@@ -1,4 +1,4 @@
-"""Catalog transactions, part two: fragments, and the runs of secondary indexes that belong to them."""
+"""Catalog transactions: fragments, and the runs of secondary indexes that belong to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Catalog transactions, part one: shards and the placement of tablets."""
+"""Catalog transactions: shards and the placement of tablets."""
 
 from __future__ import annotations
 

@@ -102,11 +102,6 @@ class UpkeepTx(StateTx):
             StepsDone(r.target, r.steps, r.pieces, r.bytes_read, r.bytes_written, r.newest_at) for r in rows
         )
 
-    def merged_bytes(self, target: str) -> int:
-        """Return how many bytes the steps of one target wrote."""
-        row = self._rows.one(upkeep_done, missing_is_checked=False, target=target)
-        return 0 if row is None else int(row.bytes_written)
-
 
 def _step(row: Any) -> OwnedStep:
     return OwnedStep(row.target, row.owner, row.started_at, row.heartbeat_at)

@@ -26,7 +26,7 @@ from elasticscan.base.order_keys import sort_codes
 from elasticscan.connector.conversion import FromSpark
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, TableInfo
 from elasticscan.storage import DELETE, DELETED, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, Spool
-from elasticscan.store import tombstones_of
+from elasticscan.store import tombstones_of, with_tombstones
 
 _UPSERTS = (INSERT, "update", UPDATE_POSTIMAGE)
 
@@ -119,9 +119,7 @@ class Deletions:
         keys_only = {name.lower() for name in key_schema.names}
         keys = batch.select([name for name in names if name.lower() in keys_only]).filter(gone)
         tombstones = tombstones_of(FromSpark(key_schema, table=table)(keys), table)
-        marks = pa.repeat(False, len(upserts))
-        marked = pa.RecordBatch.from_arrays([*upserts.columns, marks], schema=tombstones.schema)
-        rows = pa.concat_batches([marked, tombstones])
+        rows = with_tombstones(upserts, tombstones)
         if self.version is None:
             return rows
         versions = batch.column(self.version)

@@ -151,9 +151,9 @@ def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError
             feature = "window functions"
         case exp.Placeholder() | exp.Parameter():
             return FilterError(
-                f"filters do not support parameters, as in {piece!r}; write the value as a literal: a "
-                "number, DATE '2026-01-31', or text in single quotes, in which each quote and each "
-                "backslash is doubled (catalog.sql takes parameters)",
+                f"{piece!r} stands for a value that was not given: pass parameters={{…}} (in Spark: "
+                "catalog.sql(text, args)), or write a literal: a number, DATE '2026-01-31', or text in "
+                "single quotes, in which each quote and each backslash is doubled",
                 piece=piece,
             )
         case exp.Anonymous():

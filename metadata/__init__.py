@@ -39,7 +39,7 @@ from elasticscan.metadata.indexes import (
     IndexRun,
     StagedRun,
 )
-from elasticscan.metadata.intervals import Bounds, SlotInterval, intervals_of
+from elasticscan.metadata.intervals import Bounds, SlotInterval, floor_at, intervals_of
 from elasticscan.metadata.manifest import FRAGMENT, INDEX_RUN, Manifest, Origin, Seal
 from elasticscan.metadata.statistics import (
     KEY_BYTES,
@@ -85,6 +85,7 @@ __all__ = [
     "StagedRun",
     "TableColumn",
     "TableInfo",
+    "floor_at",
     "intervals_of",
     "is_widening",
     "nearest_column",

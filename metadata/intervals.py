@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from elasticscan.metadata.fragments import Fragment
 
 
+def floor_at(overwrites: Iterable[int], snapshot: int) -> int:
+    """The newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
+    return max((number for number in overwrites if number <= snapshot), default=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The commits that count: from `floor` (everything before was overwritten) to `snapshot`.

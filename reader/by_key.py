@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.protocol import Placements, RowRequest, Shards
-from elasticscan.reader.scan import are_within
+from elasticscan.reader.cursor import staying_rows
 from elasticscan.topology import Placement, SlotSet
 
 FEW_KEYS = 8  # up to so many are looked up in the placement one by one
@@ -44,7 +44,7 @@ def read_by_key(
         moved = now.changed_since(placement, SlotSet.span(0, now.slot_count))
         again = []
         for (_, numbers), answer in zip(asked, answers, strict=True):
-            stays = ~are_within(request.slots[numbers], moved)
+            stays = staying_rows(request.slots[numbers], moved)
             places[numbers] = np.where(stays & (answer.places >= 0), answer.places + rows, -1)
             again.append(numbers[~stays])
             batches.append(answer.rows)

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from elasticscan.protocol import Cursor, Cursors, merge, restrict, slots_of
 from elasticscan.topology import Placement, SlotSet
 
@@ -82,6 +85,11 @@ def accept_page(cursors: Cursors, read: ShardRead, after: Cursors, placement: Pl
     advanced += [Cursor(c.slots & moved, c.position) for c in read.cursors]
     advanced += [Cursor(c.slots & staying, c.position) for c in after]
     return Accepted(merge(advanced), staying - left, moved)
+
+
+def staying_rows(slots: npt.NDArray[np.uint16], moved: SlotSet) -> npt.NDArray[np.bool_]:
+    """True for the rows of step 3 that count, by their slots: those that stayed while they were read."""
+    return ~moved.mask(slots)
 
 
 def _assert_forward(before: Cursors, after: Cursors) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from elasticscan.filters import KeySets
 from elasticscan.protocol import (
@@ -23,7 +21,7 @@ from elasticscan.protocol import (
     slots_of,
 )
 from elasticscan.reader.coverage import Coverage
-from elasticscan.reader.cursor import Accepted, ShardRead, accept_page, plan_read
+from elasticscan.reader.cursor import Accepted, ShardRead, accept_page, plan_read, staying_rows
 from elasticscan.topology import Placement, SlotSet
 
 
@@ -124,16 +122,8 @@ def drop_moved(page: PageRows, moved: SlotSet) -> PageRows:
     """The page without the rows of slots that moved while it was read."""
     if not moved or not page.rows.num_rows:
         return page
-    gone = are_within(page.slots.to_numpy(zero_copy_only=True), moved)
-    if not gone.any():
+    stays = staying_rows(page.slots.to_numpy(zero_copy_only=True), moved)
+    if stays.all():
         return page
-    mask = pa.array(~gone)
+    mask = pa.array(stays)
     return replace(page, rows=page.rows.filter(mask), slots=page.slots.filter(mask))
-
-
-def are_within(slots: NDArray[np.uint16], some: SlotSet) -> NDArray[np.bool_]:
-    """A mark at each slot that is one of some."""
-    inside = np.zeros(len(slots), dtype=bool)
-    for start, end in some:
-        inside |= (slots >= start) & (slots < end)
-    return inside

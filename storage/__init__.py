@@ -81,18 +81,15 @@ from elasticscan.storage.conform import batches_of, conform
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import count_rows, most_rows, slot_counts
 from elasticscan.storage.definition import check_definition, check_works, stored_schema
-from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk, MemoryDisk
+from elasticscan.storage.disk import Disk, LocalDisk, MemoryDisk
 from elasticscan.storage.fragment import (
-    COMMIT,
     DELETED,
-    SLOT,
     FragmentReader,
     described_columns,
-    fragment_schema,
     is_fragment_path,
 )
 from elasticscan.storage.indexes.pages import IndexSource, read_index_page
-from elasticscan.storage.indexes.run import RUN_COLUMNS, RunReader, build_runs, run_columns
+from elasticscan.storage.indexes.run import RUN_COLUMNS, RunReader, build_runs
 from elasticscan.storage.ingest import (
     SMALL_FRAGMENT_BYTES,
     Hashing,
@@ -101,11 +98,9 @@ from elasticscan.storage.ingest import (
     discard,
     gather,
     reroute,
-    sort_rows,
     staged_source,
 )
 from elasticscan.storage.listed import read_listed, read_rows
-from elasticscan.storage.merge import first_of_keys
 from elasticscan.storage.pages import (
     OpenFragment,
     PageSource,
@@ -119,18 +114,15 @@ from elasticscan.storage.spool import Spool
 from elasticscan.storage.view import View
 
 __all__ = [
-    "COMMIT",
     "DELETE",
     "DELETED",
     "INSERT",
     "OBJECT_SCHEMES",
     "RUN_COLUMNS",
-    "SLOT",
     "SMALL_FRAGMENT_BYTES",
     "UPDATE_POSTIMAGE",
     "UPDATE_PREIMAGE",
     "Apart",
-    "ArrowDisk",
     "BatchCache",
     "Copied",
     "Destination",
@@ -159,8 +151,6 @@ __all__ = [
     "described_columns",
     "discard",
     "find_seal",
-    "first_of_keys",
-    "fragment_schema",
     "gather",
     "is_fragment_path",
     "most_rows",
@@ -173,10 +163,8 @@ __all__ = [
     "read_ranges",
     "read_rows",
     "reroute",
-    "run_columns",
     "shared_keys",
     "slot_counts",
-    "sort_rows",
     "staged_source",
     "stored_schema",
     "verify_file",

@@ -33,7 +33,6 @@ from elasticscan.storage.fragment import (
     rows_below,
     writing_fragment,
 )
-from elasticscan.storage.lookup import slot_mask
 from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions, windows
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
@@ -166,7 +165,7 @@ class _Copy:
             fragment = source.fragment
             for index, batch in enumerate(source.reader):
                 # A fragment's file may have rows of slots that it does not serve any more.
-                served = slot_mask(fragment.slots & self.slots, source.reader.slots(index))
+                served = (fragment.slots & self.slots).mask(source.reader.slots(index))
                 parts.append(InputRows(source, batch if served.all() else batch.filter(pa.array(served))))
         if any(part.rows.num_rows for part in parts):
             self._divide(Versions(parts, self.source.table.primary_key, self.bounds))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, InvalidKey
@@ -49,6 +50,10 @@ class Hashing:
     slots: int
     hash: str
 
+    def slots_of(self, rows: pa.RecordBatch, table: TableInfo) -> npt.NDArray[np.uint16]:
+        """The slot of each row, by its shard key."""
+        return slots_of([rows.column(name) for name in table.shard_key], self.slots, self.hash)
+
 
 def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
     """Raises `InvalidKey` when a column of the primary key has nulls."""
@@ -69,7 +74,7 @@ def sort_rows(rows: pa.RecordBatch, table: TableInfo, hashing: Hashing) -> pa.Re
     check_keys_filled(rows, table)
     check_key_bytes(rows, table.primary_key)
     keys = [rows.column(name) for name in table.primary_key]
-    slots = slots_of([rows.column(name) for name in table.shard_key], hashing.slots, hashing.hash)
+    slots = hashing.slots_of(rows, table)
     codes = [sort_codes(column) for column in keys]
     order = np.lexsort((*reversed(codes), slots))
     first = first_of_keys(order, (slots, *codes))

@@ -22,7 +22,6 @@ from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.batches.reader import UNREADABLE
 from elasticscan.storage.fragment import COMMIT, SLOT, UNTIL, FragmentReader
 from elasticscan.storage.key_filter import Comparable, KeyHashes, comparable, key_hashes
-from elasticscan.topology import SlotSet
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -185,13 +184,6 @@ def _within(
     return least, most, counts
 
 
-def slot_mask(some: SlotSet, slots: NDArray[np.uint16]) -> Mask:
-    """True for each of these slots that is one of some."""
-    edges = np.array([edge for slot_range in some for edge in slot_range])
-    inside: Mask = np.searchsorted(edges, slots, "right") % 2 == 1
-    return inside
-
-
 def commits_of(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArray[np.int64]:
     """The commits of rows by number; raises `FragmentDamaged` for one that is not there."""
     if COMMIT not in reader.columns:
@@ -279,7 +271,7 @@ class Sought:
         if reader.key_filter.is_worth_asking(len(asked)):
             asked = asked[self._may_be_in(reader, asked)]
         if len(asked):
-            asked = asked[slot_mask(fragment.slots, self._slots[asked])]
+            asked = asked[fragment.slots.mask(self._slots[asked])]
         if not len(asked):
             return asked, asked, asked
         places = pa.array(asked)

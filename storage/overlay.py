@@ -45,7 +45,7 @@ from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.batches.reader import UNREADABLE
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, SYSTEM_COLUMNS, FragmentReader
 from elasticscan.storage.key_filter import Comparable, comparable
-from elasticscan.storage.lookup import Mask, Rows, commits_of, places_of, slot_mask
+from elasticscan.storage.lookup import Mask, Rows, commits_of, places_of
 from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions
 from elasticscan.storage.packing import pack_alike
 from elasticscan.storage.view import Layers
@@ -536,7 +536,7 @@ def _served(fragment: Fragment, rows: pa.RecordBatch) -> pa.RecordBatch:
     first, last = int(slots[0]), int(slots[-1])
     if any(start <= first and last < end for start, end in fragment.slots):
         return rows
-    mask = slot_mask(fragment.slots, slots)
+    mask = fragment.slots.mask(slots)
     return rows if mask.all() else rows.filter(pa.array(mask))
 
 

@@ -17,7 +17,7 @@ from elasticscan.metadata import Bounds, Fragment, SlotInterval
 from elasticscan.storage.changes.events import newest_of
 from elasticscan.storage.changes.histories import OpenInterval
 from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
-from elasticscan.storage.lookup import Mask, commits_of, find, integers, slot_mask
+from elasticscan.storage.lookup import Mask, commits_of, find, integers
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
 
@@ -79,7 +79,7 @@ def _shared_with(
         return
     for other in near:
         for staged_keys in _keys_in(staged.open(other, names), other, names, None):
-            keys = staged_keys.only(slot_mask(fragment.slots, staged_keys.slots))
+            keys = staged_keys.only(fragment.slots.mask(staged_keys.slots))
             rows = find(reader, keys.slots, keys.keys.columns, names, bounds.snapshot)
             there = rows >= 0
             there[there] = commits_of(fragment, reader, rows[there]) >= bounds.floor
@@ -93,7 +93,7 @@ def _keys_in(
     for index in range(reader.batch_count):
         batch = reader.batch(index)
         keys = _Keys(batch.column(SLOT).to_numpy(), batch.select(list(names)))
-        counts = slot_mask(fragment.slots, keys.slots)
+        counts = fragment.slots.mask(keys.slots)
         if bounds is not None and COMMIT in reader.columns:
             commits = integers(reader, batch.column(COMMIT))
             counts &= (commits >= bounds.floor) & (commits <= bounds.snapshot)

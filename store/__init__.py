@@ -71,7 +71,7 @@ from elasticscan.store.by_condition import MOST_ATTEMPTS, Selection, delete_rows
 from elasticscan.store.changes import feed_fields, rows_by_slot
 from elasticscan.store.collector import Collected
 from elasticscan.store.context import Context
-from elasticscan.store.definitions import define_table, reserve_table
+from elasticscan.store.definitions import reserve_table
 from elasticscan.store.elasticity import Elasticity, OnProgress
 from elasticscan.store.exporting import Exported
 from elasticscan.store.extremes import known_values
@@ -107,6 +107,7 @@ from elasticscan.store.writer import (
     stage,
     table_to_write,
     tombstones_of,
+    with_tombstones,
     write,
 )
 
@@ -142,7 +143,6 @@ __all__ = [
     "check_condition",
     "check_no_key_twice",
     "check_tag_name",
-    "define_table",
     "delete_rows",
     "feed_fields",
     "file_form",
@@ -173,5 +173,6 @@ __all__ = [
     "unchanged",
     "update_rows",
     "user_metadata",
+    "with_tombstones",
     "write",
 ]

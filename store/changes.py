@@ -14,7 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.catalog import Tx
-from elasticscan.metadata import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, Bounds, TableInfo
+from elasticscan.metadata import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    Bounds,
+    TableInfo,
+    floor_at,
+)
 from elasticscan.protocol import ChangeSpan, ContinuationKey, Placements, Segment, Shards
 from elasticscan.reader import ScanPlan, ScanStats, drive
 from elasticscan.storage import INSERT, slot_counts
@@ -95,7 +102,7 @@ def feed_arrays(rows: pa.RecordBatch, key: ContinuationKey, facts: CommitFacts) 
 def _first_span(segment: Segment, overwrites: Sequence[int], feed: bool) -> ChangeSpan:
     """The commits of a segment up to an overwrite, or an overwrite, which is read on its own."""
     after = segment.after
-    floor = max((number for number in overwrites if number <= after), default=0)
+    floor = floor_at(overwrites, after)
     number = min((n for n in overwrites if after < n <= segment.upto), default=None)
     if number is None:
         return ChangeSpan(after, segment.upto, floor, overwrite=False, feed=feed)

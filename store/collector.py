@@ -293,8 +293,8 @@ def _forget_topologies(context: Context) -> None:
         tx.forget_topologies(first)
 
 
-def collect_dropped(context: Context, table: int, most_fragments: int) -> int:
-    """Remove files of a table that were dropped longer ago than the grace period; returns how many.
+def collect_dropped(context: Context, table: int, most_fragments: int) -> None:
+    """Remove files of a table that were dropped longer ago than the grace period.
 
     No root is listed, and the catalog not looked at as a whole: that a file was dropped stays true for ever.
     As in a collection, the file's own manifest must say that it is this store's, at this shard; others stay.
@@ -311,7 +311,6 @@ def collect_dropped(context: Context, table: int, most_fragments: int) -> int:
         with context.catalog.writing() as tx:
             tx.forget_dropped(gone)
             tx.add_done("garbage", len(gone))
-    return len(gone)
 
 
 def _remove_dropped(disk: Disk, file: DroppedFile, store: str) -> bool:

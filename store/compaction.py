@@ -19,7 +19,7 @@ from itertools import accumulate
 
 from elasticscan.base.limits import BATCH_BYTES
 from elasticscan.catalog import Tx, begun_again
-from elasticscan.metadata import Bounds, Fragment, IndexInfo, StagedFragment, TableInfo
+from elasticscan.metadata import Bounds, Fragment, IndexInfo, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import (
     Apart,
     Copied,
@@ -37,10 +37,6 @@ from elasticscan.topology import Phase, SlotSet
 MOST_AT_ONCE = 32
 MOST_BATCH_BYTES = 8 * BATCH_BYTES  # a merge holds a batch of each fragment
 MOST_COMPRESSED = 8  # so many times the bytes of a compressed file, about, its batches take in memory
-COMPACT, MERGE = (
-    "compact",
-    "merge",
-)  # operations, as files tell them: with all older rows of its slots, or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +168,7 @@ def plan_merge(
     table = tx.table_by_id(table.id) or table
     horizon = tx.horizon(table.id, context.retention_of(table))
     table = table.with_dropped(horizon)
-    floor = max((n for n in tx.overwrites(table.id) if n <= horizon), default=0)
+    floor = floor_at(tx.overwrites(table.id), horizon)
     there = [(f, f.slots if slots is None else f.slots & slots) for f in tx.fragments(table.id, shard)]
     parts = [replace(fragment, slots=own) for fragment, own in there if own]
     chosen = frozenset(fragments)
@@ -182,7 +178,7 @@ def plan_merge(
         return None
     others = [part for part in parts if part not in taking_part]
     upto = tx.versions()[1]
-    overwritten = max((n for n in tx.overwrites(table.id) if n <= upto), default=0)
+    overwritten = floor_at(tx.overwrites(table.id), upto)
     return Merging(
         context,
         table,

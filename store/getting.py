@@ -19,7 +19,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import SnapshotExpired, TableChanged
-from elasticscan.base.hashing import slots_of
 from elasticscan.catalog import begun_again
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import RowRequest
@@ -53,7 +52,7 @@ def get_rows(
     table, hashing = look.state.table, context.hashing
     names = columns_of(table, columns)
     asked = pa.concat_batches(conform_keys(arrow_keys(keys, table), table))
-    slots = slots_of([asked.column(name) for name in table.shard_key], hashing.slots, hashing.hash)
+    slots = hashing.slots_of(asked, table)
     order = np.argsort(slots, kind="stable")
     request = RowRequest(
         table=table.id,

@@ -20,6 +20,7 @@ from elasticscan.metadata import (
     KeyHistogram,
     SlotInterval,
     TableInfo,
+    floor_at,
 )
 from elasticscan.storage import View
 from elasticscan.topology import Placement, Topology
@@ -223,7 +224,7 @@ class TableState:
 
     def floor(self, snapshot: int) -> int:
         """The newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
-        return max((number for number in self._overwrites if number <= snapshot), default=0)
+        return floor_at(self._overwrites, snapshot)
 
 
 NO_STATISTICS = TableStatistics(0, {}, {}, {})

@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 
 from elasticscan.base.errors import ChangesExpired, InvalidOption, RowsChanged, SchemaMismatch, WriteConflict
 from elasticscan.metadata import TableInfo, no_such_column
-from elasticscan.storage import DELETED, Spool, batches_of, check_keys_filled, conform
+from elasticscan.storage import Spool, batches_of, check_keys_filled, conform
 from elasticscan.store.by_condition import MOST_ATTEMPTS, Selection, commit_of
 from elasticscan.store.getting import MOST_KEYS, get_rows
 from elasticscan.store.lookups import CurrentTable, TableState
 from elasticscan.store.preconditions import unchanged
-from elasticscan.store.writer import publish, stage, tombstones_of
+from elasticscan.store.writer import publish, stage, tombstones_of, with_tombstones
 
 UPDATE, DELETE, INSERT, IGNORE = "update", "delete", "insert", "ignore"
 WHEN_MATCHED, WHEN_NOT_MATCHED = (UPDATE, DELETE, IGNORE), (INSERT, IGNORE)
@@ -251,9 +251,7 @@ def _become(piece: pa.RecordBatch, there: pa.Table, table: TableInfo, clauses: C
     if not deletes:
         return upserts
     tombstones = tombstones_of(piece.select(list(table.primary_key)).filter(is_there), table)
-    marked = [*upserts.columns, pa.repeat(False, upserts.num_rows)]
-    assert tombstones.schema.names[-1] == DELETED, "the mark is their last column"
-    return pa.concat_batches([pa.RecordBatch.from_arrays(marked, schema=tombstones.schema), tombstones])
+    return with_tombstones(upserts, tombstones)
 
 
 def _column(name: str, piece: pa.RecordBatch, there: pa.Table, table: TableInfo) -> pa.Array:

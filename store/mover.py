@@ -18,7 +18,7 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.catalog import Tx, begun_again
-from elasticscan.metadata import Bounds
+from elasticscan.metadata import Bounds, floor_at
 from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.indexing import with_runs
@@ -271,7 +271,7 @@ def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> _Sourc
         here = tx.fragments(table=table.id, shard=progress.move.source)
         fragments = [f for f in here if bounds.touch(f) and f.slots & slots]
         if fragments:
-            floor = max((number for number in tx.overwrites(table.id) if number <= upto), default=0)
+            floor = floor_at(tx.overwrites(table.id), upto)
             whole = table.with_dropped(table.oldest_snapshot)
             source = PageSource(
                 whole, View(fragments), context.readers.opener(whole), floor, expect=context.readers.expect

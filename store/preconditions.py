@@ -23,7 +23,7 @@ from elasticscan.base.errors import ElasticScanError, KeysExist, RowsChanged, Sn
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.base.showing import brief
 from elasticscan.catalog import IdempotencyKey, Tx
-from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo
+from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import PageSource, View, shared_keys, staged_source
 from elasticscan.store.context import Context
 from elasticscan.store.leases import end_lease, is_kept
@@ -45,7 +45,7 @@ class _Seen:
     overwrites: tuple[int, ...]
 
     def floor(self, snapshot: int) -> int:
-        return max((number for number in self.overwrites if number <= snapshot), default=0)
+        return floor_at(self.overwrites, snapshot)
 
 
 class Precondition(Protocol):

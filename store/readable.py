@@ -201,15 +201,18 @@ class ReadableTable(DefinedTable):
         filter = arguments.condition("filter", filter, parameters, lambda: self.schema)  # noqa: A001
         return self._aggregation(values, group_by, filter, snapshot).compute()
 
+    @takes(where="filter", predicate="filter", by="group_by", version="snapshot", as_of="snapshot")
     def explain_aggregate(
         self,
         values: str | Sequence[str],
         group_by: str | Sequence[str] = (),
         filter: Condition | None = None,  # noqa: A002 - the word users know
         snapshot: int | str | datetime | None = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
     ) -> Explanation:
         """Explain how `aggregate` would read: as `Scan.explain`, with the aggregates and the groups."""
-        filter = arguments.condition("filter", filter, None, lambda: self.schema)  # noqa: A001
+        filter = arguments.condition("filter", filter, parameters, lambda: self.schema)  # noqa: A001
         return self._aggregation(values, group_by, filter, snapshot).explain()
 
     def _aggregation(

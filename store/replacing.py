@@ -24,7 +24,6 @@ from elasticscan.base.errors import (
     TableChanged,
     WriteConflict,
 )
-from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.showing import brief
 from elasticscan.catalog import IdempotencyKey, Tx, begun_again
@@ -163,9 +162,7 @@ def _without(
 ) -> Iterator[pa.RecordBatch]:
     """The keys that no staged row has."""
     for keys in batches:
-        slots = slots_of(
-            [keys.column(name) for name in table.shard_key], context.hashing.slots, context.hashing.hash
-        )
+        slots = context.hashing.slots_of(keys, table)
         order = np.argsort(slots, kind="stable")
         ordered = keys.take(pa.array(order))
         # What was staged is, as its source has it, commit 1.

@@ -29,7 +29,7 @@ from elasticscan.store.context import Context, Find
 from elasticscan.store.preconditions import Untouched
 from elasticscan.store.scan import Scan
 from elasticscan.store.tags import snapshot_of
-from elasticscan.store.writer import publish, stage, tombstones_of
+from elasticscan.store.writer import publish, stage, tombstones_of, with_tombstones
 
 MOST_ATTEMPTS = 10
 RESTORED_TO = "restored_to"  # in the commit's user metadata
@@ -115,10 +115,7 @@ def undone(events: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
     came = pc.equal(begins, INSERT)
     # What came and went again needs nothing.
     tombstones = tombstones_of(rows.filter(pc.and_(came, pc.not_equal(ends, DELETE))), table)
-    back = rows.filter(pc.invert(came))
-    marks = pa.repeat(False, len(back))
-    kept = pa.RecordBatch.from_arrays([*back.columns, marks], schema=tombstones.schema)
-    return pa.concat_batches([kept, tombstones])
+    return with_tombstones(rows.filter(pc.invert(came)), tombstones)
 
 
 def _ends(events: pa.RecordBatch, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -364,6 +364,13 @@ def tombstones_of(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
     )
 
 
+def with_tombstones(rows: pa.RecordBatch, tombstones: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of a table, unmarked, before tombstones of other keys."""
+    assert tombstones.schema.names[-1] == DELETED, "the mark is their last column"
+    marked = [*rows.columns, pa.repeat(False, rows.num_rows)]
+    return pa.concat_batches([pa.RecordBatch.from_arrays(marked, schema=tombstones.schema), tombstones])
+
+
 def check_no_key_twice(context: Context, table: TableInfo, staged: Sequence[StagedFragment]) -> None:
     """For a write that several tasks staged: raises `InvalidKey` when two of them had the same key."""
     with context.noticing_collection():

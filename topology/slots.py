@@ -80,6 +80,11 @@ class SlotSet:
         assert self._edges is not None
         return self._edges
 
+    def mask(self, slots: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
+        """True for each of these slots that is one of the set."""
+        inside: npt.NDArray[np.bool_] = np.searchsorted(self.edges, slots, "right") % 2 == 1
+        return inside
+
     @classmethod
     def span(cls, start: int, end: int) -> SlotSet:
         return cls.of(((start, end),))

@@ -175,7 +175,7 @@ def _met(parts: Sequence[Part]) -> tuple[float, float]:
     edges = np.unique(np.concatenate([part.slots.edges for part in parts]))
     count, everything, densest = np.zeros((3, len(edges)))
     for part in parts:
-        inside = np.searchsorted(part.slots.edges, edges, "right") % 2 == 1
+        inside = part.slots.mask(edges)
         count[inside] += 1
         everything[inside] += part.density
         densest[inside] = np.maximum(densest[inside], part.density)

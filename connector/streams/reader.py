@@ -121,7 +121,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         if options.start_time is not None and options.start_time > state.now:
             raise InvalidOption(
                 f"option 'startingTimestamp'={utc(options.start_time)} is still to come, but "
-                " a stream begins with what is there; give a time until now, or 'startingVersion' = "
+                "a stream begins with what is there; give a time until now, or 'startingVersion' = "
                 "'latest' for the commits from now on",
                 option="startingTimestamp",
             )

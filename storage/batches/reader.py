@@ -92,7 +92,7 @@ class BatchReader:
     def _hold(self, reader: Any) -> list[pa.RecordBatch]:
         """The batches of an uncompressed file that lies in memory, made of its bytes without a copy.
 
-        None where few of its bytes are asked for: what is kept of a batch would hold all of them.
+        None of them where few of its bytes are asked for: what is kept of a batch would hold all of them.
         """
         if not self._is_plain or not self._file.is_held:
             return []

@@ -92,11 +92,6 @@ class Bucket:
     def __init__(self, name: str, root: str) -> None:
         self.name, self._root = name, root
 
-    @property
-    def endpoint(self) -> str:
-        """The server's address."""
-        return str(_client().service.meta.endpoint_url)
-
     def read(self, key: str, span: str) -> tuple[pa.Buffer, int]:
         """Bytes of an object, by HTTP's words for a range ("0-99", "-100"), and its size."""
         answer: tuple[pa.Buffer, int] = self._ask("get_object", key, Range=f"bytes={span}", take=_taken)

@@ -162,7 +162,7 @@ def test_the_lost_answer_of_a_commit_is_told_as_such_and_a_write_with_txn_may_be
             if not line.cut:
                 break
     assert sorted({more for more, _ in said}) == [0, 1]
-    assert all("commits()" in text and "txn=" in text for _, text in said)
+    assert all("history()" in text and "txn=" in text for _, text in said)
 
 
 def test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next(tmp_path: Path) -> None:
