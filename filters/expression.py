@@ -25,6 +25,16 @@ _OR, _AND, _NOT, _TEST, _ADD, _MULTIPLY, _UNARY, _ATOM = range(8)
 _BINDING = {"+": _ADD, "-": _ADD, "*": _MULTIPLY, "/": _MULTIPLY, "%": _MULTIPLY, "DIV": _MULTIPLY}
 _SUFFIXES = {pa.int8(): "Y", pa.int16(): "S", pa.int64(): "L"}
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# Words that mean something else than a column of that name where they stand without quotes.
+_RESERVED = re.compile(
+    r"(?:all|alter|and|any|as|between|call|case|connect_by_root|create|cross|current_date|"
+    r"current_timestamp|current_user|distinct|drop|else|end|except|execute|explain|false|fetch|"
+    r"for|from|glob|grant|having|if|ilike|in|inner|insert|intersect|interval|into|is|join|lateral|"
+    r"like|minus|not|notnull|null|on|optimize|or|outer|partitioned_by|prepare|qualify|regexp|"
+    r"rename|returning|revoke|rlike|rollback|select|serdeproperties|session_user|show|tablesample|"
+    r"then|true|uncache|union|using|vacuum|values|when|where|with|xor)\Z",
+    re.IGNORECASE,
+)
 _BOOLEAN = pa.bool_()
 
 
@@ -275,7 +285,10 @@ def _cast_text(text: str, node: Literal) -> str:
 
 
 def quote_name(name: str) -> str:
-    return name if _PLAIN_NAME.match(name) else "`{}`".format(name.replace("`", "``"))
+    """A column's name as SQL reads it: in backticks unless it can be mistaken for nothing else."""
+    if _PLAIN_NAME.match(name) and not _RESERVED.match(name):
+        return name
+    return "`{}`".format(name.replace("`", "``"))
 
 
 def _quote_text(text: str) -> str:

@@ -19,11 +19,11 @@ from elasticscan.base.errors import ColumnNotFound, FilterError
 from elasticscan.filters import Predicate, sql_of_expression
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
-    "i": (pa.int64(), [None, 0, 1, -5, 2**53 + 1]),
+    "null": (pa.int64(), [None, 0, 1, -5, 2**53 + 1]),
     "f": (pa.float64(), [None, 0.0, -0.0, 1.5, math.nan, math.inf, -math.inf, 2.0**53]),
     "g": (pa.float32(), [None, 0.5, 1.5, math.nan]),
     "s": (pa.string(), [None, "", "a", "b\"'\\", "é"]),
-    "b": (pa.bool_(), [None, True, False]),
+    "true": (pa.bool_(), [None, True, False]),
     "d": (pa.date32(), [None, date(1969, 12, 31), date(2024, 2, 29)]),
     "t": (pa.timestamp("us", "UTC"), [None, datetime(2024, 1, 1, tzinfo=UTC)]),
     "m": (pa.decimal128(10, 2), [None, Decimal("1.50"), Decimal("-7.00")]),
@@ -75,18 +75,18 @@ def test_an_expression_keeps_the_rows_that_arrow_keeps(condition: pc.Expression)
 @pytest.mark.parametrize(
     "condition",
     [
-        pc.field("i") + 1 > 5,
-        pc.field("i").cast(pa.int32()) > 5,
+        pc.field("null") + 1 > 5,
+        pc.field("null").cast(pa.int32()) > 5,
         pc.field("f") == pa.scalar(math.nan),
         pc.field("f").is_null(nan_is_null=True),
         pc.field("f").isin([0.0]),
         pc.field("g") > 1,
-        pc.field("i").isin([1, None]),
-        pc.field("i") == pc.field("f"),
+        pc.field("null").isin([1, None]),
+        pc.field("null") == pc.field("f"),
         pc.field("s") > 1,
-        pc.and_(pc.field("b"), pc.field("b")),
+        pc.and_(pc.field("true"), pc.field("true")),
         pc.starts_with(pc.field("s"), "a"),
-        pc.field("i"),
+        pc.field("null"),
         pc.scalar(1),
     ],
     ids=str,
@@ -97,7 +97,7 @@ def test_what_cannot_be_said_exactly_is_refused(condition: pc.Expression) -> Non
 
 
 def test_a_column_that_there_is_not_is_told() -> None:
-    with pytest.raises(ColumnNotFound, match="'I'; there are: i, f"):
+    with pytest.raises(ColumnNotFound, match="'I'; there are: null, f"):
         sql_of_expression(pc.field("I") > 1, SCHEMA)
     nested = pa.schema([("st", pa.struct([("a`b", pa.int64())]))])
     assert sql_of_expression(pc.field("st", "a`b") == 4, nested) == "(st.`a``b` = 4)"

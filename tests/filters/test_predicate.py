@@ -9,10 +9,12 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from sqlglot.tokens import TokenType
 
 from elasticscan.base.errors import ColumnNotFound, FilterError
 from elasticscan.base.limits import MAX_FILTER_BYTES
 from elasticscan.filters.casts import cast_array
+from elasticscan.filters.parser import FilterSql
 from elasticscan.filters.predicate import Predicate
 
 NAN, INF = math.nan, math.inf
@@ -421,7 +423,10 @@ def test_timestamps_of_any_unit_and_zone_are_instants(kind: pa.DataType) -> None
         ("try_cast(name AS INT) = 1", "the function try_cast"),
         ("trim(BOTH 'x' FROM name) = ''", "this form of TRIM"),
         (":p = 1", "parameters"),
-        ("n = ?", "as a literal: .* in single quotes, in which each quote and each backslash is doubled"),
+        (
+            "n = ?",
+            "parameters=.* a literal: .* in single quotes, in which each quote and each backslash is doubled",
+        ),
         ("n BETWEEN SYMMETRIC 1 AND 2", "this form of BETWEEN"),
         ("n IN ()", "at least one value"),
         ("n & 1 = 1", "BITWISEAND"),
@@ -527,6 +532,30 @@ def test_the_normalised_text_reads_back_as_the_same_condition(text: str) -> None
     assert hash(again) == hash(predicate)
     assert str(again) == str(predicate)
     assert again.mask(ROWS).equals(predicate.mask(ROWS))
+
+
+WORDS = sorted(
+    word
+    for word in {
+        *FilterSql.Tokenizer.KEYWORDS,
+        *FilterSql.Parser.FUNCTIONS,
+        *(kind.name for kind in TokenType),
+    }
+    if word.isidentifier()
+)
+
+
+@pytest.mark.parametrize("first", range(26), ids=lambda at: chr(65 + at))
+def test_a_column_may_have_any_word_of_sql_as_its_name(first: int) -> None:
+    for word in (word.lower() for word in WORDS if ord(word[0].upper()) == 65 + first):
+        schema = pa.schema([(word, pa.int64()), ("b_", pa.int64()), ("c_", pa.bool_())])
+        for form in (
+            "{0} > 3",
+            "NOT c_ AND {0} IN (1, 2) OR b_ = -{0}",
+            "CASE WHEN {0} = {0} % 2 THEN 1 ELSE {0} END = 1",
+        ):
+            predicate = Predicate.parse(form.format(f"`{word}`"), schema)
+            assert Predicate.parse(str(predicate), schema) == predicate, word
 
 
 def test_a_predicate_survives_pickling() -> None:
