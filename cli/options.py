@@ -104,7 +104,17 @@ def snapshot_of(text: str | None) -> int | str | None:
 
 
 def shards_of(items: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """`s1` or `s1=/root` for each: the names, and the roots of those that have one."""
+    """`s1` or `s1=/root` for each: the names, and the roots of those that have one.
+
+    A number alone is refused: who writes `3` means how many there shall be.
+    """
+    for item in items:
+        if item.isdecimal():
+            raise InvalidOption(
+                f"{brief(item, 40)} is a number, and shards have names: write one for each, as in s1 s2 s3, "
+                "each perhaps with its root, as in s3=/mnt/c",
+                option="shard",
+            )
     names = [item.partition("=")[0] for item in items]
     roots = {name: root for name, _, root in (item.partition("=") for item in items) if root}
     twice = next((name for name in names if names.count(name) > 1), None)

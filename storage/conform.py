@@ -51,8 +51,8 @@ def _reader(data: Any) -> pa.RecordBatchReader:
             raise SchemaMismatch(f"{a_type(data)} is no stream of rows: {error}") from error
     raise SchemaMismatch(
         f"cannot write {a_type(data)}: hand in a pyarrow Table, RecordBatch or RecordBatchReader, a "
-        "frame of Polars, pandas or DuckDB, or a list of dicts; pa.Table.from_batches makes one table "
-        "of batches"
+        "frame of Polars, pandas or DuckDB, a dict of columns, or a list of dicts; pa.Table.from_batches "
+        "makes one table of batches"
     )
 
 

@@ -54,7 +54,8 @@ class Table(ReadableTable):
         Args:
             rows: a pyarrow Table, RecordBatch, RecordBatchReader, or anything that offers an Arrow
                 stream (a Polars or pandas frame, a DuckDB relation, a scan), which may be larger than
-                memory; or a list of dicts with every column, for a few rows that were typed.
+                memory; or, for a few rows that were typed, a list of dicts with every column, or a dict
+                of columns.
             txn: (application, version): a write that was committed under this pair before is not
                 done again; the number of that commit is returned.
             if_unchanged_since: a commit, such as the `snapshot` of the scan that the rows were read with:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import InvalidOption, SchemaMismatch
-from elasticscan.base.showing import brief
+from elasticscan.base.showing import a_type, brief
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import batches_of, conform
 from elasticscan.store.scan import Scan
@@ -26,13 +26,17 @@ _LISTS = (list, range, set, frozenset)
 
 
 def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -> Any:
-    """A list of dicts as a record batch of the table's types; anything else as it is.
+    """A list of dicts, or a dict of columns, in the table's types; anything else as it is.
 
-    Each dict has all columns of the table and no others; or it has those of `only` and perhaps others, which
-    are left out.
+    Each dict of a list has all columns of the table and no others; or it has those of `only` and perhaps
+    others, which are left out.
     """
     if isinstance(rows, Scan):
         return rows.to_reader()  # whose errors stay what they are; a C stream would make text of them
+    if isinstance(rows, Mapping):
+        kinds = {field.name: field.type for field in table.schema}
+        hint = f"for one row, hand in a list of it: [{{{table.primary_key[0]!r}: …}}]"
+        return _of_columns(rows, kinds, hint)
     if not isinstance(rows, list):
         return rows
     if any(isinstance(row, pa.RecordBatch | pa.Table) for row in rows):
@@ -108,8 +112,32 @@ def _inferred(data: Any) -> pa.Table:
                 f"rows={brief(data)} must be dicts that all have the same columns: give None for a null"
             )
         columns = {name: [row[name] for row in data] for name in names}
+    first = next(iter(columns), "id")
+    hint = (
+        f"for a table without rows, hand in its columns as pa.schema([({first!r}, pa.int64()), …]), and for "
+        f"one row a list of it: [{{{first!r}: …}}]"
+    )
+    return _of_columns(columns, {}, hint)
+
+
+def _of_columns(columns: Mapping[Any, Any], kinds: Mapping[str, pa.DataType], hint: str) -> pa.Table:
+    """A dict of columns: lists in these types where there are some, else of what Arrow infers.
+
+    `hint` is told with what is no list of values, as a text, whose letters Arrow would take for values.
+    """
     arrays = {}
     for name, values in columns.items():
+        if isinstance(values, str | bytes | bytearray | Mapping | type) or not (
+            hasattr(values, "__iter__") or hasattr(values, "__arrow_c_array__")
+        ):
+            raise SchemaMismatch(
+                f"column {name!r} is given as {brief(values)}, {a_type(values)}, and not as a list of "
+                f"values; {hint}",
+                column=name,
+            )
+        if name in kinds and isinstance(values, list | tuple | range):
+            arrays[name] = _typed(name, list(values), kinds[name])
+            continue
         try:
             arrays[name] = pa.array(values)
         except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
@@ -184,24 +212,22 @@ def arrow_constant(value: Any, field: pa.Field) -> pa.Scalar:
 
 
 def _batch(columns: Mapping[str, Sequence[Any]], table: TableInfo) -> pa.RecordBatch:
-    """Columns of the table, in its types.
-
-    Raises:
-        SchemaMismatch: a value is not of its column's type.
-    """
-    arrays = []
-    for name, values in columns.items():
-        kind = table.schema.field(name).type
-        array = _exactly(values, kind)
-        if array is None:
-            number = next((n for n, value in enumerate(values) if _exactly([value], kind) is None), 0)
-            raise SchemaMismatch(
-                f"column {name!r} is of type {kind}, which does not hold {brief(values[number])} of row "
-                f"{number} as it is; convert it first",
-                column=name,
-            )
-        arrays.append(array)
+    """Columns of the table, in its types."""
+    arrays = [_typed(name, values, table.schema.field(name).type) for name, values in columns.items()]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _typed(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """The values of a column in its type. Raises `SchemaMismatch` where one is not of it as it is."""
+    array = _exactly(values, kind)
+    if array is None:
+        number = next((n for n, value in enumerate(values) if _exactly([value], kind) is None), 0)
+        raise SchemaMismatch(
+            f"column {name!r} is of type {kind}, which does not hold {brief(values[number])} of row "
+            f"{number} as it is; convert it first",
+            column=name,
+        )
+    return array
 
 
 def _exactly(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:

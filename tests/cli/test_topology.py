@@ -25,6 +25,15 @@ def test_a_shard_that_joins_gets_its_share(shell: Shell, uri: str) -> None:
     assert shards(shell.json("status", uri)) == told["shards"]
 
 
+def test_a_number_is_no_name_of_a_shard(shell: Shell, uri: str, tmp_path: Path) -> None:
+    for words in (["expand", uri, "3"], ["create", tmp_path / "new.store", "--shard", "3"]):
+        code, told = shell.fails(*words)
+        assert code == 2
+        assert "[ES_INVALID_OPTION] '3' is a number, and shards have names: write one for each" in told
+    assert len(shards(shell.json("status", uri))) == 2
+    shell.ok("expand", uri, f"3={tmp_path / 'third'}")
+
+
 def test_a_shard_that_leaves_is_empty_and_gone(shell: Shell, uri: str, rows: pa.Table) -> None:
     assert "contracted by s1" in shell.ok("contract", uri, "s1", "--bytes-per-second", "1G")
     assert shards(shell.json("status", uri)) == {"s2": 8}

@@ -162,7 +162,13 @@ def test_rows_may_be_typed_as_dicts(trips: Table) -> None:
         ([pa.record_batch({"id": [1]})], "pa.Table.from_batches"),
         (iter([{"id": 1}]), "a list of dicts"),
         (7, "cannot write an int"),
-        ({"id": [1]}, "hand in a pyarrow Table"),
+        ({"id": [1]}, "missing: day, km"),
+        ({"id": 1, "day": "x", "km": 1.0}, "for one row, hand in a list of it: \\[{'id': …}\\]"),
+        ({"id": [1], "day": "x", "km": [1.0]}, "column 'day' is given as 'x', a str, and not as a list"),
+        ({"id": [1], "day": ["x", "y"], "km": [1.0]}, "the columns do not go together"),
+        ({"id": [1, "x"], "day": ["x", "y"], "km": [1.0, 2]}, "column 'id' is of type int32"),
+        ({1: [1]}, "do not go together|unknown: 1"),
+        ({}, "missing: id, day, km"),
         ("id", "hand in a pyarrow Table"),
         (None, "hand in a pyarrow Table"),
         (pa.chunked_array([[1]]), "is no stream of rows"),
@@ -173,6 +179,17 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(trips: Table, g
         with pytest.raises(SchemaMismatch, match=told):
             write(given)
     assert len(trips.history()) == 2, "made, and filled"
+
+
+def test_rows_may_be_a_dict_of_columns(trips: Table) -> None:
+    columns = {"id": range(2), "day": ("sun", None), "km": np.array([7, 8.5])}
+    trips.upsert(columns)
+    assert trips.get([0, 1]).to_pydict() == {"id": [0, 1], "day": ["sun", None], "km": [7.0, 8.5]}
+    trips.insert({"km": [1], "id": [200], "day": ["sun"]})
+    trips.merge({"id": [200], "km": [2]}, columns=["km"])
+    assert trips.get([200]).to_pylist() == [{"id": 200, "day": "sun", "km": 2.0}]
+    trips.overwrite(columns)
+    assert ids(trips) == [0, 1]
 
 
 DETAILED = pa.schema(
