@@ -215,9 +215,8 @@ class AttachedStore(Sequence[str]):
         except UnreadableError as why:
             check_no_times_past(text, self._tables, _session(self._spark))
             return left_alone(text, str(why))
-        shapes = self._shapes()[0]
-        totals = {view: len(shape.schema) for view, shape in shapes.items()}
-        reads = Reads(self._uri, self._tables, shapes, snapshot).of(plan)
+        totals = {view: len(shape.schema) for view, shape in plan.shapes.items()}
+        reads = Reads(self._uri, self._tables, plan.shapes, snapshot).of(plan)
         read_here = [None if read.few is None else _shown(read.few) for read in reads]
         plan = replace(plan, scans=tuple(read.scan for read in reads))
         return explain_plan(plan, snapshot, totals, read_here, [read.is_folded for read in reads])
@@ -250,7 +249,7 @@ class AttachedStore(Sequence[str]):
             if scan.as_of is not None:
                 texts = {"store": self._uri, "table": self._tables[scan.view]}
                 check_snapshot(parse_options(texts | options_of(None, None, scan.as_of)))
-        reads = Reads(self._uri, self._tables, self._shapes()[0], snapshot)
+        reads = Reads(self._uri, self._tables, plan.shapes, snapshot)
         found = reads.of(plan)
         for read in found:
             if read.identity not in names:

@@ -160,6 +160,8 @@ def fold_few(options: Options) -> FewRows | None:
             (options.batch_rows, DEFAULT_PAGE_BYTES),
             index=options.index,
         ) as scan:
+            if scan.standing.definition != table.definition:
+                return None  # its columns were changed just now
             known = None if partial.by else known_values(store.context, scan.standing, partial.values)
             rows = _fold(scan, partial) if known is None else partial.of_values(known)
             if rows is None:

@@ -92,11 +92,12 @@ class PlannedJoin:
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """A query with what each of its references reads, in the order of the text."""
+    """A query, what each reference reads, in the order of the text, and the tables it was planned for."""
 
     text: str
     scans: tuple[TableScan, ...]
     _references: tuple[Reference, ...]
+    shapes: Mapping[str, TableShape]
     joins: tuple[PlannedJoin, ...] = ()
 
     def rewritten(self, names: Sequence[str], folded: Sequence[bool]) -> str:
@@ -146,7 +147,7 @@ def plan_query(text: str, tables: Mapping[str, TableShape], session: Session) ->
         for join in joins
     )
     ordered = tuple(scans[reference] for reference in query.references)
-    return QueryPlan(text, ordered, query.references, planned)
+    return QueryPlan(text, ordered, query.references, tables, planned)
 
 
 def _scans(

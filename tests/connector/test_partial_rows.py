@@ -14,6 +14,7 @@ from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import PartialAggregates, partial_aggregates
 from elasticscan.connector.options import check_for_stream, check_for_write, parse_options
+from elasticscan.connector.sql import few_rows
 from elasticscan.filters import folding
 from elasticscan.store import Store
 
@@ -186,3 +187,23 @@ def test_a_partition_of_another_read_is_refused(tmp_path: Path) -> None:
         readers.append(source.reader(source.schema()))
     with pytest.raises(ContinuationKeyError):
         list(readers[1].read(readers[0].partitions()[0]))
+
+
+def test_rows_folded_beside_the_driver_are_those_of_the_columns_that_were_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two columns of one type change their names between the plan and the scan."""
+    store = made(tmp_path)
+    table = store.table("t")
+    table.add_columns([pa.field("m", pa.int64())])
+    asked = {"store": store.uri, "table": "t", "partialAggregates": PartialAggregates(("sum(n)",), ()).text()}
+    begin = few_rows.begin_scan
+
+    def after_renaming(*given: Any, **named: Any) -> Any:
+        for old, new in (("n", "o"), ("m", "n"), ("o", "m")):
+            table.rename_column(old, new)
+        return begin(*given, **named)
+
+    assert few_rows.fold_few(parse_options(asked)) is not None
+    monkeypatch.setattr(few_rows, "begin_scan", after_renaming)
+    assert few_rows.fold_few(parse_options(asked)) is None
