@@ -1,4 +1,4 @@
-"""Every error a user can meet, sorted by what the caller should do about it.
+"""The errors of elasticscan, sorted by what the caller should do about it.
 
     ElasticScanError
     ├── UsageError                  mend the call
@@ -219,8 +219,8 @@ class InvalidKey(UsageError):
 
 
 class UnknownName(UsageError, AttributeError):
-    """A method or attribute that is not there; an `AttributeError`, too.
-    Use the one that the message names, also for names of Polars, pandas and DuckDB."""
+    """A method or attribute that has another name here; an `AttributeError`, too.
+    Use the one that the message names; many names of Polars, pandas, DuckDB and Delta are known."""
 
     code = "ES_UNKNOWN_NAME"
 
@@ -240,7 +240,7 @@ class KeysExist(UsageError):
 
 
 class LimitExceeded(UsageError):
-    """A definition, filter or row that is larger than what can be read, moved and dropped again.
+    """A definition or row that is larger than what can be read, moved and dropped again.
     Make it smaller: docs/limits.md has the bounds."""
 
     code = "ES_LIMIT_EXCEEDED"
@@ -268,8 +268,8 @@ class UnsupportedStatement(UsageError):
 
 
 class FilterError(UsageError):
-    """A condition or expression that cannot be read, or compares what has no order together.
-    Mend it at the place that the message shows."""
+    """A condition or expression that cannot be read, is too long, or compares what has no order together.
+    Mend it at the place that the message shows; docs/filters.md says what it may be made of."""
 
     code = "ES_INVALID_FILTER"
 

@@ -49,6 +49,7 @@ CONTENTS = {
         "cookbook",
         "coming-from",
         "options",
+        "filters",
         "writes",
         "sql",
         "streaming",

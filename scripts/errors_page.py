@@ -22,9 +22,11 @@ HEAD = """# Errors and exit codes
 
 <!-- Made of the classes in base/errors.py by `python scripts/errors_page.py > docs/errors.md`. -->
 
-Every error that elasticscan raises is an `ElasticScanError`, and of one of four kinds, by what the caller
-should do. Its text begins with its code and says what happened and what to do next; `code`, `message` and
-`fields` are attributes. All classes are in `elasticscan.errors`.
+Whatever goes wrong with a store, its data or a request is an `ElasticScanError`, and of one of four kinds,
+by what the caller should do. Its text begins with its code and says what happened and what to do next;
+`code`, `message` and `fields` are attributes. All classes are in `elasticscan.errors`. Python's own are two:
+an `AttributeError` for a name that nobody knows (`store.tabel`), and a `TypeError` for a keyword that a
+method does not have.
 
 ```python
 import elasticscan
@@ -60,8 +62,8 @@ MORE = {
 }
 TAIL = """| 130 | stopped with Ctrl-C; nothing is half done | |
 
-The message goes to stderr; with `--json` it is an object there with `code`, `message`,
-`fields` and `exit_code`.
+The message goes to stderr; with `--json` stderr has one line instead:
+`{"error": {"code": …, "message": …, "fields": {…}, "exit_code": …}}`.
 """
 
 

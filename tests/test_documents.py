@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import elasticscan
 from elasticscan.base import errors
-from elasticscan.base.errors import ElasticScanError, FragmentMissing
+from elasticscan.base.errors import ElasticScanError, FilterError, FragmentMissing
 from elasticscan.cli.app import app
 from scripts import errors_page
 from tests.pages import ROOT, promised, run, statements, steps, stripped
@@ -27,6 +27,7 @@ SHELLS = ("cookbook.md",)  # pages whose commands are run, too
     [
         ("tour.md", 13),
         ("writes.md", 0),
+        ("filters.md", 5),
         ("history.md", 2),
         ("moving-data.md", 2),
         ("indexes.md", 2),
@@ -86,6 +87,15 @@ def test_each_error_says_when_it_is_met_and_what_to_do_and_is_drawn() -> None:
             drawn += "the same" if kind is FragmentMissing else f"{kind.code}\n"
         lacking += [] if drawn in (errors.__doc__ or "") else [drawn]
     assert lacking == []
+
+
+def test_the_page_of_conditions_has_the_functions_that_a_filter_knows(tmp_path: Path) -> None:
+    table = elasticscan.create(tmp_path / "s", shards=["s1"]).create_table("t", {"id": [1]}, primary_key="id")
+    with pytest.raises(FilterError, match="the functions ") as refused:
+        table.scan(filter="nothing(id)")
+    known = refused.value.message.partition("the functions ")[2].split(", ")
+    page = (ROOT / "docs" / "filters.md").read_text(encoding="utf-8")
+    assert f"| functions | {', '.join(f'`{name}`' for name in known)} |" in page
 
 
 def test_a_remark_that_promises_something_else_is_found() -> None:
