@@ -149,7 +149,7 @@ class Options:
     partitions: int | None = _option("numPartitions", whole(1), None, _READS,
         "upper bound on tasks; while tablets have moved since the newest topology, at least 2")
     task_rows: int | None = _option("maxRowsPerTask", whole(0, MAX_NUMBER), None, (READ,),
-        "each task ends after so many rows and gives no others, whichever come first: `catalog.sql` sets it "
+        "each task gives at most so many rows, those that it reads first, and ends: `catalog.sql` sets it "
         "for a `LIMIT`")
     partial: PartialAggregates | None = _option(  # noqa: RUF009 - frozen, like all of them
         "partialAggregates", partial_aggregates, None, (READ,),
