@@ -122,8 +122,18 @@ def without(text: object, uri: object) -> str:
 
 
 def as_cause(error: BaseException, uri: object) -> BaseException | None:
-    """The error itself, to be the cause of another one; none where its text has a secret of the URI in it."""
-    return error if without(error, uri) == redact(str(error)) == str(error) else None
+    """The error itself, to be the cause of another one.
+
+    None where its text has a secret of the URI in it, or that of an error which a traceback shows before it.
+    """
+    shown: list[BaseException] = []
+    each: BaseException | None = error
+    while each is not None and each not in shown:
+        if not without(each, uri) == redact(str(each)) == str(each):
+            return None
+        shown.append(each)
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+    return error
 
 
 def _secrets(uri: str) -> Iterable[str]:

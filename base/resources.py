@@ -31,7 +31,7 @@ _NUMBERS = {
 _THREAD_WORDS = ("start new thread", "launch worker thread")  # of Python, of Arrow
 
 
-def _lacking(error: Exception) -> OutOfResources | None:
+def lack_in(error: Exception) -> OutOfResources | None:
     """The error to raise in place of one that tells of a lack; None for all others."""
     found = None
     if isinstance(error, MemoryError):
@@ -57,7 +57,7 @@ def lack_of_files(needed: int) -> OutOfResources | None:
             for _ in range(needed):
                 opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
-            return _lacking(error)
+            return lack_in(error)
     return None
 
 
@@ -67,7 +67,7 @@ def starting_threads() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        lacking = _lacking(error)
+        lacking = lack_in(error)
         if lacking is None:
             raise
         raise lacking from error
@@ -83,7 +83,7 @@ def telling_lack(function: Callable[Asked, Given]) -> Callable[Asked, Given]:
         except ElasticScanError:
             raise
         except Exception as error:
-            lacking = _lacking(error)
+            lacking = lack_in(error)
             if lacking is None:
                 raise
             raise lacking from error

@@ -1,4 +1,7 @@
-"""Errors of users' files: those that are loaded, written and exported, which are no files of a store."""
+"""Errors of users' files: those that are loaded, written and exported, which are no files of a store.
+
+What a process lacks (memory, open files) is no error of a file: it is told as everywhere else (`resources`).
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from elasticscan.base.errors import InvalidOption, SchemaMismatch
+from elasticscan.base.errors import ElasticScanError, InvalidOption, SchemaMismatch
 from elasticscan.base.redaction import as_cause, shown, without
+from elasticscan.base.resources import lack_in
 
 _REFUSALS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError)
 
@@ -27,8 +31,32 @@ def naming_file(path: str, verb: str, hint: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if (lack := lack_in(error)) is not None:
+            raise lack from error
         reason = os.strerror(error.errno) if error.errno else without(error, path)
         raise InvalidOption(f"{place} cannot be {verb}: {reason}", file=place) from as_cause(error, path)
     except _REFUSALS as error:
         why = f"{without(error, path)}{hint}"
         raise SchemaMismatch(f"{place} cannot be {verb}: {why}", file=place) from as_cause(error, path)
+
+
+@contextmanager
+def naming_source(path: str, verb: str, secrets: str | None = None) -> Iterator[None]:
+    """Translate whatever else a library raises that reads users' data: which kinds these are is no promise.
+
+    Args:
+        path, verb: as of `naming_file`.
+        secrets: a URI whose secrets are shown neither; the path by default.
+    """
+    place, uri = shown(path), secrets or path
+    try:
+        yield
+    except ElasticScanError:
+        raise
+    except Exception as error:
+        if (lack := lack_in(error)) is not None:
+            raise lack from error
+        # The driver's error instead of SQLAlchemy's, which quotes a statement and its values.
+        said = getattr(error, "orig", None) or error
+        why = without(f"{type(said).__name__}: {said}", uri)
+        raise InvalidOption(f"{place} cannot be {verb}: {why}", file=place) from as_cause(said, uri)

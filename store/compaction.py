@@ -78,7 +78,8 @@ def _is_alone_and_otherwise(context: Context, table: TableInfo, fragments: Seque
     match [fragment for fragment in fragments if fragment.superseded_at is None]:
         case [alone]:
             context.writable_disk(alone.shard)  # the root proves whose it is before a file of it is believed
-            return context.readers.compression_of(alone) != table.compression
+            with context.noticing_collection():
+                return context.readers.compression_of(alone) != table.compression
     return False
 
 

@@ -104,6 +104,7 @@ class _ParquetFiles:
         self._system, self._path, self._schema = system, path, schema
         self._most, self._compression = file_bytes, compression
         self.names: list[str] = []
+        self._is_marked = False
         self._sink: Any = None
         self._writer: Any = None
 
@@ -126,14 +127,22 @@ class _ParquetFiles:
 
     def finish(self) -> None:
         self._end()
+        self._is_marked = True  # perhaps, from here on
         with self._system.open_output_stream(f"{self._path}/{COMPLETE}"):
             pass
 
     def remove(self) -> None:
-        """Remove what was written, as far as that can be done."""
+        """Remove what was written, as far as that can be done; never files beside a `_SUCCESS` that stays."""
         for opened in filter(None, (self._writer, self._sink)):
             with suppress(OSError, pa.ArrowException):
                 opened.close()
+        if self._is_marked:
+            try:
+                self._system.delete_file(f"{self._path}/{COMPLETE}")
+            except FileNotFoundError:
+                pass
+            except OSError:
+                return
         for name in self.names:
             with suppress(OSError):
                 self._system.delete_file(name)

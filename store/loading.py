@@ -116,6 +116,8 @@ def load_files(context: Context, load: Load, on_progress: OnLoaded | None = None
         else:
             wrote = _write(context, load, table, [piece], told, once)
             done = replace(done, rows=done.rows + wrote.rows, commit=wrote.commit)
+    if created and done.commit is None and not done.skipped:  # there were no files whose rows would enter it
+        return replace(_write(context, load, table, [], told, None), created=True)
     return done
 
 
@@ -127,9 +129,10 @@ def _table_of(context: Context, load: Load, found: Sequence[Files]) -> tuple[Tab
         return there, False
     schema = schema_of(found[0], load.rules)
     if not load.primary_key:
+        first = found[0].infos[0].path if found[0].infos else found[0].base  # a table may have no files
         raise TableNotFound(
             f"the store has no table {load.table!r}; pass a primary key, primary_key=[…] or --primary-key, "
-            f"to make it with the columns of {found[0].infos[0].path} ({', '.join(schema.names)})",
+            f"to make it with the columns of {first} ({', '.join(schema.names)})",
             table=load.table,
         )
     made = reserve_table(context, load.table, schema, load.primary_key, load.shard_key, load.compression)

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import groupby
@@ -23,8 +24,8 @@ from pyarrow import fs
 
 from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS, MAX_NESTING
-from elasticscan.base.redaction import as_cause, shown, without
-from elasticscan.base.user_files import naming_file
+from elasticscan.base.redaction import shown
+from elasticscan.base.user_files import naming_file, naming_source
 from elasticscan.store.aliases import file_system_at, whole_uri, with_home
 from elasticscan.store.iceberg import ICEBERG, iceberg_table
 
@@ -219,14 +220,9 @@ def _delta_files(text: str, version: int | None) -> Files:
         raise InvalidOption(
             "a Delta table is read by the package 'deltalake': pip install 'elasticscan[delta]'", format=DELTA
         ) from error
-    try:
+    with naming_source(text, "read as a Delta table"):
         dataset = library.DeltaTable(text, version=version).to_pyarrow_dataset()
-    except (library.exceptions.DeltaError, OSError, ValueError) as error:
-        why = without(error, text)
-        raise InvalidOption(
-            f"{shown(text)} cannot be read as a Delta table: {why}", file=shown(text)
-        ) from as_cause(error, text)
-    infos = dataset.filesystem.get_file_info(dataset.files)
+        infos = dataset.filesystem.get_file_info(dataset.files)
     return Files(dataset.filesystem, shown(text), tuple(infos), DELTA, dataset)
 
 
@@ -410,13 +406,13 @@ def rows_of(piece: SourcePart) -> int | None:
     """The number of rows, where a footer tells it."""
     if piece.kind in _TEXT:
         return None
-    with naming_file(piece.path, "read"):
+    with _reading(piece):
         return piece.fragment.count_rows()  # type: ignore[no-any-return]
 
 
 def read_piece(piece: SourcePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a piece with the columns that its file has, and those of its directories' names."""
-    with naming_file(piece.path, "read", _HINTS.get(piece.kind, "")):
+    with _reading(piece):
         if piece.kind == ICEBERG:
             yield from piece.fragment.to_batches()
             return
@@ -428,3 +424,9 @@ def read_piece(piece: SourcePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]
         yield from piece.fragment.to_batches(
             schema=pa.schema(fields), batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1
         )
+
+
+@contextmanager
+def _reading(piece: SourcePart) -> Iterator[None]:
+    with naming_source(piece.path, "read"), naming_file(piece.path, "read", _HINTS.get(piece.kind, "")):
+        yield

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import ElasticScanError, StoreNotFound
-from elasticscan.base.redaction import redact, shown, without
+from elasticscan.base.redaction import as_cause, redact, shown, without
 
 HARMLESS = [
     "/data/flights.store",
@@ -87,3 +87,16 @@ def test_errors_redact_their_text_and_their_fields() -> None:
         assert "hunter2" not in f"{each} {each!r} {each.args} {each.fields}"
         assert each.fields["count"] == 3
         assert each.fields["more"]["roots"][1] == ("postgresql://ann:***@db/x",)
+
+
+def test_a_cause_has_no_secret_in_its_text_nor_before_it() -> None:
+    uri = "postgresql://ann:hunter2@db/x"
+    plain, telling = OSError("refused"), OSError("no host hunter2@db")
+    assert as_cause(plain, uri) is plain
+    assert as_cause(telling, uri) is None
+    behind, beside, hidden = OSError("refused"), OSError("refused"), OSError("refused")
+    behind.__cause__ = beside.__context__ = hidden.__context__ = telling
+    hidden.__suppress_context__ = True
+    assert (as_cause(behind, uri), as_cause(beside, uri), as_cause(hidden, uri)) == (None, None, hidden)
+    plain.__cause__ = plain
+    assert as_cause(plain, uri) is plain

@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import InvalidOption
+from elasticscan.base.errors import InvalidOption, WriteConflict
 from elasticscan.storage.batches.reader import BatchReader
 from elasticscan.store import Store, Table
+from elasticscan.store.context import Context
 from elasticscan.store.repair.rebuild import repair_store
 
 pytestmark = pytest.mark.usefixtures("unflushed")
@@ -93,6 +94,27 @@ def test_compact_writes_single_fragments_anew_where_the_form_has_changed(store: 
     assert packed.isdisjoint(before)
     table.compact()  # nothing is left to do
     assert {file.name for file in Path(store.uri).rglob("*.arrow")} == packed
+
+
+def test_a_fragment_that_went_before_compact_looked_at_it_is_no_damage(
+    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.upsert(rows(0, 200))
+    table.compact()
+    table.set_compression("zstd")
+    writable_disk = Context.writable_disk
+
+    def late(context: Context, shard: int) -> Any:
+        monkeypatch.setattr(Context, "writable_disk", writable_disk)
+        with Store.open(store.uri) as other:
+            other.table("t").compact()
+            other.collect_garbage(grace_seconds=0, share=1.0)
+        return writable_disk(context, shard)
+
+    monkeypatch.setattr(Context, "writable_disk", late)
+    with pytest.raises(WriteConflict, match="longer grace"):
+        table.compact()
+    assert read(table) == wanted(200)
 
 
 def test_tablets_that_move_are_written_in_the_new_form(store: Store, table: Table) -> None:

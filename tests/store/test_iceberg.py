@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from elasticscan.base.errors import InvalidOption
+from elasticscan.base.errors import InvalidOption, OutOfResources, TableNotFound
 from elasticscan.store import Store
 
 pytest.importorskip("pyiceberg", reason="pip install 'elasticscan[iceberg]'")
@@ -96,3 +100,124 @@ def test_a_table_that_is_not_there_is_told(store: Store, tmp_path: Path) -> None
     for place in (f"{tmp_path}/none", "nowhere.air.trips"):
         with pytest.raises(InvalidOption, match="cannot be read as an Iceberg table"):
             store.load("t", place, format="iceberg", primary_key="id")
+
+
+def told(call: Callable[[], Any]) -> str:
+    """All that a log would have of a refusal: its text, and those of its causes."""
+    with pytest.raises(InvalidOption) as caught:
+        call()
+    lines = traceback.format_exception(caught.value)
+    return "".join(line for line in lines if not line.startswith("  "))
+
+
+@pytest.fixture
+def catalog(table: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of the table in its catalog; PyIceberg reads its settings anew."""
+    from pyiceberg import catalog as catalogs  # noqa: PLC0415 - skipped where it is not
+    from pyiceberg.utils.config import Config  # noqa: PLC0415
+
+    monkeypatch.setattr(catalogs, "_ENV_CONFIG", Config())
+    return "local.air.trips"
+
+
+def test_no_refusal_shows_a_secret_of_an_address_or_of_a_catalogs_settings(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg import catalog as catalogs  # noqa: PLC0415 - skipped where it is not
+    from pyiceberg.table import StaticTable  # noqa: PLC0415
+    from sqlalchemy.exc import OperationalError  # noqa: PLC0415
+
+    def unreachable(place: str, *_: Any) -> Any:
+        raise OSError(f"no bucket {place.removeprefix('s3://').partition('/')[0]} at {place}")
+
+    def refused(_: str) -> Any:
+        raise OperationalError(
+            "SELECT hunter2", {}, OSError("no host 'ss@db', token 'Bearer hunter3', of db")
+        )
+
+    monkeypatch.setattr(StaticTable, "from_metadata", unreachable)
+    place = "s3://AKIAX:sEcret99@bucket1/p/metadata/v1.metadata.json"
+    text = told(lambda: store.load("t", place, format="iceberg", primary_key="id"))
+    assert "sEcret99" not in text
+    assert "bucket1" in text
+    monkeypatch.setenv("PYICEBERG_CATALOG__FAR__URI", "postgresql+psycopg2://ann:ss@db@db/x")
+    monkeypatch.setenv("PYICEBERG_CATALOG__FAR__TOKEN", "Bearer hunter3")
+    monkeypatch.setattr(catalogs, "load_catalog", refused)
+    text = told(lambda: store.load("t", "far.air.trips", format="iceberg", primary_key="id"))
+    assert not any(secret in text for secret in ("hunter2", "hunter3", "SELECT", "ss@db"))
+    assert "far.air.trips cannot be read as an Iceberg table: OSError: no host" in text
+
+
+def test_a_catalog_that_cannot_be_opened_is_told(
+    store: Store, catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg import catalog as catalogs  # noqa: PLC0415 - skipped where it is not
+    from pyiceberg.utils.config import Config  # noqa: PLC0415
+
+    assert store.load("t", catalog, format="iceberg", primary_key="id").rows == 101
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__URI", f"sqlite:///{tmp_path}/none/iceberg.db")
+    monkeypatch.setattr(catalogs, "_ENV_CONFIG", Config())
+    text = told(lambda: store.load("t", catalog, format="iceberg"))
+    assert f"{catalog} cannot be read as an Iceberg table: OperationalError: unable to open" in text
+
+
+def test_damage_of_a_table_is_told_whatever_its_library_raises(
+    store: Store, table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.io.pyarrow import ArrowScan  # noqa: PLC0415 - skipped where it is not
+
+    def load() -> Any:
+        return store.load("t", table.metadata_location, format="iceberg", primary_key="id")
+
+    def failing(error: Exception) -> Callable[..., Any]:
+        def fail(*_: Any) -> Any:
+            raise error
+
+        return fail
+
+    for error in (EOFError("cut"), AssertionError(), KeyError("field")):
+        with monkeypatch.context() as patch:
+            patch.setattr(ArrowScan, "to_record_batches", failing(error))
+            assert f".parquet cannot be read: {type(error).__name__}" in told(load)
+    for lack in (MemoryError(), OSError(errno.EMFILE, "Too many open files")):
+        with monkeypatch.context() as patch:
+            patch.setattr(ArrowScan, "to_record_batches", failing(lack))
+            with pytest.raises(OutOfResources):
+                load()
+    manifests = {path: path.read_bytes() for path in tmp_path.rglob("*.avro")}
+    for left in (0, 3, 40, 400, -5):
+        for path, content in manifests.items():
+            path.write_bytes(content[:left])
+        assert "cannot be read as an Iceberg table: " in told(load)
+    assert store.tables() == ()
+
+
+def test_a_table_without_rows_gives_its_columns(store: Store, table: Any) -> None:
+    empty = table.catalog.create_table("air.empty", schema=ROWS.schema).metadata_location
+    with pytest.raises(TableNotFound, match=rf"the columns of {empty} \(id, name\)"):
+        store.load("t", empty, format="iceberg")
+    loaded = store.load("t", empty, format="iceberg", primary_key="id", job="j")
+    assert (loaded.rows, loaded.created) == (0, True)
+    assert [commit.number for commit in store.table("t").history()][-1] == loaded.commit
+    assert store.table("t").scan().to_table().schema.names == ["id", "name"]
+    again = store.load("t", empty, format="iceberg", job="j")
+    assert (again.commit, again.created) == (None, False)
+
+
+def test_a_directory_is_read_as_its_hint_says_and_without_one_the_newest_metadata_is_named(
+    store: Store, table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a writer left that failed before it committed is newest, too."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    current = Path(table.metadata_location.removeprefix("file://"))
+    home, place = f"~/{current.parent.parent.relative_to(tmp_path)}", current.parent.parent
+    for directory, whole in (
+        (home, place),
+        (f"file:{place}", f"file://{place}"),
+        (f"file://{place}/", f"file://{place}"),
+    ):
+        text = told(partial(store.load, "t", directory, format="iceberg", primary_key="id"))
+        assert f"the newest is {whole}/metadata/{current.name}" in text
+    (current.parent / "version-hint.text").write_text(current.name)
+    for number, directory in enumerate((home, f"file:{place}")):
+        assert store.load(f"t{number}", directory, format="iceberg", primary_key="id").rows == 101

@@ -13,7 +13,7 @@ import pyarrow.orc
 import pyarrow.parquet
 import pytest
 
-from elasticscan.base.errors import InvalidOption, KeysExist, SchemaMismatch
+from elasticscan.base.errors import InvalidOption, KeysExist, SchemaMismatch, TableNotFound
 from elasticscan.store import Store, sources
 from tests.base.s3 import S3Server
 
@@ -205,6 +205,20 @@ def test_a_delta_table_is_loaded_at_a_version(store: Store, tmp_path: Path) -> N
     assert store.load("u", path, format="delta", job="j").rows == 0
     with pytest.raises(InvalidOption, match="cannot be read as a Delta table"):
         store.load("u", path, format="delta", version=77)
+
+
+def test_a_delta_table_without_rows_gives_its_columns(store: Store, tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="pip install 'elasticscan[delta]'")
+    path = str(tmp_path / "delta")
+    deltalake.DeltaTable.create(path, ROWS.schema)
+    with pytest.raises(TableNotFound, match=rf"the columns of {path} \(id, name\)"):
+        store.load("t", path, format="delta")
+    loaded = store.load("t", path, format="delta", primary_key="id", job="j")
+    assert (loaded.rows, loaded.created) == (0, True)
+    assert store.table("t").history()[-1].number == loaded.commit
+    assert store.table("t").scan().to_table().schema.names == ["id", "name"]
+    again = store.load("t", path, format="delta", job="j")
+    assert (again.commit, again.created) == (None, False)
 
 
 def test_files_in_object_storage_are_loaded_by_their_address(

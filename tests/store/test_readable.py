@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet
 import pytest
+from pyarrow import fs
 
 from elasticscan.base.errors import FilterError, InvalidOption, SchemaMismatch
-from elasticscan.store import Store, Table
+from elasticscan.store import Store, Table, exporting
 
 BIG = 2**60 + 1
 ROWS = {"id": [1, 2, 3], "n": [BIG, None, 3], "city": ["Oslo", "L'Aquila", None], "ok": [True, None, False]}
@@ -184,6 +185,36 @@ def test_an_export_whose_first_file_cannot_be_begun_is_told_and_leaves_no_files(
     with pytest.raises(InvalidOption, match="cannot be written: No space left"):
         table.export(tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+class _FullAtTheEnd(fs.LocalFileSystem):  # type: ignore[misc]
+    """A file system that makes `_SUCCESS`, and then says that it could not; which may stay."""
+
+    stays = False
+
+    def open_output_stream(self, path: str, **options: Any) -> Any:
+        made = super().open_output_stream(path, **options)
+        if path.endswith("_SUCCESS"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return made
+
+    def delete_file(self, path: str) -> None:
+        if self.stays and path.endswith("_SUCCESS"):
+            raise OSError(errno.EIO, "Input/output error")
+        super().delete_file(path)
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_an_export_leaves_no_mark_of_success_without_its_files(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: bool
+) -> None:
+    system = _FullAtTheEnd()
+    system.stays = stays
+    monkeypatch.setattr(exporting, "file_system_at", lambda text: (system, text))
+    with pytest.raises(InvalidOption, match="No space left"):
+        table.export(str(tmp_path / "out"))
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == (["_SUCCESS", "part-00000.parquet"] if stays else [])
 
 
 def test_an_export_that_fails_leaves_no_files(table: Table, tmp_path: Path) -> None:
