@@ -218,8 +218,8 @@ class InvalidKey(UsageError):
     code = "ES_INVALID_KEY"
 
 
-class UnknownName(UsageError, AttributeError):
-    """A method or attribute that has another name here; an `AttributeError`, too.
+class UnknownName(UsageError, AttributeError, TypeError):
+    """A method, attribute or `[…]` that has another name here; an `AttributeError` and a `TypeError`, too.
     Use the one that the message names; many names of Polars, pandas, DuckDB and Delta are known."""
 
     code = "ES_UNKNOWN_NAME"

@@ -16,6 +16,9 @@ from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.catalog.tables import tags
 from elasticscan.metadata import TableInfo
 
+# What others call the newest snapshot.
+_NEWEST = frozenset({"latest", "newest", "current", "head", "last", "now", "main"})
+
 
 @dataclass(frozen=True, slots=True)
 class Tag:
@@ -85,6 +88,10 @@ class TagTx(FragmentTx):
             return rows[name]
         near = difflib.get_close_matches(name, rows, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(rows)) or 'none'}"
+        if name.lower() in _NEWEST:
+            hint = (
+                "the newest snapshot needs no name: it is read where none is given, and history(1) tells it"
+            )
         if name.isdecimal():
             hint = f"commits are named by numbers: {name}, not {name!r}"
         raise TagNotFound(

@@ -23,7 +23,7 @@ from elasticscan.store.tags import add_tag, drop_tag
 _SHOWN_COMMITS = 10
 
 
-class DefinedTable(Named):
+class DefinedTable(Named, shown_as="Table"):
     """A table by its definition, looked up anew by each call."""
 
     def __init__(self, context: Context, info: TableInfo) -> None:

@@ -17,6 +17,7 @@ from elasticscan.base.errors import (
     StoreNotFound,
     StoreReadableByAll,
 )
+from elasticscan.base.redaction import shown
 from elasticscan.base.showing import brief
 from elasticscan.store.aliases import place_of, whole_uri, with_home
 
@@ -25,6 +26,7 @@ SHARDS = "shards"  # the directory of roots within a store's
 MARKER = "elasticscan-shard"  # in each shard's root
 FROM_ENVIRONMENT = "env:"
 PRIVATE = 0o700
+_OF_FILES = frozenset("s3 s3a s3n gs gcs az abfs abfss wasb wasbs hdfs dbfs http https".split())  # noqa: SIM905
 
 _PACKAGE = __name__.partition(".")[0] + "."
 _warned: set[Path] = set()
@@ -47,6 +49,7 @@ class Location:
         if not text:
             raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
         text = whole_uri(text)
+        _check_holds_catalog(text)
         if text.startswith("file://"):
             text = text.removeprefix("file://")
         text = with_home(text)
@@ -80,8 +83,19 @@ class Location:
             ) from error
 
     def check_not_bereft(self) -> None:
-        """Raises `StoreNotFound` where shards of a store lie in the directory, but no catalog of one."""
-        if self.directory is not None and any(
+        """Raises `StoreNotFound` where the directory holds no catalog, but is part of a store, or was one."""
+        if self.directory is None:
+            return
+        above = self.directory.parent
+        with suppress(OSError):
+            if (above / CATALOG_FILE).is_file() and not self.exists():
+                raise StoreNotFound(
+                    f"{self.uri} is no store, but {above} is one, and tables are named apart from it: "
+                    f"elasticscan.open({str(above)!r}).table({self.directory.name!r}), or in a shell "
+                    f"`elasticscan scan {above} {self.directory.name}`",
+                    uri=self.uri,
+                )
+        if any(
             next(self.directory.glob(f"{SHARDS}/*/{pattern}"), None)
             for pattern in (MARKER, "t[0-9]*/*.arrow")
         ):
@@ -190,6 +204,24 @@ class Location:
 def repairing(directory: Path) -> str:
     """The command that makes a store without its catalog."""
     return f"`elasticscan repair {directory} NEW`"
+
+
+def _check_holds_catalog(uri: str) -> None:
+    """Raises `InvalidOption` for what people write in place of a database's URL, with what to write."""
+    scheme, _, rest = uri.partition("://")
+    if scheme in ("postgres", "pg"):
+        raise InvalidOption(
+            f"{shown(uri)} is not how a catalog in PostgreSQL is written: "
+            f"{shown(f'postgresql+psycopg://{rest}')}",
+            option="uri",
+        )
+    if rest and scheme.lower() in _OF_FILES:
+        raise InvalidOption(
+            f"{shown(uri)} can hold no catalog: name a directory, or a database as postgresql+psycopg://…; "
+            "shards may lie elsewhere: shards={'s1': 's3://bucket/prefix'}, in a shell --shard "
+            "s1=s3://bucket/prefix",
+            option="uri",
+        )
 
 
 def _make_directory(path: Path, mode: int, store: Path | None = None) -> list[Path]:

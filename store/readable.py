@@ -20,7 +20,6 @@ from elasticscan.store.defined import DefinedTable
 from elasticscan.store.exporting import COMPRESSIONS, FILE_BYTES, Exported, OnExported, export_scan
 from elasticscan.store.getting import get_rows
 from elasticscan.store.lookups import CurrentTable
-from elasticscan.store.names import takes
 from elasticscan.store.notebooks import Explanation
 from elasticscan.store.scan import Scan
 
@@ -38,10 +37,9 @@ class Reading(TypedDict, total=False):
     page_bytes: int
 
 
-class ReadableTable(DefinedTable):
+class ReadableTable(DefinedTable, shown_as="Table"):
     """A table whose rows are read; each call looks its definition up anew."""
 
-    @takes(where="filter", predicate="filter", version="snapshot", as_of="snapshot")
     def scan(
         self,
         columns: Sequence[str] | None = None,
@@ -161,7 +159,6 @@ class ReadableTable(DefinedTable):
             table = self.definition
             return export_scan(scan, table, place, most, packed, on_progress)
 
-    @takes(where="filter", predicate="filter", by="group_by", version="snapshot", as_of="snapshot")
     def aggregate(
         self,
         values: str | Sequence[str],
@@ -201,7 +198,6 @@ class ReadableTable(DefinedTable):
         filter = arguments.condition("filter", filter, parameters, lambda: self.schema)  # noqa: A001
         return self._aggregation(values, group_by, filter, snapshot).compute()
 
-    @takes(where="filter", predicate="filter", by="group_by", version="snapshot", as_of="snapshot")
     def explain_aggregate(
         self,
         values: str | Sequence[str],
@@ -277,7 +273,6 @@ class ReadableTable(DefinedTable):
             self._mine(self._context.table_now(self._name))  # says what became of it
             raise
 
-    @takes(where="filter", predicate="filter", starting_version="after", ending_version="upto")
     def changes(
         self,
         after: int | str | datetime,

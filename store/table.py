@@ -16,7 +16,6 @@ from elasticscan.store.arguments import Condition
 from elasticscan.store.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.merging import INSERT, UPDATE, WHEN_MATCHED, WHEN_NOT_MATCHED, Clauses, merge_rows
-from elasticscan.store.names import takes
 from elasticscan.store.preconditions import KeyCheck
 from elasticscan.store.readable import ReadableTable
 from elasticscan.store.replacing import replace_rows
@@ -107,7 +106,6 @@ class Table(ReadableTable):
         with preconditions.unchanged(self._context, table, since, txn) as check:
             yield check
 
-    @takes(filter="where", predicate="where", overwrite_filter="where")
     def overwrite(
         self,
         rows: Any,
@@ -141,7 +139,6 @@ class Table(ReadableTable):
             return replace_rows(self._selection(where, None, once, said), table, data)
         return writer.write(self._context, table, data, "overwrite", once, user_metadata=said)
 
-    @takes(filter="where", predicate="where", condition="where")
     def delete(
         self,
         keys: Any = None,
@@ -182,7 +179,6 @@ class Table(ReadableTable):
         with self._unchanged(table, if_unchanged_since, once) as check:
             return writer.delete(self._context, table, keys, once, check, said)
 
-    @takes(filter="where", predicate="where", condition="where", updates="set", new_values="set")
     def update(
         self,
         set: Mapping[str, Any],  # noqa: A002 - the word users know

@@ -62,7 +62,20 @@ def test_every_error_is_exported() -> None:
     assert classes <= set(vars(elasticscan.errors))
 
 
-@pytest.mark.parametrize(("typed", "told"), [("Stroe", "did you mean 'Store'"), ("xyz", "it has Page, Scan")])
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("Stroe", "did you mean 'Store'"),
+        ("xyz", "it has Page, Scan"),
+        ("connect", r"write elasticscan.open\(uri\)"),
+        ("attach", r"write elasticscan.connector.attach\(spark, uri\)"),
+        ("from_backup", r"write elasticscan.Store.from_backup\("),
+        ("read_table", r"write elasticscan.open\(uri\).table\(name\)"),
+        ("ElasticScanError", "write elasticscan.errors.ElasticScanError"),
+        ("TableNotFound", "write elasticscan.errors.TableNotFound"),
+        ("__nothing__", "has no attribute '__nothing__'$"),
+    ],
+)
 def test_another_name_is_told_with_the_nearest(typed: str, told: str) -> None:
     with pytest.raises(AttributeError, match=told):
         getattr(elasticscan, typed)

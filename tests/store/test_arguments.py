@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import InvalidKey, InvalidName, InvalidOption, UnsupportedType
+from elasticscan.base.errors import InvalidKey, InvalidName, InvalidOption, StoreNotFound, UnsupportedType
 from elasticscan.store import Store
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.float64())])
@@ -33,6 +33,25 @@ def store(tmp_path: Path) -> Iterator[Store]:
         made.create_table("t", SCHEMA, ["id"])
         made.table("t").upsert(ROWS)
         yield made
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("s3://b/x", "can hold no catalog: name a directory, .* shards={'s1': 's3://bucket/prefix'}"),
+        ("gs://b/x", "can hold no catalog"),
+        ("postgres://u:secret@h/d", r"is written: postgresql\+psycopg://u:\*\*\*@h/d"),
+    ],
+)
+def test_a_place_that_holds_no_catalog_is_told_with_what_does(uri: str, told: str) -> None:
+    for call in (Store.open, partial(Store.create, shards=["s1"])):
+        with pytest.raises(InvalidOption, match=told):
+            call(uri)
+
+
+def test_a_store_and_a_table_in_one_path_are_told_apart(store: Store) -> None:
+    with pytest.raises(StoreNotFound, match=r"store is one, .*open\('.*/store'\).table\('t'\)"):
+        Store.open(f"{store.uri}/t")
 
 
 def refused(call: Callable[..., object], option: str, values: Iterable[Any]) -> None:

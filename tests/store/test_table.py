@@ -630,9 +630,48 @@ def test_stores_tables_and_scans_tell_what_to_send_instead(store: Store, trips: 
             assert "elasticscan.open(uri)" in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        (lambda store, table: store["t"], "store[…] does not exist; write store.table(name)"),
+        (lambda store, table: "t" in store, "write store.table(name)"),
+        (lambda store, table: table["km"], "write table.scan(columns).to_table()"),
+        (lambda store, table: list(table), "write table.scan(columns).to_table()"),
+        (lambda store, table: len(table), "len(table) does not exist; write table.scan().count()"),
+        (lambda store, table: store.shards, "store.status()['shards']"),
+        (lambda store, table: store.collect_garbag(), "write store.collect_garbage"),
+        (lambda store, table: table.to_panda(), "write table.to_pandas"),
+        (lambda store, table: table.trunctate(), "write table.delete(where='TRUE')"),
+        (lambda store, table: table.scan().to_polar(), "write scan.to_polars"),
+    ],
+)
+def test_an_operator_or_a_name_that_is_nearly_right_is_told(
+    store: Store, trips: Table, use: Callable[[Any, Any], object], told: str
+) -> None:
+    with pytest.raises(UnknownName, match=re.escape(told)) as refused:
+        use(store, trips)
+    assert isinstance(refused.value, TypeError)
+
+
+def test_an_argument_that_is_like_no_other_is_python_s_own_error(store: Store, trips: Table) -> None:
+    for call, told in (
+        (trips.scan, "Table.scan"),
+        (trips.drop, "Table.drop"),
+        (store.expand, "Store.expand"),
+    ):
+        with pytest.raises(TypeError, match=rf"^{told}\(\) got an unexpected keyword argument 'qqqq'"):
+            call(qqqq=1)  # type: ignore[operator]
+
+
 def test_any_other_name_is_a_plain_attribute_error(store: Store, trips: Table) -> None:
     assert not hasattr(store, "write")
     assert not hasattr(trips, "nonsense")
+    assert trips
+    assert not isinstance(np.array(trips), Table)
+    for name in ("_scan", "__scan__", "__array__", "_repr_json_"):
+        with pytest.raises(AttributeError) as plain:
+            getattr(trips, name)
+        assert type(plain.value) is AttributeError
     with pytest.raises(AttributeError, match="'Table' object has no attribute 'nonsense'"):
         trips.nonsense  # type: ignore[attr-defined]  # noqa: B018
 
@@ -689,6 +728,18 @@ def test_a_store_that_could_not_be_opened_as_asked_is_not_made(tmp_path: Path) -
         (lambda table: table.aggregate("count(*)", where="km > 1"), "aggregate takes filter="),
         (lambda table: table.delete(filter="km > 1"), "delete takes where="),
         (lambda table: table.update({"km": "1"}, predicate="km > 1"), "update takes where="),
+        (lambda table: table.scan(row_filter="km > 1"), "scan takes filter="),
+        (lambda table: table.to_pandas(selected_fields=["km"]), "scan takes columns="),
+        (lambda table: table.scan(select=["km"]), "scan takes columns="),
+        (lambda table: table.scan(snapshot_id=2), "scan takes snapshot="),
+        (lambda table: table.get([1], as_of=2), "get takes snapshot="),
+        (lambda table: table.scan(batch_size=9), "scan takes page_rows="),
+        (lambda table: table.scan(order="km"), "scan takes order_by="),
+        (lambda table: table.scan(colums=["km"]), "scan takes columns="),
+        (lambda table: table.changes(since=2), "changes takes after="),
+        (lambda table: table.upsert([], since=2), "upsert takes if_unchanged_since="),
+        (lambda table: table.upsert([], on="id"), "upsert takes no on=: rows are matched by the primary key"),
+        (lambda table: table.overwrite([], mode="x"), "upsert, insert, merge, overwrite"),
     ],
 )
 def test_a_word_of_another_call_is_told_with_the_one_there_is(
