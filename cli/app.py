@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption
-from elasticscan.cli.commands import BY_NAME
+from elasticscan.cli.commands import BY_NAME, INSTEAD, OPTIONS_INSTEAD
 from elasticscan.cli.output import remember_json, report_error, wants_json
 
 # What words that cannot be parsed raise, in whichever click typer brings along.
@@ -24,6 +24,8 @@ class Commands(TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args[0] in INSTEAD:
+            ctx.fail(f"No such command {args[0]!r}: write `elasticscan {INSTEAD[args[0]]}`.")
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed and BY_NAME[args[0]].load(), rest
 
@@ -31,9 +33,10 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except WrongWords as error:
+            told = cast("Any", error)
+            _tell_options(told)
             if not wants_json(ctx):
                 raise
-            told = cast("Any", error)
             why = told.format_message().rstrip(".")
             wrong = InvalidOption(f"{why}; see `{told.ctx.command_path} --help`")
             raise typer.Exit(report_error(wrong, as_json=True)) from error
@@ -42,6 +45,13 @@ class Commands(TyperGroup):
         except KeyboardInterrupt as error:
             # The files that the command had staged were removed on the way here: nothing is half done.
             raise typer.Exit(130) from error
+
+
+def _tell_options(error: Any) -> None:
+    """Put the right words into the error about an option of other systems."""
+    instead = OPTIONS_INSTEAD.get(getattr(error, "option_name", ""), ())
+    own = {word for parameter in error.ctx.command.params for word in parameter.opts} if instead else set()
+    error.possibilities = [word for word in instead if word in own] or getattr(error, "possibilities", None)
 
 
 app = typer.Typer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 from rich.markup import escape
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.showing import brief
 from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, said_of
 from elasticscan.cli.output import answer, counted
 from elasticscan.storage import conform
@@ -92,12 +94,27 @@ def _selection(store: Store, table: str, where: str, since: int | None, said: di
     )
 
 
+def _check_no_keys(files: Sequence[Path], key: pa.Field) -> None:
+    """Raises `InvalidOption` for a key in place of a file of keys."""
+    for file in map(str, files):
+        with suppress(OSError):
+            if set(file) & set("./*?[") or Path(file).exists():
+                continue
+        value = file if pa.types.is_integer(key.type) else "'{}'".format(file.replace("'", "''"))
+        raise InvalidOption(
+            f"there is no file {brief(file, 40)} of keys; to delete a row by its key, write --where "
+            f'"{key.name} = {value if len(value) <= 40 else "…"}"',
+            option="FILE",
+        )
+
+
 def _delete_keys(
     store: Store, table: str, files: Sequence[Path], since: int | None, said: dict[str, str]
 ) -> tuple[int, int]:
     """(keys in the files, the commit)."""
     target, count = store.table(table), 0
     names, schema = list(target.primary_key), target.schema
+    _check_no_keys(files, schema.field(names[0]))
     key_schema = pa.schema([schema.field(name) for name in names])
 
     def keys() -> Iterator[pa.RecordBatch]:

@@ -191,3 +191,48 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
 }
 
 BY_NAME = {command.name: command for command in COMMANDS}
+
+# Commands of other systems that people type, each with what to write behind `elasticscan`.
+INSTEAD: Mapping[str, str] = {
+    **dict.fromkeys(("ls", "list", "describe", "desc", "schema"), "tables STORE"),
+    **dict.fromkeys(("show", "head", "read", "cat", "consume", "select"), "scan STORE TABLE --limit 10"),
+    **dict.fromkeys(("shards", "leases", "info", "stats"), "status STORE"),
+    **dict.fromkeys(("import", "upsert", "merge", "put", "write", "produce"), "load STORE TABLE FILE"),
+    **dict.fromkeys(("snapshots", "versions", "commits"), "history STORE TABLE"),
+    **dict.fromkeys(("rollback", "revert", "undo"), "restore-table STORE TABLE --to SNAPSHOT"),
+    **dict.fromkeys(("check", "fsck", "validate"), "verify STORE"),
+    **dict.fromkeys(("init", "new"), "create STORE --shard s1 --shard s2"),
+    **dict.fromkeys(("add-shard", "scale"), "expand STORE SHARD"),
+    **dict.fromkeys(("cdc", "diff"), "changes STORE TABLE --after COMMIT"),
+    **dict.fromkeys(("drop-table", "rm"), "drop STORE TABLE"),
+    **dict.fromkeys(("copy", "clone", "dump"), "backup STORE PLACE"),
+    "create-index": "index create STORE TABLE NAME --columns A,B",
+    "create-table": "load STORE TABLE FILE --primary-key id",
+    "drop-index": "index drop STORE TABLE NAME",
+    "expire-snapshots": "gc STORE",
+    "help": "--help",
+    "insert": "load STORE TABLE FILE --insert",
+    "query": "sql STORE 'SELECT …'",
+    "remove-shard": "contract STORE SHARD",
+    "reshard": "expand STORE SHARD, or elasticscan contract STORE SHARD",
+    "streams": "status STORE --streams",
+    "tablets": "status STORE --tablets",
+    "truncate": "delete STORE TABLE --where true",
+    "version": "--version",
+}
+
+# Options likewise, each with those that say it here: the ones that a command has count.
+OPTIONS_INSTEAD: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("--where", "--condition", "--predicate", "--filter"), ("--filter", "--where")),
+    **dict.fromkeys(("--as-of", "--version", "--at", "--timestamp"), ("--snapshot", "--to")),
+    **dict.fromkeys(("--since", "--from", "--starting-version"), ("--after", "--if-unchanged-since")),
+    **dict.fromkeys(("--until", "--ending-version"), ("--upto",)),
+    **dict.fromkeys(("--select", "--fields", "--column"), ("--columns", "--set")),
+    **dict.fromkeys(("--order", "--sort"), ("--order-by",)),
+    **dict.fromkeys(("--head", "--rows", "-n"), ("--limit",)),
+    **dict.fromkeys(("--key", "--pk"), ("--primary-key",)),
+    **dict.fromkeys(("--force", "-y", "-f"), ("--yes",)),
+    **dict.fromkeys(("--shards", "--root"), ("--shard",)),
+    "--group-by": ("--by",),
+    "--out": ("--output",),
+}

@@ -113,3 +113,11 @@ def test_keys_of_an_error_are_values_in_python_and_json_in_a_shell(
     assert report_error(caught.value, as_json=True) == 2
     told = json.loads(capsys.readouterr().err)["error"]["fields"]["keys"]
     assert told == [{"day": "2026-01-31", "raw": "/w=="}]
+
+
+def test_a_key_in_place_of_a_file_of_keys_is_told_with_a_condition(shell: Shell, uri: str) -> None:
+    for word, written in (("7", "id = 7"), ("-7", "id = -7"), ("9" * 5_000, "id = …")):
+        code, told = shell.fails("delete", uri, "t", "--", word)
+        assert code == 2
+        assert f'--where "{written}' in told
+    assert "--where" not in shell.fails("delete", uri, "t", "none.csv")[1]

@@ -10,7 +10,7 @@ import sys
 import pytest
 import typer
 
-from elasticscan.cli.commands import COMMANDS, Command
+from elasticscan.cli.commands import BY_NAME, COMMANDS, INSTEAD, Command
 from tests.cli.conftest import Shell
 
 
@@ -49,6 +49,41 @@ def test_names_of_others_are_understood_and_not_listed(shell: Shell, uri: str) -
     assert shell.json("log", uri, "t") == shell.json("history", uri, "t")
     assert shell.json("vacuum", uri, "--dry-run") == shell.json("gc", uri, "--dry-run")
     assert shell.json("optimize", uri, "t").keys() == shell.json("compact", uri, "t").keys()
+
+
+@pytest.mark.parametrize("typed", sorted(INSTEAD))
+def test_a_command_of_other_systems_is_told_with_the_one_there_is(typed: str) -> None:
+    assert typed not in BY_NAME
+    for written in INSTEAD[typed].split(", or elasticscan "):
+        name, *words = written.split()
+        assert name == "--help" or name == "--version" or name in BY_NAME
+        options = {word for word in words if word.startswith("--")}
+        assert not options or options <= options_of(name, words[0])
+
+
+def options_of(name: str, sub_command: str) -> set[str]:
+    command = BY_NAME[name].load()
+    command = getattr(command, "commands", {}).get(sub_command, command)
+    return {word for parameter in command.params for word in parameter.opts}
+
+
+def test_words_of_other_systems_end_with_the_right_ones(shell: Shell) -> None:
+    code, told = shell.fails("list", "a.store")
+    assert code == 2
+    assert "No such command 'list': write `elasticscan tables STORE`" in told
+    for words, right in (
+        (["scan", "a.store", "t", "--where", "x"], "--filter"),
+        (["delete", "a.store", "t", "--filter", "x"], "--where"),
+        (["scan", "a.store", "t", "--as-of", "2"], "--snapshot"),
+        (["scan", "a.store", "t", "--version", "2"], "--snapshot"),
+        (["changes", "a.store", "t", "--since", "2"], "--after"),
+        (["create", "a.store", "--shards", "s1"], "--shard"),
+        (["scan", "a.store", "t", "--limti", "2"], "--limit"),
+    ):
+        code, told = shell.fails(*words)
+        assert code == 2
+        assert f"No such option: {words[-2]} (Possible options: {right})" in " ".join(told.split())
+    assert "Possible options: --filter" in shell.fails("scan", "a.store", "t", "--where", "x", "--json")[1]
 
 
 def test_a_command_that_there_is_not_is_told_with_one_of_a_similar_name(shell: Shell) -> None:
