@@ -257,12 +257,36 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
 # Options of other formats that people type.
 _SNAPSHOT = "'versionAsOf' takes a commit number or a tag"
 _FEED = "'startingVersion' and 'endingVersion' choose the commits of a change feed"
+_TIME = "'timestampAsOf' takes a time"
+_TRIGGER = "'maxRowsPerTrigger' and 'maxBytesPerTrigger' bound a micro-batch"
+_ORDER = "leave it out: rows have no order but that of DataFrame.orderBy or catalog.sql"
+_BY_ITSELF = "leave it out: files are written and merged by themselves, each row at the place of its key"
+_KEPT = "changes are kept of every table; 'readChangeFeed' reads them"
 _ELSEWHERE = {
+    **dict.fromkeys(("maxfilespertrigger", "maxoffsetspertrigger"), _TRIGGER),
+    **dict.fromkeys(("streaming-max-files-per-micro-batch", "streaming-max-rows-per-micro-batch"), _TRIGGER),
+    **dict.fromkeys(("order", "orderby", "sort", "descending"), _ORDER),
+    **dict.fromkeys(("optimizewrite", "autocompact", "autooptimize", "datachange", "clusterby"), _BY_ITSELF),
+    **dict.fromkeys(("zorderby", "fanout-enabled", "write-format", "format", "file-format"), _BY_ITSELF),
+    **dict.fromkeys(("target-file-size-bytes", "maxrecordsperfile", "distribution-mode"), _BY_ITSELF),
+    **dict.fromkeys(("enablechangedatafeed", "delta.enablechangedatafeed", "cdc"), _KEPT),
+    "startingoffsets": "'startingVersion' takes a commit, 'earliest' or 'latest'",
+    "endingoffsets": "'endingVersion' takes a commit",
+    "subscribe": "'table' names the table that a stream follows",
+    "stream-from-timestamp": "'startingTimestamp' takes a time",
+    "isolation-level": "leave it out: 'ifUnchangedSince' and 'insertOnly' say what a write relies on",
+    "mode": "DataFrameWriter.mode says it; in 'append' rows with the same primary key are replaced",
+    **dict.fromkeys(
+        ("replaceusing", "replaceon"),
+        "mode append replaces rows with the same primary key, overwrite those of 'replaceWhere', a condition",
+    ),
+    "version": _SNAPSHOT,
+    "timestamp": _TIME,
     "branch": "there are no branches; " + _SNAPSHOT,
     "tag": _SNAPSHOT,
     "snapshot-id": _SNAPSHOT,
     "as-of-version": _SNAPSHOT,
-    "as-of-timestamp": "'timestampAsOf' takes a time",
+    "as-of-timestamp": _TIME,
     "start-snapshot-id": _FEED,
     "end-snapshot-id": _FEED,
     "ignorechanges": "a stream leaves no change out; 'skipChangeCommits' leaves out commits that delete",

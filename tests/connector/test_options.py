@@ -184,11 +184,23 @@ def test_an_impossible_value_is_refused_by_name(name: str, value: str) -> None:
         ("pushdown", "filter"),
         ("overwriteSchema", "mergeSchema"),
         ("start-snapshot-id", "startingVersion"),
+        ("maxFilesPerTrigger", "maxRowsPerTrigger"),
+        ("maxOffsetsPerTrigger", "maxRowsPerTrigger"),
+        ("startingOffsets", "startingVersion"),
+        ("replaceUsing", "replaceWhere"),
+        ("version", "versionAsOf"),
+        ("timestamp", "timestampAsOf"),
+        ("enableChangeDataFeed", "readChangeFeed"),
     ],
 )
 def test_an_option_of_another_format_tells_what_to_use(typed: str, meant: str) -> None:
     assert f"there is no option {typed!r}; " in refused(**{typed: "1"})
     assert f"'{meant}'" in refused(**{typed: "1"})
+
+
+@pytest.mark.parametrize("typed", ["dataChange", "fanout-enabled", "order", "optimizeWrite", "write-format"])
+def test_an_option_that_means_nothing_here_is_to_be_left_out(typed: str) -> None:
+    assert f"there is no option {typed!r}; leave it out: " in refused(**{typed: "1"})
 
 
 @pytest.mark.parametrize(
