@@ -40,6 +40,7 @@ from elasticscan.connector.sql.row_changes import Queries, change_counts, change
 from elasticscan.connector.sql.statements import (
     Statement,
     check_no_times_past,
+    other_words,
     statement_about,
     unknown_table,
 )
@@ -301,10 +302,11 @@ class AttachedStore(Sequence[str]):
         try:
             return self._spark.sql(text, args)
         except AnalysisException as error:
-            unknown = unknown_table(text, self._tables, _session(self._spark))
-            if unknown is None:
+            session = _session(self._spark)
+            told = unknown_table(text, self._tables, session) or other_words(text, self._tables, session)
+            if told is None:
                 raise
-            raise unknown from error
+            raise told from error
 
     def _make_views(self, tables: Mapping[str, str]) -> None:
         for view, table in tables.items():

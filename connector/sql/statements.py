@@ -16,6 +16,7 @@ from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, Token, tokens_of
 
 _IF = r"(?:IF (?:NOT )?EXISTS )?"
+_A_NAME = r"\S* (?: \S* ){0,2}"  # words with dots between them, which are left out
 # Statements, what each begins with, up to the name that it is about, and what to do instead of those that are
 # not carried out; the first that fits counts.
 _STATEMENTS = (
@@ -24,6 +25,7 @@ _STATEMENTS = (
     ("ALTER TABLE", rf"ALTER TABLE {_IF}", None),
     ("ALTER VIEW", rf"ALTER VIEW {_IF}", "the store has a table of this name"),
     ("DELETE", r"DELETE FROM ", None),
+    ("DELETE without FROM", r"DELETE (?!FROM )", "write DELETE FROM {name}"),
     ("UPDATE", r"UPDATE ", None),
     ("MERGE", r"MERGE INTO ", None),
     ("MERGE WITH SCHEMA EVOLUTION", r"MERGE WITH SCHEMA EVOLUTION INTO ",
@@ -33,6 +35,16 @@ _STATEMENTS = (
         "the store has a table of this name: choose another name"),
     ("REPLACE TABLE", r"REPLACE TABLE ",
         "replace its rows with INSERT OVERWRITE {name}, or drop it and make it anew"),
+    ("CREATE INDEX", rf"CREATE (?:UNIQUE )?INDEX {_IF}\S* ON (?:TABLE )?",
+        "make it with store.table(name).create_index(index, columns), or `elasticscan index create`"),
+    ("DROP INDEX", rf"DROP INDEX {_IF}\S* ON (?:TABLE )?",
+        "drop it with store.table(name).drop_index(index), or `elasticscan index drop`"),
+    ("SHOW INDEXES", r"SHOW INDEX(?:ES)? (?:ON|FROM|IN) ",
+        "list them with store.table(name).indexes(), or `elasticscan index list`"),
+    ("INSERT with REPLACE", rf"INSERT INTO (?:TABLE )?(?={_A_NAME}REPLACE (?:WHERE|USING|ON) )",
+        "write a frame of the rows in mode overwrite with the option 'replaceWhere'"),
+    ("DESCRIBE DETAIL", r"(?:DESCRIBE|DESC) DETAIL ",
+        "write DESCRIBE TABLE {name} or DESCRIBE HISTORY {name}; store.status() tells its size"),
     ("COMMENT", r"COMMENT ON (?:TABLE|COLUMN) ", "leave it out"),
     ("ANALYZE", r"ANALYZE TABLE ", "leave it out"),
     ("REPAIR", r"(?:MSCK )?REPAIR TABLE ", "leave it out"),
@@ -43,13 +55,25 @@ _STATEMENTS = (
     ("RESTORE TABLE", r"RESTORE (?:TABLE )?", None),
 )  # fmt: skip
 # Statements that Spark itself does not have: of a table that is not there it would say a word about another.
-_NOT_OF_SPARK = frozenset({"DESCRIBE HISTORY", "OPTIMIZE", "VACUUM", "RESTORE TABLE"})
+_NOT_OF_SPARK = frozenset({"DESCRIBE HISTORY", "DESCRIBE DETAIL", "OPTIMIZE", "VACUUM", "RESTORE TABLE"})
 _EXPLAIN = re.compile(r"EXPLAIN (?:EXTENDED |CODEGEN |COST |FORMATTED )?")
 # Times past in SQL, with what stands before a name there: as an alias, such words cannot be followed by AS.
 _BEFORE_NAMES = frozenset({"FROM", "JOIN", ",", "("})
 _AS_OF = re.compile(r"(?:FOR )?(?P<what>VERSION|SYSTEM_VERSION|TIMESTAMP|SYSTEM_TIME) AS OF ")
 _CHANGES = "TABLE_CHANGES"
 _NEW_TABLE = re.compile(r"CREATE (?:OR REPLACE )?(?:EXTERNAL )?TABLE .*\bUSING ELASTICSCAN ")
+_KEYED_TABLE = re.compile(r"CREATE (?:OR REPLACE )?TABLE .*\bPRIMARY KEY ")
+# Procedures of other formats, each with the statement that does it here.
+_NO_PROCEDURES = "there are no procedures, but OPTIMIZE, VACUUM, RESTORE TABLE and DESCRIBE HISTORY"
+_PROCEDURES = {
+    **dict.fromkeys(
+        ("ROLLBACK_TO_SNAPSHOT", "SET_CURRENT_SNAPSHOT"), "write RESTORE TABLE {name} TO VERSION AS OF …"
+    ),
+    "ROLLBACK_TO_TIMESTAMP": "write RESTORE TABLE {name} TO TIMESTAMP AS OF '…'",
+    **dict.fromkeys(("EXPIRE_SNAPSHOTS", "REMOVE_ORPHAN_FILES"), "write VACUUM {name}"),
+    **dict.fromkeys(("REWRITE_DATA_FILES", "REWRITE_MANIFESTS"), "write OPTIMIZE {name}"),
+    "CREATE_CHANGELOG_VIEW": "read its changes with the options 'readChangeFeed' and 'startingVersion'",
+}
 # Schemas under which Spark finds a temporary view, too.
 _VIEW_SCHEMAS = ({"session"}, {"system", "session"})
 
@@ -105,8 +129,9 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Statem
         except NotUnderstoodError:
             break
         view = _view_of(name, by_name, session)
-        if view is None or (kind == "DESCRIBE HISTORY" and session.folded("history") in by_name):
-            break  # the latter describes a column of a table called history
+        verb, _, what = kind.lower().partition(" ")
+        if view is None or (verb == "describe" and session.folded(what) in by_name):
+            break  # the latter describes a column of a table called history, or detail
         if instead is not None:
             raise UnsupportedStatement(
                 f"{kind} does not work on {view!r}, a table of an elasticscan store; nothing was done: "
@@ -134,6 +159,36 @@ def unknown_table(text: str, views: Iterable[str], session: Session) -> TableNot
             return TableNotFound(
                 f"{kind} of {name[0]!r}: the store has no such table, it has {', '.join(sorted(views))}",
                 table=name[0],
+            )
+    return None
+
+
+def other_words(text: str, views: Iterable[str], session: Session) -> UnsupportedStatement | None:
+    """The error of a statement that Spark refused, and that is written otherwise for a table of the store."""
+    by_name = {session.folded(view): view for view in views}
+    tokens = tokens_of(text)
+    line = " ".join(token.word if token.kind == "word" else "" for token in tokens).upper() + " "
+    if _KEYED_TABLE.match(line) and " USING " not in line:
+        return UnsupportedStatement(
+            "CREATE TABLE with a primary key was refused by Spark; for a table of the store write USING "
+            "elasticscan behind the columns",
+            statement="CREATE TABLE",
+            table="",
+        )
+    if not line.startswith("CALL "):
+        return None
+    for token in tokens:
+        name = token.word[1:-1].replace("`", "").split(".") if token.kind == "text" else []
+        view = _view_of(name, by_name, session)
+        if view is not None:
+            instead = next(
+                (told for word, told in _PROCEDURES.items() if f" {word} " in line), _NO_PROCEDURES
+            )
+            return UnsupportedStatement(
+                f"CALL does not work on {view!r}, a table of an elasticscan store; nothing was done: "
+                + instead.format(name=view),
+                statement="CALL",
+                table=view,
             )
     return None
 

@@ -451,5 +451,10 @@ def test_errors_name_what_the_user_wrote(spark: SparkSession, store: Store, cata
     for statement in ("DESCRIBE HISTORY nope", "VACUUM nope", "OPTIMIZE nope"):
         with pytest.raises(TableNotFound, match="'nope'"):
             catalog.sql(statement)
-    with pytest.raises(UnsupportedStatement, match="columns have no DEFAULT"):
-        catalog.sql(f"ALTER TABLE {view} ADD COLUMN more INT DEFAULT 5")
+    for statement, told in (
+        (f"ALTER TABLE {view} ADD COLUMN more INT DEFAULT 5", "columns have no DEFAULT"),
+        (f"CALL system.rewrite_data_files('{view}')", f"write OPTIMIZE {view}"),
+        ("CREATE TABLE keyed (id BIGINT PRIMARY KEY)", "write USING elasticscan"),
+    ):
+        with pytest.raises(UnsupportedStatement, match=told):
+            catalog.sql(statement)

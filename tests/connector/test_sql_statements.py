@@ -6,7 +6,12 @@ import pytest
 
 from elasticscan.base.errors import UnsupportedStatement
 from elasticscan.connector.sql.query import Session
-from elasticscan.connector.sql.statements import check_no_times_past, statement_about, unknown_table
+from elasticscan.connector.sql.statements import (
+    check_no_times_past,
+    other_words,
+    statement_about,
+    unknown_table,
+)
 
 VIEWS = ["trips", "odd`name", "update"]
 
@@ -52,6 +57,17 @@ def test_a_drop_may_be_of_what_may_be_gone() -> None:
         ("create or replace temporary view `Trips` as select 1", "CREATE"),
         ("REPLACE TABLE trips USING parquet AS SELECT 1", "REPLACE TABLE"),
         ("COMMENT ON TABLE trips IS 'x'", "COMMENT"),
+        ("CREATE INDEX by_km ON trips (km)", "CREATE INDEX"),
+        ("create index if not exists `by km` on table session.trips (km)", "CREATE INDEX"),
+        ("DROP INDEX IF EXISTS by_km ON trips", "DROP INDEX"),
+        ("SHOW INDEXES FROM trips", "SHOW INDEXES"),
+        ("DESCRIBE DETAIL trips", "DESCRIBE DETAIL"),
+        ("INSERT INTO trips REPLACE WHERE km > 1 SELECT * FROM s", "INSERT with REPLACE"),
+        (
+            "INSERT INTO TABLE system.session.`trips` REPLACE USING (id) SELECT * FROM s",
+            "INSERT with REPLACE",
+        ),
+        ("DELETE trips WHERE id = 1", "DELETE without FROM"),
         ("ANALYZE TABLE trips COMPUTE STATISTICS", "ANALYZE"),
         ("BEGIN DROP TABLE trips; END", "DROP TABLE"),
         ("EXECUTE IMMEDIATE 'DROP TABLE trips'", "DROP TABLE"),
@@ -128,7 +144,8 @@ def test_a_change_behind_a_with_is_refused(text: str) -> None:
 
 
 def test_a_column_of_a_table_called_history_is_described() -> None:
-    assert statement_about("DESCRIBE HISTORY trips", ["history", "trips"], Session()) is None
+    for called in ("history", "detail"):
+        assert statement_about(f"DESCRIBE {called} trips", [called, "trips"], Session()) is None
 
 
 @pytest.mark.parametrize(
@@ -148,6 +165,11 @@ def test_a_column_of_a_table_called_history_is_described() -> None:
         "DESCRIBE HISTORY other",
         "SELECT 'DROP TABLE trips' FROM trips",
         "INSERT INTO trips VALUES (1)",
+        "INSERT INTO trips SELECT replace WHERE true",
+        "INSERT INTO other REPLACE WHERE id = 1 SELECT * FROM trips",
+        "CREATE INDEX trips ON other (km)",
+        "DESCRIBE DETAIL other",
+        "DELETE other WHERE id IN (SELECT id FROM trips)",
         "INSERT OVERWRITE trips SELECT * FROM trips",
         "DROP VIEW trips",
         "DROP TABLE other",
@@ -181,6 +203,7 @@ def test_names_are_told_apart_by_case_where_the_session_does() -> None:
     [
         "DESCRIBE HISTORY nope",
         "desc history `nope`",
+        "DESCRIBE DETAIL nope",
         "OPTIMIZE nope",
         "VACUUM nope DRY RUN",
         "RESTORE nope TO VERSION AS OF 1",
@@ -193,6 +216,27 @@ def test_a_statement_of_other_formats_that_spark_refused_names_the_table_that_is
     assert "'nope': the store has no such table, it has odd`name, trips, update" in error.message
     for other in ("SELECT nope", "DROP TABLE nope", "VACUUM delta.`/data/nope`"):
         assert unknown_table(other, VIEWS, Session()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("CALL system.rollback_to_snapshot('trips', 2)", "write RESTORE TABLE trips TO VERSION AS OF"),
+        ("CALL x.system.expire_snapshots(table => 'session.Trips')", "write VACUUM trips"),
+        ('call system.rewrite_data_files("trips")', "write OPTIMIZE trips"),
+        ("CALL system.other('trips')", "there are no procedures"),
+        ("CREATE TABLE u (id BIGINT PRIMARY KEY, km DOUBLE)", "write USING elasticscan behind the columns"),
+        ("CREATE TABLE u (id BIGINT, PRIMARY KEY (id)) TBLPROPERTIES ('a' = 'b')", "USING elasticscan"),
+    ],
+)
+def test_what_spark_refused_is_told_with_what_to_write(text: str, told: str) -> None:
+    assert read(text) is None
+    error = other_words(text, VIEWS, Session())
+    assert error is not None
+    assert told in error.message
+    for other in (text.replace("'trips'", "'db.trips'"), text.replace("TABLE u (", "TABLE u USING delta (")):
+        if other != text:
+            assert other_words(other, VIEWS, Session()) is None
 
 
 @pytest.mark.parametrize(
