@@ -51,7 +51,12 @@ def _tell_options(error: Any) -> None:
     """Put the right words into the error about an option of other systems."""
     instead = OPTIONS_INSTEAD.get(getattr(error, "option_name", ""), ())
     own = {word for parameter in error.ctx.command.params for word in parameter.opts} if instead else set()
-    error.possibilities = [word for word in instead if word in own] or getattr(error, "possibilities", None)
+    here = [word for word in instead if word in own]
+    elsewhere = [words for words in instead if not words.startswith("--")]
+    if here or elsewhere:
+        error.possibilities = here
+    if elsewhere and not here:
+        error.message += f": write `elasticscan {elsewhere[0]}`"
 
 
 app = typer.Typer(

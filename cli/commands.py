@@ -202,7 +202,7 @@ INSTEAD: Mapping[str, str] = {
     **dict.fromkeys(("rollback", "revert", "undo"), "restore-table STORE TABLE --to SNAPSHOT"),
     **dict.fromkeys(("check", "fsck", "validate"), "verify STORE"),
     **dict.fromkeys(("init", "new"), "create STORE --shard s1 --shard s2"),
-    **dict.fromkeys(("add-shard", "scale"), "expand STORE SHARD"),
+    **dict.fromkeys(("add-shard", "reshard", "scale"), "expand STORE SHARD"),
     **dict.fromkeys(("cdc", "diff"), "changes STORE TABLE --after COMMIT"),
     **dict.fromkeys(("drop-table", "rm"), "drop STORE TABLE"),
     **dict.fromkeys(("copy", "clone", "dump"), "backup STORE PLACE"),
@@ -214,19 +214,22 @@ INSTEAD: Mapping[str, str] = {
     "insert": "load STORE TABLE FILE --insert",
     "query": "sql STORE 'SELECT …'",
     "remove-shard": "contract STORE SHARD",
-    "reshard": "expand STORE SHARD, or elasticscan contract STORE SHARD",
     "streams": "status STORE --streams",
     "tablets": "status STORE --tablets",
     "truncate": "delete STORE TABLE --where true",
     "version": "--version",
 }
 
-# Options likewise, each with those that say it here: the ones that a command has count.
+# Options likewise, each with those that say it here, of which a command has some; else with another command.
 OPTIONS_INSTEAD: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("--where", "--condition", "--predicate", "--filter"), ("--filter", "--where")),
     **dict.fromkeys(("--as-of", "--version", "--at", "--timestamp"), ("--snapshot", "--to")),
-    **dict.fromkeys(("--since", "--from", "--starting-version"), ("--after", "--if-unchanged-since")),
+    **dict.fromkeys(
+        ("--since", "--from", "--starting-version"),
+        ("--after", "--if-unchanged-since", "changes STORE TABLE --after COMMIT"),
+    ),
     **dict.fromkeys(("--until", "--ending-version"), ("--upto",)),
+    "--mode": ("--insert", "--overwrite"),
     **dict.fromkeys(("--select", "--fields", "--column"), ("--columns", "--set")),
     **dict.fromkeys(("--order", "--sort"), ("--order-by",)),
     **dict.fromkeys(("--head", "--rows", "-n"), ("--limit",)),

@@ -219,7 +219,7 @@ KEYWORDS: Mapping[str, Sequence[str] | str] = MappingProxyType(
         "snapshot_properties": ("user_metadata",),
         "num_shards": ("shards",),
         "buckets": ("slots",),
-        "mode": "a method for each: upsert, insert, merge, overwrite",
+        "mode": "upsert, insert, merge and overwrite write rows, and read_only=True opens a store to read it",
         **dict.fromkeys(
             ("on", "join_cols", "match_on"), "rows are matched by the primary key of the table: leave it out"
         ),

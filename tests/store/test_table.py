@@ -739,7 +739,7 @@ def test_a_store_that_could_not_be_opened_as_asked_is_not_made(tmp_path: Path) -
         (lambda table: table.changes(since=2), "changes takes after="),
         (lambda table: table.upsert([], since=2), "upsert takes if_unchanged_since="),
         (lambda table: table.upsert([], on="id"), "upsert takes no on=: rows are matched by the primary key"),
-        (lambda table: table.overwrite([], mode="x"), "upsert, insert, merge, overwrite"),
+        (lambda table: table.overwrite([], mode="x"), "upsert, insert, merge and overwrite"),
     ],
 )
 def test_a_word_of_another_call_is_told_with_the_one_there_is(
