@@ -173,7 +173,7 @@ def test_wrong_calls_are_refused_and_write_nothing(table: Table) -> None:
         (pa.table({"id": [None], "n": [1]}), {"columns": ["n"]}, (InvalidKey, SchemaMismatch), "null"),
         (pa.table({"id": [1], "n": [2**40]}), {"columns": ["n"]}, SchemaMismatch, "int64"),
         (pa.table([[1], [1], [2]], names=["id", "n", "n"]), {"columns": ["n"]}, SchemaMismatch, "once"),
-        ({"id": 1}, {"columns": ["n"]}, SchemaMismatch, "dict"),
+        ({"id": 1}, {"columns": ["n"]}, SchemaMismatch, "for one row"),
     ]
     for given_rows, options, error, match in calls:
         with pytest.raises(error, match=match):
