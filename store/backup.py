@@ -291,7 +291,7 @@ def _choose(disk: Disk, source: str, name: str | None) -> _Backup:
 
 
 def _place(target: str, disks: Callable[[str], Disk]) -> tuple[Location, Disk]:
-    place = Location.of(target)
+    place = Location.of_files(target)
     return place, disk_at(disks, _root(place))
 
 

@@ -45,11 +45,18 @@ class Location:
 
     @classmethod
     def of(cls, uri: str | Path) -> Location:
+        """The place of a store; raises `InvalidOption` where none can be."""
+        location = cls.of_files(uri)
+        _check_holds_catalog(location.uri)
+        return location
+
+    @classmethod
+    def of_files(cls, uri: str | Path) -> Location:
+        """The place of files, a backup's for example: a directory, or a prefix of a bucket."""
         text = resolve(str(uri))
         if not text:
             raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
         text = whole_uri(text)
-        _check_holds_catalog(text)
         if text.startswith("file://"):
             text = text.removeprefix("file://")
         text = with_home(text)
