@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -111,6 +112,7 @@ def pure_sources() -> list[str]:
     return sorted(found - set(NOT_PURE))
 
 
+@cache
 def tree_of(source: str) -> ast.Module:
     return ast.parse((ROOT / source).read_text(encoding="utf-8"), filename=source)
 

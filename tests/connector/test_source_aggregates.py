@@ -204,6 +204,7 @@ def test_expressions_in_a_session_with_other_rules_are_left_to_spark() -> None:
         assert scan.aggregates is None
 
 
+@pytest.mark.long
 def test_a_number_that_overflows_is_sparks_error_unless_nobody_asks_for_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:

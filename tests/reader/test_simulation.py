@@ -131,7 +131,8 @@ def largest_key(order: Order, slots: int, moves_of_half_read_slots: bool) -> Lar
     return Largest(characters, cursors, moves)
 
 
-@pytest.mark.parametrize("slots", [64, pytest.param(4_096, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("slots", [64, 4_096])
 @pytest.mark.parametrize("moves_of_half_read_slots", [False, True], ids=["between pages", "within pages"])
 def test_the_key_of_a_direct_scan_stays_below_a_kilobyte_through_1000_moves(
     slots: int, moves_of_half_read_slots: bool

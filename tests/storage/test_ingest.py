@@ -252,6 +252,7 @@ def test_discarding_what_is_gone_or_out_of_reach_is_no_error() -> None:
     assert shards.files() == 0
 
 
+@pytest.mark.long
 def test_rows_of_the_last_of_most_slots_are_staged(tmp_path: Path) -> None:
     rows = pa.table({"id": range(200_000)}, schema=pa.schema([pa.field("id", pa.int64(), nullable=False)]))
     with Store.create(tmp_path / "s", ["a", "b"], slots=MAX_SLOTS) as store:

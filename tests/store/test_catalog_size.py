@@ -176,7 +176,9 @@ def table_commit(table: Table) -> int:
     return table.history()[0].number
 
 
-@pytest.mark.parametrize("seed", range(PROGRAMS))
+@pytest.mark.parametrize(
+    "seed", [*range(2), *(pytest.param(at, marks=pytest.mark.long) for at in range(2, PROGRAMS))]
+)
 def test_what_is_forgotten_of_the_past_is_never_missed(store: Store, clock: ManualClock, seed: int) -> None:
     program = Program(store, clock, random.Random(seed))
     for number in range(STEPS):

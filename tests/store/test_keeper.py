@@ -91,6 +91,7 @@ def make_copy(template: Path, tmp_path: Path) -> Path:
     return copytree(template, tmp_path / "copy")
 
 
+@pytest.mark.long
 def test_a_keeper_that_is_killed_anywhere_leaves_nothing_that_the_next_one_does_not_finish_or_undo(
     template: tuple[Path, dict[int, int]], tmp_path: Path
 ) -> None:

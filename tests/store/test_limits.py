@@ -282,6 +282,7 @@ KINDS = st.recursive(LEAVES, wider, max_leaves=6)
 FIELDS = st.builds(field, NAMES, KINDS, st.booleans(), st.sampled_from(["", "x"]))
 
 
+@pytest.mark.long
 @settings(max_examples=20, deadline=None)
 @given(
     st.lists(FIELDS, min_size=1, max_size=4),

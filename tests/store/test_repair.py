@@ -77,7 +77,9 @@ def lived_in(place: Path, seed: int) -> Rows:
     return oracle
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(at, marks=pytest.mark.long) for at in range(6, 30))]
+)
 def test_a_store_without_its_catalog_comes_back_as_it_was(tmp_path: Path, seed: int) -> None:
     oracle = lived_in(tmp_path / "old", seed)
     for file in (tmp_path / "old").glob("catalog.db*"):

@@ -148,7 +148,7 @@ class LivelyIndexed(Indexed):
         self.fragments, self.oldest = life.fragments, life.oldest
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(SEEDS)
 def test_every_snapshot_that_is_kept_stays_as_it_was(seed: int) -> None:
     made = LivelyFragments(seed)
@@ -156,6 +156,7 @@ def test_every_snapshot_that_is_kept_stays_as_it_was(seed: int) -> None:
         assert made.rows_at(snapshot) == made.past.state(snapshot)
 
 
+@pytest.mark.long
 @settings(max_examples=250, deadline=None)
 @given(SEEDS)
 def test_changes_of_all_that_is_kept_stay_as_they_were(seed: int) -> None:
@@ -165,7 +166,7 @@ def test_changes_of_all_that_is_kept_stay_as_they_were(seed: int) -> None:
         assert made.read(after, made.commits, feed=False) == made.past.new_rows(after, made.commits)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(SEEDS)
 def test_index_scans_give_what_they_gave(seed: int) -> None:
     indexed = LivelyIndexed(seed)

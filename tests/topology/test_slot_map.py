@@ -49,7 +49,9 @@ def history(seed: int, slots: int, length: int) -> tuple[Topology, ...]:
     return tuple(topologies)
 
 
-@pytest.mark.parametrize(("slots", "length"), [(8, 1), (64, 30), (4_096, 100), (65_536, 300)])
+@pytest.mark.parametrize(
+    ("slots", "length"), [(8, 1), (64, 30), (4_096, 100), pytest.param(65_536, 300, marks=pytest.mark.long)]
+)
 def test_every_row_has_the_colours_of_its_topology(slots: int, length: int) -> None:
     topologies = history(slots, slots, length)
     picture = ET.fromstring(SlotMap(topologies).svg)
