@@ -6,18 +6,53 @@ import gc
 import os
 import sys
 from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from elasticscan.base.errors import StoreReplaced, TableChanged
+from elasticscan.base.errors import (
+    ElasticScanError,
+    InvalidOption,
+    StoreNotFound,
+    StoreReplaced,
+    TableChanged,
+)
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.base.redaction import shown
 from elasticscan.store import CATALOG_FILE, Store, resolve
 
 _MOST_OPEN = 8
+_MOST_NAMED = 10  # tables in an error
 _open: OrderedDict[tuple[int, str, object], Store] = OrderedDict()
 _lock = ChildSafeLock()
 _DAEMON = "pyspark.daemon"
+
+
+def store_of_table(uri: str, table: str) -> Store:
+    """The store at `uri`, which is to hold a table.
+
+    Raises:
+        InvalidOption: both together are the path of a store, and no table was named.
+    """
+    try:
+        return open_store(uri)
+    except StoreNotFound:
+        names = None
+        with suppress(ElasticScanError):
+            names = [each.name for each in open_store(f"{uri}/{table}").tables()]
+        if names is None:
+            raise
+        raise _no_table_named(shown(f"{uri}/{table}"), names) from None
+
+
+def _no_table_named(store: str, tables: Sequence[str]) -> InvalidOption:
+    there = ", ".join(tables[:_MOST_NAMED]) or "none yet"
+    return InvalidOption(
+        f"{store} is a store: name a table of it, too, as in load({f'{store}/TABLE'!r}), or use "
+        f"attach(spark, {store!r}) for all of them; there are: {there}",
+        option="path",
+    )
 
 
 def open_store(uri: str, store_id: str | None = None) -> Store:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption, UnsupportedType
 from elasticscan.connector.conversion import spark_schema
-from elasticscan.connector.open_stores import open_store
+from elasticscan.connector.open_stores import store_of_table
 from elasticscan.connector.options import (
     Options,
     check_for_batch,
@@ -48,7 +48,7 @@ class ElasticScanSource(DataSource):
     def schema(self) -> StructType:
         """The table's columns; asked for by `load()` unless the user gave a schema."""
         options = self._options()
-        table = open_store(options.store).table(options.table).definition
+        table = store_of_table(options.store, options.table).table(options.table).definition
         if options.filter is not None:
             # Rather when the user loads than when the first action plans.
             Predicate.parse(options.filter, table.schema)

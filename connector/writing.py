@@ -21,7 +21,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.connector.conversion import FromSpark, arrow_schema
 from elasticscan.connector.deletions import deletions_of
-from elasticscan.connector.open_stores import open_store
+from elasticscan.connector.open_stores import open_store, store_of_table
 from elasticscan.connector.options import Options
 from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.metadata import StagedFragment, TableInfo
@@ -67,7 +67,7 @@ class TableWriter:
         """Runs beside the driver: checks that rows of `schema` can go into the table."""
         rows = arrow_schema(schema)
         self._deletions = deletions_of(options.delete_column, rows)
-        store = open_store(options.store)
+        store = store_of_table(options.store, options.table)
         table = _table(store, options, self._deletions.stored(rows) if self._deletions else rows)
         self.store_id = store.context.info.store_id
         if self._deletions:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elasticscan.base.errors import ContinuationKeyError, ElasticScanError, InvalidOffset
+from elasticscan.base.errors import ContinuationKeyError, ElasticScanError, InvalidOffset, InvalidOption
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.options import OPTIONS, parse_options
@@ -142,3 +142,15 @@ def test_hostile_keys_are_refused_with_a_code(store: Store, seed: int) -> None:
         if text != key:
             with pytest.raises(ContinuationKeyError):
                 store.resume(text)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda source: source.schema(), lambda source: source.writer(spark_schema(SCHEMA), False)]
+)
+def test_a_store_without_a_table_is_told_with_its_tables(
+    store: Store, use: Callable[[ElasticScanSource], Any]
+) -> None:
+    with pytest.raises(
+        InvalidOption, match=r"is a store: name a table of it, too, .*/TABLE.*attach.* there are: t\b"
+    ):
+        use(ElasticScanSource({"path": store.uri}))
