@@ -11,7 +11,6 @@ import difflib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 from elasticscan.base.errors import InvalidOption
@@ -33,7 +32,7 @@ from elasticscan.connector.option_values import (
     whole,
 )
 from elasticscan.metadata import AUTO
-from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, file_form, resolve
+from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, Location, file_form, resolve
 
 # Spark adds these to what the user gave; all keys reach us in lower case from SQL.
 _FROM_SPARK = frozenset(
@@ -297,7 +296,9 @@ _ELSEWHERE = {
     "partitionby": "rows are spread by the shard key: 'shardKey' of a new table",
     "pushdown": "'filter' and 'columns' say what the source reads",
     "partitionoverwritemode": "'replaceWhere' says which rows an overwrite replaces",
-    "where": "'filter' takes a SQL condition",
+    **dict.fromkeys(("where", "predicate", "predicates", "condition"), "'filter' takes a SQL condition"),
+    **dict.fromkeys(("query", "sql"), "the catalog of 'attach' runs queries: elasticscan.connector.attach(spark, store).sql(…)"),
+    **dict.fromkeys(("dbtable", "tablename"), "'table' names it, beside 'store'; load('store/table') both"),
 }
 
 
@@ -446,7 +447,7 @@ def _where(values: Mapping[str, str]) -> tuple[str, str]:
     if path is not None:
         head, _, tail = path.rstrip("/").rpartition("/")
         if not head and store is None:
-            raise bad_value("path", path, "'uri/table', as in load('/data/my.store/flights')")
+            raise bad_value("path", path, f"'uri/table', as in load({f'{path}/TABLE'!r})")
         for name, value, loaded in (("store", store, head or store), ("table", table, tail)):
             if value is not None and value.rstrip("/") != loaded:
                 raise InvalidOption(
@@ -475,6 +476,7 @@ def with_location(options: Options) -> Options:
 
 
 def _absolute(uri: str) -> str:
-    uri = uri.removeprefix("file://")
-    is_place = uri.startswith(FROM_ENVIRONMENT) or "://" in uri
-    return uri if is_place else str(Path(uri).absolute())
+    if uri.startswith(FROM_ENVIRONMENT):
+        return uri
+    location = Location.of_files(uri)  # which knows file:/a and ~/a, as in Python
+    return location.uri if location.directory is None else str(location.directory)

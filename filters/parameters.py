@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from sqlglot import Token, TokenType
 from sqlglot.errors import SqlglotError
@@ -23,7 +24,7 @@ from elasticscan.filters.parser import FilterSql
 def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
     """The condition with a literal for each `:name`; a value can never become anything else of it.
 
-    Lists, tuples and sets stand for the list of an IN: `city IN :cities`.
+    Lists, tuples, sets, ranges, arrays and series stand for the list of an IN: `city IN :cities`.
 
     Raises:
         FilterError: a name has no value, or a value no name, or it is of a type that has no literal.
@@ -73,25 +74,42 @@ def _listed(names: Any) -> str:
 
 def literal_of(name: str, value: Any) -> str:
     """The literal of a value, or the list of an IN; `name` is whose it is, for an error."""
-    if isinstance(value, (list, tuple, Set)):
-        if not value:
+    items = _items(value)
+    if items is not None:
+        if not items:
             raise FilterError(f"parameter {name!r} is an empty list, and IN needs at least one value")
-        return f"({', '.join(literal_of(name, item) for item in value)})"
+        return f"({', '.join(literal_of(name, item) for item in items)})"
     literal = _of(value.as_py() if isinstance(value, pa.Scalar) else value)
     if literal is None:
         raise FilterError(
             f"parameter {name!r}={brief(value)} ({type(value).__name__}) has no literal: give None, a "
-            "bool, a number, a text, bytes, a date or a datetime, or a list of such values"
+            "bool, a number, a text, bytes, a date or a datetime (to the microsecond), or a list "
+            "of them"
         )
     text = to_sql(literal)
     return f"({text})" if text.startswith("-") else text  # else `x -:n` would begin a comment
+
+
+def _items(value: Any) -> Collection[Any] | None:
+    """The values of a list of any kind, such as an array or a series of any library; None for one value."""
+    if isinstance(value, (list, tuple, range, Set)):
+        return value
+    if isinstance(value, pa.Array | pa.ChunkedArray):
+        return list(value.to_pylist())
+    is_listed = hasattr(value, "dtype") and bool(
+        getattr(value, "shape", False)
+    )  # of NumPy, pandas and Polars
+    return list(value) if is_listed else None
 
 
 def _of(value: Any) -> Literal | None:
     """The literal of a value; None for a value that has none."""
     if value is None or isinstance(value, bool):
         return Literal(value, pa.null() if value is None else pa.bool_())
-    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+    if isinstance(value, np.datetime64):
+        moment = value.astype("datetime64[us]")  # of finer ones, item() would be a number
+        return _of(moment.item()) if moment == value or np.isnat(value) else None
+    if isinstance(value, np.generic | np.ndarray):
         return _of(value.item())
     if isinstance(value, Integral):
         number = operator.index(value)
@@ -106,6 +124,10 @@ def _of(value: Any) -> Literal | None:
     if isinstance(value, str | bytes):
         return Literal(value, pa.string() if isinstance(value, str) else pa.binary())
     if isinstance(value, datetime):
+        if value != value:  # pandas' NaT, which is no time
+            return Literal(None, pa.null())
+        if getattr(value, "nanosecond", 0):  # of pandas: a literal has microseconds
+            return None
         if value.tzinfo is None:
             return Literal(value, TIMESTAMP_NTZ)
         return Literal(value.astimezone(UTC), TIMESTAMP)

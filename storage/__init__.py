@@ -77,7 +77,7 @@ Left out: which fragments exist and which commits they belong to (`elasticscan.c
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.changes.events import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
 from elasticscan.storage.changes.pages import read_changes
-from elasticscan.storage.conform import batches_of, conform
+from elasticscan.storage.conform import batches_of, conform, rows_instead_of
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import count_rows, most_rows, slot_counts
 from elasticscan.storage.definition import check_definition, check_works, stored_schema
@@ -163,6 +163,7 @@ __all__ = [
     "read_ranges",
     "read_rows",
     "reroute",
+    "rows_instead_of",
     "shared_keys",
     "slot_counts",
     "staged_source",

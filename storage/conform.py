@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,15 +45,51 @@ def _reader(data: Any) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(data.schema, [data])
     if isinstance(data, pa.Table):
         return data.to_reader(max_chunksize=16 * BATCH_ROWS)
-    if hasattr(data, "__arrow_c_stream__"):
-        try:
+    pandas = sys.modules.get("pandas")  # not imported for those who don't use it
+    try:
+        if pandas is not None and isinstance(data, pandas.DataFrame):
+            return _of_pandas(data).to_reader(max_chunksize=16 * BATCH_ROWS)
+        if hasattr(data, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(data)
-        except pa.ArrowException as error:
-            raise SchemaMismatch(f"{a_type(data)} is no stream of rows: {error}") from error
-    raise SchemaMismatch(
-        f"cannot write {a_type(data)}: hand in a pyarrow Table, RecordBatch or RecordBatchReader, a "
-        "frame of Polars, pandas or DuckDB, a dict of columns, or a list of dicts; pa.Table.from_batches "
-        "makes one table of batches"
+    except (pa.ArrowException, ValueError, TypeError) as error:  # also of what other libraries make of it
+        raise SchemaMismatch(f"{a_type(data)} is no stream of rows: {error}") from error
+    raise SchemaMismatch(f"cannot write {a_type(data)}: {rows_instead_of(data)}")
+
+
+def _of_pandas(frame: Any) -> pa.Table:
+    """A pandas frame: the levels of its index are columns where they have names of their own.
+
+    pandas itself would leave out a range with a name, and make a column of any other index without one,
+    such as that of rows that were filtered.
+    """
+    levels = enumerate(frame.index.names)
+    nameless = [level for level, name in levels if name is None or name in frame.columns]
+    is_kept = len(nameless) < frame.index.nlevels
+    if is_kept and nameless:
+        frame = frame.reset_index(level=nameless, drop=True)
+    return pa.Table.from_pandas(frame, preserve_index=is_kept)
+
+
+# How to make rows of what people hand in that has none, by the names of types.
+_MADE_ROWS = {
+    "LazyFrame": "collect() makes a frame of it",
+    "DataFrame": "its toArrow() is a pyarrow Table; in Spark, frame.write.format('elasticscan') writes it",
+    "Dataset": "its scanner().to_reader() is a stream of its rows",
+    "generator": "list(…) is a list of dicts",
+    "ndarray": "a dict gives its columns names: {'id': array}",
+    "Series": "a dict gives it a name: {'id': series}",
+    "str": "store.load(table, path) reads files",
+    "PosixPath": "store.load(table, path) reads files",
+}
+
+
+def rows_instead_of(data: Any) -> str:
+    """The rows that there can be in place of what is none."""
+    kinds = [kind.__name__ for kind in type(data).__mro__]
+    own = next((f"; of {a_type(data)}, {_MADE_ROWS[kind]}" for kind in kinds if kind in _MADE_ROWS), "")
+    return (
+        "hand in a pyarrow Table, RecordBatch or RecordBatchReader, a frame of Polars, pandas or DuckDB, a "
+        f"dict of columns, or a list of dicts; pa.Table.from_batches makes one table of batches{own}"
     )
 
 

@@ -79,7 +79,7 @@ from elasticscan.store.garbage import Action, Decision
 from elasticscan.store.keeper import Kept
 from elasticscan.store.leases import hold_for_stream
 from elasticscan.store.loading import Loaded
-from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
+from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, Location, resolve
 from elasticscan.store.lookups import SlotPlaces
 from elasticscan.store.paging import Page
 from elasticscan.store.preconditions import KeyCheck, absent, unchanged
@@ -128,6 +128,7 @@ __all__ = [
     "Kept",
     "KeyCheck",
     "Loaded",
+    "Location",
     "OnProgress",
     "Page",
     "RepairReport",

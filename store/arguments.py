@@ -97,6 +97,9 @@ def condition(option: str, value: Any, parameters: Any, schema: Callable[[], pa.
                 "parameters are for SQL text; put the values into the expression", option="parameters"
             )
         return sql_of_expression(value, schema())
+    if not isinstance(value, str):
+        said = "SQL text, such as \"km > 1 AND city = 'Oslo'\", or an expression of pyarrow.compute"
+        raise _refusal(option, value, said)
     checked = text(option, value)
     return checked if parameters is None else with_parameters(checked, parameters)
 
@@ -147,21 +150,28 @@ def place(option: str, value: Any) -> str:
     return text(option, path)
 
 
-def names(option: str, value: Any) -> list[str]:
+def names(option: str, value: Any, allowed: str = "a list of names") -> list[str]:
     """A list of names; one text, or a mapping, is none."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-        raise _refusal(option, value, "a list of names")
+        raise _refusal(option, value, allowed)
     items = list(islice(value, MAX_COLUMNS + 1))  # no more, for an endless iterable never ends
     if len(items) > MAX_COLUMNS:
         raise _refusal(option, value, f"a list of at most {MAX_COLUMNS} names")
     if not all(isinstance(name, str) for name in items):
-        raise _refusal(option, value, "a list of names, each of them text")
+        raise _refusal(option, value, f"{allowed}, each of them text")
     return [text(option, name) for name in items]
 
 
 def keys(option: str, value: Any) -> list[str]:
     """Key columns: a list of names, or a single name."""
     return [text(option, value)] if isinstance(value, str) else names(option, value)
+
+
+def aggregates(option: str, value: Any) -> list[str]:
+    """Aggregates: a list of texts, or a single text."""
+    if isinstance(value, str):
+        return [text(option, value)]
+    return names(option, value, "a list of aggregates, such as ['count(*) AS n', 'sum(km)']")
 
 
 def sources(option: str, value: Any) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from elasticscan.base.limits import check_name
 from elasticscan.base.showing import a_type
 from elasticscan.catalog import begun_again
 from elasticscan.metadata import TableInfo
-from elasticscan.storage import check_definition, check_works, stored_schema
+from elasticscan.storage import check_definition, check_works, rows_instead_of, stored_schema
 from elasticscan.store import arguments
 from elasticscan.store.context import Context
 
@@ -36,8 +36,7 @@ def define_table(
     form = arguments.file_form("compression", compression)
     if not isinstance(schema, pa.Schema):
         raise InvalidOption(
-            f"schema is {a_type(schema)} and must be a pyarrow.Schema, or rows: Arrow, a frame, "
-            "a dict of columns, or a list of dicts",
+            f"schema is {a_type(schema)} and must be a pyarrow.Schema, or rows: {rows_instead_of(schema)}",
             option="schema",
         )
     keys = arguments.keys("primary_key", primary_key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shlex
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -96,10 +97,15 @@ class Location:
         above = self.directory.parent
         with suppress(OSError):
             if (above / CATALOG_FILE).is_file() and not self.exists():
+                if self.directory.name in (CATALOG_FILE, SHARDS):
+                    raise StoreNotFound(
+                        f"{self.uri} is a part of the store {above}: elasticscan.open({str(above)!r})",
+                        uri=self.uri,
+                    )
                 raise StoreNotFound(
                     f"{self.uri} is no store, but {above} is one, and tables are named apart from it: "
                     f"elasticscan.open({str(above)!r}).table({self.directory.name!r}), or in a shell "
-                    f"`elasticscan scan {above} {self.directory.name}`",
+                    f"`elasticscan scan {shlex.quote(str(above))} {shlex.quote(self.directory.name)}`",
                     uri=self.uri,
                 )
         if any(
@@ -215,6 +221,11 @@ def repairing(directory: Path) -> str:
 
 def _check_holds_catalog(uri: str) -> None:
     """Raises `InvalidOption` for what people write in place of a database's URL, with what to write."""
+    if uri == ":memory:":
+        raise InvalidOption(
+            "a store is a directory, also a temporary one: create(tempfile.mkdtemp(), shards=['s1'])",
+            option="uri",
+        )
     scheme, _, rest = uri.partition("://")
     if scheme in ("postgres", "pg"):
         raise InvalidOption(

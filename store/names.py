@@ -54,7 +54,14 @@ _OF_TABLE_ELSEWHERE = {
     **dict.fromkeys(("expire_snapshots", "set_properties"), "set_retention(seconds)"),
     **dict.fromkeys(("rewrite_data_files", "z_order"), "compact()"),
     **dict.fromkeys(("truncate", "truncate_table"), "delete(where='TRUE')"),
-    **dict.fromkeys(("rename", "rename_columns"), "rename_column(old, new)"),
+    **dict.fromkeys(
+        ("rename", "rename_table"), "export(directory), and load it under another name: tables keep theirs"
+    ),
+    **dict.fromkeys(
+        ("to_csv", "to_json", "write_csv"),
+        "to_pandas().to_csv(file) and the like, or table.export(directory)",
+    ),
+    "rename_columns": "rename_column(old, new)",
     "add_column": "add_columns([pa.field(name, type)])",
     "current_snapshot": "history(1)[0]",
     "drop_column": "drop_columns([name])",
@@ -117,6 +124,9 @@ _SQL_OF_STORE = (
 )
 
 
+_TABLE_EXISTS = "name in [table.name for table in store.tables()]"
+
+
 def _results_of(scan: str) -> dict[str, str]:
     return {name: call.format(scan) for name, call in _RESULTS.items()}
 
@@ -142,7 +152,7 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "path": "store.uri",
             "repair": "store.verify(), and in a shell `elasticscan repair STORE NEW`",
             "snapshot": "store.status()['snapshot']",
-            "table_exists": "name in [table.name for table in store.tables()]",
+            "table_exists": _TABLE_EXISTS,
             "table_names": "[table.name for table in store.tables()]",
             "gc": "store.collect_garbage()",
             "optimize": "store.keep(), or store.table(name).compact()",
@@ -206,7 +216,7 @@ KEYWORDS: Mapping[str, Sequence[str] | str] = MappingProxyType(
         **dict.fromkeys(("timestamp_as_of", "at"), ("timestamp", "snapshot")),
         **dict.fromkeys(("order", "sort", "sort_by"), ("order_by",)),
         **dict.fromkeys(("since", "starting_version", "start", "offset"), ("after", "if_unchanged_since")),
-        **dict.fromkeys(("until", "ending_version", "end"), ("upto",)),
+        **dict.fromkeys(("until", "ending_version", "end", "before", "to_version"), ("upto",)),
         **dict.fromkeys(("updates", "new_values", "assignments"), ("set",)),
         **dict.fromkeys(("batch_size", "batch_rows", "page_size"), ("page_rows",)),
         **dict.fromkeys(("path", "location"), ("uri", "directory", "source")),
@@ -219,6 +229,12 @@ KEYWORDS: Mapping[str, Sequence[str] | str] = MappingProxyType(
         "snapshot_properties": ("user_metadata",),
         "num_shards": ("shards",),
         "buckets": ("slots",),
+        **dict.fromkeys(
+            ("if_not_exists", "exist_ok"),
+            "what is there raises AlreadyExists, and table(name) or elasticscan.open(uri) opens it",
+        ),
+        **dict.fromkeys(("descending", "ascending", "reverse"), "order_by='column DESC' says it"),
+        "lazy": "write to_polars().lazy(); columns and filter say what is read",
         "mode": "upsert, insert, merge and overwrite write rows, and read_only=True opens a store to read it",
         **dict.fromkeys(
             ("on", "join_cols", "match_on"), "rows are matched by the primary key of the table: leave it out"
@@ -232,13 +248,26 @@ KEYWORDS: Mapping[str, Sequence[str] | str] = MappingProxyType(
 
 # Operators that people try on them; each would else be an error without a hint.
 _OPERATORS = {
-    "Store": {"__getitem__": "store.table(name)"},
+    "Store": {
+        "__getitem__": "store.table(name)",
+        "__iter__": "store.tables()",
+        "__contains__": _TABLE_EXISTS,
+    },
     "Table": {
         "__getitem__": "table.scan(columns).to_table(), or table.get(keys) for rows by their keys",
         "__len__": "table.scan().count()",
+        "__iter__": "table.scan().batches()",
+        "__array__": "table.to_pandas(), table.to_polars() or table.to_arrow()",
     },
+    "Scan": {"__array__": "scan.to_pandas(), scan.to_polars() or scan.to_table()"},
 }
-_SHOWN = {"__getitem__": "{}[…]", "__len__": "len({})"}
+_SHOWN = {
+    "__array__": "an array of a {}",
+    "__contains__": "in {}",
+    "__getitem__": "{}[…]",
+    "__iter__": "for … in {}",
+    "__len__": "len({})",
+}
 
 
 def _telling_words(method: Callable[Asked, Given]) -> Callable[Asked, Given]:

@@ -93,6 +93,10 @@ class ReadableTable(DefinedTable, shown_as="Table"):
             limit=arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER),
         )
 
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The Arrow PyCapsule stream of the newest snapshot, by which other libraries read a table."""
+        return self.scan().__arrow_c_stream__(requested_schema)
+
     def to_arrow(
         self,
         columns: Sequence[str] | None = None,
@@ -221,7 +225,7 @@ class ReadableTable(DefinedTable, shown_as="Table"):
         return Aggregation(
             self._context,
             self._find,
-            arguments.keys("values", values),
+            arguments.aggregates("values", values),
             arguments.keys("group_by", group_by),
             arguments.or_none(arguments.text, "filter", filter),
             arguments.snapshot(snapshot),

@@ -17,10 +17,11 @@ from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.showing import a_type, brief
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import batches_of, conform
+from elasticscan.store.defined import DefinedTable
 from elasticscan.store.scan import Scan
 from elasticscan.store.sources import table_type
 
-# What pandas calls an index without a name, where Arrow makes it a column.
+# What pandas calls an index without a name, where it has made Arrow of a frame.
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 _LISTS = (list, range, set, frozenset)
 
@@ -31,8 +32,7 @@ def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -
     Each dict of a list has all columns of the table and no others; or it has those of `only` and perhaps
     others, which are left out.
     """
-    if isinstance(rows, Scan):
-        return rows.to_reader()  # whose errors stay what they are; a C stream would make text of them
+    rows = _read(rows)
     if isinstance(rows, Mapping):
         kinds = {field.name: field.type for field in table.schema}
         hint = f"for one row, hand in a list of it: [{{{table.primary_key[0]!r}: …}}]"
@@ -53,6 +53,13 @@ def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -
     for number, row in enumerate(rows):
         _check_complete(number, row, names, only is None)
     return _batch({name: [row[name] for row in rows] for name in names}, table)
+
+
+def _read(data: Any) -> Any:
+    """The rows of a scan, or of a table, as a reader, whose errors stay what they are: a C stream would make
+    text of them. Anything else as it is."""
+    scan = data.scan() if isinstance(data, DefinedTable) and hasattr(data, "scan") else data
+    return scan.to_reader() if isinstance(scan, Scan) else data
 
 
 def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str], is_all: bool) -> None:
@@ -86,9 +93,8 @@ def first_rows(data: Any) -> pa.RecordBatchReader | None:
     Raises:
         SchemaMismatch: values of a column do not go together, or rows have other columns than the first.
     """
-    if isinstance(data, Scan):
-        data = data.to_reader()
-    elif isinstance(data, Mapping) or (isinstance(data, list) and data and isinstance(data[0], Mapping)):
+    data = _read(data)
+    if isinstance(data, Mapping) or (isinstance(data, list) and data and isinstance(data[0], Mapping)):
         data = _inferred(data)
     elif not isinstance(data, pa.RecordBatch) and not hasattr(data, "__arrow_c_stream__"):
         return None
@@ -156,8 +162,7 @@ def arrow_keys(keys: Any, table: TableInfo, hint: str = "") -> Any:
     `hint` is told with what is none: what else its caller may have meant.
     """
     names = table.primary_key
-    if isinstance(keys, Scan):
-        return keys.to_reader()
+    keys = _read(keys)
     if len(names) == 1:
         keys = _listed(keys)
     if not isinstance(keys, _LISTS):

@@ -57,6 +57,8 @@ def test_store_and_table_are_enough_and_the_rest_has_defaults() -> None:
         ({**WHERE, "path": "/data/my.store/t"}, "/data/my.store", "t"),
         ({"path": "my.store/t"}, str(Path("my.store").absolute()), "t"),  # for tasks that run elsewhere
         ({"path": "file:///data/my.store/t"}, "/data/my.store", "t"),
+        ({"path": "file:/data/my.store/t"}, "/data/my.store", "t"),
+        ({"path": "~/my.store/t"}, str(Path("~/my.store").expanduser()), "t"),
     ],
 )
 def test_a_place_is_named_by_options_or_a_path(given: dict[str, str], store: str, table: str) -> None:
@@ -181,6 +183,9 @@ def test_an_impossible_value_is_refused_by_name(name: str, value: str) -> None:
         ("ignoreChanges", "skipChangeCommits"),
         ("ignoreDeletes", "skipChangeCommits"),
         ("where", "filter"),
+        ("predicate", "filter"),
+        ("dbtable", "table"),
+        ("query", "attach"),
         ("pushdown", "filter"),
         ("overwriteSchema", "mergeSchema"),
         ("start-snapshot-id", "startingVersion"),

@@ -40,6 +40,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     [
         ("s3://b/x", "can hold no catalog: name a directory, .* shards={'s1': 's3://bucket/prefix'}"),
         ("gs://b/x", "can hold no catalog"),
+        (":memory:", "a store is a directory, also a temporary one"),
         ("postgres://u:secret@h/d", r"is written: postgresql\+psycopg://u:\*\*\*@h/d"),
     ],
 )

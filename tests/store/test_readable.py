@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -83,6 +84,67 @@ def test_a_table_is_made_of_data(store: Store, data: Any) -> None:
     assert made.to_arrow().sort_by("id").to_pylist() == pa.table(ROWS).to_pylist()
 
 
+FRAME = pd.DataFrame({"id": [1, 2, 3], "n": [5, 6, 7]})
+
+
+@pytest.mark.parametrize(
+    ("frame", "columns"),
+    [
+        (FRAME.set_index("id"), ["n", "id"]),  # a range with a name, which pandas hands to nobody
+        (FRAME.set_index(["id", "n"]), ["id", "n"]),
+        (FRAME[FRAME.id > 0].set_index("id", drop=False), ["id", "n"]),
+        (FRAME.set_index([FRAME.id, FRAME.n.rename(None)]).drop(columns="id"), ["n", "id"]),
+    ],
+    ids=["of a range", "of several", "that is a column, too", "without a name beside one"],
+)
+def test_the_index_of_a_pandas_frame_is_columns_where_it_has_names(
+    store: Store, frame: pd.DataFrame, columns: list[str]
+) -> None:
+    made = store.create_table("made", frame, "id")
+    assert made.schema.names == columns
+    assert sorted(made.to_arrow()["id"].to_pylist()) == [1, 2, 3]
+
+
+def test_rows_that_pandas_filtered_are_written_looked_up_and_deleted(store: Store) -> None:
+    made = store.create_table("made", FRAME, "id")
+    some = FRAME[FRAME.id > 1]  # its index is neither a range nor named
+    made.upsert(some.assign(n=0))
+    made.merge(some.assign(n=1)[["id", "n"]], columns=["n"])
+    assert made.get(some[["id"]])["n"].to_pylist() == [1, 1]
+    made.delete(some[["id"]])
+    assert made.scan().count() == 1
+    twice = pd.DataFrame([[1, 2]], columns=["id", "id"])
+    with pytest.raises(SchemaMismatch, match="no stream of rows: Duplicate column names"):
+        made.upsert(twice)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (pl.LazyFrame(ROWS), r"collect\(\) makes a frame"),
+        (np.arange(3), "a dict gives its columns names"),
+        ("in.parquet", r"store\.load\(table, path\)"),
+        (({"id": i} for i in range(3)), r"list\(…\) is a list of dicts"),
+    ],
+)
+def test_what_is_no_rows_is_told_with_how_to_make_some(table: Table, data: Any, told: str) -> None:
+    with pytest.raises(SchemaMismatch, match=told):
+        table.upsert(data)
+
+
+def test_a_table_is_a_stream_of_its_newest_rows(store: Store, table: Table) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    assert pl.DataFrame(table).height == pa.table(table).num_rows == 3
+    for count in (3, 2):  # each query reads anew
+        assert duckdb.sql('SELECT count(*) FROM "table"').fetchall() == [(count,)]
+        table.delete([count])
+    other = store.create_table("other", table, "id")
+    assert other.scan().count() == 1
+    other.delete(table.scan(["id"]))
+    other.upsert(table)
+    assert other.to_arrow().to_pylist() == table.to_arrow().to_pylist()
+
+
 @pytest.mark.parametrize(
     ("data", "error", "told"),
     [
@@ -126,6 +188,31 @@ def test_parameters_are_values_and_nothing_else(table: Table) -> None:
             table.scan(filter=text, parameters=given)
     with pytest.raises(InvalidOption, match="parameters"):
         table.scan(filter="id = ?", parameters=[1])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [np.array([1, 3]), pd.Series([1, 3]), pl.Series([1, 3]), pa.chunked_array([[1], [3]]), range(1, 4, 2)],
+    ids=["NumPy", "pandas", "Polars", "Arrow", "a range"],
+)
+def test_arrays_of_any_library_are_lists_of_an_in(table: Table, ids: Any) -> None:
+    assert table.scan(filter="id IN :ids", parameters={"ids": ids}).count() == 2
+
+
+def test_times_of_other_libraries_are_those_times_or_refused(store: Store) -> None:
+    days = store.create_table(
+        "days", {"id": [1, 2, 3], "t": [datetime.fromisoformat("2024-01-01"), None, None]}, "id"
+    )
+
+    def count(value: Any, comparison: str = "<=>") -> int:
+        return days.scan(filter=f"t {comparison} :t", parameters={"t": value}).count()
+
+    day = np.datetime64("2024-01-01", "ns")  # whose item() is a number
+    assert count(day) == count(pd.Timestamp(day)) == count(np.array([day]), "IN") == 1
+    assert count(pd.NaT) == count(np.datetime64("NaT")) == 2
+    for finer in (day + np.timedelta64(1, "ns"), pd.Timestamp(day) + pd.Timedelta(1, "ns")):
+        with pytest.raises(FilterError, match="to the microsecond"):
+            count(finer)
 
 
 def test_expressions_of_pyarrow_are_conditions(table: Table) -> None:
