@@ -297,7 +297,7 @@ _ELSEWHERE = {
     "pushdown": "'filter' and 'columns' say what the source reads",
     "partitionoverwritemode": "'replaceWhere' says which rows an overwrite replaces",
     **dict.fromkeys(("where", "predicate", "predicates", "condition"), "'filter' takes a SQL condition"),
-    **dict.fromkeys(("query", "sql"), "the catalog of 'attach' runs queries: elasticscan.connector.attach(spark, store).sql(…)"),
+    **dict.fromkeys(("query", "sql"), "the catalog that 'attach' gives runs queries by its sql"),
     **dict.fromkeys(("dbtable", "tablename"), "'table' names it, beside 'store'; load('store/table') both"),
 }
 

@@ -294,7 +294,7 @@ def _telling_words(method: Callable[Asked, Given]) -> Callable[Asked, Given]:
 def _refusing(kind: str, operator: str, instead: str) -> Callable[..., NoReturn]:
     shown = _SHOWN[operator].format(kind.lower())
 
-    def refuse(self: object, *_: object) -> NoReturn:
+    def refuse(self: object, *_: object, **__: object) -> NoReturn:
         raise UnknownName(f"{shown} does not exist; write {instead}", name=operator)
 
     return refuse
