@@ -14,7 +14,7 @@ written last, so a backup that was interrupted does not count, and the next one 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
@@ -39,16 +39,22 @@ from elasticscan.base.errors import (
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import Catalog, Dump, begun_again, holds_store
 from elasticscan.metadata import Seal
-from elasticscan.storage import Disk, verify_file
+from elasticscan.storage import Disk, is_fragment_path, verify_file
 from elasticscan.store.aliases import check_apart
 from elasticscan.store.context import Context
 from elasticscan.store.disks import disk_at
-from elasticscan.store.location import Location, check_outside, remove_directories
+from elasticscan.store.location import (
+    BACKUP_MARKER,
+    CATALOG_FILE,
+    MARKER,
+    Location,
+    check_outside,
+    remove_directories,
+)
 from elasticscan.store.making import Disks, take_back_on_error
 from elasticscan.store.roots import check_free
 
 VERSION = 1
-BACKUP_MARKER = "elasticscan-backup"
 SUFFIX = ".backup"
 COPY_BYTES = 8 << 20
 MOST_ATTEMPTS = 3
@@ -130,6 +136,7 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
     Raises:
         InvalidOption: the place is another store's, within a store, or something else.
         FragmentDamaged, StoreDamaged: the store is not whole; there is no new backup.
+        ShardUnavailable, WrongRoot: a shard's disk is not mounted, or another's is in its place.
     """
     place, disk = _place(target, disks)
     with context.catalog.reading() as tx:
@@ -145,7 +152,11 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
         missing = [file for file in backup.files if f"{file.shard}/{file.path}" not in there]
         try:
             for file in missing:
-                _copy(context.disk_of(file.shard), _below(disk, file.shard), file)
+                try:
+                    _copy(context.disk_of(file.shard), _below(disk, file.shard), file)
+                except FragmentMissing:
+                    context.check_root(file.shard)  # a disk that is not mounted is no damage
+                    raise
                 there.add(f"{file.shard}/{file.path}")
                 copied, copied_bytes = copied + 1, copied_bytes + file.seal.bytes
             break
@@ -194,7 +205,9 @@ def _drop_older(disk: Disk, keep: int) -> int:
     needed = {f"{file.shard}/{file.path}" for name in names[-keep:] for file in _unpack(disk, name).files}
     for name in names[:-keep]:
         disk.delete(name)
-    gone = [path for path in paths if "/" in path and path not in needed]
+    # Names alone are no proof: files of a shard that lies in the place may have the same ones.
+    others = {path.partition("/")[0] for path in paths if path.endswith((f"/{MARKER}", f"/{CATALOG_FILE}"))}
+    gone = [path for path in paths if path not in needed and _is_copy(path, others)]
     for path in gone:
         disk.delete(path)
     return len(gone)
@@ -321,6 +334,12 @@ def _claim(disk: Disk, store: str, uri: str) -> set[str]:
     with disk.create(BACKUP_MARKER) as file:
         file.write(json.dumps({"version": VERSION, "store": store}, sort_keys=True).encode() + b"\n")
     return there
+
+
+def _is_copy(path: str, others: Collection[str]) -> bool:
+    """True if a file can be a copy that a backup made; others are not ours to remove."""
+    shard, _, rest = path.partition("/")
+    return shard.isdecimal() and shard not in others and is_fragment_path(rest)
 
 
 def _is_list(path: str) -> bool:

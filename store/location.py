@@ -25,6 +25,7 @@ from elasticscan.store.aliases import place_of, whole_uri, with_home
 CATALOG_FILE = "catalog.db"
 SHARDS = "shards"  # the directory of roots within a store's
 MARKER = "elasticscan-shard"  # in each shard's root
+BACKUP_MARKER = "elasticscan-backup"  # in each place of backups
 FROM_ENVIRONMENT = "env:"
 PRIVATE = 0o700
 _OF_FILES = frozenset("s3 s3a s3n gs gcs az abfs abfss wasb wasbs hdfs dbfs http https".split())  # noqa: SIM905
@@ -297,18 +298,32 @@ def _frames_within() -> int:
     return count
 
 
-def check_outside(root: str) -> None:
-    """Raises `InvalidOption` for a place within a store's directory, or within a shard's root.
+def check_outside(root: str, own: Path | None = None) -> None:
+    """Raises `InvalidOption` for a place within a store's directory, a shard's root or a place of backups.
 
-    What lies there is the store's alone: it is lost with it, and may be taken for its garbage.
+    What lies there is the others' alone: it is lost with them, and may be taken for their garbage.
+
+    Args:
+        own: a store's directory in which its own shards may lie.
     """
     place = place_of(root)
+    mine = None if own is None else own.resolve()
     for directory in () if place.service else Path(place.path).parents:
-        # A catalog alone may be that of a store whose URL names it: its directory is not the store's.
-        is_store = (directory / CATALOG_FILE).is_file() and (directory / SHARDS).is_dir()
-        if is_store or (directory / MARKER).is_file():
+        holder = None if directory == mine else _holder(directory)
+        if holder is not None:
             raise InvalidOption(
-                f"{place} lies within {directory}, a store or a shard of one; choose a place beside it",
+                f"{place} lies within {directory}, {holder}; choose a place beside it",
                 option="uri",
                 root=str(place),
             )
+
+
+def _holder(directory: Path) -> str | None:
+    """The owner of all that lies in a directory."""
+    if (directory / MARKER).is_file():
+        return "a shard of a store"
+    if (directory / BACKUP_MARKER).is_file():
+        return "a place of backups"
+    # A catalog alone may be that of a store whose URL names it: its directory is not the store's.
+    is_store = (directory / CATALOG_FILE).is_file() and (directory / SHARDS).is_dir()
+    return "a store" if is_store else None

@@ -13,7 +13,7 @@ from elasticscan.storage import Disk
 from elasticscan.store.aliases import check_apart
 from elasticscan.store.context import Context
 from elasticscan.store.disks import disk_at
-from elasticscan.store.location import Location, remove_directories
+from elasticscan.store.location import Location, check_outside, remove_directories
 from elasticscan.store.roots import Claims, Marker, check_free
 
 Disks = Callable[[str], Disk]
@@ -24,7 +24,7 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
 
     Raises:
         AlreadyExists: there is a store.
-        InvalidOption: a root is another store's, or two shards have the same.
+        InvalidOption: a root is another store's or lies within its places, or two shards have the same.
     """
     full = [(name, location.root(root)) for name, root in new.shards]
     check_apart(full)
@@ -34,6 +34,7 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
     if not holds_store(location.catalog_url):  # else Catalog.create raises AlreadyExists
         location.check_not_bereft()
         for disk, (_, root) in zip(opened, full, strict=True):
+            check_outside(root, location.directory)
             check_free(disk, root)
 
     claims = Claims()
@@ -57,7 +58,7 @@ def new_roots(context: Context, disks: Disks, shards: Sequence[tuple[str, str]])
     """Make directories for shards (name, root as stored) that the block enters.
 
     Raises:
-        InvalidOption: a root is not free, or another shard's.
+        InvalidOption: a root is not free, another shard's, or within a place of others.
     """
     location = context.location
     full = [(name, location.root(root)) for name, root in shards]
@@ -67,6 +68,7 @@ def new_roots(context: Context, disks: Disks, shards: Sequence[tuple[str, str]])
     check_apart(there + full)
     mine = Marker(context.info.store_id, context.incarnation(), 0, "")
     for _, root in full:
+        check_outside(root, location.directory)
         check_free(disk_at(disks, root), root, mine)
     with take_back_on_error(location, [root for _, root in shards], catalog=False):
         yield

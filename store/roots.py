@@ -26,8 +26,9 @@ from elasticscan.base.errors import (
 )
 from elasticscan.storage import Disk
 from elasticscan.store.aliases import place_of
+from elasticscan.store.location import BACKUP_MARKER, MARKER
 
-MARKER, MARK = "elasticscan-shard", "elasticscan-newest"
+MARK = "elasticscan-newest"
 VERSION = 1
 MOST_BYTES = 4_096
 
@@ -182,15 +183,18 @@ def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collect
         taken: ids of the store's other shards.
 
     Raises:
-        InvalidOption: it belongs to another store, to another copy of this one, or to another shard.
+        InvalidOption: it belongs to another store, to another copy of this one, to another shard, or holds
+            backups.
     """
     try:
         marker = read_marker(disk, root)
     except ShardUnavailable:  # no such directory, or no such prefix in a bucket yet
         return True
+    place = place_of(root)
+    if marker is None and _content(disk, BACKUP_MARKER) is not None:
+        raise InvalidOption(f"{place} holds backups; choose another directory", root=str(place))
     if marker is None:
         return True
-    place = place_of(root)
     if mine is None or marker.store != mine.store or marker.incarnation != mine.incarnation:
         raise InvalidOption(
             f"{place} holds a shard of another store ({marker}), or of this one before its catalog was lost; "

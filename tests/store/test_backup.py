@@ -16,11 +16,13 @@ from elasticscan.base.errors import (
     ElasticScanError,
     FragmentDamaged,
     InvalidOption,
+    ShardUnavailable,
     StoreDamaged,
     StoreNotFound,
+    WrongRoot,
 )
 from elasticscan.store import Store, Table
-from elasticscan.store.backup import BACKUP_MARKER
+from elasticscan.store.location import BACKUP_MARKER
 from tests.store.test_scenarios import suspended_move, tablets_at
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -208,6 +210,60 @@ def test_shards_go_where_they_are_told_and_never_where_the_original_lies(tmp_pat
         with pytest.raises(InvalidOption, match="lies within"):
             Store.from_backup(tmp_path / "b", tmp_path / "new.store" / "copy")
         assert not (tmp_path / "x.store").exists()
+
+
+def test_what_is_no_copy_in_a_place_of_backups_is_never_deleted(store: Store, tmp_path: Path) -> None:
+    place = tmp_path / "b"
+    store.backup(place)
+    own = place / "t1" / f"{'0' * 32}.arrow"  # a shard whose root is the place itself
+    shard = place / "7" / "t1"  # one that is named like the directory of a shard's copies
+    kept = [own, shard / own.name, place / "7" / "elasticscan-shard", place / "notes" / "a.txt"]
+    kept += [place / "x.store" / name for name in ("catalog.db", f"shards/s1/t1/{own.name}")]
+    for path in kept:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"alive")
+    left = place / "1" / "t1" / f"{'1' * 32}.arrow.unfinished"
+    left.write_bytes(b"of a backup that was killed")
+    store.backup(place, keep=1)
+    assert [path.read_bytes() for path in kept] == [b"alive"] * len(kept)
+    assert not left.exists()
+
+
+def test_no_store_and_no_shard_is_made_within_a_place_of_backups_a_store_or_a_shard(
+    store: Store, tmp_path: Path
+) -> None:
+    """They would go with it: backups once deleted whatever lay in their place."""
+    with elasticscan.create(tmp_path / "o.store", {"s1": str(tmp_path / "o1")}):
+        elasticscan.create(tmp_path / "p.store", ["s1"]).close()
+        store.backup(tmp_path / "b")
+        inside = "b", "b/1", "b/deep/er", "o1/x", "p.store/x", "p.store/shards/s1/x"
+        for root in [str(tmp_path / place) for place in inside] + [f"file://{tmp_path}/b/1"]:
+            with pytest.raises(InvalidOption, match=r"lies within|holds backups"):
+                elasticscan.create(tmp_path / "n.store", {"s1": root})
+            with pytest.raises(InvalidOption, match=r"lies within|holds backups"):
+                store.expand({"s9": root})
+            with pytest.raises(InvalidOption, match=r"lies within|overlaps|holds backups"):
+                Store.from_backup(tmp_path / "b", tmp_path / "n.store", {"s1": root})
+        for directory in ("b/n.store", "o1/n.store"):
+            with pytest.raises(InvalidOption, match="lies within"):
+                elasticscan.create(tmp_path / directory, ["s1"])
+            with pytest.raises(InvalidOption, match="lies within"):
+                Store.from_backup(tmp_path / "b", tmp_path / directory)
+        assert not (tmp_path / "n.store").exists()
+        assert not (tmp_path / "b" / "n.store").exists()
+        store.expand(["s9"])  # in its own directory
+        assert store.backup(tmp_path / "b", keep=1).removed == 0
+
+
+@pytest.mark.parametrize("mounted", ["nothing", "another's"])
+def test_a_backup_says_which_disk_is_not_mounted(store: Store, tmp_path: Path, mounted: str) -> None:
+    root = tmp_path / "a.store" / "shards" / "s1"
+    root.rename(tmp_path / "away")
+    root.mkdir()
+    if mounted == "another's":
+        (root / "elasticscan-shard").write_bytes((root.parent / "s2" / "elasticscan-shard").read_bytes())
+    with pytest.raises(ShardUnavailable if mounted == "nothing" else WrongRoot, match="mount"):
+        store.backup(tmp_path / "b")
 
 
 PLACES: dict[str, Callable[[Store, Path], Path]] = {

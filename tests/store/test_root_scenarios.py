@@ -764,8 +764,11 @@ def test_a_collection_that_dies_leaves_no_deleted_rows_to_a_repair(tmp_path: Pat
 def test_what_another_store_keeps_in_a_trash_stays_there(tmp_path: Path) -> None:
     with (
         made(tmp_path / "one") as one,
-        made(tmp_path / "other", {"x": str(root(one, "a") / "trash" / "5")}) as other,
+        made(tmp_path / "other", {"x": str(tmp_path / "x")}) as other,
     ):
+        (root(one, "a") / "trash").mkdir(exist_ok=True)
+        (tmp_path / "x").rename(root(one, "a") / "trash" / "5")
+        (tmp_path / "x").symlink_to(root(one, "a") / "trash" / "5")
         one.collect_garbage(0, trash_seconds=0)
         assert other.verify() == []
         assert count(other) == ROWS
