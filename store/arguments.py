@@ -146,7 +146,8 @@ def place(option: str, value: Any) -> str:
     """A directory or a URL."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str) or not path or "\0" in path:
-        raise _refusal(option, value, "the path of a directory or a URL, as text")
+        own = "; write store.uri" if hasattr(value, "uri") else ""
+        raise _refusal(option, value, f"the path of a directory or a URL, as text{own}")
     return text(option, path)
 
 

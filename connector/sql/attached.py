@@ -15,13 +15,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import InvalidOption, TableNotFound
+from elasticscan.base.errors import InvalidOption, TableNotFound, UnknownName
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import is_iso_time
 from elasticscan.connector.options import parse_options
@@ -40,6 +40,7 @@ from elasticscan.connector.sql.row_changes import Queries, change_counts, change
 from elasticscan.connector.sql.statements import (
     Statement,
     check_no_times_past,
+    other_name,
     other_words,
     statement_about,
     unknown_table,
@@ -127,6 +128,8 @@ class AttachedStore(Sequence[str]):
             KeysExist: a MERGE would insert a row that is there.
             TableNotFound: a table to be dropped is gone already.
         """
+        if not isinstance(text, str):
+            raise InvalidOption(f"sql takes SQL text, and no {type(text).__name__}", option="text")
         statement = statement_about(text, self._tables, _session(self._spark))
         if statement is not None:
             return self._execute(statement, text, args)
@@ -303,7 +306,11 @@ class AttachedStore(Sequence[str]):
             return self._spark.sql(text, args)
         except AnalysisException as error:
             session = _session(self._spark)
-            told = unknown_table(text, self._tables, session) or other_words(text, self._tables, session)
+            told = (
+                unknown_table(text, self._tables, session)
+                or other_words(text, self._tables, session)
+                or other_name(error.getCondition() or "", _name_in(error), self._tables, session)
+            )
             if told is None:
                 raise
             raise told from error
@@ -329,6 +336,14 @@ class TableRead:
     _conditions: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     _most: int | None = None
+
+    if not TYPE_CHECKING:  # else type checkers take every name for one that exists
+
+        def __getattr__(self, name: str) -> object:
+            if name.startswith("_") or not hasattr(DataFrame, name):
+                raise AttributeError(f"'TableRead' object has no attribute {name!r}", name=name, obj=self)
+            instead = f"where(condition), or load().{name}" if name == "filter" else f"load().{name}"
+            raise UnknownName(f"a read is no DataFrame yet, and has no {name}; write {instead}", name=name)
 
     def where(self, condition: str) -> TableRead:
         """Keep rows that meet a condition (and all that were given before).
@@ -414,6 +429,12 @@ class TableRead:
         if not is_feed:
             reader = reader.option("maxRowsPerTask", self._most)
         return ending_by_itself(reader.load(), self._most).limit(self._most)
+
+
+def _name_in(error: AnalysisException) -> str:
+    """The table, or the kind of source, that Spark's error is about."""
+    said = error.getMessageParameters() or {}
+    return next((said[name] for name in ("relationName", "relationId", "dataSourceType") if name in said), "")
 
 
 def _shown(few: FewRows) -> str:

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
+import pyarrow as pa
+from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import AlreadyExists, TableNotFound
 from elasticscan.connector.conversion import arrow_schema
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import SPARK_COMPRESSION
-from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader
+from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, tokens_of
 from elasticscan.store import Store
 
 _KEYS = {"primarykey": "primaryKey", "shardkey": "shardKey"}
 COMPRESSION = "compression"
+# What tables of other formats have, with what to write instead.
+_SPREAD = (
+    "rows are spread by a hash of the primary key, or of its beginning: leave PARTITIONED BY and the like "
+    "out, or set the property 'shardKey'"
+)
+_LEFT_OUT = {
+    ("PARTITIONED BY", "CLUSTERED BY", "CLUSTER BY"): _SPREAD,
+    ("LOCATION",): "the table lies in its store: leave LOCATION out",
+    ("COMMENT",): "a table has no COMMENT: leave it out",
+    ("LIKE",): "write TBLPROPERTIES ('primaryKey' = '…') AS SELECT * FROM the other table WHERE false",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +93,8 @@ def read_creation(reader: StatementReader) -> Creation:
         elif reader.takes("AS") or reader.sees("SELECT") or reader.sees("WITH"):
             query = reader.until()
         else:
-            raise reader.wrong("TBLPROPERTIES or AS")
+            told = next((told for words, told in _LEFT_OUT.items() if reader.takes_one(*words)), None)
+            raise reader.wrong("TBLPROPERTIES or AS") if told is None else NotUnderstoodError(told)
     if not keys["primaryKey"]:
         raise NotUnderstoodError(
             "every table has a primary key: write PRIMARY KEY (…) behind the columns, or TBLPROPERTIES "
@@ -102,10 +117,41 @@ def _columns(reader: StatementReader) -> tuple[str, tuple[str, ...]]:
             key = tuple(reader.names())
             reader.takes("NOT", "ENFORCED")
         else:
-            columns.append(reader.until(",", ")"))
+            column, is_key = _without_key(reader.until(",", ")"))
+            columns.append(column)
+            if is_key and key:
+                raise NotUnderstoodError("it gives two primary keys; one of both is PRIMARY KEY (…, …)")
+            key = (tokens_of(column)[0].word,) if is_key else key
         if not reader.takes(","):
             reader.expect(")")
             return ", ".join(columns), key
+
+
+def _without_key(column: str) -> tuple[str, bool]:
+    """The definition of a column without the words PRIMARY KEY; and whether they were there."""
+    tokens = tokens_of(column)
+    for first, second in pairwise(tokens):
+        if (first.upper, second.upper) == ("PRIMARY", "KEY"):
+            return column[: first.start] + column[second.end :], True
+    return column, False
+
+
+def columns_of(spark: SparkSession, text: str) -> list[pa.Field]:
+    """Columns as Spark reads their definitions.
+
+    Raises:
+        NotUnderstoodError: it cannot, as those that give values or places.
+    """
+    try:
+        return list(arrow_schema(spark.createDataFrame([], text).schema))
+    except ParseException as error:
+        if any(token.upper == "DEFAULT" for token in tokens_of(text)):
+            raise NotUnderstoodError(
+                "columns have no DEFAULT: leave it out, and give the rows that are there a value with UPDATE"
+            ) from None
+        raise NotUnderstoodError(
+            f"a column is a name and a type, perhaps with NOT NULL and COMMENT, and not {text!r}"
+        ) from error
 
 
 def properties_of(reader: StatementReader) -> dict[str, str]:
@@ -132,7 +178,7 @@ def create(
     if made.if_missing and _is_there(store, table):
         return
     if made.columns is not None:
-        schema = arrow_schema(spark.createDataFrame([], made.columns).schema)
+        schema = pa.schema(columns_of(spark, made.columns))
         by_name = {name.lower(): name for name in schema.names}
         key, shard_key = (
             [by_name.get(name.lower(), name) for name in names]

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-import pyarrow as pa
-from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from elasticscan.connector.conversion import arrow_schema
-from elasticscan.connector.sql.creating import COMPRESSION, properties_of
+from elasticscan.connector.sql.creating import COMPRESSION, columns_of, properties_of
 from elasticscan.connector.sql.statements import Statement
-from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, tokens_of
+from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader
 from elasticscan.store import Action, Store, Table
 
 HISTORY = (
@@ -94,7 +91,7 @@ def _truncate(spark: SparkSession, store: Store, table: Table, reader: Statement
 
 def _alter(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
     if reader.takes_one("ADD COLUMN", "ADD COLUMNS"):
-        table.add_columns(_fields(spark, reader.list_text()))
+        table.add_columns(columns_of(spark, reader.list_text()))
     elif reader.takes_one("DROP COLUMN", "DROP COLUMNS"):
         names = reader.names() if reader.sees("(") else reader.listed_names()
         reader.expect_end()
@@ -108,7 +105,7 @@ def _alter(spark: SparkSession, store: Store, table: Table, reader: StatementRea
     elif reader.takes_one("ALTER COLUMN", "CHANGE COLUMN", "ALTER"):
         name = _spelt(table, reader.identifier())
         reader.expect("TYPE")
-        (field,) = _fields(spark, f"c {reader.until()}")
+        (field,) = columns_of(spark, f"c {reader.until()}")
         table.widen_column(name, field.type)
     elif reader.takes("SET", "TBLPROPERTIES"):
         _set_properties(table, reader)
@@ -131,18 +128,6 @@ def _set_properties(table: Table, reader: StatementReader) -> None:
             )
     (form,) = properties.values()
     table.set_compression(form)
-
-
-def _fields(spark: SparkSession, text: str) -> list[pa.Field]:
-    """Columns as Spark reads their definitions."""
-    try:
-        return list(arrow_schema(spark.createDataFrame([], text).schema))
-    except ParseException:
-        if any(token.upper == "DEFAULT" for token in tokens_of(text)):
-            raise NotUnderstoodError(
-                "columns have no DEFAULT: leave it out, and give the rows that are there a value with UPDATE"
-            ) from None
-        raise
 
 
 def _spelt(table: Table, name: str) -> str:

@@ -30,6 +30,8 @@ _STATEMENTS = (
     ("MERGE", r"MERGE INTO ", None),
     ("MERGE WITH SCHEMA EVOLUTION", r"MERGE WITH SCHEMA EVOLUTION INTO ",
         "add the columns with ALTER TABLE {name} ADD COLUMNS (…), and leave WITH SCHEMA EVOLUTION out"),
+    ("CREATE TABLE LIKE", rf"CREATE (?:EXTERNAL )?TABLE {_IF}{_A_NAME}LIKE ",
+        "write … USING elasticscan TBLPROPERTIES ('primaryKey' = '…') AS SELECT * FROM {name} WHERE false"),
     ("CREATE",
         rf"CREATE (?:OR REPLACE )?(?:GLOBAL )?(?:TEMPORARY |TEMP )?(?:EXTERNAL )?(?:TABLE|VIEW) {_IF}",
         "the store has a table of this name: choose another name"),
@@ -63,6 +65,13 @@ _AS_OF = re.compile(r"(?:FOR )?(?P<what>VERSION|SYSTEM_VERSION|TIMESTAMP|SYSTEM_
 _CHANGES = "TABLE_CHANGES"
 _NEW_TABLE = re.compile(r"CREATE (?:OR REPLACE )?(?:EXTERNAL )?TABLE .*\bUSING ELASTICSCAN ")
 _KEYED_TABLE = re.compile(r"CREATE (?:OR REPLACE )?TABLE .*\bPRIMARY KEY ")
+# Words of other databases for what an INSERT does here.
+_UPSERT = re.compile(
+    r"(?:UPSERT|REPLACE|INSERT OR (?:REPLACE|IGNORE)) INTO |INSERT INTO (?=.*ON (?:CONFLICT|DUPLICATE) )"
+)
+# What Spark says of names that it cannot follow.
+_NO_RELATION, _NO_PATH = "TABLE_OR_VIEW_NOT_FOUND", "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"
+_TIME_TRAVEL = "UNSUPPORTED_FEATURE.TIME_TRAVEL"
 # Procedures of other formats, each with the statement that does it here.
 _NO_PROCEDURES = "there are no procedures, but OPTIMIZE, VACUUM, RESTORE TABLE and DESCRIBE HISTORY"
 _PROCEDURES = {
@@ -130,8 +139,10 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Statem
             break
         view = _view_of(name, by_name, session)
         verb, _, what = kind.lower().partition(" ")
-        if view is None or (verb == "describe" and session.folded(what) in by_name):
-            break  # the latter describes a column of a table called history, or detail
+        if view is None:
+            continue
+        if verb == "describe" and session.folded(what) in by_name:
+            break  # it describes a column of a table called history, or detail
         if instead is not None:
             raise UnsupportedStatement(
                 f"{kind} does not work on {view!r}, a table of an elasticscan store; nothing was done: "
@@ -175,6 +186,10 @@ def other_words(text: str, views: Iterable[str], session: Session) -> Unsupporte
             statement="CREATE TABLE",
             table="",
         )
+    upsert = _UPSERT.match(line)
+    if upsert is not None:
+        view = _view_of(_name(tokens[upsert.group().count(" ") :])[0], by_name, session)
+        return None if view is None else _told_upsert(view)
     if not line.startswith("CALL "):
         return None
     for token in tokens:
@@ -191,6 +206,51 @@ def other_words(text: str, views: Iterable[str], session: Session) -> Unsupporte
                 table=view,
             )
     return None
+
+
+def _told_upsert(view: str) -> UnsupportedStatement:
+    return UnsupportedStatement(
+        f"every INSERT INTO {view}, a table of an elasticscan store, is an upsert by its primary key; "
+        "nothing was done: write it so; a MERGE with WHEN NOT MATCHED alone leaves rows that are there",
+        statement="INSERT",
+        table=view,
+    )
+
+
+def other_name(
+    condition: str, relation: str, views: Iterable[str], session: Session
+) -> UnsupportedStatement | None:
+    """The error of a statement that Spark refused, and that names a table of the store as other formats do.
+
+    `condition` and `relation` are of Spark's error: what it met, and the name that it did so at.
+    """
+    by_name = {session.folded(view): view for view in views}
+    if condition == _NO_PATH and relation == "elasticscan":
+        return UnsupportedStatement(
+            "a path is no table in SQL: name a table of the attached store, which has "
+            + ", ".join(sorted(views)),
+            statement="SELECT",
+            table="",
+        )
+    name = _name(tokens_of(relation))[0]
+    last = by_name.get(session.folded(name[-1])) if name else None
+    if condition == _TIME_TRAVEL and last is not None:
+        name, view, told = [f"{last}@…"], last, "write {name} VERSION AS OF … for a snapshot of it"
+    elif condition == _NO_RELATION and len(name) > 1 and last is not None:
+        view, told = last, "tables of a store are in no schema: write {name}"
+    elif condition == _NO_RELATION and len(name) == 2 and session.folded(name[0]) in by_name:
+        view, told = (
+            by_name[session.folded(name[0])],
+            "there are no tables about it: write DESCRIBE HISTORY {name}",
+        )
+    else:
+        return None
+    return UnsupportedStatement(
+        f"{'.'.join(name)} is no name of {view!r}, a table of an elasticscan store; nothing was done: "
+        + told.format(name=view),
+        statement="SELECT",
+        table=view,
+    )
 
 
 def check_no_times_past(text: str, views: Iterable[str], session: Session) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from elasticscan.base.errors import UnsupportedStatement
+from elasticscan.connector.sql.creating import read_creation
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.statements import (
     check_no_times_past,
+    other_name,
     other_words,
     statement_about,
     unknown_table,
 )
+from elasticscan.connector.sql.tokens import NotUnderstoodError
 
 VIEWS = ["trips", "odd`name", "update"]
 
@@ -56,6 +59,9 @@ def test_a_drop_may_be_of_what_may_be_gone() -> None:
         ("CREATE OR REPLACE TEMP VIEW trips AS SELECT 1", "CREATE"),
         ("create or replace temporary view `Trips` as select 1", "CREATE"),
         ("REPLACE TABLE trips USING parquet AS SELECT 1", "REPLACE TABLE"),
+        ("CREATE TABLE u LIKE trips", "CREATE TABLE LIKE"),
+        ("CREATE TABLE IF NOT EXISTS a.`b` LIKE session.trips", "CREATE TABLE LIKE"),
+        ("CREATE TABLE trips LIKE other", "CREATE"),
         ("COMMENT ON TABLE trips IS 'x'", "COMMENT"),
         ("CREATE INDEX by_km ON trips (km)", "CREATE INDEX"),
         ("create index if not exists `by km` on table session.trips (km)", "CREATE INDEX"),
@@ -227,6 +233,12 @@ def test_a_statement_of_other_formats_that_spark_refused_names_the_table_that_is
         ("CALL system.other('trips')", "there are no procedures"),
         ("CREATE TABLE u (id BIGINT PRIMARY KEY, km DOUBLE)", "write USING elasticscan behind the columns"),
         ("CREATE TABLE u (id BIGINT, PRIMARY KEY (id)) TBLPROPERTIES ('a' = 'b')", "USING elasticscan"),
+        (
+            "UPSERT INTO trips VALUES (1)",
+            "every INSERT INTO trips, a table of an elasticscan store, is an",
+        ),
+        ("insert or replace into `trips` values (1)", "is an upsert"),
+        ("INSERT INTO session.trips VALUES (1) ON CONFLICT (id) DO NOTHING", "is an upsert"),
     ],
 )
 def test_what_spark_refused_is_told_with_what_to_write(text: str, told: str) -> None:
@@ -237,6 +249,63 @@ def test_what_spark_refused_is_told_with_what_to_write(text: str, told: str) -> 
     for other in (text.replace("'trips'", "'db.trips'"), text.replace("TABLE u (", "TABLE u USING delta (")):
         if other != text:
             assert other_words(other, VIEWS, Session()) is None
+
+
+@pytest.mark.parametrize(
+    ("condition", "name", "told"),
+    [
+        ("TABLE_OR_VIEW_NOT_FOUND", "`default`.`Trips`", "in no schema: write trips"),
+        ("TABLE_OR_VIEW_NOT_FOUND", "`trips`.`snapshots`", "write DESCRIBE HISTORY trips"),
+        ("UNSUPPORTED_FEATURE.TIME_TRAVEL", "`trips`", "write trips VERSION AS OF"),
+        ("UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY", "elasticscan", "which has odd`name, trips, update"),
+    ],
+)
+def test_a_name_that_spark_cannot_follow_is_told_with_the_table_s(
+    condition: str, name: str, told: str
+) -> None:
+    error = other_name(condition, name, VIEWS, Session())
+    assert error is not None
+    assert told in error.message
+    for other in ("`nope`", "`default`.`nope`", "parquet", ""):
+        assert other_name(condition, other, VIEWS, Session()) is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "key"),
+    [
+        ("id BIGINT PRIMARY KEY, km DOUBLE", ("id",)),
+        ("km DOUBLE COMMENT 'PRIMARY KEY', `an id` STRING primary key NOT NULL", ("an id",)),
+        ("a INT, b INT, PRIMARY KEY (a, b)", ("a", "b")),
+    ],
+)
+def test_a_primary_key_stands_behind_a_column_or_behind_all(columns: str, key: tuple[str, ...]) -> None:
+    text = f"CREATE TABLE u ({columns}) USING elasticscan"
+    statement = statement_about(text, VIEWS, Session())
+    assert statement is not None
+    made = read_creation(statement.reader)
+    assert made.primary_key == key
+    assert made.columns is not None and "KEY " not in made.columns.upper()
+    assert ("NOT NULL" in made.columns) == ("NOT NULL" in columns)
+
+
+@pytest.mark.parametrize(
+    ("behind", "told"),
+    [
+        ("(id INT PRIMARY KEY, b INT PRIMARY KEY) USING elasticscan", r"PRIMARY KEY \(…, …\)"),
+        (
+            "(id INT PRIMARY KEY) USING elasticscan PARTITIONED BY (id)",
+            "leave PARTITIONED BY and the like out",
+        ),
+        ("(id INT PRIMARY KEY) USING elasticscan LOCATION '/x'", "leave LOCATION out"),
+        ("(id INT PRIMARY KEY) USING elasticscan COMMENT 'x'", "no COMMENT: leave it out"),
+        ("LIKE other USING elasticscan", "AS SELECT"),
+    ],
+)
+def test_what_tables_of_a_store_do_not_have_is_to_be_left_out(behind: str, told: str) -> None:
+    statement = statement_about(f"CREATE TABLE u {behind}", VIEWS, Session())
+    assert statement is not None
+    with pytest.raises(NotUnderstoodError, match=told):
+        read_creation(statement.reader)
 
 
 @pytest.mark.parametrize(
