@@ -237,5 +237,8 @@ OPTIONS_INSTEAD: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("--force", "-y", "-f"), ("--yes",)),
     **dict.fromkeys(("--shards", "--root"), ("--shard",)),
     "--group-by": ("--by",),
+    "--to": ("--upto", "restore-table STORE TABLE --to SNAPSHOT"),
+    "--retention": ("set-retention STORE TABLE PERIOD",),
+    "--format": ("scan STORE TABLE --format csv",),
     "--out": ("--output",),
 }

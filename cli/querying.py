@@ -46,6 +46,10 @@ def sql(
             reader = database.sql(query).to_arrow_reader(SHOWN_ROWS * 1_000)
             rows = (row for batch in reader for row in batch.to_pylist())
             _tell(reader.schema, rows, limit, json)
+        except duckdb.CatalogException as error:  # its hint would name tables of DuckDB's own
+            tables = ", ".join(table.name for table in store.tables()) or "none"
+            first, *_ = str(error).splitlines()
+            raise InvalidOption(f"DuckDB: {first} The store's tables: {tables}", option="QUERY") from error
         except duckdb.Error as error:
             raise InvalidOption(f"DuckDB: {error}", option="QUERY") from error
 

@@ -19,7 +19,16 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyspark.errors import PySparkException, PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, TimeType
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    TimeType,
+    VarcharType,
+)
 
 from elasticscan.base.errors import SchemaMismatch, UnsupportedType
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS
@@ -83,12 +92,13 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         try:
             (column,) = to_arrow_schema(StructType([field]), timezone="UTC")
             same = _same(spark_type(field.name, column.type), field.dataType)
-        except (PySparkException, UnsupportedType):
+        except (PySparkException, UnsupportedType, ValueError, TypeError):  # the latter of Arrow, below it
             same = False
         if not same:
+            instead = "make it STRING" if isinstance(field.dataType, CharType | VarcharType) else "cast it"
             raise UnsupportedType(
                 f"column {field.name!r} is {field.dataType.simpleString()}, which a table cannot hold; "
-                "cast it or drop it first",
+                f"{instead} or drop it first",
                 column=field.name,
             )
         fields.append(pa.field(column.name, column.type, column.nullable))

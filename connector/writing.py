@@ -252,6 +252,7 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
         shard_key = None if options.shard_key is None else spell(options.shard_key, rows)
         try:
             keys = spell(options.primary_key, rows)
+            _check_not_void(rows)
             return reserve_table(store.context, options.table, rows, keys, shard_key, options.compression)
         except AlreadyExists:
             table = store.table(options.table).definition  # another write made the table meanwhile
@@ -268,6 +269,22 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
     return table
 
 
+def _check_not_void(columns: Iterable[pa.Field]) -> None:
+    """Raises `UnsupportedType` for new columns that could never hold anything but nulls, or have parts so."""
+    for field in columns:
+        if _is_void(field.type):
+            raise UnsupportedType(
+                f"column {field.name!r} is void, or has parts that are, so nothing says which type the "
+                "table's new column should have; cast it",
+                column=field.name,
+            )
+
+
+def _is_void(kind: pa.DataType) -> bool:
+    parts = [kind.field(at).type for at in range(kind.num_fields)]  # of a map its pairs, which are structs
+    return bool(pa.types.is_null(kind)) or any(map(_is_void, parts))
+
+
 def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, merge: bool) -> TableInfo:
     """The table, with the columns that only the rows have added to it if `merge`.
 
@@ -276,13 +293,7 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, merge: bool) 
     """
     columns = {name.lower() for name in table.schema.names}
     new = [field.with_nullable(True) for field in rows if merge and field.name.lower() not in columns]
-    for field in new:
-        if pa.types.is_null(field.type):  # a column of this type could never hold anything else
-            raise UnsupportedType(
-                f"column {field.name!r} is void, so nothing says which type the table's new column should "
-                "have; cast it",
-                column=field.name,
-            )
+    _check_not_void(new)
     empty = [pa.array([], field.type) for field in rows]
     widened = pa.schema([*table.schema, *new])
     try:

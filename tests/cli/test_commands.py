@@ -82,6 +82,11 @@ def test_words_of_other_systems_end_with_the_right_ones(shell: Shell) -> None:
         code, told = shell.fails(*words)
         assert code == 2
         assert f"No such option: {words[-2]} (Possible options: {right})" in " ".join(told.split())
+    for words, write in (
+        (["restore", "a.store", "t", "--to", "2"], "restore-table STORE TABLE --to SNAPSHOT"),
+        (["export", "a.store", "t", "out", "--format", "csv"], "scan STORE TABLE --format csv"),
+    ):
+        assert f"No such option: {words[-2]}: write `elasticscan {write}`" in shell.fails(*words, "--json")[1]
     written = "No such option: --since: write `elasticscan changes STORE TABLE --after COMMIT`"
     assert written in shell.fails("scan", "a.store", "t", "--since", "2", "--json")[1]
     assert "Possible options: --filter" in shell.fails("scan", "a.store", "t", "--where", "x", "--json")[1]

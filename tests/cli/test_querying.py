@@ -21,6 +21,9 @@ def test_a_query_reads_every_table_at_one_snapshot(shell: Shell, uri: str) -> No
     assert "there are more" in shell.ok("sql", uri, "SELECT * FROM range(100)")
     for wrong in ("DROP TABLE t", "SELEC", "SELECT nope FROM t", "SELECT * FROM nope"):
         assert shell.fails("sql", uri, wrong)[0] == 2
+    assert "nope does not exist! The store's tables: t" in " ".join(
+        shell.fails("sql", uri, "SELECT * FROM nope")[1].split()
+    )
 
 
 def test_a_query_without_its_extra_tells_it(shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,12 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     LongType,
+    MapType,
+    NullType,
     StringType,
     StructField,
     StructType,
+    VarcharType,
     VariantType,
 )
 
@@ -424,6 +427,27 @@ def test_a_table_with_an_impossible_key_is_not_made(store: Store) -> None:
     with pytest.raises(SchemaMismatch, match="'nope'"):
         writer(store, table="fresh", primaryKey="nope")
     assert [table.name for table in store.tables()] == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (NullType(), "is void, or has parts that are"),
+        (ArrayType(NullType()), "is void, or has parts that are"),
+        (ArrayType(NullType(), containsNull=False), "cast it or drop it"),  # what array() is in Spark
+        (MapType(StringType(), NullType()), "is void, or has parts that are"),
+        (VarcharType(3), "make it STRING or drop it"),
+    ],
+    ids=lambda given: given.simpleString() if isinstance(given, DataType) else "",
+)
+def test_a_column_that_could_never_hold_a_value_is_in_no_new_table(
+    store: Store, kind: DataType, told: str
+) -> None:
+    columns = StructType([*COLUMNS.fields, StructField("x", kind)])
+    for table in ("fresh", "t"):
+        with pytest.raises(UnsupportedType, match=told):
+            writer(store, columns, table=table, primaryKey="id", mergeSchema="true")
+    assert tables(store) == ["t"]
 
 
 @pytest.mark.parametrize("levels", [33, 64, 150])
