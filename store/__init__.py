@@ -19,7 +19,8 @@ How the parts work together, operation by operation, and what each conflicts wit
     store.py, table.py  what users hold; readable.py: a table read; defined.py: one apart from its rows
     names.py       names that users type and that are not there
     beginning.py   scans that begin; scan.py: who reads one, Arrow streams, counts
-    aggregating.py aggregates, folded page by page; extremes.py, counting.py: those that need no look at a row
+    aggregating.py aggregates, folded page by page; extremes.py: those that need no look at a row,
+                   where fragments are plain (plain.py)
     getting.py     rows by their primary keys, many at once
     paging.py      pages and keys over `reader.drive`
     access_paths.py the path that a scan takes, chosen by cost; ordering.py: `order_by`, and its indexes

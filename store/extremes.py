@@ -28,8 +28,8 @@ from elasticscan.filters import (
 from elasticscan.metadata import Block, Fragment, FragmentStatistics
 from elasticscan.protocol import ContinuationKey
 from elasticscan.store.context import Context
-from elasticscan.store.counting import plain_fragments
 from elasticscan.store.lookups import TableState
+from elasticscan.store.plain import plain_fragments
 
 _TEXT_END = b"\0\0"  # of the keys of texts and bytes, which have it nowhere else
 

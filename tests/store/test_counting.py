@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import InvalidTopologyChange
+from elasticscan.filters import Aggregate
 from elasticscan.metadata import Bounds, Fragment
-from elasticscan.store import Store, Table, counting
-from elasticscan.store.counting import count_by_fragments
+from elasticscan.protocol import ContinuationKey
+from elasticscan.store import Store, Table, known_values, plain
 from tests.store.test_by_condition import each_time
 
 SCHEMA = pa.schema({"id": pa.int64(), "n": pa.int64()})
@@ -47,6 +48,11 @@ def happen(
             table.compact()
 
 
+def count_by_fragments(store: Store, key: ContinuationKey) -> int | None:
+    values = known_values(store.context, key, [Aggregate.parse("count(*)", SCHEMA)])
+    return None if values is None else int(values[0][0].as_py())
+
+
 def run(place: Path, seed: int) -> tuple[int, int, int]:
     """The program of a seed: how many counts were made, how many by fragments, and how many were wrong."""
     draw, made, counted, wrong = random.Random(seed), 0, 0, 0
@@ -57,7 +63,7 @@ def run(place: Path, seed: int) -> tuple[int, int, int]:
             commits = [commit.number for commit in table.history()]
             for snapshot in [None, *draw.sample(commits, min(2, len(commits)))]:
                 with table.scan(["id"], snapshot=snapshot) as scan:
-                    rows = count_by_fragments(store.context, scan.standing)
+                    rows = count_by_fragments(store, scan.standing)
                     made, counted = made + 1, counted + (rows is not None)
                     wrong += rows is not None and rows != scan.to_table().num_rows
     return made, counted, wrong
@@ -74,11 +80,11 @@ def test_a_table_that_was_merged_is_counted_without_a_look_at_a_file(tmp_path: P
     with Store.create(tmp_path / "store", ["s1", "s2"], tablets=4, slots=16, upkeep="off") as store:
         table = store.create_table("t", SCHEMA, ["id"])
         with table.scan() as scan:
-            assert count_by_fragments(store.context, scan.standing) == 0
+            assert count_by_fragments(store, scan.standing) == 0
         for start in (0, 50):
             table.upsert(pa.table({"id": range(start, start + 100), "n": range(100)}, schema=SCHEMA))
         with table.scan() as scan:
-            assert count_by_fragments(store.context, scan.standing) is None
+            assert count_by_fragments(store, scan.standing) is None
         table.compact()
         for file in Path(store.uri).glob("shards/**/*.arrow"):
             file.unlink()
@@ -113,10 +119,10 @@ def test_rows_of_later_commits_in_the_same_fragment_are_not_counted(
         table.compact()
         for snapshot, expected in ((first, None), (None, 200)):
             with table.scan(snapshot=snapshot) as scan:
-                assert count_by_fragments(store.context, scan.standing) == expected
-        monkeypatch.setattr(counting, "_is_plain", _with(bounds=True))
+                assert count_by_fragments(store, scan.standing) == expected
+        monkeypatch.setattr(plain, "_is_plain", _with(bounds=True))
         with table.scan(snapshot=first) as scan:
-            assert count_by_fragments(store.context, scan.standing) == 200  # what the rule is for
+            assert count_by_fragments(store, scan.standing) == 200  # what the rule is for
 
 
 def test_a_scan_that_reads_some_rows_is_not_counted_so(tmp_path: Path) -> None:
@@ -125,11 +131,11 @@ def test_a_scan_that_reads_some_rows_is_not_counted_so(tmp_path: Path) -> None:
         table.upsert(pa.table({"id": range(100), "n": range(100)}, schema=SCHEMA))
         for given in ({"filter": "n > 5"}, {"filter": "id = 5"}, {"limit": 4}):
             with table.scan(**given) as scan:  # type: ignore[arg-type]
-                assert count_by_fragments(store.context, scan.standing) is None
+                assert count_by_fragments(store, scan.standing) is None
         with table.scan(page_rows=10) as scan:
-            assert count_by_fragments(store.context, scan.standing) == 100
+            assert count_by_fragments(store, scan.standing) == 100
             next(scan)
-            assert count_by_fragments(store.context, scan.standing) is None
+            assert count_by_fragments(store, scan.standing) is None
 
 
 # Planted faults: were the rules weaker, the program above would find wrong counts.
@@ -150,5 +156,5 @@ def _with(**trusted: Any) -> Callable[[Fragment, Bounds], bool]:
 
 @pytest.mark.parametrize("trusted", ["tombstones", "moved"])
 def test_a_weaker_rule_counts_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: str) -> None:
-    monkeypatch.setattr(counting, "_is_plain", _with(**{trusted: True}))
+    monkeypatch.setattr(plain, "_is_plain", _with(**{trusted: True}))
     assert any(run(tmp_path / f"store{seed}", seed)[2] for seed in range(12))

@@ -1,4 +1,4 @@
-"""Rows that are counted from what the catalog says of fragments, without a look at one."""
+"""Fragments that hold nothing but rows of a scan: what the catalog says of them is true of it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,6 @@ from elasticscan.protocol import ContinuationKey, Cursor
 from elasticscan.store.context import Context
 from elasticscan.store.lookups import TableState
 from elasticscan.topology import SlotSet
-
-
-def count_by_fragments(context: Context, key: ContinuationKey) -> int | None:
-    """Count the rows of a scan that stands at its beginning; None where rows have to be looked at.
-
-    Raises:
-        TableChanged, SnapshotExpired: as a scan of it would.
-    """
-    plain = None if key.filter is not None else plain_fragments(context, key)
-    return None if plain is None else sum(fragment.rows for fragment in plain[1])
 
 
 def plain_fragments(context: Context, key: ContinuationKey) -> tuple[TableState, list[Fragment]] | None:
