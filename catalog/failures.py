@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import msgpack
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.exc import (
     DBAPIError,
     InterfaceError,
@@ -64,6 +64,12 @@ _READ_ONLY_STATES = ("42501", "25006")  # PostgreSQL: insufficient_privilege, re
 
 class Interrupted(CatalogUnavailable):
     """The catalog became another while it was out of reach: nothing was done, and all may begin again."""
+
+
+def driver_error(error: Exception, dialect: Dialect) -> Exception:
+    """The error of a driver that was asked directly, as SQLAlchemy would have raised it."""
+    base = dialect.loaded_dbapi.Error
+    return DBAPIError.instance(None, None, error, base, hide_parameters=True, dialect=dialect)
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Executable, Select
-from sqlalchemy.exc import DBAPIError
 
 from elasticscan.catalog.connections import unsafe_fork
+from elasticscan.catalog.failures import driver_error
 from elasticscan.catalog.pipeline import Answer, answer_of, words_of
 from elasticscan.catalog.server import ServerTransaction
 
@@ -41,12 +41,10 @@ class NearTransaction:
     def _ask(self, statement: Executable, values: Mapping[str, Any]) -> Answer:
         if os.getpid() != self._process:
             raise unsafe_fork()
-        errors = self.dialect.loaded_dbapi.Error
         try:
             return answer_of([self._driver.execute(*words_of(statement, values, self.dialect))])
-        except errors as error:
-            told = DBAPIError.instance(None, None, error, errors, hide_parameters=True, dialect=self.dialect)
-            raise told from error
+        except self.dialect.loaded_dbapi.Error as error:
+            raise driver_error(error, self.dialect) from error
 
 
 AnyTransaction: TypeAlias = Connection | NearTransaction | ServerTransaction

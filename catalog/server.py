@@ -35,7 +35,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidRequestError, Oper
 from elasticscan.base.errors import CatalogUnavailable, StoreTooNew
 from elasticscan.base.limits import RECONNECT_SECONDS
 from elasticscan.catalog.connections import check_own, never_free, unsafe_fork
-from elasticscan.catalog.failures import Interrupted, commit_unknown, translate_commit_error
+from elasticscan.catalog.failures import Interrupted, commit_unknown, driver_error, translate_commit_error
 from elasticscan.catalog.pipeline import Answer, Question, Sent, send_together, table_of
 from elasticscan.catalog.tables import FORMAT_VERSION, outcomes, store_state
 
@@ -294,12 +294,10 @@ class ServerTransaction:
         """The driver's connection; its errors come as SQLAlchemy tells them."""
         assert self._connection is not None
         check_own(self._connection)
-        errors = self.dialect.loaded_dbapi.Error
         try:
             yield self._connection.connection.driver_connection
-        except errors as error:
-            told = DBAPIError.instance(None, None, error, errors, hide_parameters=True, dialect=self.dialect)
-            raise told from error
+        except self.dialect.loaded_dbapi.Error as error:
+            raise driver_error(error, self.dialect) from error
 
     def _commit(self) -> None:
         if self._is_committed:
