@@ -69,7 +69,7 @@ def test_a_first_batch_of_a_stream_that_fails_leaves_no_table(
     sink = changes.writeStream.format("elasticscan").options(**fresh(store)).trigger(availableNow=True)
     query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     with error_with("[ES_INVALID_KEY]"):
-        query.awaitTermination(120)
+        query.awaitTermination(200)
     assert tables(store) == ["t"]
 
 
@@ -114,7 +114,7 @@ def test_a_stream_into_a_table_of_spark_is_refused(spark: SparkSession, store: S
     try:
         with error_with("[ES_INVALID_OPTION]", "start('uri/table')"):
             query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable("left")
-            query.awaitTermination(120)
+            query.awaitTermination(200)
     finally:
         spark.sql("DROP TABLE IF EXISTS left")
     assert tables(store) == ["t"]
@@ -131,7 +131,7 @@ def test_writes_inside_of_other_queries_are_still_written(
 
     source = spark.readStream.format("elasticscan").load(f"{store.uri}/t")
     sink = source.writeStream.foreachBatch(save).trigger(availableNow=True)
-    sink.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(120)
+    sink.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(200)
     assert store.table("fresh").scan().to_table().num_rows == 1_000
     attach(spark, store.uri, "inner_")
     spark.sql("BEGIN INSERT INTO inner_t VALUES (5000, 'script', 1D); END").collect()

@@ -63,7 +63,7 @@ def start(
 def run(frame: DataFrame, store: Store, checkpoint: Path, mode: str = "append", **options: str) -> list[int]:
     """Write all there is; then the stream ends. Returns the numbers of the micro-batches."""
     query = start(frame, store, checkpoint, mode, **options)
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(200)
     return [progress.batchId for progress in query.recentProgress]
 
 
@@ -88,7 +88,7 @@ def forget_last_batch(checkpoint: Path) -> int:
 def failing(started: Callable[[], StreamingQuery]) -> str:
     """What a stream says that cannot go on."""
     with pytest.raises(PySparkException) as caught:
-        started().awaitTermination(60)
+        started().awaitTermination(200)
     return str(caught.value)
 
 
@@ -154,12 +154,12 @@ def test_a_checkpoint_that_lost_its_newest_files_is_noticed(
         frame = spark.readStream.format("elasticscan").options(store=store.uri, table="t").load()
         return start(frame, store, checkpoint, table="copy")
 
-    assert copied().awaitTermination(60)
+    assert copied().awaitTermination(200)
     schema = store.table("t").schema
     store.table("t").upsert(pa.table({"id": [2_000], "name": ["x"], "v": [3.0]}, schema=schema))
-    assert copied().awaitTermination(60)
+    assert copied().awaitTermination(200)
     last = forget_last_batch(checkpoint)
-    assert copied().awaitTermination(60)  # the same micro-batch again
+    assert copied().awaitTermination(200)  # the same micro-batch again
     assert kinds(store, "copy") == ["create", "write", "write"]
 
     assert forget_last_batch(checkpoint) == last
@@ -221,6 +221,6 @@ def test_a_function_for_each_batch_writes_once_with_the_batch_as_version(
         query = (
             source.frame().writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "c"))
         )
-        assert query.trigger(availableNow=True).start().awaitTermination(60)
+        assert query.trigger(availableNow=True).start().awaitTermination(200)
         forget_last_batch(tmp_path / "c")
     assert kinds(store) == ["create", "write", "write"]

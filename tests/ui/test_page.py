@@ -284,7 +284,7 @@ def test_the_command_prints_where_it_is_and_ends_when_it_is_told_to(uri: str) ->
             line.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"200 OK" in line.recv(1_000)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         assert process.stderr is not None and process.stderr.read() == b""
     finally:
         process.kill()
