@@ -12,6 +12,7 @@ be given exactly that meaning is refused when the text is read.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +30,8 @@ ARROW_REFUSALS = (
     pa.ArrowKeyError,
 )
 _SHOWN_CHARACTERS = 200
+# A filter is read when a query is planned, by each of its tasks, and whenever its key is resumed.
+_KEPT, _KEPT_CHARACTERS = 256, 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,11 @@ class Predicate:
         supported condition, of more than 64 KB or nested too deeply, or whose types do not go
         together; `ColumnNotFound` for a column that the schema lacks or has twice.
         """
+        kept = isinstance(text, str) and len(text) <= _KEPT_CHARACTERS
+        return _parse_once(text, schema) if kept else cls._parse(text, schema)
+
+    @classmethod
+    def _parse(cls, text: str, schema: pa.Schema) -> Predicate:
         condition = parse_condition(text, schema)
         try:
             predicate = cls(condition)
@@ -93,3 +101,8 @@ class Predicate:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Predicate, (self.condition,)
+
+
+@lru_cache(_KEPT)
+def _parse_once(text: str, schema: pa.Schema) -> Predicate:
+    return Predicate._parse(text, schema)

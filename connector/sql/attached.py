@@ -130,13 +130,14 @@ class AttachedStore(Sequence[str]):
         """
         if not isinstance(text, str):
             raise InvalidOption(f"sql takes SQL text, and no {type(text).__name__}", option="text")
-        statement = statement_about(text, self._tables, _session(self._spark))
+        session = _session(self._spark)
+        statement = statement_about(text, self._tables, session)
         if statement is not None:
-            return self._execute(statement, text, args)
+            return self._execute(statement, text, args, session)
         try:
-            plan, snapshot = self._plan(text, args)
+            plan, snapshot = self._plan(text, args, session)
         except UnreadableError:
-            check_no_times_past(text, self._tables, _session(self._spark))
+            check_no_times_past(text, self._tables, session)
             return self._run_unchanged(text, args)
         if not plan.scans:
             return self._run_unchanged(text, args)
@@ -146,14 +147,16 @@ class AttachedStore(Sequence[str]):
             # Spark's message quotes the text that it ran: it should be the user's, not the rewritten one.
             return self._run_unchanged(text, args)
 
-    def _execute(self, statement: Statement, text: str, args: Arguments | None) -> DataFrame:
+    def _execute(
+        self, statement: Statement, text: str, args: Arguments | None, session: Session
+    ) -> DataFrame:
         try:
             if statement.kind == "DROP TABLE":
                 return self._drop(statement)
             if statement.kind == "CREATE TABLE":
                 return self._create(read_creation(statement.reader))
             if statement.kind in CHANGES:
-                return self._change(statement, text, args)
+                return self._change(statement, text, args, session)
             store = open_store(self._uri)
             done = maintain(self._spark, store, self._tables[statement.view], statement)
         except (NotUnderstoodError, UnreadableError) as why:
@@ -161,8 +164,7 @@ class AttachedStore(Sequence[str]):
         self._make_views({statement.view: self._tables[statement.view]})
         return done
 
-    def _change(self, statement: Statement, text: str, args: Arguments | None) -> DataFrame:
-        session = _session(self._spark)
+    def _change(self, statement: Statement, text: str, args: Arguments | None, session: Session) -> DataFrame:
         if args:
             complete = with_literals(text, args, for_change=True)
             again = None if complete is None else statement_about(complete, self._tables, session)
@@ -178,7 +180,7 @@ class AttachedStore(Sequence[str]):
         target = Target(statement.view, names, tuple(definition.primary_key), session)
         change = read_change(statement.kind, statement.reader, target)
         queries = Queries(
-            lambda query: self._plan(query, None),
+            lambda query: self._plan(query, None, session),
             lambda plan, snapshot: self._run(*self._relations(plan, snapshot)),
             session,
             self._uri,
@@ -214,23 +216,24 @@ class AttachedStore(Sequence[str]):
         Raises:
             UnsupportedStatement: the query asks for another snapshot in SQL's words.
         """
+        session = _session(self._spark)
         try:
-            plan, snapshot = self._plan(text, args)
+            plan, snapshot = self._plan(text, args, session)
         except UnreadableError as why:
-            check_no_times_past(text, self._tables, _session(self._spark))
+            check_no_times_past(text, self._tables, session)
             return left_alone(text, str(why))
         totals = {view: len(shape.schema) for view, shape in plan.shapes.items()}
-        reads = Reads(self._uri, self._tables, plan.shapes, snapshot).of(plan)
+        reads = self._reads(plan, snapshot).of(plan)
         read_here = [None if read.few is None else _shown(read.few) for read in reads]
         plan = replace(plan, scans=tuple(read.scan for read in reads))
-        return explain_plan(plan, snapshot, totals, read_here, [read.is_folded for read in reads])
+        return explain_plan(plan, snapshot, totals, read_here)
 
-    def _plan(self, text: str, args: dict[str, Any] | list[Any] | None) -> tuple[QueryPlan, int]:
+    def _plan(self, text: str, args: Arguments | None, session: Session) -> tuple[QueryPlan, int]:
         complete = with_literals(text, args) if args else text
         if complete is None:
             raise UnreadableError("it has parameters whose values cannot be written as literals")
         shapes, snapshot = self._shapes()
-        return plan_query(complete, shapes, _session(self._spark)), snapshot
+        return plan_query(complete, shapes, session), snapshot
 
     def _shapes(self) -> tuple[dict[str, TableShape], int]:
         """The tables as they are now, and the newest snapshot, from one look at the catalog."""
@@ -253,14 +256,19 @@ class AttachedStore(Sequence[str]):
             if scan.as_of is not None:
                 texts = {"store": self._uri, "table": self._tables[scan.view]}
                 check_snapshot(parse_options(texts | options_of(None, None, scan.as_of)))
-        reads = Reads(self._uri, self._tables, plan.shapes, snapshot)
+        reads = self._reads(plan, snapshot)
         found = reads.of(plan)
         for read in found:
             if read.identity not in names:
                 name = names[read.identity] = f"{unique}_{len(names)}"
                 made[name] = self._relation(read, reads, snapshot)
         places = [names[read.identity] for read in found]
-        return plan.rewritten(places, [read.is_folded for read in found]), made
+        return plan.rewritten(places), made
+
+    def _reads(self, plan: QueryPlan, snapshot: int) -> Reads:
+        context = getattr(self._spark, "sparkContext", None)  # a Connect session has none
+        cores = None if context is None else int(context.defaultParallelism)
+        return Reads(self._uri, self._tables, plan.shapes, snapshot, cores)
 
     def _relation(self, read: Read, reads: Reads, snapshot: int) -> DataFrame:
         """The rows themselves where they are few, else a relation that tasks read."""

@@ -12,31 +12,29 @@ def explain_plan(
     snapshot: int,
     totals: Mapping[str, int],
     read_here: Sequence[str | None],
-    folded: Sequence[bool],
 ) -> str:
     """The scans of a plan and the query that Spark runs.
 
     Args:
         totals: each view's number of columns.
         read_here: for each scan what is read beside the driver; None for one that tasks make.
-        folded: for each scan if it gives partial rows.
     """
     if not plan.scans:
         return left_alone(plan.text, "it reads no table of the store")
     names = [f"{scan.view}#{number}" for number, scan in enumerate(plan.scans, 1)]
     parts = [f"snapshot {snapshot}"]
     parts += [
-        _scan(name, scan, totals[scan.view], rows, is_folded)
-        for name, scan, rows, is_folded in zip(names, plan.scans, read_here, folded, strict=True)
+        _scan(name, scan, totals[scan.view], rows)
+        for name, scan, rows in zip(names, plan.scans, read_here, strict=True)
     ]
-    return "\n\n".join([*parts, plan.rewritten(names, folded).strip()])
+    return "\n\n".join([*parts, plan.rewritten(names).strip()])
 
 
 def left_alone(text: str, why: str) -> str:
     return f"given to Spark as it is, over the plain views: {why}\n\n{text.strip()}"
 
 
-def _scan(name: str, scan: TableScan, total: int, read_here: str | None, is_folded: bool) -> str:
+def _scan(name: str, scan: TableScan, total: int, read_here: str | None) -> str:
     lines = [name if scan.alias == scan.view else f"{name} AS {scan.alias}"]
     if scan.as_of is not None:
         lines.append(f"  as of    {scan.as_of.text}")
@@ -50,7 +48,7 @@ def _scan(name: str, scan: TableScan, total: int, read_here: str | None, is_fold
     if scan.limit is not None:
         order = f" in the order of {', '.join(scan.limit.order)}" if scan.limit.order else ""
         lines.append(f"  limit    {scan.limit.rows:,}{order}")
-    if scan.aggregates is not None and is_folded:
+    if scan.aggregates is not None:
         partial = scan.aggregates.partial
         by = f" by {', '.join(partial.by)}" if partial.by else ""
         lines.append(f"  folded   {', '.join(partial.values) or 'rows'}{by}: partial rows, added up by Spark")

@@ -33,9 +33,12 @@ from elasticscan.store import Scan, begin_scan, known_values
 FEW_ROWS, FEW_BYTES = 10_000, 4 << 20
 # Rows or entries that are looked at before it is given up, where few rows meet a condition.
 MOST_SCANNED = 100_000
-# Folding is given up here if it would take longer than this, by what the first part of it took: of the
-# thread's own time, and of everybody's, in which a busy machine is slow to begin tasks, too.
-THREAD_SECONDS, WALL_SECONDS = 0.25, 1.0
+# Folding is given up here if tasks would be done sooner, by what its first part took. They begin so much
+# later, and then take so many times its time, each core its share of it: as measured on two cores.
+TASKS_BEGIN_SECONDS, TASKS_TAKE = 0.13, 1.3
+LEAST_CORES, USUAL_CORES = 2, 4  # USUAL_CORES where nobody says how many there are
+# Of everybody's time, in which a busy machine is slow to begin tasks, too, so many times as much.
+BUSY_TIMES = 4
 TRIED = 0.2
 # So are rows of one side of a join, whose keys spare reading the other: that takes tasks much longer.
 JOINED_THREAD_SECONDS, JOINED_WALL_SECONDS = 0.5, 2.0
@@ -49,13 +52,11 @@ class FewRows:
     """Rows that were read beside the driver, in the Arrow types that belong to Spark's schema.
 
     Attributes:
-        is_folded: true of partial rows.
         is_known: true of those that statistics of fragments tell, without a look at a row.
     """
 
     schema: StructType
     rows: pa.Table
-    is_folded: bool = False
     is_known: bool = False
 
 
@@ -143,8 +144,11 @@ def read_keys(options: Options, column: str, keys: pa.Array) -> FewRows | None:
         return None
 
 
-def fold_few(options: Options) -> FewRows | None:
-    """The partial rows of a read; None if they are not certainly few, and soon there, or the read fails."""
+def fold_few(options: Options, cores: int | None) -> FewRows | None:
+    """The partial rows of a read; None if they are not certainly few, and soon there, or the read fails.
+
+    `cores` are those of Spark's tasks, None if they are not known.
+    """
     assert options.partial is not None, "who folds knows what"
     try:
         store = open_store(options.store)
@@ -163,17 +167,25 @@ def fold_few(options: Options) -> FewRows | None:
             if scan.standing.definition != table.definition:
                 return None  # its columns were changed just now
             known = None if partial.by else known_values(store.context, scan.standing, partial.values)
-            rows = _fold(scan, partial) if known is None else partial.of_values(known)
+            rows = (
+                _fold(scan, partial, _seconds_of_tasks(cores)) if known is None else partial.of_values(known)
+            )
             if rows is None:
                 return None
             convert = ToSpark(partial.schema, partial.schema.names, schema)
             whole = pa.Table.from_batches([convert(rows)])
-            return FewRows(schema, whole, is_folded=True, is_known=known is not None)
+            return FewRows(schema, whole, is_known=known is not None)
     except ElasticScanError:
         return None
 
 
-def _fold(scan: Scan, partial: PartialRows) -> pa.RecordBatch | None:
+def _seconds_of_tasks(cores: int | None) -> float:
+    """The time of a thread that folds in which tasks on so many cores would be done with the same."""
+    share = TASKS_TAKE / max(cores or USUAL_CORES, LEAST_CORES)
+    return TASKS_BEGIN_SECONDS / (1 - share)
+
+
+def _fold(scan: Scan, partial: PartialRows, seconds: float) -> pa.RecordBatch | None:
     expected = _rows_scanned(scan)
     if expected > MOST_FOLDED:
         return None
@@ -183,7 +195,7 @@ def _fold(scan: Scan, partial: PartialRows) -> pa.RecordBatch | None:
     began, busy = time.monotonic(), time.thread_time()
     for rows in pages:
         fold.add(rows)
-        spent = max((time.thread_time() - busy) / THREAD_SECONDS, (time.monotonic() - began) / WALL_SECONDS)
+        spent = max(time.thread_time() - busy, (time.monotonic() - began) / BUSY_TIMES) / seconds
         share = min(scan.stats.scanned / max(expected, 1), 1)
         if fold.size > FEW_ROWS or (spent > TRIED and spent > share):
             return None

@@ -2,7 +2,7 @@
 
     plan = plan_query("SELECT f.origin FROM flights f WHERE f.dep_delay > 60", tables, Session())
     plan.scans[0].columns, plan.scans[0].filter      # ('origin', 'dep_delay'), 'dep_delay > 60'
-    plan.rewritten(["v1"], [False])                  # "SELECT f.origin FROM `v1` f WHERE ..."
+    plan.rewritten(["v1"])                           # "SELECT f.origin FROM `v1` f WHERE ..."
 
 Each reference of a table is given the name of a relation of its own. Every condition stays where it was, so
 what a relation leaves out can only be rows and columns that the query had not used. Nothing else of the text
@@ -100,14 +100,14 @@ class QueryPlan:
     shapes: Mapping[str, TableShape]
     joins: tuple[PlannedJoin, ...] = ()
 
-    def rewritten(self, names: Sequence[str], folded: Sequence[bool]) -> str:
+    def rewritten(self, names: Sequence[str]) -> str:
         """The query over relations of these names, one for each scan, some of which give partial rows."""
         edits: list[Edit] = []
-        for reference, scan, name, is_folded in zip(self._references, self.scans, names, folded, strict=True):
+        for reference, scan, name in zip(self._references, self.scans, names, strict=True):
             edits.append((reference.start, reference.end, quoted(name)))
             if reference.alias_at is not None:
                 edits.append((reference.alias_at, reference.alias_at, f" AS {quoted(reference.alias)}"))
-            if is_folded and scan.aggregates is not None:
+            if scan.aggregates is not None:
                 edits += scan.aggregates.edits
         pieces, at = [], 0
         for start, end, text in sorted(edits, key=lambda edit: edit[:2]):

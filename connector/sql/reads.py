@@ -31,11 +31,6 @@ class Read:
     few: FewRows | None
 
     @property
-    def is_folded(self) -> bool:
-        """True if it gives partial rows, be it here or in tasks."""
-        return self.scan.aggregates is not None and (self.few is None or self.few.is_folded)
-
-    @property
     def identity(self) -> tuple[object, ...]:
         """Reads that have it in common are one."""
         scan = self.scan
@@ -52,12 +47,19 @@ class Reads:
         tables: the table of each view.
         shapes: of each view.
         snapshot: where the query names no other.
+        cores: on which Spark's tasks run together; None if that is not known.
     """
 
     def __init__(
-        self, uri: str, tables: Mapping[str, str], shapes: Mapping[str, TableShape], snapshot: int
+        self,
+        uri: str,
+        tables: Mapping[str, str],
+        shapes: Mapping[str, TableShape],
+        snapshot: int,
+        cores: int | None,
     ) -> None:
         self._uri, self._tables, self._shapes, self._snapshot = uri, tables, shapes, snapshot
+        self._cores = cores
 
     def of(self, plan: QueryPlan) -> list[Read]:
         """The reads of a plan, in its order."""
@@ -81,7 +83,11 @@ class Reads:
         if given.few is None and plain and join.by_key and join.given not in tried:
             tried.add(join.given)
             given = reads[join.given] = Read(given.scan, read_joined(self._options(given.scan)))
-        if given.few is None or given.few.is_folded or join.key not in given.few.rows.column_names:
+        if (
+            given.few is None
+            or given.scan.aggregates is not None
+            or join.key not in given.few.rows.column_names
+        ):
             return
         keys = given.few.rows.column(join.key).unique().drop_null()
         told = f"{len(keys):,} of {given.scan.alias}.{join.key} for {join.column}"
@@ -109,10 +115,9 @@ class Reads:
             return None
 
     def _few(self, scan: TableScan) -> FewRows | None:
-        few = read_few(self._options(scan), scan.limit)
-        if few is None and scan.aggregates is not None:
-            return fold_few(parse_options(self.options_of_fold(scan, scan.aggregates)))
-        return few
+        if scan.aggregates is not None:
+            return fold_few(parse_options(self.options_of_fold(scan, scan.aggregates)), self._cores)
+        return read_few(self._options(scan), scan.limit)
 
     def _options(self, scan: TableScan) -> Options:
         options = options_of(scan.columns, scan.filter, scan.as_of or self._snapshot)

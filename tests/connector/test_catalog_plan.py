@@ -142,7 +142,7 @@ def test_a_condition_that_could_fail_or_mean_something_else_stays(condition: str
     text = f"SELECT 1 FROM flights WHERE {condition}"
     assert filters(text) == [None]
     assert why in reasons(text)
-    assert plan(text).rewritten(["v"], [False]).endswith(f"`v` AS `flights` WHERE {condition}")
+    assert plan(text).rewritten(["v"]).endswith(f"`v` AS `flights` WHERE {condition}")
 
 
 def test_the_other_conjuncts_go_without_those_that_stay() -> None:
@@ -289,9 +289,7 @@ def test_a_reference_is_told_from_what_only_has_the_name(text: str, views: list[
 )  # fmt: skip
 def test_only_names_change_in_the_text(text: str, expected: str) -> None:
     found = plan(text)
-    assert (
-        found.rewritten([f"v{at}" for at in range(len(found.scans))], [False] * len(found.scans)) == expected
-    )
+    assert found.rewritten([f"v{at}" for at in range(len(found.scans))]) == expected
 
 
 @pytest.mark.parametrize(

@@ -211,9 +211,7 @@ def _a_row_of_the_given_is_lost(patch: pytest.MonkeyPatch) -> None:
     honest = few_rows.read_joined
     patch.setattr(
         "elasticscan.connector.sql.reads.read_joined",
-        lambda options: (
-            (few := honest(options)) and few_rows.FewRows(few.schema, few.rows.slice(1), few.is_folded)
-        ),
+        lambda options: (few := honest(options)) and few_rows.FewRows(few.schema, few.rows.slice(1)),
     )
 
 

@@ -302,7 +302,7 @@ def test_what_is_folded_soon_is_folded_beside_the_driver(
     for name in ("MOST_FOLDED", "TRIED"):
         with monkeypatch.context() as patch:
             patch.setattr(few_rows, name, -1)
-            patch.setattr(few_rows, "THREAD_SECONDS", 1e-9)
+            patch.setattr(few_rows, "TASKS_BEGIN_SECONDS", 1e-9)
             assert here not in catalog.explain(text)
     assert "read     beside the driver: 1 rows" in catalog.explain("SELECT sum(i8) FROM wide WHERE id < 0")
 

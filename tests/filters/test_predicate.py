@@ -628,3 +628,15 @@ def test_errors_show_numbers_without_the_suffixes_of_their_types() -> None:
     assert shown == (
         "a * 10000000000 > 5 AND ```5L``` > 10000000000000000000.00 AND '7L' <> '8D' AND a / 2.0 > 0.5"
     )
+
+
+def test_a_filter_is_read_once_for_each_schema() -> None:
+    wide, narrow = (pa.schema({"x": kind}) for kind in (pa.int64(), pa.string()))
+    first = Predicate.parse("x = '7'", wide)
+    assert Predicate.parse("x = '7'", pa.schema({"x": pa.int64()})) is first
+    assert Predicate.parse("x = '7'", narrow) != first
+    for _ in range(2):
+        with pytest.raises(ColumnNotFound):
+            Predicate.parse("x = '7'", pa.schema({"y": pa.int64()}))
+    long = f"x IN ({', '.join(map(str, range(5_000)))})"
+    assert Predicate.parse(long, wide) is not Predicate.parse(long, wide)  # memory is bounded
