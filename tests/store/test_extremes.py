@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from elasticscan.filters import Aggregate, Fold
 from elasticscan.store import Store, Table, known_values
-from tests.store.test_counting import happen as happen_to_numbers
+from tests.store.test_plain import happen as happen_to_numbers
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "n": (pa.int64(), [-(2**63), -7, 0, 2**63 - 1]),
