@@ -6,8 +6,9 @@ What a process lacks (memory, open files) is no error of a file: it is told as e
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -15,17 +16,18 @@ from elasticscan.base.errors import ElasticScanError, InvalidOption, SchemaMisma
 from elasticscan.base.redaction import as_cause, shown, without
 from elasticscan.base.resources import lack_in
 
+NO_HINTS: Mapping[str, str] = MappingProxyType({})
 _REFUSALS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError)
 
 
 @contextmanager
-def naming_file(path: str, verb: str, hint: str = "") -> Iterator[None]:
+def naming_file(path: str, verb: str, hints: Mapping[str, str] = NO_HINTS) -> Iterator[None]:
     """Translate errors of pyarrow and the disk into ones that name the file.
 
     Args:
         path: the file, or the URI of it or of its directory; its password is not shown.
         verb: what cannot be done with it: "read", "written".
-        hint: what to do where Arrow refuses its rows.
+        hints: what to do where Arrow refuses its rows, by a part of what it says; the first that fits counts.
     """
     place = shown(path)
     try:
@@ -36,6 +38,7 @@ def naming_file(path: str, verb: str, hint: str = "") -> Iterator[None]:
         reason = os.strerror(error.errno) if error.errno else without(error, path)
         raise InvalidOption(f"{place} cannot be {verb}: {reason}", file=place) from as_cause(error, path)
     except _REFUSALS as error:
+        hint = next((hint for said, hint in hints.items() if said in str(error)), "")
         why = f"{without(error, path)}{hint}"
         raise SchemaMismatch(f"{place} cannot be {verb}: {why}", file=place) from as_cause(error, path)
 

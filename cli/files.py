@@ -30,8 +30,8 @@ def kind_of(path: Path) -> str:
 
 def print_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
     """Print rows as CSV, with a line of names."""
-    hint = "; choose other columns with --columns, or --format json"
-    with naming_file("stdout", "written", hint):
+    hints = {"": "; choose other columns with --columns, or --format json"}
+    with naming_file("stdout", "written", hints):
         sink = pa.PythonFile(sys.stdout.buffer, "w")
         with pyarrow.csv.CSVWriter(sink, schema) as writer:
             for batch in batches:
@@ -43,9 +43,9 @@ def print_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
 def open_writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
     """A writer with `write_batch`; the file has its name only once it is complete."""
     partial = path.with_name(f".{path.name}.partial")
-    hint = "; choose other columns with --columns, or write .parquet"
+    hints = {"": "; choose other columns with --columns, or write .parquet"}
     try:
-        with naming_file(str(path), "written", hint), _writer(partial, kind_of(path), schema) as writer:
+        with naming_file(str(path), "written", hints), _writer(partial, kind_of(path), schema) as writer:
             yield writer
         partial.replace(path)
     finally:

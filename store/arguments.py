@@ -177,6 +177,9 @@ def aggregates(option: str, value: Any) -> list[str]:
 
 def sources(option: str, value: Any) -> tuple[str, ...]:
     """Places of files: one or several."""
+    if hasattr(value, "__arrow_c_stream__") or hasattr(value, "read") or isinstance(value, Mapping):
+        told = "a path; rows in memory are written by create_table(name, rows, primary_key) or upsert(rows)"
+        raise _refusal(option, value, told)
     several = isinstance(value, Iterable) and not isinstance(value, (str, os.PathLike, bytes))
     places = tuple(place(option, item) for item in (value if several else [value]))
     if not places:

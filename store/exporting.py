@@ -48,7 +48,7 @@ def export_scan(
     on_progress: OnExported | None = None,
 ) -> Exported:
     """Write all remaining rows of a scan; where that fails, the files go again."""
-    translated = partial(naming_file, directory, "written", "; choose other columns")
+    translated = partial(naming_file, directory, "written", {"": "; choose other columns"})
     with naming_file(directory, "written"):
         system, path = _opened(directory)
     about = {

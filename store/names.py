@@ -235,6 +235,12 @@ KEYWORDS: Mapping[str, Sequence[str] | str] = MappingProxyType(
         ),
         **dict.fromkeys(("descending", "ascending", "reverse"), "order_by='column DESC' says it"),
         "lazy": "write to_polars().lazy(); columns and filter say what is read",
+        **dict.fromkeys(
+            ("sep", "delimiter", "delim"),
+            "fields of CSV are apart by commas; what pyarrow.csv.read_csv reads of others, upsert takes",
+        ),
+        "dtype": ("types",),
+        "unique": "primary keys are there once, and values of other columns may be there again: leave it out",
         "mode": "upsert, insert, merge and overwrite write rows, and read_only=True opens a store to read it",
         **dict.fromkeys(
             ("on", "join_cols", "match_on"), "rows are matched by the primary key of the table: leave it out"

@@ -25,7 +25,7 @@ from pyarrow import fs
 from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS, MAX_NESTING
 from elasticscan.base.redaction import shown
-from elasticscan.base.user_files import naming_file, naming_source
+from elasticscan.base.user_files import NO_HINTS, naming_file, naming_source
 from elasticscan.store.aliases import file_system_at, whole_uri, with_home
 from elasticscan.store.iceberg import ICEBERG, iceberg_table
 
@@ -55,12 +55,21 @@ _PACKED = (".gz", ".bz2", ".zst")
 _KNOWN = ".csv, .json or .jsonl (also with .gz), .parquet, .arrow or .orc"
 _WILD = re.compile(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])")
 _WILD_AS_REGEX = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+# What to do about a file of text, by a part of what Arrow says; the first that fits counts.
 _HINTS = {
-    "csv": "; say what stands for null, as in nulls=['NA'] or `--null NA`, or name the type of a column, "
-    "as in types={'a': 'string'} or `--type a=string`",
-    "json": "; a file has one JSON object a line, and types={'a': 'string'} or `--type a=string` names the "
-    "type of a column",
+    "csv": {
+        "Empty CSV": "; its first line has the names of columns, and each line an end",
+        "columns, got": "; each line has as many fields as the first; one with a comma stands in quotes",
+        "multiple columns named": "; give each column a name of its own",
+        "": "; say what stands for null, as in nulls=['NA'] or `--null NA`, or name the type of a column, as "
+        "in types={'a': 'string'} or `--type a=string`",
+    },
+    "json": {
+        "": "; a file has one JSON object a line, and types={'a': 'string'} or `--type a=string` names the "
+        "type of a column",
+    },
 }
+_NO_COMMA = re.compile(r"[;|\t]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +250,14 @@ def schema_of(files: Files, rules: TextRules) -> pa.Schema:
     if files.dataset is not None:
         return _as_table(files.dataset.schema)
     first = files.infos[0].path
-    with naming_file(first, "read", _HINTS.get(files.kind, "")):
+    with naming_file(first, "read", _HINTS.get(files.kind, NO_HINTS)):
         guessed = _inspect(files, _format(files.kind, rules, None))
         if files.kind == "csv" and not rules.nulls:
             usual = _inspect(files, _datasets().CsvFileFormat(read_options=_csv_blocks(GUESS_BYTES),
                 convert_options=pyarrow.csv.ConvertOptions(column_types=dict(rules.types))))  # fmt: skip
             _check_no_null_is_text(first, guessed, usual)
+        if files.kind == "csv":
+            _check_text_and_commas(first, guessed, files.partition_columns(), rules.types)
     schema = _as_table(guessed)
     if files.kind in _TEXT:
         return pa.schema([field.with_type(_spark_time(field.type)) for field in schema])
@@ -303,6 +314,32 @@ def _check_no_null_is_text(path: str, guessed: pa.Schema, usual: pa.Schema) -> N
                 f"types={{{strict.name!r}: 'string'}} or `--type {strict.name}=string`",
                 file=path,
                 column=strict.name,
+            )
+
+
+def _check_text_and_commas(
+    path: str, guessed: pa.Schema, named: Sequence[str], types: Mapping[str, Any]
+) -> None:
+    """Refuse fields that would be one for want of commas, and text that would be bytes.
+
+    `named` are columns that directories give, `types` those of columns for which the user gave one.
+    """
+    own = [field for field in guessed if field.name not in named]
+    apart = _NO_COMMA.search(own[0].name) if len(own) == 1 else None
+    if apart is not None:
+        raise SchemaMismatch(
+            f"{path} has {apart[0]!r} between its fields, no commas: read it with pyarrow.csv.read_csv and "
+            f"parse_options=pyarrow.csv.ParseOptions(delimiter={apart[0]!r}), and write what that gives",
+            file=path,
+        )
+    for field in own:
+        if pa.types.is_binary(field.type) and field.name not in types:
+            raise SchemaMismatch(
+                f"{path} has text in column {field.name!r} that is not UTF-8: convert the file (`iconv -f "
+                f"latin1 -t utf-8`), or keep its bytes: types={{{field.name!r}: 'binary'}} or "
+                f"`--type {field.name}=binary`",
+                file=path,
+                column=field.name,
             )
 
 
@@ -428,5 +465,5 @@ def read_piece(piece: SourcePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]
 
 @contextmanager
 def _reading(piece: SourcePart) -> Iterator[None]:
-    with naming_source(piece.path, "read"), naming_file(piece.path, "read", _HINTS.get(piece.kind, "")):
+    with naming_source(piece.path, "read"), naming_file(piece.path, "read", _HINTS.get(piece.kind, NO_HINTS)):
         yield

@@ -143,6 +143,42 @@ def test_json_that_lacks_a_field_is_null_there_and_one_that_has_more_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"", "its first line has the names of columns"),
+        (b"id,v\n1,a,3\n", "each line has as many fields as the first"),
+        (b"id,id\n1,2\n", "give each column a name of its own"),
+        (b"id;v\n1;a\n", r"no commas: .*ParseOptions\(delimiter=';'\)"),
+        (b"id\tv\n1\ta\n", r"delimiter='\\t'"),
+        ("id,v\n1,å\n".encode("latin-1"), "'v' that is not UTF-8: .*iconv .*types={'v': 'binary'}"),
+        (b"id,v\n1,NA\n2,3\n", "say what stands for null"),
+    ],
+    ids=["nothing", "a field too many", "a name twice", "semicolons", "tabs", "not UTF-8", "NA"],
+)
+def test_csv_of_another_kind_is_told_with_what_to_do(
+    store: Store, tmp_path: Path, text: bytes, told: str
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(text)
+    with pytest.raises(SchemaMismatch, match=told):
+        store.load("t", path, primary_key="id")
+    assert not store.tables()
+
+
+def test_bytes_are_kept_of_csv_where_that_is_said(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes("id,v\n1,å\n".encode("latin-1"))
+    store.load("t", path, primary_key="id", types={"v": "binary"})
+    assert read(store) == [{"id": 1, "v": b"\xe5"}]
+
+
+def test_rows_in_memory_are_no_files(store: Store) -> None:
+    for rows in (pa.table({"id": [1]}), {"id": [1]}):
+        with pytest.raises(InvalidOption, match=r"create_table\(name, rows, primary_key\)"):
+            store.load("t", rows, primary_key="id")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     ("settings", "told"),
     [
         ({"mode": "replace"}, "one of upsert, insert, overwrite"),
