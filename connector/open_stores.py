@@ -34,13 +34,20 @@ def store_of_table(uri: str, table: str) -> Store:
 
     Raises:
         InvalidOption: both together are the path of a store, and no table was named.
+        StoreNotFound: there is none.
     """
     try:
         return open_store(uri)
-    except StoreNotFound:
+    except StoreNotFound as error:
         names = None
         with suppress(ElasticScanError):
             names = [each.name for each in open_store(f"{uri}/{table}").tables()]
+        if names is None and "://" not in uri and Path(uri).is_relative_to(Path.cwd()):
+            raise StoreNotFound(
+                f"{error.message}; a path that is not whole begins in the directory of Spark's driver, which "
+                "over Spark Connect is one of the server's",
+                **error.fields,
+            ) from error
         if names is None:
             raise
         raise _no_table_named(shown(f"{uri}/{table}"), names) from None

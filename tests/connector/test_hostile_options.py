@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elasticscan.base.errors import ContinuationKeyError, ElasticScanError, InvalidOffset, InvalidOption
+from elasticscan.base.errors import (
+    ContinuationKeyError,
+    ElasticScanError,
+    InvalidOffset,
+    InvalidOption,
+    StoreNotFound,
+)
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.options import OPTIONS, parse_options
@@ -154,3 +161,10 @@ def test_a_store_without_a_table_is_told_with_its_tables(
         InvalidOption, match=r"is a store: name a table of it, too, .*/TABLE.*attach.* there are: t\b"
     ):
         use(ElasticScanSource({"path": store.uri}))
+
+
+def test_a_path_that_is_not_whole_is_told_where_it_begins(tmp_path: Path) -> None:
+    for path, is_told in (("nowhere.store/t", True), (f"{tmp_path}/nowhere.store/t", False)):
+        with pytest.raises(StoreNotFound) as error:
+            ElasticScanSource({"path": path}).schema()
+        assert ("begins in the directory of Spark's driver" in error.value.message) == is_told
