@@ -581,18 +581,16 @@ class Context:
 
     @contextmanager
     def noticing_collection(self) -> Iterator[None]:
-        """For work that may take longer than the grace period of a garbage collection.
-
-        A file that it staged, or that was replaced while it read, may then be gone. That is no
-        damage, and trying again helps.
-        """
+        """For work that may outlast a collection's grace period: a file that goes then means to try again."""
         try:
             yield
         except FragmentMissing as error:
             path = str(error.fields["path"])
             with self.catalog.reading() as tx:
-                if any(path.endswith(fragment.path) for fragment in tx.fragments()):
-                    raise
+                shard = next((file.shard for file in tx.fragments() if path.endswith(file.path)), None)
+            if shard is not None:
+                self.check_root(shard)  # a disk that is not mounted is no damage
+                raise
             raise WriteConflict(
                 "garbage was collected with a grace period shorter than this took, and took files that it "
                 "needed; nothing was changed: try again, and collect with a longer grace period",

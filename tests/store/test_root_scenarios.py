@@ -761,6 +761,17 @@ def test_a_collection_that_dies_leaves_no_deleted_rows_to_a_repair(tmp_path: Pat
         assert count(store) == ROWS - 60
 
 
+def test_a_disk_that_goes_below_a_move_or_merge_is_not_called_damaged(tmp_path: Path) -> None:
+    with made(tmp_path / "one") as store:
+        with store.context.catalog.reading() as tx:
+            file = next(iter(tx.fragments()))
+        place = Path(store.context.root_of(file.shard))
+        place.rename(tmp_path / "away")
+        place.mkdir()
+        with pytest.raises(ShardUnavailable, match="mount"), store.context.noticing_collection():
+            store.context.disk_of(file.shard).open(file.path)
+
+
 def test_what_another_store_keeps_in_a_trash_stays_there(tmp_path: Path) -> None:
     with (
         made(tmp_path / "one") as one,
