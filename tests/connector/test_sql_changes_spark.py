@@ -431,6 +431,10 @@ def test_tables_are_made_by_sql(spark: SparkSession, store: Store) -> None:
         ),
         (
             "CREATE TABLE my_u (id INT, PRIMARY KEY (id)) USING elasticscan PARTITIONED BY (id)",
+            "leave PARTITIONED BY",
+        ),
+        (
+            "CREATE TABLE my_u (id INT, PRIMARY KEY (id)) USING elasticscan SORTED BY (id)",
             "TBLPROPERTIES or AS",
         ),
         ("CREATE TABLE my_u (id INT) USING elasticscan TBLPROPERTIES ('a' = 'b')", "there is no property a"),
