@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Table, text
+from sqlalchemy import Table, create_engine, text
 
 from elasticscan.catalog.commits import CommitTx
 from elasticscan.catalog.failures import damaged, decoding
+from elasticscan.catalog.near import AnyTransaction
 from elasticscan.catalog.remembered import Counted, Group, to_signed
 from elasticscan.catalog.sealed import SEALED, compare
 from elasticscan.catalog.tables import (
@@ -18,6 +20,7 @@ from elasticscan.catalog.tables import (
     index_runs,
     indexes,
     leases,
+    metadata,
     shards,
     statistics,
     store_state,
@@ -47,6 +50,32 @@ _REFERENCES: tuple[tuple[Table, str, Table], ...] = (
     (leases, "table_id", tables),
     (tags, "table_id", tables),
 )
+
+
+# What SQLite understands of the texts that define its tables; no digest covers these.
+_OF_TABLES = "FROM sqlite_master m JOIN pragma_{0}(m.name) p"
+_OF_INDEXES = f"{_OF_TABLES.format('index_list')} JOIN pragma_index_xinfo(p.name) x"
+_DEFINITIONS = (
+    f"SELECT m.name, p.name, p.type, p.'notnull', p.dflt_value, p.pk {_OF_TABLES.format('table_info')}",
+    f"SELECT m.name, p.'from', p.'table', p.'to' {_OF_TABLES.format('foreign_key_list')}",
+    f"SELECT m.name, p.name, p.'unique', p.partial, x.name, x.'desc' {_OF_INDEXES}",
+)
+
+
+def _definitions(sql: AnyTransaction) -> set[tuple[Any, ...]]:
+    return {
+        (row[0], number, *row[1:])
+        for number, question in enumerate(_DEFINITIONS)
+        for row in sql.execute(text(f"{question} WHERE m.type = 'table'"))
+    }
+
+
+@cache
+def _expected_definitions() -> set[tuple[Any, ...]]:
+    """The definitions of a catalog that is made now; others may have more, such as an index of their own."""
+    with create_engine("sqlite://").begin() as sql:
+        metadata.create_all(sql)
+        return _definitions(sql)
 
 
 class CheckTx(CommitTx):
@@ -90,6 +119,10 @@ class CheckTx(CommitTx):
             said = [str(row[0]) for row in self._sql.execute(text("PRAGMA integrity_check(5)"))]
         if said != ["ok"]:
             raise damaged(f"its database says: {'; '.join(said)}")
+        with decoding("the definitions of its tables"):
+            found = _definitions(self._sql)
+        for table, *_ in sorted(_expected_definitions() - found, key=repr):
+            raise damaged(f"its database defines {table} in another way than it was made")
 
     def _in_parts(self, table: Table) -> Iterable[list[Any]]:
         (key,) = table.primary_key.columns

@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import ElasticScanError, FragmentDamaged, StoreDamaged
@@ -202,3 +205,31 @@ def look(store: Store, template: Template, table: str, index: str | None) -> str
         return error.code
     wanted = Counter(template.model.states[table][-1][1].values())
     return "right" if Counter(rows) == wanted else "wrong"
+
+
+def test_definitions_of_the_catalog_s_tables_are_checked(tmp_path: Path) -> None:
+    """No row is wrong: a letter of a name is, in a text that SQLite reads when it opens the file."""
+    with Store.create(tmp_path / "store", ["s1"], tablets=1, slots=16, upkeep="off") as store:
+        store.create_table("t", pa.schema({"id": pa.int64()}), ["id"]).upsert(pa.table({"id": range(9)}))
+        file = Path(store.uri) / "catalog.db"
+    with closing(sqlite3.connect(file)) as sql:
+        texts = dict(sql.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    flips = [(name, word) for name, text in texts.items() for word in re.findall(r"REFERENCES \w+", text)[:1]]
+    assert len(flips) > 5
+    flips = flips[::2]
+    whole = file.read_bytes()
+    for name, word in flips:
+        text = texts[name].encode()
+        assert whole.count(text) == 1
+        _put(file, whole.replace(text, text.replace(word.encode(), word[:-1].encode() + b"e")))
+        with suppress(ElasticScanError), Store.open(store.uri) as damaged:
+            assert damaged.verify(), (name, word)
+    _put(file, whole)
+    with Store.open(store.uri) as mended:
+        assert mended.verify() == []
+
+
+def _put(file: Path, content: bytes) -> None:
+    for there in file.parent.glob(f"{file.name}*"):
+        there.unlink()
+    file.write_bytes(content)
