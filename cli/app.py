@@ -38,7 +38,7 @@ class Commands(TyperGroup):
             if not wants_json(ctx):
                 raise
             why = told.format_message().rstrip(".")
-            wrong = InvalidOption(f"{why}; see `{told.ctx.command_path} --help`")
+            wrong = InvalidOption(f"{why}; see `{(told.ctx or ctx).command_path} --help`")
             raise typer.Exit(report_error(wrong, as_json=True)) from error
         except ElasticScanError as error:
             raise typer.Exit(report_error(error, wants_json(ctx))) from error
@@ -49,6 +49,8 @@ class Commands(TyperGroup):
 
 def _tell_options(error: Any) -> None:
     """Put the right words into the error about an option of other systems."""
+    if error.ctx is None:  # an option without its value is told before the command is known
+        return
     instead = OPTIONS_INSTEAD.get(getattr(error, "option_name", ""), ())
     own = {word for parameter in error.ctx.command.params for word in parameter.opts} if instead else set()
     here = [word for word in instead if word in own]

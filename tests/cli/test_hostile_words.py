@@ -90,3 +90,11 @@ def test_a_load_that_is_cut_off_leaves_no_table(
     assert [table["name"] for table in shell.json("tables", uri)] == ["t"]
     monkeypatch.undo()
     assert shell.json("load", uri, "fresh", rows, "--primary-key", "id")["created"]
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_an_option_without_its_value_is_refused(shell: Shell, tmp_path: Path, more: list[str]) -> None:
+    for words in (["create", str(tmp_path / "s"), "--retention"], ["restore-table", "s", "t", "--to"]):
+        code, _, told = shell.run(words[0], *more, *words[1:])
+        assert code == 2, told
+        assert f"Option '{words[-1]}' requires an argument" in told
