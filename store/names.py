@@ -182,7 +182,6 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "sql": "scan = table.scan(); duckdb.sql('SELECT … FROM scan')",
             "to_duckdb": "scan = table.scan(); duckdb.sql('SELECT … FROM scan')",
             "to_parquet": "table.export(directory)",
-            "to_reader": "table.scan().to_reader()",
             "to_table": "table.scan().to_table()",
             "vacuum": "store.collect_garbage()",
             "version": "table.history(1)[0].number",

@@ -17,8 +17,7 @@ from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.showing import a_type, brief
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import batches_of, conform
-from elasticscan.store.defined import DefinedTable
-from elasticscan.store.scan import Scan
+from elasticscan.store.names import Named
 from elasticscan.store.sources import table_type
 
 # What pandas calls an index without a name, where it has made Arrow of a frame.
@@ -58,8 +57,7 @@ def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -
 def _read(data: Any) -> Any:
     """The rows of a scan, or of a table, as a reader, whose errors stay what they are: a C stream would make
     text of them. Anything else as it is."""
-    scan = data.scan() if isinstance(data, DefinedTable) and hasattr(data, "scan") else data
-    return scan.to_reader() if isinstance(scan, Scan) else data
+    return data.to_reader() if isinstance(data, Named) and hasattr(data, "to_reader") else data
 
 
 def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str], is_all: bool) -> None:

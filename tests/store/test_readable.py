@@ -21,7 +21,7 @@ import pyarrow.parquet
 import pytest
 from pyarrow import fs
 
-from elasticscan.base.errors import FilterError, InvalidOption, SchemaMismatch
+from elasticscan.base.errors import FilterError, InvalidOption, SchemaMismatch, SnapshotNotFound
 from elasticscan.store import Store, Table, exporting
 
 BIG = 2**60 + 1
@@ -52,6 +52,15 @@ def test_frames_have_the_values_exactly(table: Table) -> None:
     scan = table.scan(page_rows=1)
     first = next(scan).rows
     assert sorted([*first.to_pylist(), *scan.to_polars().to_dicts()], key=lambda row: row["id"]) == expected
+
+
+def test_a_table_is_read_as_a_stream_and_its_errors_stay_what_they_are(store: Store, table: Table) -> None:
+    stream = table.to_reader(["id", "city"], "id > :least", parameters={"least": 1}, page_rows=1)
+    assert stream.schema.names == ["id", "city"]
+    assert sorted(stream.read_all()["id"].to_pylist()) == [2, 3]
+    assert store.create_table("made", table.to_reader(), "id").to_arrow() == table.to_arrow()
+    with pytest.raises(SnapshotNotFound):
+        table.to_reader(snapshot=99)
 
 
 def test_pandas_is_not_imported_before_rows_are(table: Table) -> None:
