@@ -28,7 +28,7 @@ How the parts work together, operation by operation, and what each conflicts wit
     loading.py     files into a table, piece by piece; sources.py: files of many kinds, found and read;
                    iceberg.py: Iceberg tables, by their own library
     exporting.py   rows as Parquet files
-    typed.py       rows and keys that come as Python lists
+    typed.py       rows that come as Python lists; keys.py: keys likewise, in a table's types, and tombstones
     changes.py     scans of what commits changed
     streams.py     what planning a micro-batch has to know, in one look; streams by their leases
     shards.py      the in-process placement look-up and page reads
@@ -78,6 +78,7 @@ from elasticscan.store.exporting import Exported
 from elasticscan.store.extremes import known_values
 from elasticscan.store.garbage import Action, Decision
 from elasticscan.store.keeper import Kept
+from elasticscan.store.keys import tombstones_of, with_tombstones
 from elasticscan.store.leases import hold_for_stream
 from elasticscan.store.loading import Loaded
 from elasticscan.store.location import CATALOG_FILE, FROM_ENVIRONMENT, Location, resolve
@@ -107,8 +108,6 @@ from elasticscan.store.writer import (
     remove_staged,
     stage,
     table_to_write,
-    tombstones_of,
-    with_tombstones,
     write,
 )
 

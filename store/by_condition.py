@@ -30,10 +30,11 @@ from elasticscan.metadata import AUTO, TableInfo, no_such_column
 from elasticscan.storage import conform
 from elasticscan.store.beginning import begin_scan
 from elasticscan.store.context import Context, Find
+from elasticscan.store.keys import tombstones_of
 from elasticscan.store.preconditions import unchanged
 from elasticscan.store.scan import Scan
 from elasticscan.store.typed import arrow_constant
-from elasticscan.store.writer import publish, stage, tombstones_of
+from elasticscan.store.writer import publish, stage
 
 MOST_ATTEMPTS = 10
 

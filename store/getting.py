@@ -25,11 +25,10 @@ from elasticscan.protocol import RowRequest
 from elasticscan.reader import read_by_key
 from elasticscan.store.beginning import columns_of
 from elasticscan.store.context import Context
+from elasticscan.store.keys import arrow_keys, conform_keys
 from elasticscan.store.leases import end_lease, lease_snapshot
 from elasticscan.store.lookups import CurrentTable
 from elasticscan.store.tags import snapshot_of
-from elasticscan.store.typed import arrow_keys
-from elasticscan.store.writer import conform_keys
 
 MOST_KEYS = 1 << 16  # are asked for at once
 

@@ -21,9 +21,10 @@ from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.storage import Spool, batches_of, check_keys_filled, conform
 from elasticscan.store.by_condition import MOST_ATTEMPTS, Selection, commit_of
 from elasticscan.store.getting import MOST_KEYS, get_rows
+from elasticscan.store.keys import tombstones_of, with_tombstones
 from elasticscan.store.lookups import CurrentTable, TableState
 from elasticscan.store.preconditions import unchanged
-from elasticscan.store.writer import publish, stage, tombstones_of, with_tombstones
+from elasticscan.store.writer import publish, stage
 
 UPDATE, DELETE, INSERT, IGNORE = "update", "delete", "insert", "ignore"
 WHEN_MATCHED, WHEN_NOT_MATCHED = (UPDATE, DELETE, IGNORE), (INSERT, IGNORE)

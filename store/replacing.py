@@ -34,8 +34,9 @@ from elasticscan.storage import PageSource, batches_of, check_keys_filled, confo
 from elasticscan.store.beginning import begin_scan
 from elasticscan.store.by_condition import MOST_ATTEMPTS, Selection, commit_of
 from elasticscan.store.context import Context
+from elasticscan.store.keys import tombstones_of
 from elasticscan.store.preconditions import unchanged
-from elasticscan.store.writer import publish, remove_staged, stage, tombstones_of
+from elasticscan.store.writer import publish, remove_staged, stage
 
 
 def replace_rows(selection: Selection, table: TableInfo, rows: Any) -> int:

@@ -26,10 +26,11 @@ from elasticscan.metadata import CHANGE_TYPE, TableInfo
 from elasticscan.storage import DELETE, INSERT
 from elasticscan.store.beginning import begin_changes, begin_scan
 from elasticscan.store.context import Context, Find
+from elasticscan.store.keys import tombstones_of, with_tombstones
 from elasticscan.store.preconditions import Untouched
 from elasticscan.store.scan import Scan
 from elasticscan.store.tags import snapshot_of
-from elasticscan.store.writer import publish, stage, tombstones_of, with_tombstones
+from elasticscan.store.writer import publish, stage
 
 MOST_ATTEMPTS = 10
 RESTORED_TO = "restored_to"  # in the commit's user metadata

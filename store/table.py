@@ -15,12 +15,13 @@ from elasticscan.store import arguments, compaction, preconditions, writer
 from elasticscan.store.arguments import Condition
 from elasticscan.store.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.indexing import OnIndexed, create_index, define_index
+from elasticscan.store.keys import arrow_keys
 from elasticscan.store.merging import INSERT, UPDATE, WHEN_MATCHED, WHEN_NOT_MATCHED, Clauses, merge_rows
 from elasticscan.store.preconditions import KeyCheck
 from elasticscan.store.readable import ReadableTable
 from elasticscan.store.replacing import replace_rows
 from elasticscan.store.restoring import restore
-from elasticscan.store.typed import arrow_keys, arrow_rows
+from elasticscan.store.typed import arrow_rows
 
 
 class Table(ReadableTable):

@@ -1,4 +1,4 @@
-"""Rows and keys as people type them, as lists of Python values; data comes as Arrow and passes by here.
+"""Rows and values as people type them, as lists of Python values; data comes as Arrow and passes by here.
 
 A list is taken apart row by row, which is fine for what was typed and far too slow for anything else.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import InvalidOption, SchemaMismatch
+from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.showing import a_type, brief
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import batches_of, conform
@@ -22,7 +22,6 @@ from elasticscan.store.sources import table_type
 
 # What pandas calls an index without a name, where it has made Arrow of a frame.
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
-_LISTS = (list, range, set, frozenset)
 
 
 def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -> Any:
@@ -31,7 +30,7 @@ def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -
     Each dict of a list has all columns of the table and no others; or it has those of `only` and perhaps
     others, which are left out.
     """
-    rows = _read(rows)
+    rows = as_reader(rows)
     if isinstance(rows, Mapping):
         kinds = {field.name: field.type for field in table.schema}
         hint = f"for one row, hand in a list of it: [{{{table.primary_key[0]!r}: …}}]"
@@ -51,10 +50,10 @@ def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -
     names = table.schema.names if only is None else only
     for number, row in enumerate(rows):
         _check_complete(number, row, names, only is None)
-    return _batch({name: [row[name] for row in rows] for name in names}, table)
+    return batch_of({name: [row[name] for row in rows] for name in names}, table)
 
 
-def _read(data: Any) -> Any:
+def as_reader(data: Any) -> Any:
     """The rows of a scan, or of a table, as a reader, whose errors stay what they are: a C stream would make
     text of them. Anything else as it is."""
     return data.to_reader() if isinstance(data, Named) and hasattr(data, "to_reader") else data
@@ -91,7 +90,7 @@ def first_rows(data: Any) -> pa.RecordBatchReader | None:
     Raises:
         SchemaMismatch: values of a column do not go together, or rows have other columns than the first.
     """
-    data = _read(data)
+    data = as_reader(data)
     if isinstance(data, Mapping) or (isinstance(data, list) and data and isinstance(data[0], Mapping)):
         data = _inferred(data)
     elif not isinstance(data, pa.RecordBatch) and not hasattr(data, "__arrow_c_stream__"):
@@ -154,54 +153,6 @@ def _of_columns(columns: Mapping[Any, Any], kinds: Mapping[str, pa.DataType], hi
         raise SchemaMismatch(f"the columns do not go together: {error}") from None
 
 
-def arrow_keys(keys: Any, table: TableInfo, hint: str = "") -> Any:
-    """A list of keys (values, tuples or dicts) as a record batch of the key columns; Arrow as it is.
-
-    `hint` is told with what is none: what else its caller may have meant.
-    """
-    names = table.primary_key
-    keys = _read(keys)
-    if len(names) == 1:
-        keys = _listed(keys)
-    if not isinstance(keys, _LISTS):
-        if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__"):
-            return keys
-        key = names[0] if len(names) == 1 else f"({', '.join(names)})"
-        raise InvalidOption(
-            f"keys={brief(keys)} must be rows of {', '.join(names)}, as a pyarrow Table or a list: "
-            f"[{key}, ...]{hint}",
-            option="keys",
-        )
-    return _batch(dict(zip(names, _columns(list(keys), names), strict=True)), table)
-
-
-def _listed(keys: Any) -> Any:
-    """The values of a tuple, or of an array or a series of any library, as a list; else what was given."""
-    if isinstance(keys, pa.Array | pa.ChunkedArray):
-        return keys if pa.types.is_struct(keys.type) else keys.to_pylist()
-    if isinstance(keys, tuple):
-        return list(keys)
-    if hasattr(keys, "dtype"):  # of NumPy, pandas and Polars; frames have none
-        listed = getattr(keys, "tolist", None) or getattr(keys, "to_list", None)
-        return keys if listed is None else listed()
-    return keys
-
-
-def _columns(keys: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
-    """The values of each key column."""
-    if keys and isinstance(keys[0], Mapping):
-        if all(isinstance(key, Mapping) and key.keys() == set(names) for key in keys):
-            return [[key[name] for key in keys] for name in names]
-    elif len(names) == 1 and not any(isinstance(key, tuple | list) for key in keys):
-        return [list(keys)]
-    elif all(isinstance(key, tuple | list) and len(key) == len(names) for key in keys):
-        return [[key[place] for key in keys] for place in range(len(names))]
-    raise SchemaMismatch(
-        f"keys={brief(keys)} must be a list of keys, each with the columns {', '.join(names)}, as a tuple in "
-        "this order or as a dict"
-    )
-
-
 def arrow_constant(value: Any, field: pa.Field) -> pa.Scalar:
     """A Python value as one of a column. Raises `SchemaMismatch` unless it is one as it is."""
     array = _exactly([value], field.type)
@@ -214,7 +165,7 @@ def arrow_constant(value: Any, field: pa.Field) -> pa.Scalar:
     return array[0]
 
 
-def _batch(columns: Mapping[str, Sequence[Any]], table: TableInfo) -> pa.RecordBatch:
+def batch_of(columns: Mapping[str, Sequence[Any]], table: TableInfo) -> pa.RecordBatch:
     """Columns of the table, in its types."""
     arrays = [_typed(name, values, table.schema.field(name).type) for name, values in columns.items()]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -17,14 +17,12 @@ from elasticscan.base.errors import (
     ElasticScanError,
     KeysExist,
     RowsChanged,
-    SchemaMismatch,
     TableChanged,
 )
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.catalog import IdempotencyKey, ask_for_commit, begun_again
 from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo
 from elasticscan.storage import (
-    DELETED,
     SMALL_FRAGMENT_BYTES,
     Ingest,
     batches_of,
@@ -39,6 +37,7 @@ from elasticscan.storage import (
 from elasticscan.store.context import Context
 from elasticscan.store.following import Claim
 from elasticscan.store.indexing import missing_runs, with_runs
+from elasticscan.store.keys import conform_keys, tombstones_of
 from elasticscan.store.preconditions import Precondition
 from elasticscan.topology import Placement
 
@@ -324,51 +323,6 @@ def delete(
     versions = context.seen  # by whoever looked the table up
     staged = stage(context, table, tombstones, "delete", versions=versions)
     return publish(context, table, staged, "delete", txn, check, user_metadata, versions)
-
-
-def conform_keys(keys: Any, table: TableInfo) -> Iterator[pa.RecordBatch]:
-    """Batches of primary keys in the table's types, at least one.
-
-    Raises:
-        SchemaMismatch, InvalidKey: they have other columns or types, or a null.
-    """
-    key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
-    for batch in batches_of(keys):
-        _check_key_alone(batch, table)
-        check_keys_filled(batch, table)
-        yield conform(batch, key_schema)
-
-
-def _check_key_alone(batch: pa.RecordBatch, table: TableInfo) -> None:
-    names = list(table.primary_key)
-    if sorted(batch.schema.names) != sorted(names):
-        raise SchemaMismatch(
-            f"keys have the columns of the primary key, {', '.join(names)}, and no others, but "
-            f"these have {', '.join(batch.schema.names)}; select them, as in "
-            f"scan({names!r})",
-            missing=[name for name in names if name not in batch.schema.names],
-            unknown=[name for name in batch.schema.names if name not in names],
-        )
-
-
-def tombstones_of(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
-    """Rows that say "deleted": the key, nulls for all values, and a mark."""
-    columns = [
-        keys.column(field.name) if field.name in table.primary_key else pa.nulls(len(keys), field.type)
-        for field in table.schema
-    ]
-    fields = [field.with_nullable(True) for field in table.schema]
-    marks = pa.repeat(True, len(keys))
-    return pa.RecordBatch.from_arrays(
-        [*columns, marks], schema=pa.schema([*fields, pa.field(DELETED, pa.bool_())])
-    )
-
-
-def with_tombstones(rows: pa.RecordBatch, tombstones: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of a table, unmarked, before tombstones of other keys."""
-    assert tombstones.schema.names[-1] == DELETED, "the mark is their last column"
-    marked = [*rows.columns, pa.repeat(False, rows.num_rows)]
-    return pa.concat_batches([pa.RecordBatch.from_arrays(marked, schema=tombstones.schema), tombstones])
 
 
 def check_no_key_twice(context: Context, table: TableInfo, staged: Sequence[StagedFragment]) -> None:
