@@ -42,9 +42,12 @@ check: java $(VENV)/installed  ## format, lint, strict types, layers, then all t
 	$(BIN)/python -m pytest -n 2
 
 # Tests of what holds whatever the catalog is in; others copy, remove or damage its file, or turn its clock.
-STORES = $(patsubst %,tests/store/test_%.py,after_commit by_condition changes column_changes counting \
-	definitions_meanwhile extremes getting history index_changes leases merging preconditions replacing \
-	restoring scenarios schema_changes status superseded table tags writer)
+STORES = $(patsubst %,tests/store/test_%.py,column_changes definitions_meanwhile history index_changes scenarios \
+	schema_changes status superseded table) \
+	$(patsubst %,tests/store/context/test_%.py,leases tags) \
+	$(patsubst %,tests/store/reading/test_%.py,changes extremes getting) \
+	$(patsubst %,tests/store/upkeep/test_%.py,after_commit) \
+	$(patsubst %,tests/store/writing/test_%.py,by_condition merging preconditions replacing restoring writer)
 CONNECTORS = $(patsubst %,tests/connector/test_%.py,column_changes merge_schema reading stream_writing streaming writing)
 
 postgres: java $(VENV)/installed  ## run tests of stores again, with their catalogs at a PostgreSQL server

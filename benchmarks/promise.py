@@ -25,7 +25,8 @@ from data import SCHEMA, batches, make_store
 
 from elasticscan.reader import coverage, cursor, scan
 from elasticscan.storage import sealed_file
-from elasticscan.store import Store, leases, sealing, shards
+from elasticscan.store import Store
+from elasticscan.store.context import leases, sealing, shards
 
 # Functions and methods of each part, by where they are made.
 PARTS: dict[str, list[tuple[Any, list[str]]]] = {

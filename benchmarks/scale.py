@@ -37,8 +37,8 @@ from elasticscan.catalog import NewStore
 from elasticscan.connector import ElasticScanSource
 from elasticscan.storage import open_disk
 from elasticscan.store import Store
-from elasticscan.store.location import Location
-from elasticscan.store.making import make_store
+from elasticscan.store.copies.making import make_store
+from elasticscan.store.roots.location import Location
 from elasticscan.topology import Placement, Tablet, initial_placement
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])

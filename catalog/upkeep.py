@@ -1,8 +1,8 @@
 """Catalog transactions: steps of upkeep under way, with their owners, and what was done.
 
 A step is entered in the transaction that finds it due, so two keepers never do the same. Its row goes with
-the step. One whose owner is gone (`store/owners.py`) is taken over: a step that was interrupted has changed
-nothing, or all that it was to change.
+the step. One whose owner is gone (`store/moves/owners.py`) is taken over: a step that was interrupted has
+changed nothing, or all that it was to change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class OwnedStep:
 
     Attributes:
         target: what it works at: `merge/<table>/<shard>`, `balance` or `garbage`.
-        owner: as from `store/owners.py`.
+        owner: as from `store/moves/owners.py`.
     """
 
     target: str

@@ -21,7 +21,7 @@ from random import Random
 import pyarrow as pa
 
 from elasticscan.store import Scan, Store
-from elasticscan.store.leases import hold_for_stream
+from elasticscan.store.context.leases import hold_for_stream
 from elasticscan.ui import make_server
 from examples.demo import KEY, flights
 from tests.ui.browser import Browser, started

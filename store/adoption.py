@@ -19,10 +19,11 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.storage import is_fragment_path, read_manifest
-from elasticscan.store.aliases import place_of
 from elasticscan.store.context import Context
-from elasticscan.store.garbage import trashed_paths
-from elasticscan.store.roots import Mark, read_mark, read_marker, write_mark, write_marker
+from elasticscan.store.roots import Mark
+from elasticscan.store.roots.aliases import place_of
+from elasticscan.store.roots.markers import read_mark, read_marker, write_mark, write_marker
+from elasticscan.store.upkeep.garbage import trashed_paths
 from elasticscan.topology import Shard
 
 

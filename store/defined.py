@@ -15,10 +15,10 @@ from elasticscan.catalog import Tag, Tx, begun_again
 from elasticscan.metadata import IndexInfo, TableInfo
 from elasticscan.store import arguments
 from elasticscan.store.context import Context
+from elasticscan.store.context.tags import add_tag, drop_tag
 from elasticscan.store.names import Named
 from elasticscan.store.notebooks import History
 from elasticscan.store.schema_changes import add_columns, drop_columns, rename_column, widen_column
-from elasticscan.store.tags import add_tag, drop_tag
 
 _SHOWN_COMMITS = 10
 

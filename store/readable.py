@@ -13,15 +13,15 @@ from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
 from elasticscan.metadata import AUTO
 from elasticscan.store import arguments
-from elasticscan.store.aggregating import Aggregation
 from elasticscan.store.arguments import Condition
-from elasticscan.store.beginning import begin_changes, begin_scan
+from elasticscan.store.context.lookups import CurrentTable
 from elasticscan.store.defined import DefinedTable
-from elasticscan.store.exporting import COMPRESSIONS, FILE_BYTES, Exported, OnExported, export_scan
-from elasticscan.store.getting import get_rows
-from elasticscan.store.lookups import CurrentTable
 from elasticscan.store.notebooks import Explanation
-from elasticscan.store.scan import Scan
+from elasticscan.store.reading.aggregating import Aggregation
+from elasticscan.store.reading.beginning import begin_changes, begin_scan
+from elasticscan.store.reading.exporting import COMPRESSIONS, FILE_BYTES, Exported, OnExported, export_scan
+from elasticscan.store.reading.getting import get_rows
+from elasticscan.store.reading.scan import Scan
 
 
 class Reading(TypedDict, total=False):

@@ -11,9 +11,9 @@ from elasticscan.base.redaction import shown
 from elasticscan.catalog import begun_again
 from elasticscan.metadata import Fragment, IndexInfo, IndexRun, TableInfo
 from elasticscan.store import verifying
-from elasticscan.store.amplification import steps_of, upkeep_of
 from elasticscan.store.context import Context
-from elasticscan.store.streams import streams_in
+from elasticscan.store.reading.streams import streams_in
+from elasticscan.store.upkeep.amplification import steps_of, upkeep_of
 from elasticscan.topology import Placement, Shard
 from elasticscan.upkeep import Policy, tablet_bytes, tablet_depths
 

@@ -31,27 +31,27 @@ from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, verifying
 from elasticscan.store.adoption import Adopted, adopt, settle_copy
-from elasticscan.store.after_commit import AfterCommit
-from elasticscan.store.backup import BackedUp, back_up, restore_backup
-from elasticscan.store.collector import Collected, collect_garbage
 from elasticscan.store.context import Checkpoint, Context
-from elasticscan.store.definitions import define_table, enter_table, reserve_table
-from elasticscan.store.disks import disk_at, read_only_disk
-from elasticscan.store.elasticity import Elasticity, OnProgress
-from elasticscan.store.garbage import GarbageRules
-from elasticscan.store.keeper import Keeper, Kept
-from elasticscan.store.leases import keep_lease
-from elasticscan.store.loading import MODES, Load, Loaded, OnLoaded, load_files
-from elasticscan.store.location import Location
-from elasticscan.store.making import make_store, new_roots
+from elasticscan.store.context.leases import keep_lease
+from elasticscan.store.context.shards import local_cluster
+from elasticscan.store.copies.backup import BackedUp, back_up, restore_backup
+from elasticscan.store.copies.disks import disk_at, read_only_disk
+from elasticscan.store.copies.making import make_store, new_roots
+from elasticscan.store.moves.elasticity import Elasticity, OnProgress
 from elasticscan.store.names import Named
-from elasticscan.store.scan import Scan
-from elasticscan.store.shards import local_cluster
-from elasticscan.store.sources import FORMATS, TextRules
+from elasticscan.store.reading.scan import Scan
+from elasticscan.store.roots import Location
+from elasticscan.store.rows.sources import FORMATS, TextRules
+from elasticscan.store.rows.typed import first_rows
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
-from elasticscan.store.typed import first_rows
-from elasticscan.store.writer import write
+from elasticscan.store.upkeep.after_commit import AfterCommit
+from elasticscan.store.upkeep.collector import Collected, collect_garbage
+from elasticscan.store.upkeep.garbage import GarbageRules
+from elasticscan.store.upkeep.keeper import Keeper, Kept
+from elasticscan.store.writing.definitions import define_table, enter_table, reserve_table
+from elasticscan.store.writing.loading import MODES, Load, Loaded, OnLoaded, load_files
+from elasticscan.store.writing.writer import write
 from elasticscan.topology import SlotMap, Topology, TopologyEntry, initial_placement
 
 AUTO, OFF = UPKEEP = "auto", "off"

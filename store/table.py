@@ -11,17 +11,26 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.catalog import IdempotencyKey, begun_again
 from elasticscan.metadata import SORTED, IndexEvent, IndexInfo, TableInfo
-from elasticscan.store import arguments, compaction, preconditions, writer
+from elasticscan.store import arguments
 from elasticscan.store.arguments import Condition
-from elasticscan.store.by_condition import Selection, delete_rows, update_rows
-from elasticscan.store.indexing import OnIndexed, create_index, define_index
-from elasticscan.store.keys import arrow_keys
-from elasticscan.store.merging import INSERT, UPDATE, WHEN_MATCHED, WHEN_NOT_MATCHED, Clauses, merge_rows
-from elasticscan.store.preconditions import KeyCheck
 from elasticscan.store.readable import ReadableTable
-from elasticscan.store.replacing import replace_rows
-from elasticscan.store.restoring import restore
-from elasticscan.store.typed import arrow_rows
+from elasticscan.store.rows.keys import arrow_keys
+from elasticscan.store.rows.typed import arrow_rows
+from elasticscan.store.upkeep import compaction
+from elasticscan.store.writing import preconditions, writer
+from elasticscan.store.writing.by_condition import Selection, delete_rows, update_rows
+from elasticscan.store.writing.indexing import OnIndexed, create_index, define_index
+from elasticscan.store.writing.merging import (
+    INSERT,
+    UPDATE,
+    WHEN_MATCHED,
+    WHEN_NOT_MATCHED,
+    Clauses,
+    merge_rows,
+)
+from elasticscan.store.writing.preconditions import KeyCheck
+from elasticscan.store.writing.replacing import replace_rows
+from elasticscan.store.writing.restoring import restore
 
 
 class Table(ReadableTable):

@@ -2,12 +2,13 @@
 
 Values in, steps out: there is no clock, no I/O and no state here, so a whole life of a store can be simulated
 in a second, and every keeper that looks at the same catalog plans the same steps. `elasticscan.store` carries
-them out (`store/keeper.py`).
+them out (`store/upkeep/keeper.py`).
 
 step            one piece of work: a merge, a split, a join, a move, a collection of garbage
 policy          the bounds, as numbers, in one place (`policy.py`)
 merge           fragments of one table at one shard become one, wholly or for some slots (`merging.py`)
-garbage         when it is collected (`collecting.py`); what is garbage is decided in `store/garbage.py`
+garbage         when it is collected (`collecting.py`); what is garbage is decided in
+                `store/upkeep/garbage.py`
 balance         splits of large tablets, joins of small ones, moves by bytes (`balancing.py`)
 debt            what is due, and amplification: of reads (fragments for each slot), of writes (bytes written
                 for each byte committed), of space (`debt.py`)

@@ -17,9 +17,9 @@ from elasticscan.base.redaction import shown
 from elasticscan.catalog import Catalog
 from elasticscan.metadata import Fragment, IndexInfo, TableInfo
 from elasticscan.storage import Disk
-from elasticscan.store.location import Location
 from elasticscan.store.repair.plan import FoundFile, TablePlan
-from elasticscan.store.roots import read_mark
+from elasticscan.store.roots import Location
+from elasticscan.store.roots.markers import read_mark
 
 
 @dataclass(frozen=True, slots=True)

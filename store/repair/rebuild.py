@@ -43,14 +43,14 @@ from elasticscan.storage import (
     open_disk,
     read_page,
 )
-from elasticscan.store import writer
-from elasticscan.store.aliases import place_of
 from elasticscan.store.context import Context
-from elasticscan.store.indexing import create_index, define_index
-from elasticscan.store.location import Location
 from elasticscan.store.repair.catalog import KnownStore, ask_catalog
 from elasticscan.store.repair.plan import FoundFile, PlannedPiece, StorePlan, TablePlan, plan_repair
+from elasticscan.store.roots import Location
+from elasticscan.store.roots.aliases import place_of
 from elasticscan.store.store import Store
+from elasticscan.store.writing import writer
+from elasticscan.store.writing.indexing import create_index, define_index
 from elasticscan.topology import SlotSet
 
 MOST_READERS = 256

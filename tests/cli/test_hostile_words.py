@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elasticscan.catalog import engine
-from elasticscan.store import loading
+from elasticscan.store.writing import loading
 from tests.cli.conftest import Shell
 
 NINES = "9" * 5_000

@@ -9,7 +9,7 @@ import pytest
 
 from elasticscan.cli.picture import span
 from elasticscan.store import Store
-from elasticscan.store.streams import streams_of
+from elasticscan.store.reading.streams import streams_of
 
 # As `Shell` of conftest.py, which tests get as a fixture and cannot import.
 Shell = Any

@@ -20,7 +20,8 @@ from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.partitions import ScanPartition
 from elasticscan.connector.splits import BASE, VIRTUAL
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
-from elasticscan.store import Store, mover, owners
+from elasticscan.store import Store
+from elasticscan.store.moves import mover, owners
 from elasticscan.topology import Move, SlotSet
 from tests.connector.conftest import SCHEMA
 from tests.connector.stream_query import History, Row, carried, read_all, rows

@@ -35,8 +35,9 @@ from elasticscan.connector.partitions import ScanPartition
 from elasticscan.connector.reading import ElasticScanReader
 from elasticscan.connector.splits import BASE, VIRTUAL
 from elasticscan.optimizer import KeyCondition
-from elasticscan.store import Store, mover, owners
-from elasticscan.store.access_paths import bind_to_key
+from elasticscan.store import Store
+from elasticscan.store.moves import mover, owners
+from elasticscan.store.reading.access_paths import bind_to_key
 from elasticscan.topology import Move, SlotSet
 from tests.base.manual_clock import ManualClock
 from tests.connector.conftest import SCHEMA, rows
@@ -191,7 +192,7 @@ def test_a_topology_that_is_published_while_a_scan_is_planned_is_not_mixed_with_
         store.move(tablet.id, next(name for shard, name in names.items() if shard != tablet.shard))
         return bind_to_key(*given)
 
-    monkeypatch.setattr("elasticscan.store.beginning.bind_to_key", bind)
+    monkeypatch.setattr("elasticscan.store.reading.beginning.bind_to_key", bind)
     reader, partitions = planned(store)
     assert [part.kind for part in partitions if isinstance(part, ScanPartition)] == [BASE, BASE]
     assert sorted(ids(reader, partitions)) == list(range(1_000))
@@ -354,7 +355,9 @@ def test_an_explanation_keeps_no_lease(tmp_path: Path) -> None:
 def test_planning_takes_a_lease_and_reading_does_not_end_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticscan.store.leases.is_kept", lambda *_: False)  # retention is too short
+    monkeypatch.setattr(
+        "elasticscan.store.context.leases.is_kept", lambda *_: False
+    )  # retention is too short
     reader, partitions = planned(store)
     (lease,) = store.status()["leases"]
     now = store.context.clock.now()

@@ -19,10 +19,8 @@ from tests.connector import test_partial_rows
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation
 from tests.store import (
-    test_aggregating,
     test_catalog_away,
     test_definitions_meanwhile,
-    test_extremes,
     test_older_catalog,
     test_root_scenarios,
 )
@@ -30,6 +28,7 @@ from tests.store.damage_programs import DamagePrograms
 from tests.store.kept_programs import KeptProgram
 from tests.store.random_programs import Programs
 from tests.store.random_tables import KEEPERS, KEPT_CHANGING
+from tests.store.reading import test_aggregating, test_extremes
 
 # Named schedules: tests that need a directory and nothing else.
 _MODULES = (

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from elasticscan.filters import Fold, KeySet, folding
 from elasticscan.metadata import FragmentStatistics
 from elasticscan.reader import scan as driver
-from elasticscan.store import extremes
+from elasticscan.store.reading import extremes
 from tests.faults.planted import Patch, fault
 
 _PARTIAL = "test_partial_rows_hold_every_row_once_while_tablets_move_under_the_pages"

@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.metadata import TableInfo
-from elasticscan.store import backup, restoring
 from elasticscan.store.context import Context
+from elasticscan.store.copies import backup
+from elasticscan.store.writing import restoring
 from tests.faults.planted import Patch, fault
 
 

@@ -12,7 +12,10 @@ from elasticscan.base.errors import FragmentDamaged
 from elasticscan.storage import FragmentReader, PageSource, sealed_file
 from elasticscan.storage.batches.reader import BatchReader
 from elasticscan.storage.sealed_file import SEGMENT_BYTES, SMALL_FILE_BYTES, SealedFile
-from elasticscan.store import compaction, mover, readers, verifying
+from elasticscan.store import verifying
+from elasticscan.store.context import readers
+from elasticscan.store.moves import mover
+from elasticscan.store.upkeep import compaction
 from tests.faults.planted import Patch, Whatever, fault
 
 

@@ -12,10 +12,12 @@ from elasticscan.catalog import Tx
 from elasticscan.catalog.home import OpenedFiles
 from elasticscan.catalog.state import Reached
 from elasticscan.storage import Disk
-from elasticscan.store import collector, context, garbage, mover, writer
-from elasticscan.store.context import Context
-from elasticscan.store.garbage import Action, Decision, Shelf
-from elasticscan.store.roots import read_marker
+from elasticscan.store.context import Context, shared
+from elasticscan.store.moves import mover
+from elasticscan.store.roots.markers import read_marker
+from elasticscan.store.upkeep import collector, garbage
+from elasticscan.store.upkeep.garbage import Action, Decision, Shelf
+from elasticscan.store.writing import writer
 from tests.faults.planted import Patch, fault
 
 
@@ -65,13 +67,13 @@ def marker_is_not_looked_at_before_the_commit(patch: Patch) -> None:
     style="test_the_roots_of_two_shards_are_swapped",
 )
 def marker_of_any_shard_will_do(patch: Patch) -> None:
-    honest = context.check_marker
+    honest = shared.check_marker
 
     def of_the_store(disk: Disk, root: str, wanted: Any) -> None:
         found = read_marker(disk, root)
         honest(disk, root, wanted if found is None else replace(wanted, shard=found.shard))
 
-    patch.setattr(context, "check_marker", of_the_store)
+    patch.setattr(shared, "check_marker", of_the_store)
 
 
 @fault(
@@ -80,7 +82,7 @@ def marker_of_any_shard_will_do(patch: Patch) -> None:
     style="test_an_older_catalog_is_only_read_until_it_is_adopted",
 )
 def marks_are_ignored(patch: Patch) -> None:
-    patch.setattr(context, "check_mark", lambda *_: None)
+    patch.setattr(shared, "check_mark", lambda *_: None)
 
 
 @fault(
@@ -134,8 +136,8 @@ def replaced_files_are_written(patch: Patch) -> None:
     style="test_where_a_mark_was_removed_nothing_skips_the_trash",
 )
 def marks_that_were_missing_are_forgotten(patch: Patch) -> None:
-    honest = context.advance_mark
-    patch.setattr(context, "advance_mark", lambda d, r, w, m, _now, s, anew: honest(d, r, w, m, 0.0, s, anew))
+    honest = shared.advance_mark
+    patch.setattr(shared, "advance_mark", lambda d, r, w, m, _now, s, anew: honest(d, r, w, m, 0.0, s, anew))
 
 
 @fault(
@@ -263,7 +265,7 @@ def copies_keep_their_secrets(patch: Patch) -> None:
     style="test_a_copy_whose_shards_are_the_originals_is_only_read",
 )
 def copies_share_shards(patch: Patch) -> None:
-    patch.setattr("elasticscan.store.location.Location.is_inside", lambda self, stored: True)
+    patch.setattr("elasticscan.store.roots.location.Location.is_inside", lambda self, stored: True)
 
 
 @fault(

@@ -13,8 +13,8 @@ from elasticscan.base.errors import ElasticScanError
 from elasticscan.connector import writing as connector_writing
 from elasticscan.storage import definition, ingest
 from elasticscan.store import Store, schema_changes
-from elasticscan.store import definitions as store_definitions
 from elasticscan.store.context import Context
+from elasticscan.store.writing import definitions as store_definitions
 from tests.connector import test_writing
 from tests.connector.conftest import store as writing_store  # noqa: F401 - a fixture
 from tests.store import test_hostile_calls, test_limits

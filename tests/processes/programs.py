@@ -83,8 +83,8 @@ def change_topology(store: Store, chance: random.Random, fresh_name: str) -> str
 
 def move_slowly(uri: str, seed: int) -> None:
     """A mover that says where it is and waits there a little: killed at every phase sooner or later."""
-    from elasticscan.store.mover import Mover  # noqa: PLC0415
-    from elasticscan.store.owners import new_owner  # noqa: PLC0415
+    from elasticscan.store.moves.mover import Mover  # noqa: PLC0415
+    from elasticscan.store.moves.owners import new_owner  # noqa: PLC0415
     from elasticscan.topology import Move  # noqa: PLC0415
 
     store, chance = Store.open(uri), random.Random(seed)

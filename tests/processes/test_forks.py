@@ -22,7 +22,8 @@ from elasticscan.base.errors import ElasticScanError, UnsafeFork
 from elasticscan.base.forks import ForkGate
 from elasticscan.catalog import connections
 from elasticscan.storage import LocalDisk
-from elasticscan.store import Store, writer
+from elasticscan.store import Store
+from elasticscan.store.writing import writer
 
 PROGRAM = Path(__file__).with_name("forks.py")
 CHILDREN = int(os.environ.get("ELASTICSCAN_FORKS", "20"))

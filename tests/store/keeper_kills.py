@@ -17,7 +17,7 @@ import pyarrow as pa
 from sqlalchemy import event
 
 from elasticscan.store import Store
-from elasticscan.store.keeper import Keeper
+from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.upkeep import Policy
 from tests.base.manual_clock import ManualClock
 

@@ -25,13 +25,14 @@ import pytest
 from elasticscan.base.errors import ChangesExpired, SnapshotExpired
 from elasticscan.base.limits import LEASE_SECONDS, SILENT_SECONDS
 from elasticscan.metadata import Fragment
-from elasticscan.store import Store, compaction, keeper
-from elasticscan.store.after_commit import AfterCommit
-from elasticscan.store.backup import BackedUp
-from elasticscan.store.keeper import Keeper
-from elasticscan.store.mover import Mover
-from elasticscan.store.owners import owning
-from elasticscan.store.steps import claim
+from elasticscan.store import Store
+from elasticscan.store.copies.backup import BackedUp
+from elasticscan.store.moves.mover import Mover
+from elasticscan.store.moves.owners import owning
+from elasticscan.store.upkeep import compaction, keeper
+from elasticscan.store.upkeep.after_commit import AfterCommit
+from elasticscan.store.upkeep.keeper import Keeper
+from elasticscan.store.upkeep.steps import claim
 from elasticscan.upkeep import Policy, depth_of, parts_of
 from tests.base.manual_clock import ManualClock
 from tests.store.random_programs import DEAD_OWNER, Program, comparable, rows_of

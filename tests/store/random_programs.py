@@ -53,11 +53,13 @@ from elasticscan.storage import copying, fragment
 from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
-from elasticscan.store import Page, Scan, Store, Table, indexing, mover, preconditions
-from elasticscan.store.compaction import merge_fragments
-from elasticscan.store.leases import FRESH_LEASE
-from elasticscan.store.mover import Mover
-from elasticscan.store.owners import machine, new_owner
+from elasticscan.store import Page, Scan, Store, Table
+from elasticscan.store.context.leases import FRESH_LEASE
+from elasticscan.store.moves import mover
+from elasticscan.store.moves.mover import Mover
+from elasticscan.store.moves.owners import machine, new_owner
+from elasticscan.store.upkeep.compaction import merge_fragments
+from elasticscan.store.writing import indexing, preconditions
 from elasticscan.topology import Move, SlotSet, Tablet
 from tests.base.manual_clock import ManualClock
 from tests.store.conditions import Condition, always, literal, order_of, some_condition

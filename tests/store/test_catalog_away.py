@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy import Connection, event
 
 from elasticscan.base.errors import CatalogUnavailable, CommitUnknown, TryAgain
-from elasticscan.store import Store, owners
+from elasticscan.store import Store
+from elasticscan.store.moves import owners
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())])

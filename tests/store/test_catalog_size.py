@@ -14,7 +14,8 @@ from elasticscan.base.errors import ChangesExpired, SnapshotExpired
 from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.catalog.tables import commits, fragments, histograms, index_runs, metadata, statistics
-from elasticscan.store import Store, Table, after_commit
+from elasticscan.store import Store, Table
+from elasticscan.store.upkeep import after_commit
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])

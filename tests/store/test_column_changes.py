@@ -20,8 +20,10 @@ from elasticscan.base.errors import (
     SchemaMismatch,
     TableChanged,
 )
-from elasticscan.store import Store, Table, beginning, schema_changes, writer
+from elasticscan.store import Store, Table, schema_changes
+from elasticscan.store.reading import beginning
 from elasticscan.store.repair.rebuild import repair_store
+from elasticscan.store.writing import writer
 
 pytestmark = pytest.mark.usefixtures("unflushed")
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from elasticscan.store import Store, compaction
+from elasticscan.store import Store
+from elasticscan.store.upkeep import compaction
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64())])
 

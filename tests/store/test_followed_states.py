@@ -13,7 +13,7 @@ import pytest
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.store import Store
-from elasticscan.store.lookups import TableState
+from elasticscan.store.context.lookups import TableState
 
 STEPS, KEYS = 25, 60
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("k", pa.int64())])

@@ -28,9 +28,10 @@ from elasticscan.base.errors import (
     WriteConflict,
 )
 from elasticscan.filters import Predicate
-from elasticscan.store import Context, Store, writer
-from elasticscan.store import indexing as indexing_module
-from elasticscan.store import paging as paging_module
+from elasticscan.store import Context, Store
+from elasticscan.store.reading import paging as paging_module
+from elasticscan.store.writing import indexing as indexing_module
+from elasticscan.store.writing import writer
 
 HUGE = 10**5_000
 INSIDE_ITSELF: list[Any] = []

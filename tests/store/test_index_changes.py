@@ -21,8 +21,9 @@ from elasticscan.base.errors import (
 )
 from elasticscan.metadata import IndexInfo
 from elasticscan.storage import build_runs, open_disk
-from elasticscan.store import Scan, Store, indexing
-from elasticscan.store.readers import Readers
+from elasticscan.store import Scan, Store
+from elasticscan.store.context.readers import Readers
+from elasticscan.store.writing import indexing
 from tests.base.manual_clock import ManualClock
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.random_programs import START

@@ -205,8 +205,8 @@ def test_an_index_takes_no_keys_that_are_too_long_and_a_build_that_meets_one_lea
 def test_a_table_has_a_limit_on_indexes_and_their_columns(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticscan.store.indexing.MAX_INDEXES", 2)
-    monkeypatch.setattr("elasticscan.store.indexing.MAX_KEY_COLUMNS", 1)
+    monkeypatch.setattr("elasticscan.store.writing.indexing.MAX_INDEXES", 2)
+    monkeypatch.setattr("elasticscan.store.writing.indexing.MAX_KEY_COLUMNS", 1)
     with pytest.raises(LimitExceeded, match="columns at most"):
         store.table("t").create_index("a", ["id", "v"])
     for name in ("a", "b"):

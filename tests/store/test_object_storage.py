@@ -24,7 +24,7 @@ from elasticscan.base.errors import (
 from elasticscan.storage.objects import reading
 from elasticscan.storage.objects.at_once import MOST_AT_ONCE
 from elasticscan.store import Store
-from elasticscan.store.garbage import Action
+from elasticscan.store.upkeep.garbage import Action
 from tests.base.manual_clock import ManualClock
 from tests.base.s3 import SECRET, Fault, Request, S3Server
 from tests.store.random_programs import START, Programs

@@ -17,7 +17,7 @@ from elasticscan.cli.upkeep import adopt
 from elasticscan.connector.sql.attached import TableRead
 from elasticscan.storage import MemoryDisk
 from elasticscan.store import Store
-from elasticscan.store.location import Location
+from elasticscan.store.roots.location import Location
 
 SECRET = "hunter2"
 CATALOGS = [

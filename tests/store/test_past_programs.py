@@ -18,8 +18,10 @@ import pytest
 import elasticscan
 from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, SnapshotExpired
 from elasticscan.catalog import Tx
-from elasticscan.store import Store, compaction, restoring
-from elasticscan.store.preconditions import Untouched
+from elasticscan.store import Store
+from elasticscan.store.upkeep import compaction
+from elasticscan.store.writing import restoring
+from elasticscan.store.writing.preconditions import Untouched
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("v", pa.int64())])
 _WRITES = ["upsert"] * 4 + ["delete"] * 2 + ["where", "overwrite"]

@@ -22,7 +22,8 @@ import pytest
 from pyarrow import fs
 
 from elasticscan.base.errors import FilterError, InvalidOption, SchemaMismatch, SnapshotNotFound
-from elasticscan.store import Store, Table, exporting
+from elasticscan.store import Store, Table
+from elasticscan.store.reading import exporting
 
 BIG = 2**60 + 1
 ROWS = {"id": [1, 2, 3], "n": [BIG, None, 3], "city": ["Oslo", "L'Aquila", None], "ok": [True, None, False]}

@@ -14,7 +14,8 @@ from elasticscan.base.errors import (
     InvalidTopologyChange,
     ShardUnavailable,
 )
-from elasticscan.store import Store, elasticity, publish, stage
+from elasticscan.store import Store, publish, stage
+from elasticscan.store.moves import elasticity
 from elasticscan.topology import Move
 
 ROWS = 2_000

@@ -31,7 +31,7 @@ from elasticscan.catalog import Catalog
 from elasticscan.catalog import engine as catalog_engine
 from elasticscan.storage import Disk, LocalDisk, open_disk, read_manifest
 from elasticscan.store import Action, Store, publish, repair_store, stage
-from elasticscan.store.roots import MARK, MARKER, read_mark
+from elasticscan.store.roots.markers import MARK, MARKER, read_mark
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])

@@ -19,9 +19,10 @@ from elasticscan.base.errors import (
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.storage import copy_slots
-from elasticscan.store import Scan, Store, compaction
-from elasticscan.store.mover import Mover
-from elasticscan.store.owners import new_owner
+from elasticscan.store import Scan, Store
+from elasticscan.store.moves.mover import Mover
+from elasticscan.store.moves.owners import new_owner
+from elasticscan.store.upkeep import compaction
 from elasticscan.topology import Move
 from tests.base.manual_clock import ManualClock
 from tests.store.random_programs import DEAD_OWNER, POINTS, MoverStoppedError

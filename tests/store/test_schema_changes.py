@@ -23,7 +23,8 @@ from elasticscan.base.errors import (
 )
 from elasticscan.metadata import Fragment
 from elasticscan.storage import BatchCache, FragmentReader
-from elasticscan.store import Store, writer
+from elasticscan.store import Store
+from elasticscan.store.writing import writer
 
 pytestmark = pytest.mark.usefixtures("unflushed")
 

@@ -17,7 +17,7 @@ from elasticscan.base.errors import CatalogUnavailable, CommitUnknown
 from elasticscan.catalog import server as catalog_server
 from elasticscan.catalog.connections import Watch
 from elasticscan.store import Store
-from elasticscan.store.mover import Mover
+from elasticscan.store.moves.mover import Mover
 from elasticscan.topology import Event
 from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.store import Store, verifying
-from elasticscan.store.leases import hold_for_stream
+from elasticscan.store.context.leases import hold_for_stream
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])

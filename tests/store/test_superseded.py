@@ -27,7 +27,7 @@ from elasticscan.storage import (
 )
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.store.compaction import keep_for, worth_merging
+from elasticscan.store.upkeep.compaction import keep_for, worth_merging
 from elasticscan.topology import SlotSet
 from tests.storage.changes.test_pages import Past, RandomFragments
 from tests.storage.indexed import Indexed

@@ -36,7 +36,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.store import Scan, Store, Table
 from elasticscan.store.names import INSTEAD
-from elasticscan.store.paging import Pages
+from elasticscan.store.reading.paging import Pages
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int32()), ("day", pa.string()), ("km", pa.float64())])

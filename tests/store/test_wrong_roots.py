@@ -12,8 +12,8 @@ import pytest
 
 from elasticscan.base.errors import CatalogOutdated, InvalidOption, ShardUnavailable, WrongRoot
 from elasticscan.store import Store
-from elasticscan.store.aliases import Place, check_apart, place_of, with_home
-from elasticscan.store.roots import MARK, MARKER, read_mark
+from elasticscan.store.roots.aliases import Place, check_apart, place_of, with_home
+from elasticscan.store.roots.markers import MARK, MARKER, read_mark
 from tests.store.test_root_scenarios import count, made, older_catalog, root, rows
 
 

@@ -19,7 +19,7 @@ pytest.importorskip("uvicorn", reason="pip install 'elasticscan[ui]'")
 from elasticscan.base.clock import SystemClock
 from elasticscan.cli.app import app
 from elasticscan.store import Store
-from elasticscan.store.leases import hold_for_stream
+from elasticscan.store.context.leases import hold_for_stream
 from elasticscan.ui.server import PageServer
 from tests.ui.browser import CHROMIUM, Browser, started
 

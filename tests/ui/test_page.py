@@ -26,7 +26,7 @@ pytest.importorskip("starlette", reason="pip install 'elasticscan[ui]'")
 from elasticscan.base.errors import InvalidOption, StoreNotFound
 from elasticscan.base.json_text import json_text
 from elasticscan.store import Store
-from elasticscan.store.leases import hold_for_stream
+from elasticscan.store.context.leases import hold_for_stream
 from elasticscan.ui import is_loopback, make_server, server
 from elasticscan.ui.hosts import answered_names
 from elasticscan.ui.server import PageServer, policy_of

@@ -29,7 +29,7 @@ def url_of(directory: Path, server: str, anew: bool = False) -> str:
 
 def redirect(server: str) -> None:
     """Have this process's stores keep their catalogs at a server."""
-    from elasticscan.store.location import CATALOG_FILE, Location  # noqa: PLC0415
+    from elasticscan.store.roots.location import CATALOG_FILE, Location  # noqa: PLC0415
 
     make, catalog_url = Location.make, Location.catalog_url
     assert isinstance(catalog_url, property) and catalog_url.fget is not None

@@ -1,0 +1,36 @@
+"""An open store, as all that work on it share it.
+
+What this room promises:
+
+- **One look, one truth.** What was read of the catalog is kept for as long as its layout stays and no longer,
+  so two questions of one operation get answers of the same moment.
+- **Nothing is written where it does not belong.** `Context.writable_disk` reads the marker of a root first,
+  and the mark tells whether the catalog is an older copy (`elasticscan.store.roots`).
+- **What is read stays readable**: by retention, by a lease that ends, or by a tag that does not.
+- **A key is believed only with its seal**, and opened by whoever has the store's secrets.
+
+The words:
+
+context     the catalog, the clock, the disks and the caches of one open store
+look-up     something of the catalog that is kept while its layout stays
+lease       a promise with an end that something stays readable; a tag is one by name, without an end
+checkpoint  a named point between two steps, where a test lets others come between
+
+Work that others do after commits (upkeep) is known here as a protocol alone, so that writes can tell of a
+commit and nothing below has to know what follows.
+
+The modules, from the bottom up:
+
+lookups    placement, tables, fragments and statistics, each valid for one layout; readers: files that are
+           kept open
+following  the protocol of work that follows commits; sealing: continuation keys and their secrets
+shared     `Context`, which has all of these
+leases     promises with an end; tags: names that keep a snapshot
+shards     the scan protocol in one process: placements from the catalog, pages from the disks
+
+It leaves out every operation: whoever reads, writes or moves asks a context and is not known to it.
+"""
+
+from elasticscan.store.context.shared import Checkpoint, Context, Find
+
+__all__ = ["Checkpoint", "Context", "Find"]

@@ -1,0 +1,178 @@
+"""Leases: promises, each with an end, that something stays readable until then.
+
+| purpose | held by | keeps | for |
+|---|---|---|---|
+| `scan` | a scan; all readers of a stream's snapshot share one | its snapshot | an hour; pages renew it |
+| `changes` | a scan of changes | the changes after a commit | an hour; pages renew it |
+| `write` | a write that checks its keys | the changes after a commit | an hour |
+| `stream:NAME` | a stream with a name | the changes after a commit | a week; renewed each minute |
+
+A lease costs a write to the catalog, so none is taken where the retention period alone keeps what is
+read for twice as long, nor in a store that is open for reading alone: there a read goes on for as long as
+what it reads is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from elasticscan.base.errors import OperatorNeeded, TableChanged, TryAgain
+from elasticscan.base.limits import LEASE_SECONDS, STREAM_LEASE_SECONDS
+from elasticscan.catalog import Tx, begun_again
+from elasticscan.metadata import TableInfo
+from elasticscan.protocol import ContinuationKey
+from elasticscan.store.context.lookups import TableState, check_kept
+from elasticscan.store.context.shared import Context
+
+# Pages renew a lease when half of it is over. A task that begins renews it as well, unless more than this
+# share of it is left.
+FRESH_LEASE = 0.75
+
+Seen = TypeVar("Seen")
+_SCAN, _CHANGES, _STREAM = "scan", "changes", "stream:"
+
+
+def is_kept(context: Context, tx: Tx, table: TableInfo, snapshot: int) -> bool:
+    """True if retention keeps a snapshot until its reader looks again, and twice as long for good measure."""
+    return tx.kept_seconds(snapshot, context.retention_of(table)) >= 2 * LEASE_SECONDS
+
+
+# Scans
+
+
+def hold_snapshot(
+    context: Context, tx: Tx, table: TableInfo, snapshot: int | None, look: Callable[[Tx], Seen]
+) -> tuple[int, Seen] | None:
+    """The snapshot of a new scan (the newest, for None), and what `look` sees in the same transaction.
+
+    None when the retention period alone does not keep it for long enough: then it needs a lease.
+    """
+    at = tx.versions()[1] if snapshot is None else snapshot
+    if not is_kept(context, tx, table, at):
+        return None
+    tx.check_snapshot(table, at)
+    return at, look(tx)
+
+
+@begun_again
+def lease_snapshot(
+    context: Context, lease: str, table: TableInfo, snapshot: int | None, look: Callable[[Tx], Seen]
+) -> tuple[int, Seen]:
+    """As `hold_snapshot`, with a lease; without one where none can be written.
+
+    Raises:
+        TableChanged, SnapshotNotFound, SnapshotExpired: it cannot be read.
+    """
+    if context.catalog.read_only is not None:
+        with context.catalog.reading() as tx:
+            at = tx.versions()[1] if snapshot is None else snapshot
+            tx.check_snapshot(table, at)
+            return at, look(tx)
+    with context.catalog.leasing() as tx:
+        at = tx.versions()[1] if snapshot is None else snapshot
+        tx.take_lease(lease, table, at, _SCAN, LEASE_SECONDS)
+        return at, look(tx)
+
+
+def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
+    """Renew a scan's lease, or take it again if it ended and what it reads is still kept.
+
+    Returns the table as the scan began with it.
+
+    Raises:
+        TableChanged: the table was dropped.
+        SnapshotExpired, ChangesExpired: the lease had run out, and what it kept is gone.
+    """
+    after = key.segments[0].after if key.segments else None
+    return _keep_lease(context, key, context.table_state(key.table, key.snapshot, after)).at(key.definition)
+
+
+@begun_again
+def _keep_lease(context: Context, key: ContinuationKey, state: TableState) -> TableInfo:
+    now = context.clock.now()
+    if not key.lease or not key.cursors:  # the stream that it is a part of holds what it reads
+        return state.table
+    commit = _held_commit(state.table, key)
+    # In a store that is open for reading alone a scan goes on for as long as the snapshot is there.
+    if context.catalog.read_only is not None or state.is_kept(commit, now):
+        return state.table
+    with context.catalog.reading() as tx:
+        table = _readable_table(tx, key)
+        if is_kept(context, tx, table, commit):
+            # Who resumes page after page need not ask each time: a running scan does so twice a lease.
+            state.note_kept(commit, now, now + LEASE_SECONDS / 4)
+            return table
+        # A task that begins soon after it was planned has nothing to write.
+        if tx.lease_end(key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS:
+            return table
+    with context.catalog.leasing() as tx:
+        table = _readable_table(tx, key)
+        if not tx.renew_lease(key.lease, LEASE_SECONDS):
+            purpose = _SCAN if key.segments is None else _CHANGES
+            tx.take_lease(key.lease, table, commit, purpose, LEASE_SECONDS)
+    return table
+
+
+def end_lease(context: Context, lease: str) -> None:
+    """Let go of a scan's snapshot, if it was ever leased and that can be written.
+
+    Else the lease runs out by itself. An error would stand for what was done under it, and say of a write
+    that was committed that it was not.
+    """
+    with suppress(TryAgain, OperatorNeeded):
+        _end_lease(context, lease)
+
+
+@begun_again
+def _end_lease(context: Context, lease: str) -> None:
+    if context.catalog.read_only is not None or not lease:
+        return
+    with context.catalog.reading() as tx:
+        if not tx.lease_end(lease):
+            return
+    with context.catalog.leasing() as tx:
+        tx.end_lease(lease)
+
+
+def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
+    table = tx.table_by_id(key.table)
+    if table is None:
+        raise TableChanged(
+            "the table was dropped, or dropped and made again, since this scan began; start a new scan",
+            table=key.table,
+        )
+    # A lease may still stand in the catalog although its time was up when a compaction looked.
+    if key.segments is None:
+        tx.check_snapshot(table, key.snapshot)
+    elif key.segments:
+        check_kept(table, key.segments[0].after)
+    return table
+
+
+def _held_commit(table: TableInfo, key: ContinuationKey) -> int:
+    """The commit that has to stay: of a snapshot, or the one after which changes are read."""
+    return max(key.segments[0].after, table.oldest_snapshot) if key.segments else key.snapshot
+
+
+# Streams
+
+
+@begun_again
+def hold_for_stream(context: Context, table_id: int, name: str, commit: int) -> None:
+    """Keep the changes after a commit for a stream with a name, and nothing before them any longer."""
+    named = f"{context.info.store_id}/{table_id}/{name}"
+    lease = hashlib.sha256(named.encode()).hexdigest()[:32]
+    with context.catalog.leasing() as tx:
+        table = tx.table_by_id(table_id)
+        if table is not None:
+            # Beyond what is kept there is nothing to hold: whoever misses it says so.
+            at = min(max(commit, table.oldest_snapshot), tx.versions()[1])
+            tx.take_lease(lease, table, at, f"{_STREAM}{name}", STREAM_LEASE_SECONDS)
+
+
+def stream_of(purpose: str) -> str | None:
+    """The name of the stream that a lease is of; None for any other lease."""
+    return purpose.removeprefix(_STREAM) if purpose.startswith(_STREAM) else None

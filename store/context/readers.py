@@ -1,0 +1,74 @@
+"""Readers of a store's files, which are kept open for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+from elasticscan.metadata import Fragment, IndexInfo, IndexRun, StagedFragment, TableInfo
+from elasticscan.storage import BatchCache, Disk, FragmentReader, OpenFragment, RunReader
+from elasticscan.store.context.lookups import LruCache
+
+MOST_SMALL_BYTES = 1 << 20
+MOST_EXPECTED = 16_384
+
+
+class Readers:
+    """Opens fragments and index runs, at the disk of their shard."""
+
+    def __init__(self, disk_of: Callable[[int], Disk]) -> None:
+        self._disk_of = disk_of
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Let go of all files, and of what was read of them; a scan that goes on opens them again."""
+        self._batches = BatchCache()
+        self._large: LruCache[Hashable, FragmentReader] = LruCache()
+        # Small ones come and go with commits; what was laid over a large one stays for as long as its reader.
+        self._small: LruCache[Hashable, FragmentReader] = LruCache()
+        self._expected: set[tuple[int, str]] = set()  # files that were asked for once
+        self._runs: LruCache[tuple[int, str], RunReader] = LruCache()
+
+    def opener(self, table: TableInfo) -> OpenFragment:
+        """A function that opens fragments of a table for some columns."""
+        return lambda fragment, columns: self._open(table, fragment, columns)
+
+    def expect(self, fragments: Sequence[Fragment]) -> None:
+        """Hear that fragments are opened next: the ends of those that are far are fetched at once."""
+        new = [fragment for fragment in fragments if (fragment.shard, fragment.path) not in self._expected]
+        if len(new) < 2:
+            return
+        if len(self._expected) > MOST_EXPECTED:
+            self._expected.clear()
+        self._expected.update((fragment.shard, fragment.path) for fragment in new)
+        for shard in {fragment.shard for fragment in new}:
+            self._disk_of(shard).expect([fragment.path for fragment in new if fragment.shard == shard])
+
+    def of_small(self, table: TableInfo, fragment: StagedFragment) -> FragmentReader | None:
+        """A reader of all columns of a small fragment: the next merge uses it again; None for others."""
+        if fragment.bytes > MOST_SMALL_BYTES:
+            return None
+        return self._open(table, fragment, tuple(table.schema.names))
+
+    def _open(
+        self, table: TableInfo, fragment: Fragment | StagedFragment, columns: tuple[str, ...]
+    ) -> FragmentReader:
+        def make() -> FragmentReader:
+            disk, path = self._disk_of(fragment.shard), fragment.path
+            label = f" (table {table.name!r}, slots {fragment.slots})"
+            return FragmentReader(disk, path, columns, fragment.seal, table, self._batches, label)
+
+        key = (fragment.shard, fragment.path, columns, table.definition, table.names_of)
+        return (self._small if fragment.bytes <= MOST_SMALL_BYTES else self._large).get(key, make)
+
+    def compression_of(self, fragment: Fragment) -> str | None:
+        """The form of a fragment's file, as its seal says it; raises as `SealedFile` does."""
+        disk = self._disk_of(fragment.shard)
+        return self._batches.open(disk, fragment.path, fragment.seal).manifest.compression
+
+    def open_run(self, table: TableInfo, index: IndexInfo, shard: int, run: IndexRun) -> RunReader:
+        """A reader of an index run."""
+        disk = self._disk_of(shard)
+        label = f" of index {index.name!r}, which can be dropped and made again (table {table.name!r}),"
+        return self._runs.get(
+            (shard, run.path), lambda: RunReader(disk, table, index, run, self._batches, label)
+        )

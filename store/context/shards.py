@@ -1,0 +1,199 @@
+"""The scan protocol in one process: placements from the catalog, pages from the disks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elasticscan.base.errors import FragmentDamaged, TableChanged
+from elasticscan.metadata import COMMIT_VERSION, Fragment, TableInfo
+from elasticscan.protocol import (
+    Cluster,
+    IndexOrder,
+    KeyList,
+    PageRequest,
+    PageRows,
+    RowAnswer,
+    RowRequest,
+)
+from elasticscan.storage import (
+    IndexSource,
+    PageSource,
+    RunReader,
+    read_changes,
+    read_index_page,
+    read_listed,
+    read_page,
+    read_ranges,
+    read_rows,
+)
+from elasticscan.store.context.lookups import TableState
+from elasticscan.store.context.shared import Context
+from elasticscan.topology import Placement
+
+Answer = TypeVar("Answer")
+
+
+class CatalogPlacements:
+    """Placements as the catalog has them at the moment of asking."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def current(self) -> Placement:
+        return self._context.placement()
+
+    def layout_of(self, placement: Placement) -> int | None:
+        return self._context.layout_of(placement)
+
+
+def local_cluster(context: Context) -> Cluster:
+    """The store's own catalog and disks."""
+    return Cluster(CatalogPlacements(context), LocalShards(context))
+
+
+class LocalShards:
+    """Reads a shard's own files. What a shard serves is looked up anew for each page.
+
+    It answers from the fragments that serve the slots *now*, or did at the scan's first look of a moment
+    ago, like a server would from what it owns: rows of a tablet that just left may be absent. The scan's
+    second look finds that out.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def read_page(self, request: PageRequest) -> PageRows:
+        self._context.checkpoint("page asked for")
+        after = None if request.changes is None else request.changes.after
+        page = self._read_newest(request, partial(self._read, request), after, request.layout)
+        self._context.checkpoint("page read")
+        return page
+
+    def read_rows(self, request: RowRequest) -> RowAnswer:
+        self._context.checkpoint("page asked for")
+
+        def read(state: TableState) -> RowAnswer:
+            answer = read_rows(self._rows_of(state, request), request)
+            if not request.columns or request.definition in (None, state.table.definition):
+                return answer
+            # Rows that were deleted are there as nulls, so nothing is said of these.
+            then, rows = state.table.at(request.definition).schema, answer.rows
+            fields = [then.field(name).with_nullable(True) for name in rows.schema.names]
+            arrays = [
+                _narrowed(array, field, state.table)
+                for array, field in zip(rows.columns, fields, strict=True)
+            ]
+            return replace(answer, rows=pa.RecordBatch.from_arrays(arrays, names=rows.schema.names))
+
+        answer = self._read_newest(request, read, layout=request.layout)
+        self._context.checkpoint("page read")
+        return answer
+
+    def _read_newest(
+        self,
+        request: PageRequest | RowRequest,
+        read: Callable[[TableState], Answer],
+        after: int | None = None,
+        layout: int | None = None,
+    ) -> Answer:
+        failed: TableState | None = None
+        while True:
+            state = self._context.table_state(request.table, request.snapshot, after, layout)
+            self._context.checkpoint("page looked up")
+            try:
+                return read(state)
+            except FragmentDamaged:
+                # A file may have been collected between the look-up and the opening, by another
+                # process, after a compaction. Then there is a newer layout; otherwise it is damage.
+                if failed is not None and failed.layout == state.layout:
+                    self._context.check_root(request.shard)  # a disk that is not mounted is no damage
+                    raise
+                failed, layout = state, None
+
+    def _rows_of(self, state: TableState, request: PageRequest | RowRequest) -> PageSource:
+        """The fragments that a shard has of a table."""
+        view, floor, table = state.view(request.shard), state.floor(request.snapshot), state.table
+        if request.definition is not None:
+            table = table.named_as(request.definition)
+        return PageSource(
+            table, view, self._context.readers.opener(table), floor, expect=self._context.readers.expect
+        )
+
+    def _read(self, request: PageRequest, state: TableState) -> PageRows:
+        page = self._read_page(request, state)
+        if request.definition in (None, state.table.definition):
+            return page
+        return replace(page, rows=_rows_as_of(page.rows, state.table, request))
+
+    def _read_page(self, request: PageRequest, state: TableState) -> PageRows:
+        source = self._rows_of(state, request)
+        if request.order is not None:
+            return read_index_page(self._through_index(source, state, request.shard, request.order), request)
+        if request.keys is not None:
+            read_by_key = read_listed if isinstance(request.keys, KeyList) else read_ranges
+            return read_by_key(source, request)
+        if request.key_sets and request.definition in (None, state.table.definition):
+            # They name columns as the newest definition does.
+            statistics = self._context.statistics(state).fragments_of(state.table.definition)
+            source = replace(source, statistics=lambda fragment: statistics.get(fragment.id))
+        return read_page(source, request) if request.changes is None else read_changes(source, request)
+
+    def _through_index(
+        self, rows: PageSource, state: TableState, shard: int, order: IndexOrder
+    ) -> IndexSource:
+        index = state.index(order.index)
+
+        def runs_of(fragment: Fragment) -> Sequence[RunReader]:
+            runs = state.runs(fragment, index)
+            return [self._context.readers.open_run(rows.table, index, shard, run) for run in runs]
+
+        return IndexSource(
+            rows.table, rows.view, rows.open, rows.floor, expect=rows.expect, index=index, runs=runs_of
+        )
+
+
+def _rows_as_of(rows: pa.RecordBatch, table: TableInfo, request: PageRequest) -> pa.RecordBatch:
+    """Rows with the columns of an older definition, in its types.
+
+    A snapshot from before a change holds nothing else. Only changes of later commits may: these are null in a
+    column that was dropped before them, however much of it files still have, and must fit the older type.
+    """
+    assert request.definition is not None
+    then, columns = table.at(request.definition).schema, table.by_name(request.definition)
+    arrays, fields = list[pa.Array](), list[pa.Field]()
+    for array, field in zip(rows.columns, rows.schema, strict=True):
+        column = columns.get(field.name)
+        if column is None:  # one that the store adds
+            arrays.append(array)
+            fields.append(field)
+            continue
+        values = array
+        if column.until is not None and request.changes is not None:
+            came_before = pc.less_equal(rows.column(COMMIT_VERSION), column.last_commit)
+            values = pc.if_else(came_before, array, pa.scalar(None, array.type))
+        fields.append(then.field(field.name))
+        arrays.append(_narrowed(values, fields[-1], table))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _narrowed(array: pa.Array, field: pa.Field, table: TableInfo) -> pa.Array:
+    try:
+        fits = field.nullable or not array.null_count
+        array = array if array.type == field.type else array.cast(field.type)
+    except pa.ArrowInvalid:
+        fits = False
+    if not fits:
+        raise TableChanged(
+            f"column {field.name!r} of table {table.name!r} was dropped or widened since this read began, "
+            f"and a later commit has values that are no {field.type}; begin another one (a stream: start it "
+            "again)",
+            table=table.name,
+            column=field.name,
+        )
+    return array

@@ -1,0 +1,598 @@
+"""The shared parts of an open store: catalog, clock, disks, and caches of lookups."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from elasticscan.base.clock import Clock
+from elasticscan.base.errors import (
+    CatalogOutdated,
+    ElasticScanError,
+    FragmentMissing,
+    ShardNotFound,
+    ShardUnavailable,
+    TableChanged,
+    WriteConflict,
+    WrongRoot,
+)
+from elasticscan.catalog import Catalog, Identity, Reached, StoreInfo, Tx, begun_again
+from elasticscan.metadata import Fragment, IndexInfo, Origin, StagedFragment, TableInfo
+from elasticscan.protocol import Cluster, ContinuationKey
+from elasticscan.storage import Disk, Hashing
+from elasticscan.store.context.following import NoUpkeep, Upkeep
+from elasticscan.store.context.lookups import (
+    NO_STATISTICS,
+    CurrentTable,
+    Lasting,
+    LruCache,
+    SlotPlaces,
+    TableState,
+    TableStatistics,
+    check_kept,
+    check_reached,
+    read_statistics,
+)
+from elasticscan.store.context.readers import Readers
+from elasticscan.store.context.sealing import StoreSealer
+from elasticscan.store.roots import Claims, Location, Mark, Marker
+from elasticscan.store.roots.markers import advance_mark, check_mark, check_marker, read_mark
+from elasticscan.topology import Placement, Shard, Topology
+
+# Finds a table and its indexes, as a transaction sees them.
+Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
+
+# For tests: called with a point's name wherever another process could come between two steps, or this one
+# be killed.
+Checkpoint = Callable[[str], None]
+
+
+class Context:
+    """Shared by the threads of one process; every cache is keyed by the layout at which it was last true."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        clock: Clock,
+        location: Location,
+        open_disk: Callable[[str], Disk],
+        cluster: Callable[[Context], Cluster],
+        checkpoint: Checkpoint,
+    ) -> None:
+        self.cluster, self.checkpoint = cluster(self), checkpoint
+        self.catalog = catalog
+        self.location = location
+        self.clock = clock
+        with catalog.reading() as tx:
+            self.info: StoreInfo = tx.info()
+            self._identity = tx.identity()
+        self._sealer = StoreSealer(catalog, clock, self.info.store_id)
+        self.hashing = Hashing(self.info.slots, self.info.hash)
+        self._open_disk = open_disk
+        self._disks: dict[int, tuple[Shard, Disk]] = {}
+        # For shards in object storage: the incarnation that they are of, and the last mark.
+        self._seen_afar: dict[int, tuple[str, Mark]] = {}
+        self._local = Lasting[None, tuple[int, ...]]()
+        # The versions at the last look: enough for what a later transaction compares with its own.
+        self.seen = self._identity.layout, self._identity.last_commit
+        self._known_newest = False
+        self._placement = Lasting[None, Placement]()
+        self._tables: dict[int, TableState] = {}
+        self._definitions = Lasting[int, TableInfo]()
+        self.readers = Readers(self.disk_of)
+        self._bases: LruCache[int, Topology] = LruCache()
+        # What follows from a scan's key and a table's definition alone, for the layers above.
+        self.derived: LruCache[Hashable, Any] = LruCache()
+        self.upkeep: Upkeep = NoUpkeep()
+        self._statistics: dict[int, tuple[TableState | None, TableStatistics]] = {}
+        self.row_counts: dict[int, tuple[int, int, float]] = {}  # by table: newest commit, rows, when
+        self._by_name = Lasting[str, tuple[TableInfo, tuple[IndexInfo, ...]]]()
+        self._indexes = Lasting[int, tuple[IndexInfo, ...]]()
+        self._topology: Topology | None = None
+
+    def disk_of(self, shard: int) -> Disk:
+        """The disk of a shard, also of one that was removed: its files may still be read.
+
+        For whoever only reads; see `writable_disk`.
+        """
+        return self._shard_and_disk(shard)[1]
+
+    @begun_again
+    def _shard_and_disk(self, shard: int) -> tuple[Shard, Disk]:
+        opened = self._disks.get(shard)
+        if opened is None:
+            with self.catalog.reading() as tx:
+                shards = {info.id: info for info in tx.shards(removed=True)}
+            if shard not in shards:
+                raise ShardNotFound(f"the store has no shard with id {shard}", shard=shard)
+            disk = self._open_disk(self.location.root(shards[shard].root))
+            opened = self._disks.setdefault(shard, (shards[shard], disk))
+        return opened
+
+    def marker_of(self, shard: int, incarnation: str | None = None) -> Marker:
+        """The marker that a shard's root must have, in the incarnation of now if none is given."""
+        incarnation = self.incarnation() if incarnation is None else incarnation
+        return Marker(self.info.store_id, incarnation, shard, self._shard_and_disk(shard)[0].name)
+
+    def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
+        """Make a new shard's root its own; in the transaction that enters the shard."""
+        root = self.location.root(added.root)
+        marker = Marker(self.info.store_id, self.incarnation(), added.id, added.name)
+        claims.claim(self._open_disk(root), root, marker, taken)
+
+    def root_of(self, shard: int) -> str:
+        return self.location.root(self._shard_and_disk(shard)[0].root)
+
+    @property
+    def sealer(self) -> StoreSealer:
+        """The sealer of the store's secrets as they are now; an incarnation has its own."""
+        self.incarnation()
+        return self._sealer
+
+    def seal(self, key: ContinuationKey) -> str:
+        """Raises `KeyTooLong`."""
+        return self.sealer.seal(key)
+
+    @begun_again
+    def incarnation(self) -> str:
+        """The id of this copy of the store; costs one small query unless something moved."""
+        if self.versions()[0] != self._identity.layout:
+            with self.catalog.reading() as tx:
+                now, before = tx.identity(), self._identity
+            self._identity = now
+            if now.incarnation != before.incarnation:
+                self._sealer.forget()
+        return self._identity.incarnation
+
+    def writable_disk(self, shard: int) -> Disk:
+        """The disk of a shard for whoever writes, moves or deletes there: its root proves what it is.
+
+        Ask again for each file: a disk may be unmounted at any moment.
+
+        Raises:
+            ShardUnavailable: the shard's disk is not mounted.
+            WrongRoot: another shard's is.
+            CatalogOutdated: the catalog is an older copy.
+            StoreCopied: the catalog is a copy, and the shard the original's.
+        """
+        self.catalog.settle()
+        return self.check_root(shard)
+
+    def staging_disk(self, shard: int) -> Disk:
+        """As `writable_disk`, for files that nothing refers to before a transaction has checked them.
+
+        The catalog is asked only where the root does not fit what was seen of it last: `check_not_collected`
+        compares with what it is then. Nothing else can be mounted in the place of a bucket's prefix, so that
+        is not looked at before.
+        """
+        self.catalog.settle()
+        disk = self.disk_of(shard)
+        if disk.is_far:
+            return disk
+        try:
+            return self._check_root(shard, self._identity.incarnation, lambda: self.seen)
+        except (ShardUnavailable, WrongRoot, CatalogOutdated):
+            return self.check_root(shard)
+
+    def check_root(self, shard: int) -> Disk:
+        """As `writable_disk`, for whoever changes nothing."""
+        return self._check_root(shard, None, self.versions)
+
+    def _check_root(
+        self, shard: int, incarnation: str | None, versions: Callable[[], tuple[int, int]]
+    ) -> Disk:
+        disk, root = self.disk_of(shard), self.root_of(shard)
+        mark = read_mark(disk)  # before the catalog's versions are, since these only grow
+        marker = self.marker_of(shard, incarnation)
+        if mark is None or not disk.is_far or not mark.is_of(marker):
+            check_marker(disk, root, marker)
+        check_mark(mark, root, marker.incarnation, versions())
+        if disk.is_far and mark is not None and mark.is_of(marker):
+            self._seen_afar[shard] = marker.incarnation, mark
+        return disk
+
+    def note_newest(self, shards: Iterable[int], anew: bool = False, newest: Mark | None = None) -> None:
+        """Leave a mark at shards of how far the catalog has got: after a commit, as well as may be."""
+        with suppress(ElasticScanError):
+            mark = newest or Mark(self.incarnation(), *self.versions())
+            for shard in shards:
+                with suppress(ElasticScanError):
+                    disk, root = self.disk_of(shard), self.root_of(shard)
+                    marker = self.marker_of(shard, mark.incarnation)
+                    seen = None if anew else self._seen_afar.pop(shard, None)
+                    stored = seen[1] if seen and seen[0] == mark.incarnation else read_mark(disk)
+                    noted = advance_mark(disk, root, marker, mark, self.clock.now(), stored, anew)
+                    if disk.is_far:
+                        self._seen_afar[shard] = marker.incarnation, noted
+
+    def note_newest_here(self, committed: Identity) -> None:
+        """Note at directories what was committed."""
+        self._note_seen((committed.layout, committed.last_commit))
+        with suppress(ElasticScanError):
+            mark = Mark(committed.incarnation, committed.layout, committed.last_commit)
+            self.note_newest(self.local_shards(committed.layout), newest=mark)
+
+    def _carry_over(self, now: Reached) -> None:
+        """Keep what was read at earlier layouts that differ from the one of now in nothing but fragments.
+
+        `now` is committed: a layout that a transaction has only begun may become another one.
+        """
+        if self._identity.incarnation != now.incarnation:
+            return
+        if now.stable_since <= self._identity.layout < now.layout:
+            self._identity = replace(self._identity, layout=now.layout)
+        lasting: tuple[Lasting[Any, Any], ...]
+        lasting = self._local, self._placement, self._definitions, self._by_name, self._indexes
+        for some in lasting:
+            some.carry_over(now)
+
+    def _layout_in(self, tx: Tx) -> int:
+        """The layout as a transaction sees it; what is still true at it is kept."""
+        layout = tx.versions()[0]
+        if tx.looked is not None and tx.looked.layout == layout:  # not one of its own making
+            self._carry_over(tx.looked)
+        return layout
+
+    def note_newest_afar(self, shards: Iterable[int]) -> None:
+        """As `note_newest`; directories were noted by the transaction that changed something."""
+        with suppress(ElasticScanError):
+            afar = frozenset(shards).difference(self.local_shards())
+            if afar:
+                self.note_newest(afar)
+
+    @begun_again
+    def local_shards(self, layout: int | None = None) -> tuple[int, ...]:
+        """Active shards whose roots are directories: to look at these costs no network.
+
+        They are those of a layout; for None those that were seen last.
+        """
+        cached = self._local.newest(None)
+        if cached is not None and layout in (None, cached[0]):
+            return cached[1]
+        with self.catalog.reading() as tx:
+            layout, active = tx.versions()[0], tx.shards()
+        local = (shard.id for shard in active if "://" not in self.location.root(shard.root))
+        return self._local.put(layout, None, tuple(local))
+
+    def look_at_marks(self) -> Callable[[Identity], None]:
+        """Read what the shards that can be reached know; what is returned compares a later catalog with it.
+
+        That raises `CatalogOutdated`.
+        """
+        marks = list[tuple[str, Mark]]()
+        for shard in self.local_shards():
+            with suppress(ElasticScanError):  # the shard is away: writing there raises
+                mark = read_mark(self.disk_of(shard))
+                if mark is not None:
+                    marks.append((self.root_of(shard), mark))
+
+        def check(catalog: Identity) -> None:
+            for root, mark in marks:
+                check_mark(mark, root, catalog.incarnation, (catalog.layout, catalog.last_commit))
+
+        return check
+
+    def check_newest(self) -> None:
+        """Check that the catalog's newest commit is the newest; costs nothing once that was found true.
+
+        Raises:
+            CatalogOutdated: shards know a newer one.
+        """
+        if self._known_newest:
+            return
+        # A standby of a database server follows its server with a delay, which proves nothing.
+        if self.catalog.read_only is None or self.catalog.home is not None:
+            check = self.look_at_marks()
+            self.incarnation()
+            layout, newest = self.versions()
+            check(replace(self._identity, layout=layout, last_commit=newest))
+        self._known_newest = True
+
+    def take_any_catalog(self) -> None:
+        """Go on with the catalog that is there, also an older one; shards are asked again what they know."""
+        self._known_newest = False
+        self.catalog.forget_progress()
+
+    def versions(self) -> tuple[int, int]:
+        """(layout, newest commit): while these are the same, so is everything that readers see."""
+        versions = self.catalog.versions()
+        self._note_seen(versions)
+        return versions
+
+    def _note_seen(self, versions: tuple[int, int]) -> None:
+        if versions > self.seen and self.catalog.progress is not None:
+            self._carry_over(self.catalog.progress)
+        self.seen = max(self.seen, versions)  # another thread may have looked since
+
+    @begun_again
+    def commit_before(self, timestamp: float) -> int:
+        """The newest commit made at or before a time, in seconds since 1970; 0 when there is none."""
+        with self.catalog.reading() as tx:
+            return tx.commit_before(timestamp)
+
+    @begun_again
+    def commit_at(self, timestamp: float) -> int:
+        """As `commit_before`, of a time that must not be still to come."""
+        with self.catalog.reading() as tx:
+            return tx.commit_at(timestamp)
+
+    @begun_again
+    def tables(self) -> tuple[tuple[TableInfo, ...], int]:
+        """All tables, and the newest commit, from one look at the catalog."""
+        with self.catalog.reading() as tx:
+            return tx.tables(), tx.versions()[1]
+
+    @begun_again
+    def shard_names(self) -> dict[int, str]:
+        with self.catalog.reading() as tx:
+            return {shard.id: shard.name for shard in tx.shards()}
+
+    @begun_again
+    def placement(self, layout: int | None = None) -> Placement:
+        """Return where tablets are now; costs one small query unless something moved.
+
+        `layout` is that of a look of just now, which need not be repeated.
+        """
+        cached = self._placement.at(self.versions()[0] if layout is None else layout, None)
+        if cached is not None:
+            return cached
+        with self.catalog.reading() as tx:
+            return self.placement_in(tx)
+
+    def placement_in(self, tx: Tx) -> Placement:
+        """Return where tablets are as a transaction sees it that has not changed anything."""
+        layout = self._layout_in(tx)
+        cached = self._placement.at(layout, None)
+        return self._placement.put(layout, None, tx.placement()) if cached is None else cached
+
+    def layout_of(self, placement: Placement) -> int | None:
+        """The layout at which a placement was read, if it is the one that was read last."""
+        cached = self._placement.newest(None)
+        return None if cached is None or cached[1] is not placement else cached[0]
+
+    def note_placement(self, layout: int, placement: Placement, topology: Topology | None = None) -> None:
+        """Remember where tablets are, and the topology that says so, since a committed transaction."""
+        self._placement.put(layout, None, placement)
+        self._topology = topology or self._topology
+
+    def places(self, tx: Tx, base: Topology) -> SlotPlaces:
+        """Return where slots live as a transaction sees it, and where they lived in a topology."""
+        names = dict(base.shard_names) | {shard.id: shard.name for shard in tx.shards()}
+        return SlotPlaces(self.placement_in(tx), base, names)
+
+    def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
+        """A table and its indexes, as a transaction sees them; raises `TableNotFound`."""
+        layout = self._layout_in(tx)
+        cached = self._by_name.at(layout, name)
+        if cached is None:
+            table = tx.table(name)
+            cached = self._by_name.put(layout, name, (table, self.indexes_in(tx, table.id)))
+        return cached
+
+    def is_entered(self, tx: Tx, table: TableInfo) -> bool:
+        """True for a table that everybody sees; false for one that is reserved, or was dropped."""
+        cached = self._by_name.at(self._layout_in(tx), table.name)
+        if cached is not None and cached[0].id == table.id:
+            return True  # to drop it is a change of the layout
+        return tx.table_by_id(table.id) is not None
+
+    @begun_again
+    def table_now(self, name: str) -> TableInfo:
+        """A table as it is now, in a transaction only if something changed; raises `TableNotFound`."""
+        cached = self._by_name.at(self.versions()[0], name)
+        if cached is not None:
+            return cached[0]
+        with self.catalog.reading() as tx:
+            self._note_seen(tx.versions())
+            self.placement_in(tx)  # whoever asks for a table needs it next, and so waits once
+            return self.table(tx, name)[0]
+
+    def retention_of(self, table: TableInfo) -> float:
+        """Return how long a table's snapshots stay readable without a lease, in seconds."""
+        return self.info.retention_seconds if table.retention_seconds is None else table.retention_seconds
+
+    def newest_topology(self, tx: Tx) -> Topology:
+        """The newest published topology as a transaction sees it, read from the history each time.
+
+        Raises:
+            StoreDamaged: the history is empty or damaged.
+        """
+        self._topology = tx.newest_topology(self._topology)
+        return self._topology
+
+    @begun_again
+    def base_topology(self, number: int) -> Topology:
+        """The topology that a scan is compared with: a published one never changes, so each is read once."""
+
+        def read() -> Topology:
+            with self.catalog.reading() as tx:
+                return tx.base_topology(number)
+
+        return self._bases.get(number, read)
+
+    @begun_again
+    def look(self, table_id: int) -> CurrentTable:
+        """One look at the catalog: a table and where slots are; costs one small query unless they changed.
+
+        Raises `TableChanged`.
+        """
+        layout, newest = self.versions()
+        state, placed = self._tables.get(table_id), self._placement.at(layout, None)
+        if state and placed and state.layout == layout and state.serves(newest):
+            return CurrentTable(layout, newest, state, placed)
+        with self.catalog.reading() as tx:
+            layout, newest = tx.versions()
+            return CurrentTable(
+                layout, newest, self._table_state_in(tx, table_id, newest), self.placement_in(tx)
+            )
+
+    @begun_again
+    def table_state(
+        self, table_id: int, snapshot: int, after: int | None = None, layout: int | None = None
+    ) -> TableState:
+        """A table's fragments as they are now, and what its snapshot excludes.
+
+        Args:
+            table_id: the table.
+            snapshot: what is to be read.
+            after: for changes of the commits in (after, snapshot]: they are looked up, not the snapshot.
+            layout: of the catalog at a look of just now, which need not be repeated.
+
+        Raises:
+            TableChanged: the table was dropped.
+            SnapshotExpired, ChangesExpired: what is to be read is no longer kept.
+        """
+        layout = self.versions()[0] if layout is None else layout
+        cached = self._tables.get(table_id)
+        if cached is not None and cached.layout == layout and cached.serves(snapshot, after):
+            return cached
+        with self.catalog.reading() as tx:
+            return self._table_state_in(tx, table_id, snapshot, after)
+
+    def follow(self, tx: Tx, table_id: int, snapshot: int, with_statistics: bool) -> None:
+        """Look a table up in the transaction that begins a scan, if it was before and commits came since."""
+        cached = self._tables.get(table_id)
+        if cached is not None and cached.layout == tx.versions()[0] and not cached.serves(snapshot):
+            state = self._table_state_in(tx, table_id, snapshot)
+            if with_statistics:
+                self.statistics_in(tx, state)
+
+    def _table_state_in(self, tx: Tx, table_id: int, snapshot: int, after: int | None = None) -> TableState:
+        layout, last_commit = tx.versions()
+        table = tx.table_by_id(table_id)
+        if table is None:
+            raise TableChanged(
+                "the table was dropped, or dropped and made again, since this scan began; start a new scan",
+                table=table_id,
+            )
+        if after is None:
+            tx.check_snapshot(table, snapshot)
+        else:
+            check_kept(table, after)
+            check_reached(last_commit, snapshot)
+        indexes = self.indexes_in(tx, table_id)
+        state = TableState(
+            layout,
+            last_commit,
+            table,
+            tx.fragments(table=table_id),
+            tx.overwrites(table_id),
+            indexes,
+            tx.runs(table_id) if indexes else (),
+        )
+        self._tables[table_id] = state
+        return state
+
+    @begun_again
+    def newest_definition(self, table_id: int, layout: int | None = None) -> TableInfo | None:
+        """A table as it is now, also one that is reserved; None when it was dropped."""
+        layout = self.versions()[0] if layout is None else layout
+        cached = self._definitions.at(layout, table_id)
+        if cached is not None:
+            return cached
+        with self.catalog.reading() as tx:
+            return self.definition_in(tx, table_id)
+
+    def definition_in(self, tx: Tx, table_id: int) -> TableInfo | None:
+        table = tx.table_by_id(table_id) or tx.reserved_table(table_id)
+        if table is not None:
+            self._definitions.put(tx.versions()[0], table_id, table)
+        return table
+
+    @begun_again
+    def indexes(self, table_id: int, layout: int | None = None) -> tuple[IndexInfo, ...]:
+        """A table's indexes as they are now, also those that are still being built.
+
+        Costs one small query unless the layout has changed, as it does with every index; `layout` as for
+        `placement`.
+        """
+        cached = self._indexes.at(self.versions()[0] if layout is None else layout, table_id)
+        if cached is not None:
+            return cached
+        with self.catalog.reading() as tx:
+            return self.indexes_in(tx, table_id)
+
+    def indexes_in(self, tx: Tx, table_id: int) -> tuple[IndexInfo, ...]:
+        """As `indexes`, as a transaction sees them that has not changed anything."""
+        layout = self._layout_in(tx)
+        cached = self._indexes.at(layout, table_id)
+        return self._indexes.put(layout, table_id, tx.indexes(table_id)) if cached is None else cached
+
+    @begun_again
+    def statistics(self, state: TableState) -> TableStatistics:
+        """Statistics of a table's fragments and runs; those that were read for an earlier layout are kept."""
+        before, kept = self._statistics.get(state.table.id, (None, None))
+        if before is state and kept is not None:
+            return kept
+        with self.catalog.reading() as tx:
+            return self.statistics_in(tx, state)
+
+    def statistics_in(self, tx: Tx, state: TableState) -> TableStatistics:
+        """As `statistics`, read in a transaction."""
+        _, kept = self._statistics.get(state.table.id, (None, NO_STATISTICS))
+        statistics = read_statistics(tx, state, kept)
+        self._statistics[state.table.id] = state, statistics
+        return statistics
+
+    def origin(
+        self,
+        operation: str,
+        replaces: Iterable[Fragment] = (),
+        versions: tuple[int, int] | None = None,
+    ) -> Origin:
+        """The origin that files staged from now on carry; `versions` of a look of just now."""
+        layout, newest = versions or self.versions()
+        placement = self.placement(layout)
+        return Origin(
+            store=self.info.store_id,
+            slots=self.info.slots,
+            hash=self.info.hash,
+            operation=operation,
+            write=secrets.token_hex(16),
+            after_commit=newest,
+            began_at=self.clock.now(),
+            epochs=placement.epochs,
+            replaces=tuple(fragment.path for fragment in replaces),
+        )
+
+    def check_not_collected(
+        self, tx: Tx, staged: Iterable[StagedFragment], since: tuple[int, int] | None = None
+    ) -> None:
+        """Check, in the transaction that refers to them, staged files; see `noticing_collection`.
+
+        They are there, and it is the shards' roots where they are. `since` are the catalog's versions before
+        the first was staged, if known: while they stay nothing was condemned, so objects are still there.
+        """
+        fragments, now = list(staged), tx.identity()  # nobody else commits before this transaction ends
+        self.catalog.settle()
+        disks = {
+            shard: self._check_root(shard, now.incarnation, lambda: (now.layout, now.last_commit))
+            for shard in {fragment.shard for fragment in fragments}
+        }
+        nothing_went = since == (now.layout, now.last_commit)
+        for fragment in fragments:
+            disk = disks[fragment.shard]
+            if not (disk.is_far and nothing_went):
+                for path in (fragment.path, *(run.path for run in fragment.runs)):
+                    disk.uncached.open(path)
+
+    @contextmanager
+    def noticing_collection(self) -> Iterator[None]:
+        """For work that may outlast a collection's grace period: a file that goes then means to try again."""
+        try:
+            yield
+        except FragmentMissing as error:
+            path = str(error.fields["path"])
+            with self.catalog.reading() as tx:
+                shard = next((file.shard for file in tx.fragments() if path.endswith(file.path)), None)
+            if shard is not None:
+                self.check_root(shard)  # a disk that is not mounted is no damage
+                raise
+            raise WriteConflict(
+                "garbage was collected with a grace period shorter than this took, and took files that it "
+                "needed; nothing was changed: try again, and collect with a longer grace period",
+                path=path,
+            ) from error

@@ -1,0 +1,86 @@
+"""Tags: names that keep a snapshot, and stand for its number wherever one is asked for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from elasticscan.base.errors import InvalidName, SnapshotNotFound
+from elasticscan.base.limits import check_name
+from elasticscan.catalog import Tag, Tx, begun_again
+from elasticscan.metadata import TableInfo
+from elasticscan.store.context.shared import Context, Find
+
+_TAKEN = frozenset({"earliest", "latest", "newest"})
+
+
+def check_tag_name(name: object) -> str:
+    """The name itself, if it is one of a tag; digits alone would be the number of a commit.
+
+    Raises:
+        InvalidName: it is not.
+    """
+    text = check_name("tag", name)
+    if text.isdecimal() or text in _TAKEN:
+        raise InvalidName(
+            f"the tag name {text!r} is not allowed: it would be taken for "
+            f"{'a word of startingVersion' if text in _TAKEN else 'the number of a commit'}; choose another",
+            kind="tag",
+            name=text,
+        )
+    return text
+
+
+def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) -> int | None:
+    """The commit number that a number, a tag or a time (UTC where it has no zone) stands for.
+
+    Of a time it is the newest snapshot then. None, for the newest, stays None.
+
+    Raises:
+        TagNotFound: there is no such tag.
+        SnapshotNotFound: the table was made later, or the time is still to come.
+    """
+    if isinstance(asked, str):
+        return tx.tag(table, asked).snapshot
+    if not isinstance(asked, datetime):
+        return asked
+    time = asked if asked.tzinfo else asked.replace(tzinfo=UTC)
+    number = tx.commit_at(time.timestamp())
+    if number < table.created_commit:
+        raise SnapshotNotFound(
+            f"table {table.name!r} was made after {time.isoformat()}; its first snapshot is "
+            f"{table.created_commit}",
+            table=table.name,
+            time=time.isoformat(),
+        )
+    return number
+
+
+@begun_again
+def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datetime | None) -> Tag:
+    """Name a snapshot of a table, the newest for None, and keep it from here on.
+
+    Raises:
+        InvalidName, AlreadyExists: another name is needed.
+        SnapshotNotFound, SnapshotExpired, TagNotFound: there is no such snapshot, or not any more.
+    """
+    check_tag_name(name)
+    if snapshot is None:
+        context.check_newest()
+    with context.catalog.writing() as tx:
+        table = find(tx)[0]
+        at = snapshot_of(tx, table, snapshot)
+        at = tx.versions()[1] if at is None else at
+        # In one transaction with the entry: a merge that lets go of a snapshot looks for tags in its own.
+        tx.check_snapshot(table, at)
+        return tx.add_tag(table, name, at)
+
+
+@begun_again
+def drop_tag(context: Context, find: Find, name: str) -> None:
+    """Let go of a tag.
+
+    Raises:
+        TagNotFound: there is none of this name.
+    """
+    with context.catalog.writing() as tx:
+        tx.drop_tag(find(tx)[0], name)

@@ -1,0 +1,376 @@
+"""Backups: a whole store as of one moment, with all snapshots that it keeps, and a store made of one.
+
+A backup holds the catalog as plain values and the files that it refers to. Files never change, so a later
+backup to the same place copies those alone that came since, and each keeps its own list:
+
+    elasticscan-backup          whose backups these are: JSON {"store": id, "version": 1}
+    <time>-<commit>.backup      one of them: msgpack, then its xxh3-64
+    <shard id>/t1/<32 hex>.arrow    files of that shard, each once, whichever backups need it
+
+What was copied is read back and compared with the checksums that the catalog has, here as there. A list is
+written last, so a backup that was interrupted does not count, and the next one goes on with its files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+
+import msgpack
+import xxhash
+
+from elasticscan.base.clock import Clock
+from elasticscan.base.errors import (
+    AlreadyExists,
+    FragmentDamaged,
+    FragmentMissing,
+    InvalidOption,
+    ShardUnavailable,
+    StoreDamaged,
+    StoreNotFound,
+    StoreTooNew,
+)
+from elasticscan.base.redaction import shown
+from elasticscan.catalog import Catalog, Dump, begun_again, holds_store
+from elasticscan.metadata import Seal
+from elasticscan.storage import Disk, is_fragment_path, verify_file
+from elasticscan.store.context import Context
+from elasticscan.store.copies.disks import disk_at
+from elasticscan.store.copies.making import Disks, take_back_on_error
+from elasticscan.store.roots import Location
+from elasticscan.store.roots.aliases import check_apart
+from elasticscan.store.roots.location import (
+    BACKUP_MARKER,
+    CATALOG_FILE,
+    MARKER,
+    check_outside,
+    remove_directories,
+)
+from elasticscan.store.roots.markers import check_free
+
+VERSION = 1
+SUFFIX = ".backup"
+COPY_BYTES = 8 << 20
+MOST_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a backup, as its catalog knows it."""
+
+    shard: int
+    path: str
+    seal: Seal
+
+
+@dataclass(frozen=True, slots=True)
+class BackedUp:
+    """The result of a backup.
+
+    Attributes:
+        name: its own, by which a store is made of it when it is not the newest.
+        snapshot: the store's newest commit then.
+        files: how many it refers to.
+        copied, copied_bytes: those of them that were not there yet.
+        removed: files that no backup needs any more, after older ones were dropped.
+    """
+
+    name: str
+    snapshot: int
+    files: int
+    copied: int
+    copied_bytes: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Backup:
+    """A list: what one backup holds."""
+
+    store: str
+    snapshot: int
+    shards: Mapping[int, str]  # names of those that are not removed
+    files: Sequence[File]
+    catalog: Dump
+
+
+class _Below:
+    """A part of a disk, as a disk with paths of its own."""
+
+    def __init__(self, disk: Disk, part: str) -> None:
+        self._disk, self._part = disk, part
+
+    @property
+    def is_far(self) -> bool:
+        return self._disk.is_far
+
+    @property
+    def uncached(self) -> Disk:
+        return _below(self._disk.uncached, self._part)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._disk, name)
+        return lambda path, *rest: method(f"{self._part}/{path}", *rest)
+
+
+def _below(disk: Disk, part: object) -> Disk:
+    return cast("Disk", _Below(disk, str(part)))
+
+
+# Taking one
+
+
+def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> BackedUp:
+    """Copy a store to a place of backups; only what is not there yet.
+
+    Args:
+        target: a directory, or a URI that `pyarrow.fs` knows.
+        keep: how many backups stay there, this one included; None for all.
+
+    Raises:
+        InvalidOption: the place is another store's, within a store, or something else.
+        FragmentDamaged, StoreDamaged: the store is not whole; there is no new backup.
+        ShardUnavailable, WrongRoot: a shard's disk is not mounted, or another's is in its place.
+    """
+    place, disk = _place(target, disks)
+    with context.catalog.reading() as tx:
+        roots = [(shard.name, context.root_of(shard.id)) for shard in tx.shards()]
+    check_apart([*roots, ("of the backup", _root(place))])
+    check_outside(_root(place))
+    place.make()
+    there = _claim(disk, context.info.store_id, place.uri)
+    copied, copied_bytes = 0, 0
+    for attempt in count(1):
+        name, backup = _look(context)
+        context.checkpoint("backup begun")
+        missing = [file for file in backup.files if f"{file.shard}/{file.path}" not in there]
+        try:
+            for file in missing:
+                try:
+                    _copy(context.disk_of(file.shard), _below(disk, file.shard), file)
+                except FragmentMissing:
+                    context.check_root(file.shard)  # a disk that is not mounted is no damage
+                    raise
+                there.add(f"{file.shard}/{file.path}")
+                copied, copied_bytes = copied + 1, copied_bytes + file.seal.bytes
+            break
+        except FragmentMissing:
+            # A merge replaced it, and it was collected: the catalog refers to another one by now.
+            if attempt == MOST_ATTEMPTS:
+                raise
+    with disk.create(name + SUFFIX) as file:
+        file.write(_pack(backup))
+    removed = 0 if keep is None else _drop_older(disk, keep)
+    return BackedUp(name, backup.snapshot, len(backup.files), copied, copied_bytes, removed)
+
+
+@begun_again
+def _look(context: Context) -> tuple[str, _Backup]:
+    """A name for a backup of now, and what is to be in it, from one look at the catalog."""
+    with context.catalog.reading() as tx:
+        dump, now, snapshot = tx.dump(), tx.times.stamp, tx.versions()[1]
+        fragments = {fragment.id: fragment for fragment in tx.fragments()}
+        runs = [run for table in tx.tables() for run in tx.runs(table.id)]
+        names = {shard.id: shard.name for shard in tx.shards()}
+    files = [File(fragment.shard, fragment.path, fragment.seal) for fragment in fragments.values()]
+    files += [File(fragments[run.fragment].shard, run.path, run.seal) for run in runs]
+    time = datetime.fromtimestamp(now, UTC)
+    backup = _Backup(context.info.store_id, snapshot, names, files, dump)
+    return f"{time:%Y%m%dT%H%M%S%f}-{snapshot}", backup
+
+
+def _copy(source: Disk, target: Disk, file: File) -> None:
+    """Copy a file, read it back, and compare."""
+    content = source.open(file.path)
+    with target.create(file.path) as out:
+        for at in range(0, content.size, COPY_BYTES):
+            out.write(content.read_at(at, min(COPY_BYTES, content.size - at)))
+    try:
+        verify_file(target, file.path, file.seal, " (as it was copied)")
+    except FragmentDamaged:
+        target.delete(file.path)
+        raise
+
+
+def _drop_older(disk: Disk, keep: int) -> int:
+    """Drop all but the newest backups, and the files that none of these needs; returns how many files."""
+    paths = [path for path, _ in disk.list()]
+    names = sorted(path for path in paths if _is_list(path))
+    needed = {f"{file.shard}/{file.path}" for name in names[-keep:] for file in _unpack(disk, name).files}
+    for name in names[:-keep]:
+        disk.delete(name)
+    # Names alone are no proof: files of a shard that lies in the place may have the same ones.
+    others = {path.partition("/")[0] for path in paths if path.endswith((f"/{MARKER}", f"/{CATALOG_FILE}"))}
+    gone = [path for path in paths if path not in needed and _is_copy(path, others)]
+    for path in gone:
+        disk.delete(path)
+    return len(gone)
+
+
+# Making a store of one
+
+
+def restore_backup(
+    source: str,
+    uri: str,
+    roots: Mapping[str, str],
+    name: str | None,
+    clock: Clock,
+    disks: Disks,
+) -> None:
+    """Make a store of a backup: its files, then its catalog; nothing is left where that fails.
+
+    The store has to be adopted before it is written to: until then it has the original's identity.
+
+    Args:
+        source: a place of backups.
+        uri: the new store's directory, or the URL of a database for its catalog.
+        roots: of shards, by their names; those left out lie in the store's directory.
+        name: which backup; the newest by default.
+
+    Raises:
+        StoreNotFound: there is no such backup.
+        AlreadyExists, InvalidOption: the new place is taken, or within a store.
+        FragmentDamaged, StoreDamaged: the backup is not as it was written.
+    """
+    backup = _choose(_place(source, disks)[1], source, name)
+    location = Location.of(uri)
+    unknown = roots.keys() - set(backup.shards.values())
+    if unknown:
+        raise InvalidOption(
+            f"the backup has no shard {min(unknown)!r}; it has {', '.join(backup.shards.values())}",
+            option="roots",
+        )
+    if (location.directory is None or location.exists()) and holds_store(location.catalog_url):
+        raise AlreadyExists(f"{shown(uri)} already holds a store; choose another place", uri=shown(uri))
+    stored = {shard: location.stored_root(of, roots.get(of)) for shard, of in backup.shards.items()}
+    full = {shard: location.root(root) for shard, root in stored.items()}
+    check_apart([(backup.shards[shard], root) for shard, root in full.items()])
+    for place in (_root(location), *full.values()):
+        check_outside(place)
+    opened = {shard: disk_at(disks, root) for shard, root in full.items()}
+    for shard, disk in opened.items():
+        if not check_free(disk, full[shard]):
+            raise InvalidOption(f"{shown(full[shard])} holds a shard; choose another", option="roots")
+    # Roots of removed shards are the original's alone.
+    columns, rows = backup.catalog["shards"]
+    ids = [row[columns.index("id")] for row in rows]
+    all_roots = {shard: stored.get(shard, f"removed/{shard}") for shard in ids}
+    with (
+        take_back_on_error(location, list(stored.values()), catalog=True),
+        _taken_back(full, opened) as copied,
+    ):
+        for file in backup.files:
+            copied.append(file)
+            _copy(_below(_place(source, disks)[1], file.shard), opened[file.shard], file)
+        Catalog.create_from(location.catalog_url, clock, shown(uri), backup.catalog, all_roots)
+
+
+@contextmanager
+def _taken_back(roots: Mapping[int, str], disks: Mapping[int, Disk]) -> Iterator[list[File]]:
+    """Files that go again when the block fails, and the directories that they leave empty."""
+    copied: list[File] = []
+    try:
+        yield copied
+    except BaseException:
+        for file in copied:
+            with suppress(ShardUnavailable):
+                disks[file.shard].delete(file.path)
+        local = [file for file in copied if "://" not in roots[file.shard]]
+        remove_directories({Path(roots[file.shard], file.path).parent for file in local})
+        raise
+
+
+def _choose(disk: Disk, source: str, name: str | None) -> _Backup:
+    try:
+        names = sorted(path.removesuffix(SUFFIX) for path, _ in disk.list() if _is_list(path))
+    except ShardUnavailable:  # no such directory
+        names = []
+    if not names or (name is not None and name not in names):
+        older = "there are none; to go back to an older snapshot of a table: restore-table (Table.restore)"
+        there = f"it has {', '.join(names)}" if names else older
+        asked = "a backup" if name is None else f"backup {name!r}"
+        raise StoreNotFound(f"{shown(source)} does not hold {asked}; {there}", uri=shown(source))
+    return _unpack(disk, (name or names[-1]) + SUFFIX)
+
+
+# The place
+
+
+def _place(target: str, disks: Callable[[str], Disk]) -> tuple[Location, Disk]:
+    place = Location.of_files(target)
+    return place, disk_at(disks, _root(place))
+
+
+def _root(place: Location) -> str:
+    return place.uri if place.directory is None else str(place.directory)
+
+
+def _claim(disk: Disk, store: str, uri: str) -> set[str]:
+    """Make a place that of a store's backups; returns the files that are there."""
+    try:
+        there = {path for path, _ in disk.list()}
+    except ShardUnavailable:  # no such prefix in a bucket yet
+        there = set()
+    if BACKUP_MARKER in there:
+        content = disk.open(BACKUP_MARKER)
+        with suppress(ValueError, AttributeError):
+            if json.loads(content.read_at(0, content.size).to_pybytes()).get("store") == store:
+                return there
+        raise InvalidOption(
+            f"{shown(uri)} holds backups of another store; choose another place", option="target"
+        )
+    if there:
+        raise InvalidOption(
+            f"{shown(uri)} is not empty, and holds no backups of this store; choose another place",
+            option="target",
+        )
+    with disk.create(BACKUP_MARKER) as file:
+        file.write(json.dumps({"version": VERSION, "store": store}, sort_keys=True).encode() + b"\n")
+    return there
+
+
+def _is_copy(path: str, others: Collection[str]) -> bool:
+    """True if a file can be a copy that a backup made; others are not ours to remove."""
+    shard, _, rest = path.partition("/")
+    return shard.isdecimal() and shard not in others and is_fragment_path(rest)
+
+
+def _is_list(path: str) -> bool:
+    return path.endswith(SUFFIX) and "/" not in path
+
+
+# The list, in bytes
+
+
+def _pack(backup: _Backup) -> bytes:
+    files = [[file.shard, file.path, *astuple(file.seal)] for file in backup.files]
+    facts = {"version": VERSION, "store": backup.store, "snapshot": backup.snapshot}
+    body: bytes = msgpack.packb(
+        facts | {"shards": dict(backup.shards), "files": files, "catalog": backup.catalog}
+    )
+    return body + xxhash.xxh3_64_digest(body)
+
+
+def _unpack(disk: Disk, name: str) -> _Backup:
+    """Raises `StoreDamaged` unless a list is as it was written."""
+    file = disk.open(name)
+    content = file.read_at(0, file.size).to_pybytes()
+    body, digest = content[:-8], content[-8:]
+    if xxhash.xxh3_64_digest(body) != digest:
+        raise StoreDamaged(
+            f"backup {name.removesuffix(SUFFIX)} is not as it was written; use another one of this place",
+            what=name,
+        )
+    values = msgpack.unpackb(body, strict_map_key=False)
+    if values["version"] != VERSION:
+        raise StoreTooNew("a newer release made this backup; upgrade elasticscan", known=VERSION)
+    files = [File(shard, path, Seal(*seal)) for shard, path, *seal in values["files"]]
+    catalog = {table: (columns, rows) for table, (columns, rows) in values["catalog"].items()}
+    return _Backup(values["store"], values["snapshot"], values["shards"], files, catalog)

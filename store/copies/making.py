@@ -1,0 +1,92 @@
+"""Creation of a store and its shards: wholly, or leaving nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from elasticscan.base.clock import Clock
+from elasticscan.base.redaction import shown
+from elasticscan.catalog import Catalog, NewStore, Tx, holds_store
+from elasticscan.storage import Disk
+from elasticscan.store.context import Context
+from elasticscan.store.copies.disks import disk_at
+from elasticscan.store.roots import Claims, Location, Marker
+from elasticscan.store.roots.aliases import check_apart
+from elasticscan.store.roots.location import check_outside, remove_directories
+from elasticscan.store.roots.markers import check_free
+
+Disks = Callable[[str], Disk]
+
+
+def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) -> None:
+    """Make a store's catalog, and the roots of its first shards its own.
+
+    Raises:
+        AlreadyExists: there is a store.
+        InvalidOption: a root is another store's or lies within its places, or two shards have the same.
+    """
+    full = [(name, location.root(root)) for name, root in new.shards]
+    check_apart(full)
+    opened = [disk_at(disks, root) for _, root in full]
+    if location.exists():
+        location.check_not_empty()
+    if not holds_store(location.catalog_url):  # else Catalog.create raises AlreadyExists
+        location.check_not_bereft()
+        for disk, (_, root) in zip(opened, full, strict=True):
+            check_outside(root, location.directory)
+            check_free(disk, root)
+
+    claims = Claims()
+
+    def claim_all(tx: Tx) -> None:
+        me, shards = tx.identity(), tx.shards()
+        ids = [shard.id for shard in shards]
+        for shard, disk in zip(shards, opened, strict=True):
+            marker = Marker(me.store_id, me.incarnation, shard.id, shard.name)
+            claims.claim(disk, location.root(shard.root), marker, ids)
+
+    with (
+        take_back_on_error(location, [root for _, root in new.shards], catalog=True),
+        claims.undone_on_errors(),
+    ):
+        Catalog.create(location.catalog_url, clock, shown(location.uri), new, claim_all)
+
+
+@contextmanager
+def new_roots(context: Context, disks: Disks, shards: Sequence[tuple[str, str]]) -> Iterator[None]:
+    """Make directories for shards (name, root as stored) that the block enters.
+
+    Raises:
+        InvalidOption: a root is not free, another shard's, or within a place of others.
+    """
+    location = context.location
+    full = [(name, location.root(root)) for name, root in shards]
+    names = {name for name, _ in shards}
+    with context.catalog.reading() as tx:
+        there = [(s.name, location.root(s.root)) for s in tx.shards() if s.name not in names]
+    check_apart(there + full)
+    mine = Marker(context.info.store_id, context.incarnation(), 0, "")
+    for _, root in full:
+        check_outside(root, location.directory)
+        check_free(disk_at(disks, root), root, mine)
+    with take_back_on_error(location, [root for _, root in shards], catalog=False):
+        yield
+
+
+@contextmanager
+def take_back_on_error(location: Location, roots: Sequence[str], catalog: bool) -> Iterator[None]:
+    """Make directories; when the block fails, those that are empty go again."""
+    made: list[Path] = []
+    try:
+        if catalog:
+            made += location.make()
+        for root in roots:
+            made += location.make_root(root)
+        yield
+    except BaseException:
+        if location.directory in made:
+            location.remove_catalog()
+        remove_directories(made)
+        raise

@@ -1,0 +1,24 @@
+"""Moves of tablets, carried out while readers and writers go on.
+
+What this room promises:
+
+- **A tablet is served from one place at every moment**: from its source until the switch, from its target
+  after it. The switch is one transaction, and it checks that the copy has all that was committed.
+- **A mover that dies breaks nothing.** The tablet stays at its source, the copy is a file that nothing refers
+  to, and `resume_moves` finishes what was planned.
+- **Two never carry out one move.** Each has an owner, of which there are signs of life; only what an owner
+  that is gone has left is taken over.
+
+How a move goes (the phases are a table, `elasticscan.topology`): planned, copying, caught up, and gone with
+the switch. Copies are by commit number: first all up to a commit, then what came since, until little is left
+for the transaction that switches.
+
+The words: a *plan* is the moves that an expansion, a contraction or a rebalance needs; an *owner* is one
+operation of one process; *undoing* a move leaves its tablet at the source.
+
+owners      operations that own moves and steps of upkeep, and the signs that they live
+mover       one move: copy, catch up, switch
+elasticity  plans carried out: expand, contract, move, split, join, resume
+
+It leaves out: which tablet should go where (`elasticscan.topology`, and by bytes `elasticscan.upkeep`).
+"""

@@ -1,0 +1,345 @@
+"""Expand, contract, move, split, join: plans made and carried out while readers and writers go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, MoveInProgress, TryAgain
+from elasticscan.base.forks import Birthplace
+from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
+from elasticscan.base.resources import starting_threads
+from elasticscan.catalog import Tx, begun_again
+from elasticscan.store.context import Context
+from elasticscan.store.moves.mover import UNDO_WAITS_SECONDS, Mover
+from elasticscan.store.moves.owners import beating, owner_is_gone, owning
+from elasticscan.store.roots import Claims
+from elasticscan.topology import (
+    Event,
+    Move,
+    Placement,
+    Topology,
+    join_tablets,
+    plan_balance,
+    split_tablet,
+)
+
+EXPAND_ROUNDS = 3
+_POLL_SECONDS = 0.02
+
+# Called after each move with (moves done, moves planned).
+OnProgress = Callable[[int, int], None]
+
+
+class Elasticity:
+    """Changes of where tablets are.
+
+    The topology history has each of them from the transaction on that makes it. Those of a plan are published
+    together when it is done: until then scans begin with the topology before it.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        bytes_per_second: float | None = None,
+        on_progress: OnProgress | None = None,
+        parallel: int = PARALLEL_MOVES,
+    ) -> None:
+        self._context = context
+        self._bytes_per_second = bytes_per_second
+        self._on_progress = on_progress or (lambda _done, _planned: None)
+        self._parallel = parallel
+
+    @begun_again
+    def expand(self, new: Sequence[tuple[str, str]]) -> Topology:
+        """Add shards (name, root) and move the fewest tablets that balance.
+
+        A shard that is there already is taken as well while tablets are out of balance: so an
+        expansion that failed can be called again, and a contraction called off.
+        """
+        self._balance(new)
+        return self._publish(f"expanded by {', '.join(name for name, _ in new)}")
+
+    @begun_again
+    def rebalance(self) -> Topology:
+        """Move the fewest tablets that balance; the newest topology as it is where none has to move."""
+        if not self._balance(()):
+            with self._context.catalog.reading() as tx:
+                return tx.newest_topology()
+        return self._publish("rebalanced")
+
+    def _balance(self, new: Sequence[tuple[str, str]]) -> int:
+        """Add shards, and move tablets until they balance; returns how many moves were planned."""
+        planned = 0
+        for attempt in range(EXPAND_ROUNDS):
+            with owning() as owner:
+                claims = Claims()
+                with self._context.catalog.writing() as tx, claims.undone_on_errors():
+                    for name, root in new if attempt == 0 else ():
+                        self._add_or_take_back(tx, claims, name, root)
+                    plans = self._plan(tx, owner)
+                if not plans:
+                    break
+                planned += len(plans)
+                # A tablet that another process was moving is planned again, but none is chased for ever.
+                self._carry_out(plans, owner, tolerate=True)
+        return planned
+
+    @begun_again
+    def contract(self, name: str) -> Topology:
+        """Move everything off a shard, then remove it. Waits for moves to it that are under way."""
+        with self._context.catalog.writing() as tx:
+            shard = tx.shard_named(name)
+            if not any(s.id != shard.id and not s.draining for s in tx.shards()):
+                raise InvalidTopologyChange(
+                    f"{name!r} is the last shard that takes tablets; expand the store first", shard=name
+                )
+            tx.set_draining(shard.id, True)
+        self._drain(shard.id)
+        return self._publish(f"contracted by {name}")
+
+    @begun_again
+    def move(self, tablet_id: int, target_name: str) -> Topology:
+        """Move one tablet."""
+        with owning() as owner:
+            with self._context.catalog.writing() as tx:
+                tablet = tx.tablet(tablet_id)
+                target = tx.shard_named(target_name)
+                if target.draining:
+                    raise InvalidTopologyChange(
+                        f"shard {target_name!r} is being emptied and takes no tablets; choose another",
+                        shard=target_name,
+                    )
+                if tablet.shard == target.id:
+                    raise InvalidTopologyChange(
+                        f"tablet {tablet_id} is at shard {target_name!r} already", tablet=tablet_id
+                    )
+                self._forget_dead(tx, tablet_id)
+                move = Move(tablet_id, tablet.shard, target.id)
+                tx.plan_move(move, owner)
+            with beating(self._context.catalog, owner):
+                Mover(self._context, owner, self._bytes_per_second).carry_out(move)
+        return self._publish(f"tablet {tablet_id} moved to {target_name}")
+
+    @begun_again
+    def split(self, tablet_id: int, at: int | None = None) -> Topology:
+        """Cut a tablet in two, in the middle or before slot `at`; copies nothing."""
+        with self._context.catalog.writing() as tx:
+            self._check_not_moving(tx, tablet_id)
+            last, before = self._context.newest_topology(tx), self._context.placement_in(tx)
+            tx.tablet(tablet_id)
+            left, right = tx.new_tablet_ids(2)
+            after = split_tablet(before, tablet_id, at, (left, right))
+            tx.replace_placement(before, after)
+            reason = f"tablet {tablet_id} split into {left} and {right}"
+            topology = tx.append_topology(reason, True, after, last)
+            layout = tx.versions()[0]
+        return self._noted(topology, layout)
+
+    @begun_again
+    def join(self, left: int, right: int) -> Topology:
+        """Make two neighbouring tablets at one shard one; copies nothing."""
+        with self._context.catalog.writing() as tx:
+            for tablet_id in (left, right):
+                self._check_not_moving(tx, tablet_id)
+                tx.tablet(tablet_id)
+            last, before = self._context.newest_topology(tx), self._context.placement_in(tx)
+            (joined,) = tx.new_tablet_ids(1)
+            after = join_tablets(before, left, right, joined)
+            tx.replace_placement(before, after)
+            reason = f"tablets {left} and {right} joined into {joined}"
+            topology = tx.append_topology(reason, True, after, last)
+            layout = tx.versions()[0]
+        return self._noted(topology, layout)
+
+    @begun_again
+    def resume(self) -> int:
+        """Finish what processes that died left behind; returns how many tablets were to move.
+
+        Each of their moves is undone (the source goes on serving), planned again and carried out;
+        shards that were being emptied are emptied and removed. All is tried; the first error is raised at the
+        end, so that a shard that is away keeps no other one waiting.
+        """
+        errors, emptied = list[Exception](), 0
+        with owning() as owner:
+            with self._context.catalog.writing() as tx:
+                plans = self._adopt_dead(tx, owner)
+                draining = [shard.id for shard in tx.shards() if shard.draining]
+                holding = tx.placement().shards
+            with _keeping(errors):
+                self._carry_out(plans, owner)
+        moved = len(plans)
+        for shard in draining:
+            with _keeping(errors):
+                if shard in holding:  # else each of its tablets would be planned, tried and undone
+                    self._context.check_root(shard)
+                moved += self._drain(shard)
+                emptied += 1
+        with self._context.catalog.reading() as tx:
+            published = tx.is_topology_published()
+        if emptied or not published:
+            self._publish("interrupted moves resumed")
+        if errors:
+            raise errors[0]
+        return moved
+
+    def _add_or_take_back(self, tx: Tx, claims: Claims, name: str, root: str) -> None:
+        there = tx.shards()
+        namesake = next((shard for shard in there if shard.name == name), None)
+        if namesake is not None and namesake.draining:
+            tx.set_draining(namesake.id, False)
+            return
+        active = [shard.id for shard in there if not shard.draining]
+        if namesake is None or not plan_balance(tx.placement(), active):
+            added = tx.add_shard(name, root)  # raises if the name is taken
+            self._context.claim(claims, added, [shard.id for shard in there])
+
+    # How plans are carried out
+
+    def _drain(self, shard: int) -> int:
+        """Empty a draining shard, however many rounds that takes, and remove it; returns moves."""
+        waited, moved = 0.0, 0
+        while True:
+            with owning() as owner:
+                plans = self._plan_draining(shard, owner)
+                if plans is None:
+                    return moved
+                self._carry_out(plans, owner, tolerate=True)
+                moved += len(plans)
+            if plans:
+                continue
+            if waited > DRAIN_WAIT_SECONDS:
+                raise MoveInProgress(
+                    f"shard {shard} could not be emptied: another process has been moving its tablets for "
+                    f"{DRAIN_WAIT_SECONDS:.0f} s; look at `elasticscan status` and try again",
+                    shard=shard,
+                )
+            self._context.clock.sleep(_POLL_SECONDS)
+            waited += _POLL_SECONDS
+
+    @begun_again
+    def _plan_draining(self, shard: int, owner: str) -> list[Move] | None:
+        """Moves that empty a shard; none while others move its tablets. None when it was removed."""
+        with self._context.catalog.writing() as tx:
+            info = next((s for s in tx.shards() if s.id == shard), None)
+            if info is None:
+                return None  # another process removed it
+            if not info.draining:
+                raise InvalidTopologyChange(
+                    f"shard {info.name!r} was taken back by an expansion while it was being emptied; it "
+                    "stays, and nothing is lost",
+                    shard=info.name,
+                )
+            coming = [m for m in tx.moves() if shard in (m.source, m.target)]
+            if not tx.placement().at(shard) and not coming:
+                tx.remove_shard(shard)
+                return None
+            return self._plan(tx, owner, only_from=shard)
+
+    def _plan(self, tx: Tx, owner: str, only_from: int | None = None) -> list[Move]:
+        """Plan on the placement as it will be after the moves under way; enter our part."""
+        adopted = self._adopt_dead(tx, owner)
+        moving = {move.tablet: move.target for move in tx.moves()}
+        after = Placement(tuple(replace(t, shard=moving.get(t.id, t.shard)) for t in tx.placement().tablets))
+        active = [shard.id for shard in tx.shards() if not shard.draining]
+        balancing = [p for p in plan_balance(after, active) if p.tablet not in moving]
+        plans = [p for p in balancing if only_from is None or p.source == only_from]
+        for plan in plans:
+            tx.plan_move(plan, owner)
+        return adopted + plans
+
+    def _carry_out(self, plans: Sequence[Move], owner: str, tolerate: bool = False) -> None:
+        """Run planned moves, a few at a time. All are tried; the first error is raised at the end."""
+        if plans:
+            with beating(self._context.catalog, owner):
+                self._carry_out_all(plans, owner, tolerate)
+
+    def _carry_out_all(self, plans: Sequence[Move], owner: str, tolerate: bool) -> None:
+        mover = Mover(self._context, owner, self._bytes_per_second)
+        errors: list[BaseException] = []
+        birthplace = Birthplace()  # progress is told to a user's code, which may fork
+        pool = ThreadPoolExecutor(self._parallel, thread_name_prefix="move")
+        try:
+            with starting_threads():
+                begun = [pool.submit(mover.carry_out, plan) for plan in plans]
+            for done, future in enumerate(begun, 1):
+                try:
+                    future.result()
+                except (InvalidTopologyChange, TryAgain) as error:
+                    # Another process changed the tablet or its target: the next plan takes that into account.
+                    if not tolerate:
+                        errors.append(error)
+                except Exception as error:
+                    errors.append(error)
+                self._on_progress(done, len(plans))
+                birthplace.check()
+        finally:
+            # On an interrupt, moves that have not begun are given up, those under way end.
+            if birthplace.is_here:
+                pool.shutdown(cancel_futures=True)
+                self._give_up(plans, owner)
+        if errors:
+            raise errors[0]
+
+    def _give_up(self, plans: Sequence[Move], owner: str) -> None:
+        """End moves that did not begin. If the catalog stays away, they are left to whoever comes next."""
+        for wait in UNDO_WAITS_SECONDS:
+            try:
+                with self._context.catalog.writing() as tx:
+                    for plan in plans:
+                        tx.transition(plan, owner, Event.FAILED)
+            except TryAgain:
+                self._context.clock.sleep(wait)
+            except ElasticScanError:
+                return
+            else:
+                return
+
+    @begun_again
+    def _publish(self, reason: str) -> Topology:
+        with self._context.catalog.writing() as tx:
+            last, placement = self._context.newest_topology(tx), self._context.placement_in(tx)
+            topology = tx.append_topology(reason, True, placement, last)
+            layout = tx.versions()[0]
+        return self._noted(topology, layout)
+
+    def _noted(self, topology: Topology, layout: int) -> Topology:
+        """The topology, which is committed: whoever needs it next need not read it."""
+        self._context.note_placement(layout, topology.placement, topology)
+        return topology
+
+    def _adopt_dead(self, tx: Tx, owner: str) -> list[Move]:
+        """Make the moves of processes that died ours, where they still make sense."""
+        active = {shard.id for shard in tx.shards() if not shard.draining}
+        adopted = []
+        for move in tx.moves():
+            if owner_is_gone(move, tx.times.expiry):
+                tx.transition(move, move.owner, Event.OWNER_DIED)  # the source goes on serving
+                if tx.tablet(move.tablet).shard == move.source and move.target in active:
+                    adopted.append(Move(move.tablet, move.source, move.target))
+                    tx.plan_move(adopted[-1], owner)
+        return adopted
+
+    def _forget_dead(self, tx: Tx, tablet_id: int) -> None:
+        """End the move of a tablet whose mover died, because something else is to happen to it."""
+        move = tx.move(tablet_id)
+        if move is not None and owner_is_gone(move, tx.times.expiry):
+            tx.transition(move, move.owner, Event.OWNER_DIED)
+
+    def _check_not_moving(self, tx: Tx, tablet_id: int) -> None:
+        self._forget_dead(tx, tablet_id)
+        if tx.move(tablet_id) is not None:
+            raise MoveInProgress(
+                f"tablet {tablet_id} is being moved; try again when it has arrived", tablet=tablet_id
+            )
+
+
+@contextmanager
+def _keeping(errors: list[Exception]) -> Iterator[None]:
+    """Keep an error for later instead of raising it."""
+    try:
+        yield
+    except ElasticScanError as error:
+        errors.append(error)

@@ -1,0 +1,280 @@
+"""Carries one move out: copy, catch up, switch in one transaction.
+
+The phases are those of `elasticscan.topology.moves`. The source serves until the switch and the
+target after it, so a process that dies at any point leaves the tablet served from one place; the
+target's half-made copy is a file that nothing refers to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from elasticscan.base.errors import (
+    CommitUnknown,
+    ElasticScanError,
+    InvalidTopologyChange,
+    TabletNotFound,
+    TryAgain,
+)
+from elasticscan.catalog import Tx, begun_again
+from elasticscan.metadata import Bounds, floor_at
+from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
+from elasticscan.store.context import Checkpoint, Context
+from elasticscan.store.writing.indexing import with_runs
+from elasticscan.topology import Event, Move, SlotSet, Tablet, move_tablet
+
+SMALL_REST_ROWS = 20_000  # what the switch may copy while writers wait
+MOST_ROUNDS = 6
+# How long to wait before each further attempt to undo a move, if the catalog is away.
+UNDO_WAITS_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0)
+
+
+_Sources = list[tuple[PageSource, int]]  # a table's rows, and its oldest snapshot
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The progress of a move: its phase as the catalog knows it, and what was copied."""
+
+    move: Move
+    tablet: Tablet
+    copied_to: int = 0
+    copies: list[tuple[int, Copied]] = field(default_factory=list)
+
+
+class Mover:
+    """Moves tablets for one owner. Several threads may share one.
+
+    Args:
+        context: the store.
+        owner: as from `owning`; the rows of `moves` with this owner are ours.
+        bytes_per_second: upper bound on how fast one move copies, to spare the disks; None for
+            no bound.
+        checkpoint: see `Checkpoint`.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        owner: str,
+        bytes_per_second: float | None = None,
+        checkpoint: Checkpoint = lambda _: None,
+    ) -> None:
+        self._context, self.owner = context, owner
+        self._bytes_per_second, self._checkpoint = bytes_per_second, checkpoint
+
+    def carry_out(self, move: Move) -> None:
+        """Move a tablet whose move was planned for this owner.
+
+        On any error the move is undone: the source goes on serving, the copy is removed. If the catalog
+        stays away meanwhile, whoever resumes moves does that, once the owner has retired.
+        """
+        progress = _Progress(move, self._look_up(move))
+        try:
+            if progress.tablet.shard != move.server:
+                raise InvalidTopologyChange(
+                    f"tablet {move.tablet} is not at shard {move.source} any more; plan the move again",
+                    tablet=move.tablet,
+                )
+            with self._context.noticing_collection():
+                self._copy_and_switch(progress)
+        except CommitUnknown:
+            if not self._undo(progress):  # else the switch was committed, though its answer was lost
+                raise
+        except BaseException:
+            self._undo(progress)
+            raise
+
+    def _look_up(self, move: Move) -> Tablet:
+        try:
+            with self._context.catalog.reading() as tx:
+                return tx.tablet(move.tablet)
+        except BaseException:
+            self._end(move, lambda _: False)  # nothing was begun
+            raise
+
+    def _copy_and_switch(self, progress: _Progress) -> None:
+        # The source's files become garbage, and the target may have no files yet: so both roots are checked.
+        for shard in (progress.move.source, progress.move.target):
+            self._context.writable_disk(shard)
+        self._advance(progress, Event.START_COPY)
+        for _ in range(MOST_ROUNDS):
+            self._copy_round(progress)
+            if self._rest_rows(progress) <= SMALL_REST_ROWS:
+                break
+            self._advance(progress, Event.MORE_COMMITS)
+        self._advance(progress, Event.COPIED)
+        self._switch(progress)
+
+    @begun_again
+    def _advance(self, progress: _Progress, event: Event) -> None:
+        with self._context.catalog.writing() as tx:
+            after = tx.transition(progress.move, self.owner, event)
+            if after is None:
+                raise InvalidTopologyChange(
+                    f"the move of tablet {progress.move.tablet} was taken over by another process",
+                    tablet=progress.move.tablet,
+                )
+        progress.move = after
+        self._checkpoint(str(after.phase))
+
+    def _copy_round(self, progress: _Progress) -> None:
+        """Copy what was committed since the last round."""
+        sources, upto = self._due(progress)
+        started = self._context.clock.now()
+        copied = self._copy(progress, sources, upto, self._destination(progress))
+        self._checkpoint("copied")
+        if self._bytes_per_second:
+            due = started + copied / self._bytes_per_second
+            self._context.clock.sleep(max(0.0, due - self._context.clock.now()))
+
+    @begun_again
+    def _due(self, progress: _Progress) -> tuple[_Sources, int]:
+        with self._context.catalog.reading() as tx:
+            upto = tx.versions()[1]
+            return _sources(self._context, tx, progress, upto), upto
+
+    def _destination(self, progress: _Progress) -> Destination:
+        target = progress.move.target
+        return Destination(self._context.writable_disk(target), target, self._context.origin("move"))
+
+    def _copy(self, progress: _Progress, sources: _Sources, upto: int, to: Destination) -> int:
+        size = 0
+        for source, oldest in sources:
+            bounds = Bounds(progress.copied_to + 1, upto, since=oldest)
+            # What the first round copies is all there is; a later one brings what is newer.
+            keep = Keep(apart=Apart(source.floor, complete=not progress.copied_to))
+            copies = copy_slots(source, progress.tablet.slots, bounds, keep, to)
+            first = len(progress.copies)
+            # From here on they are removed if their runs cannot be built.
+            progress.copies += [(source.table.id, copied) for copied in copies]
+            indexes = self._context.indexes(source.table.id)
+            for number, copied in enumerate(copies, first):
+                (staged,) = with_runs(self._context, source.table, indexes, [copied.staged])
+                progress.copies[number] = (source.table.id, replace(copied, staged=staged))
+                size += staged.bytes + sum(run.bytes for run in staged.runs)
+        progress.copied_to = upto
+        return size
+
+    @begun_again
+    def _rest_rows(self, progress: _Progress) -> int:
+        """Count how many rows were committed near the tablet since the last round, at most."""
+        with self._context.catalog.reading() as tx:
+            fragments = tx.fragments(shard=progress.move.source)
+        slots = progress.tablet.slots
+        return sum(f.rows for f in fragments if f.max_commit > progress.copied_to and f.slots & slots)
+
+    @begun_again
+    def _switch(self, progress: _Progress) -> None:
+        """Let the target serve: new epoch, its fragments in, the source's out, in one transaction.
+
+        The last commits are copied inside it. No writer can commit meanwhile, so a row that the
+        source accepted is at the target, or its writer has to route again. Where it begins again, what was
+        copied inside it is there: no commit is taken back.
+        """
+        move, slots = progress.move, progress.tablet.slots
+        to = self._destination(progress)  # before the transaction: it may have to ask the catalog
+        with self._context.catalog.writing() as tx:
+            self._check_still_right(tx, progress)
+            upto = tx.versions()[1]
+            if upto > progress.copied_to:
+                sources = _sources(self._context, tx, progress, upto)
+                # While this transaction goes on, the catalog is then asked for nothing beside it.
+                self._context.placement_in(tx)
+                for source, _ in sources:
+                    self._context.definition_in(tx, source.table.id)
+                    self._context.indexes_in(tx, source.table.id)
+                self._copy(progress, sources, upto, to)
+            self._context.check_not_collected(tx, (copied.staged for _, copied in progress.copies))
+            self._checkpoint("switching")
+            last, before = self._context.newest_topology(tx), self._context.placement_in(tx)
+            placement = move_tablet(before, move.tablet, move.target, progress.tablet.epoch)
+            tx.replace_placement(before, placement)
+            tx.strike_slots(move.source, slots)
+            for table_id, copied in progress.copies:
+                table = tx.table_by_id(table_id)
+                if table is not None:
+                    # An index may have been made since the copy; then its runs are still missing.
+                    staged = with_runs(self._context, table, tx.indexes(table_id), [copied.staged])
+                    tx.add_fragments(table_id, staged, copied.min_commit, copied.max_commit)
+            reason = f"tablet {move.tablet} moved from shard {move.source} to {move.target}"
+            tx.append_topology(reason, False, placement, last)
+            after = tx.transition(move, self.owner, Event.SWITCHED)
+            assert after is not None
+            layout = tx.versions()[0]
+        progress.move = after
+        self._context.note_placement(layout, placement)
+        self._context.note_newest((move.source, move.target))
+        self._checkpoint(str(after.phase))
+
+    def _check_still_right(self, tx: Tx, progress: _Progress) -> None:
+        row = tx.move(progress.move.tablet)
+        active = {shard.id for shard in tx.shards() if not shard.draining}
+        if (
+            row is None
+            or row.owner != self.owner
+            or tx.tablet(progress.move.tablet) != progress.tablet
+            or progress.move.target not in active
+        ):
+            raise InvalidTopologyChange(
+                f"tablet {progress.move.tablet} or its target changed while it was being moved; "
+                "plan the move again",
+                tablet=progress.move.tablet,
+            )
+
+    def _undo(self, progress: _Progress) -> bool:
+        """Let the source go on serving; true if the target serves, which cannot be undone.
+
+        Files go last, and only when it is known that the catalog does not refer to them.
+        """
+        if progress.move.server == progress.move.target:
+            return True
+        switched = self._end(progress.move, lambda tx: _has_switched(tx, progress))
+        if switched is False:
+            discard([copied.staged for _, copied in progress.copies], self._context.disk_of)
+        return bool(switched)
+
+    def _end(self, move: Move, has_switched: Callable[[Tx], bool]) -> bool | None:
+        """End a move that failed, as soon as the catalog can be asked.
+
+        Returns whether it went through all the same; None when nobody knows.
+        """
+        for wait in (*UNDO_WAITS_SECONDS, None):
+            try:
+                with self._context.catalog.writing() as tx:
+                    return tx.transition(move, self.owner, Event.FAILED) is None and has_switched(tx)
+            except TryAgain:
+                if wait is not None:
+                    self._context.clock.sleep(wait)
+            except ElasticScanError:
+                return None
+        return None
+
+
+def _has_switched(tx: Tx, progress: _Progress) -> bool:
+    """True if the answer to a switch was lost, but not the switch: nothing else grows an epoch so."""
+    try:
+        now = tx.tablet(progress.move.tablet)
+    except TabletNotFound:  # it was split or joined since, after a switch or after an adoption
+        files = {(progress.move.target, copied.staged.path) for _, copied in progress.copies}
+        return bool(files & tx.known_paths())
+    return (now.shard, now.epoch) == (progress.move.target, progress.tablet.epoch + 1)
+
+
+def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> _Sources:
+    """The source's rows of the tablet, table by table, of commits not copied yet."""
+    slots: SlotSet = progress.tablet.slots
+    sources = []
+    for table in tx.tables():
+        bounds = Bounds(progress.copied_to + 1, upto, since=table.oldest_snapshot)
+        here = tx.fragments(table=table.id, shard=progress.move.source)
+        fragments = [f for f in here if bounds.touch(f) and f.slots & slots]
+        if fragments:
+            floor = floor_at(tx.overwrites(table.id), upto)
+            whole = table.with_dropped(table.oldest_snapshot)
+            source = PageSource(
+                whole, View(fragments), context.readers.opener(whole), floor, expect=context.readers.expect
+            )
+            sources.append((source, table.oldest_snapshot))
+    return sources

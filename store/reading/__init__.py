@@ -1,0 +1,30 @@
+"""Reads of a table: scans, aggregates, rows by key, changes, exports.
+
+What this room promises:
+
+- **A scan returns every row of one snapshot exactly once**, while tablets move. It can be stopped after any
+  page, and goes on anywhere from that page's key.
+- **The path never changes the rows.** A scan by an index, by primary key and without either returns the same;
+  the path is chosen by cost when the scan begins, and found again from its key.
+- **Memory follows the page**, for scans, folded aggregates and exports.
+- **A read changes nothing**, but for a lease where retention alone would not keep what it reads.
+
+How a scan goes: it begins (`beginning`) with a snapshot, a condition and a path; pages are read by the cursor
+rule of `elasticscan.reader` at whatever shard has the slots by then (`paging`); the `Scan` hands them out as
+pages, a table or a stream, and ends its lease.
+
+The modules, from the bottom up:
+
+changes       scans of what commits changed
+ordering      `order_by`, and the indexes that give it; access_paths: paths, chosen and found again
+paging        pages and keys over `reader.drive`; scan: a scan as users hold it
+beginning     scans of rows and of changes, begun
+plain         fragments whose statistics are true of a scan; extremes: values known without a look at a row
+aggregating   aggregates, folded page by page
+getting       rows by their primary keys, many at once
+exporting     rows as Parquet files
+streams       what planning a micro-batch has to know, in one look; streams by their leases
+
+It leaves out: the cursor rule (`elasticscan.reader`), the choice by cost (`elasticscan.optimizer`), files
+(`elasticscan.storage`). Nothing here writes rows.
+"""

@@ -1,0 +1,200 @@
+"""The access path of a scan: chosen when it begins, found again from its key when it goes on.
+
+Nothing of the choice but the index's id and the direction, or that it reads by key, is in the continuation
+key. The ranges to read follow from the scan's filter and the definition of the index, or of the table's key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from elasticscan.base.errors import ElasticScanError, IndexChanged, IndexNotReady, InvalidOption
+from elasticscan.filters import KeySets, Predicate, column_sets
+from elasticscan.metadata import AUTO, DIRECT, KEY, NONE, Fragment, IndexInfo, IndexRun, TableInfo
+from elasticscan.optimizer import Choice, IndexCondition, KeyCondition, bind, bind_key, choose
+from elasticscan.protocol import ContinuationKey, IndexOrder, KeyList, KeyRanges
+from elasticscan.reader import SortKey
+from elasticscan.store.context import Context
+from elasticscan.store.reading.ordering import Order, indexes_in_order, whole_order
+from elasticscan.topology import SlotSet
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The access path of a scan.
+
+    Attributes:
+        order: through an index; None for a direct scan.
+        predicate: what is still to be tested on each row, if anything.
+        sort: for a scan whose rows leave in one order over all shards.
+        index: the index's definition.
+        key_sets: for a direct scan, the values with which rows can meet the filter, by column.
+        keys: for a scan by key, the primary keys to read.
+    """
+
+    order: IndexOrder | None
+    predicate: Predicate | None
+    sort: SortKey | None = None
+    index: IndexInfo | None = None
+    key_sets: KeySets = field(default_factory=dict)
+    keys: KeyList | KeyRanges | None = None
+
+    @classmethod
+    def along(
+        cls,
+        table: TableInfo,
+        predicate: Predicate | None,
+        bound: IndexCondition | KeyCondition | None,
+        descending: bool = False,
+        merged: bool = False,
+    ) -> Access:
+        """A direct scan of the rows that meet `predicate`, or one by the index or the key bound to it."""
+        if bound is None:
+            condition = None if predicate is None else predicate.condition
+            return cls(None, predicate, key_sets=column_sets(condition, table.schema))
+        residual = None if bound.residual is None else Predicate(bound.residual)
+        if isinstance(bound, KeyCondition):
+            return cls(None, residual, keys=bound.keys)
+        order = IndexOrder(bound.index.id, bound.ranges, descending)
+        sort = SortKey((*bound.index.columns, *table.primary_key), descending) if merged else None
+        return cls(order, residual, sort, bound.index)
+
+
+def choose_access(
+    context: Context,
+    table: TableInfo,
+    indexes: Sequence[IndexInfo],
+    columns: Sequence[str],
+    predicate: Predicate | None,
+    key: KeyCondition,
+    name: str,
+    order: Order | None,
+    snapshot: int | None,
+) -> Choice:
+    """Choose the cheapest path, or the one asked for by name or order; `Access.along` follows it.
+
+    `key` is the predicate as `bind_to_key` gives it. Costs are those of a snapshot, of the newest for None.
+
+    Raises:
+        IndexNotFound, IndexNotReady, InvalidOption: what was asked for cannot be done.
+    """
+    named = next((index for index in indexes if index.name == name), None)
+    if named is not None and not named.ready:
+        raise IndexNotReady(
+            f"index {named.name!r} of table {table.name!r} is still being built; wait for it, or call "
+            "create_index again if its build was killed",
+            index=named.name,
+        )
+    layout, newest = context.catalog.versions()
+    at = newest if snapshot is None else snapshot
+    state = context.table_state(table.id, newest, None, layout)
+    statistics = context.statistics(state)
+    runs = {index: state.runs_at(at, index) for index in indexes if index.ready and state.has(index)}
+
+    def chosen(access: str) -> Choice:
+        return choose(
+            None if predicate is None else predicate.condition,
+            table.schema,
+            table.primary_key,
+            columns,
+            state.intervals_at(at),
+            statistics.fragments_of(table.definition),
+            [(index, statistics.histograms(run for _, run in read)) for index, read in runs.items()],
+            access,
+            lambda index, ranges: _count_entries(context, state.table, index, runs[index], ranges),
+            max(state.shards, 1),
+            key,
+        )
+
+    if order is not None:
+        name = _of_order(order, table, indexes, name, lambda: chosen(AUTO))
+    return chosen(name)
+
+
+def bind_to_key(context: Context, table: TableInfo, predicate: Predicate | None) -> KeyCondition:
+    """A filter as slots of this store, which have all rows that meet it, and ranges of primary keys."""
+    condition = None if predicate is None else predicate.condition
+    return bind_key(condition, table, context.info.slots, context.info.hash)
+
+
+def slots_of_filter(context: Context, table: TableInfo, filter: str | None) -> SlotSet:  # noqa: A002
+    """The slots of a table that can hold rows that meet a filter."""
+    predicate = None if filter is None else Predicate.parse(filter, table.schema)
+    return bind_to_key(context, table, predicate).slots
+
+
+def _of_order(
+    order: Order, table: TableInfo, indexes: Sequence[IndexInfo], name: str, compare: Callable[[], Choice]
+) -> str:
+    """The name of the cheapest index that gives an order."""
+    if name in (NONE, KEY):
+        raise InvalidOption(
+            f"order_by={str(order)!r} needs an index, and index={name!r} allows none; leave one of them out",
+            option="index",
+        )
+    fitting = [i.name for i in indexes_in_order(order, table, indexes, None if name == AUTO else name)]
+    if len(fitting) > 1:
+        costs = {candidate.access: candidate.cost for candidate in compare().candidates}
+        fitting.sort(key=costs.__getitem__)
+    return fitting[0] if fitting else name
+
+
+def _count_entries(
+    context: Context,
+    table: TableInfo,
+    index: IndexInfo,
+    runs: Sequence[tuple[Fragment, IndexRun]],
+    ranges: Sequence[tuple[bytes, bytes]],
+) -> float | None:
+    """The entries in some ranges of some runs of an index."""
+    entries = 0
+    try:
+        for fragment, run in runs:
+            reader = context.readers.open_run(table, index, fragment.shard, run)
+            entries += sum(end - first for first, end in (reader.range_of(*ends) for ends in ranges))
+    except ElasticScanError:
+        return None  # reading the index raises it
+    return float(entries)
+
+
+def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Access:
+    """The access path with which a scan that stands at `key` goes on.
+
+    Raises:
+        IndexChanged: the index that it reads is not there any more.
+    """
+    index = None if key.index is None else context.table_state(table.id, key.snapshot).index(key.index)
+
+    def derive() -> Access:
+        predicate = None if key.filter is None else Predicate.parse(key.filter, table.schema)
+        condition = None if predicate is None else predicate.condition
+        if key.by_key:
+            return Access.along(table, predicate, bind_to_key(context, table, predicate))
+        bound = None if index is None else bind(index, condition, table.schema)
+        if index is not None and bound is None:  # only another release can have chosen it
+            raise IndexChanged(
+                "this release cannot use the index that the scan reads; start a new scan", index=index.id
+            )
+        return Access.along(table, predicate, bound, key.descending, key.merged)
+
+    # A client may ask for page after page, each by its own key.
+    at = (table, key.filter, index, key.descending, key.merged, key.by_key)
+    access: Access = context.derived.get(at, derive)
+    return access
+
+
+def explain_access(access: Access, choice: Choice | None, table: TableInfo) -> dict[str, Any]:
+    """A path and what it was chosen from, as plain values; a scan that was resumed does not know that."""
+    order = None
+    if access.order and access.index and access.sort:
+        order = whole_order(access.index, table, access.order.descending).terms()
+    return {
+        "access": access.index.name if access.index else KEY if access.keys else DIRECT,
+        "index_condition": choice.candidate.condition if choice else None,
+        "ranges": len(access.order.ranges) if access.order else access.keys and access.keys.count,
+        "remainder": str(access.predicate) if access.predicate else None,
+        "order_by": order,
+        "candidates": [asdict(candidate) for candidate in choice.candidates] if choice else [],
+    }

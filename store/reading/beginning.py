@@ -1,0 +1,181 @@
+"""Scans at their beginning: what is read, at which snapshot, by which path."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from datetime import datetime
+
+from elasticscan.base.errors import InvalidOption, SnapshotNotFound
+from elasticscan.catalog import Interrupted, Tx, begun_again
+from elasticscan.filters import Predicate
+from elasticscan.metadata import AUTO, NONE, TableInfo, no_such_column
+from elasticscan.optimizer import Choice
+from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments
+from elasticscan.store.context import Context, Find
+from elasticscan.store.context.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
+from elasticscan.store.context.lookups import ScanLayout, check_kept
+from elasticscan.store.context.tags import snapshot_of
+from elasticscan.store.reading.access_paths import Access, bind_to_key, choose_access, slots_of_filter
+from elasticscan.store.reading.ordering import order_of
+from elasticscan.store.reading.scan import Scan
+from elasticscan.topology import SlotSet, Topology
+
+
+@begun_again
+def begin_scan(
+    context: Context,
+    find: Find,
+    columns: list[str] | None,
+    filter: str | None,  # noqa: A002 - the word users know
+    snapshot: int | str | datetime | None,
+    page_limits: tuple[int, int],
+    *,
+    index: str,
+    order_by: str | Sequence[str] | None = None,
+    limit: int | None = None,
+    is_divided: bool = False,
+) -> Scan:
+    """A scan at its beginning: snapshot, base topology, access path and, to divide it, layout are fixed."""
+    lease = secrets.token_hex(8)
+
+    def look(tx: Tx) -> tuple[Topology, ScanLayout | None, int]:
+        base, layout = context.newest_topology(tx), None
+        if is_divided:
+            layout = ScanLayout(context.places(tx, base), tx.fragments(table=table.id))
+        return base, layout, find(tx)[0].definition
+
+    if snapshot is None:
+        context.check_newest()
+    with context.catalog.reading() as tx:
+        table, indexes = find(tx)
+        asked = snapshot_of(tx, table, snapshot)
+        held = hold_snapshot(context, tx, table, asked, look)
+        if held is not None and not is_divided:
+            context.follow(tx, table.id, held[0], with_statistics=filter is not None)
+    column_names = columns_of(table, columns)
+    predicate = None if filter is None else Predicate.parse(filter, table.schema)
+    order = order_of(order_by, table.schema)
+    by_key = bind_to_key(context, table, predicate)
+
+    def compare() -> Choice:
+        return choose_access(context, table, indexes, column_names, predicate, by_key, index, order, asked)
+
+    # Nothing beats the rows themselves where all are wanted: other ways are compared if somebody asks.
+    wants_all = predicate is None and order is None and index in (AUTO, NONE)
+    choice = None if wants_all else compare()
+    at, (base, layout, definition) = held or lease_snapshot(context, lease, table, asked, look)
+    if definition != table.definition:  # a snapshot is read by a definition that is not older than it
+        end_lease(context, lease)
+        raise Interrupted(f"columns of table {table.name!r} changed while a scan of it began; begin it again")
+    key = ContinuationKey(
+        table=table.id,
+        snapshot=at,
+        base_topology=base.number,
+        slots=by_key.slots,
+        cursors=(Cursor(by_key.slots),) if by_key.slots and limit != 0 else (),
+        columns=column_names,
+        filter=filter,
+        page_rows=page_limits[0],
+        page_bytes=page_limits[1],
+        lease=lease,
+        index=None if choice is None or choice.index is None else choice.index.id,
+        descending=order is not None and order.descending,
+        merged=order is not None,
+        limit=limit,
+        by_key=choice is not None and choice.by_key,
+        definition=table.definition,
+    )
+    leased = held is None and context.catalog.read_only is None
+    bound = by_key if key.by_key else None if choice is None else choice.bound
+    access = Access.along(table, predicate, bound, key.descending, key.merged)
+    choose = compare if choice is None else lambda: choice
+    return Scan(context, table, base, key, choose=choose, access=access, leased=leased, layout=layout)
+
+
+@begun_again
+def begin_changes(
+    context: Context,
+    find: Find,
+    commits: tuple[int | str | datetime, int | str | datetime | None],
+    columns: list[str] | None,
+    filter: str | None,  # noqa: A002 - the word users know
+    feed: bool,
+    page_limits: tuple[int, int],
+) -> Scan:
+    """A scan of what the commits in (after, upto] did, up to the newest for None."""
+    if commits[1] is None:
+        context.check_newest()
+    with context.catalog.reading() as tx:
+        (table, _), newest = find(tx), tx.versions()[1]
+        after, upto = snapshot_of(tx, table, commits[0]) or 0, snapshot_of(tx, table, commits[1])
+        if upto is not None and upto < after:
+            raise InvalidOption(
+                f"upto={upto} is a commit before after={after}: changes are those in between; swap them",
+                option="upto",
+            )
+        for commit in (after, after if upto is None else upto):
+            if commit > newest:
+                raise SnapshotNotFound(
+                    f"commit {commit} is still to come: the newest is {newest}; a reader that follows "
+                    "goes on after the last commit that it has read",
+                    table=table.name,
+                    snapshot=commit,
+                    newest=newest,
+                )
+        check_kept(table, after)
+        base = context.newest_topology(tx)
+    upto = newest if upto is None else upto
+    segments = (Segment(after, upto, 0, context.info.slots),) if after < upto else ()
+    column_names, lease = columns_of(table, columns), secrets.token_hex(8)
+    return scan_changes(context, table, base, segments, column_names, filter, feed, page_limits, lease)
+
+
+def scan_changes(
+    context: Context,
+    table: TableInfo,
+    base: Topology,
+    segments: Segments,
+    columns: Sequence[str],
+    filter: str | None,  # noqa: A002 - the word users know
+    feed: bool,
+    page_limits: tuple[int, int],
+    lease: str,
+) -> Scan:
+    """A scan of segments, one after another; without a lease where a stream holds what it needs.
+
+    A change has the key of its row, so slots without rows for the filter have no changes for it either.
+    """
+    slots = SlotSet.of((segment.start, segment.end) for segment in segments)
+    key = ContinuationKey(
+        table=table.id,
+        snapshot=segments[-1].upto if segments else table.oldest_snapshot,
+        base_topology=base.number,
+        slots=slots & slots_of_filter(context, table, filter),
+        cursors=(),
+        columns=tuple(columns),
+        filter=filter,
+        page_rows=page_limits[0],
+        page_bytes=page_limits[1],
+        lease=lease,
+        feed=feed,
+        definition=table.definition,
+    ).begin(segments)
+    if lease:
+        table = keep_lease(context, key)
+    return Scan(context, table, base, key, leased=bool(lease))
+
+
+def columns_of(table: TableInfo, columns: list[str] | None) -> tuple[str, ...]:
+    """The columns that were asked for; all of them by default."""
+    if columns is None:
+        return tuple(table.schema.names)
+    if not columns or len(set(columns)) < len(columns):
+        raise InvalidOption(
+            f"columns={columns!r} must be a list of column names, at least one and each once",
+            option="columns",
+        )
+    for name in columns:
+        if name not in table.schema.names:
+            raise no_such_column(table.name, name, table.schema.names)
+    return tuple(columns)

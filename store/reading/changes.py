@@ -1,0 +1,124 @@
+"""Scans of changes, under the cursor rule while tablets move.
+
+A range of commits is cut at overwrites: such a commit deletes every row that it does not write, so
+it is read on its own. Each part is a scan over the same slots, one after the other; the changes of
+one key therefore come in the order of its commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from elasticscan.catalog import Tx
+from elasticscan.metadata import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    Bounds,
+    TableInfo,
+    floor_at,
+)
+from elasticscan.protocol import ChangeSpan, ContinuationKey, Placements, Segment, Shards
+from elasticscan.reader import ScanPlan, ScanStats, drive
+from elasticscan.storage import INSERT, slot_counts
+from elasticscan.store.context import Context
+from elasticscan.store.context.lookups import check_kept
+
+_STAMP = pa.timestamp("us", tz="UTC")
+Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def feed_fields() -> list[pa.Field]:
+    """The columns that a change feed adds."""
+    return [
+        pa.field(CHANGE_TYPE, pa.string(), nullable=False),
+        pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
+        pa.field(COMMIT_TIMESTAMP, _STAMP, nullable=False),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFacts:
+    """The facts about commits that a scan of changes needs.
+
+    Attributes:
+        overwrites: commits that replaced the whole table.
+        times: the time of each commit that the feed names.
+    """
+
+    overwrites: tuple[int, ...]
+    times: dict[int, float]
+
+
+def commit_facts(tx: Tx, table: TableInfo, key: ContinuationKey) -> CommitFacts:
+    """Raises `ChangesExpired` unless everything that is left to read is kept."""
+    if key.segments is None:
+        return CommitFacts((), {key.snapshot: tx.newest_upto(table.id, key.snapshot).created_at})
+    if not key.segments:
+        return CommitFacts((), {})
+    after, upto = key.segments[0].after, key.segments[-1].upto
+    check_kept(table, after)
+    made = tx.commits_after(table.id, after, upto - after) if key.feed else ()
+    return CommitFacts(tx.overwrites(table.id), {commit.number: commit.created_at for commit in made})
+
+
+def change_pages(
+    key: ContinuationKey,
+    plan: ScanPlan,
+    facts: CommitFacts,
+    placements: Placements,
+    shards: Shards,
+    stats: ScanStats,
+) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
+    """Changes from where a scan stands to its end, and where it stands after each page."""
+    while key.cursors:
+        assert key.segments, "a scan of changes that is not complete has segments left"
+        span = _first_span(key.segments[0], facts.overwrites, key.feed)
+        slots = key.slots & key.segments[0].slots
+        part = replace(plan, snapshot=span.upto, slots=slots, changes=span, key_sets={})
+        for page in drive(part, key.cursors, placements, shards, stats):
+            key = key.advance(page.after, span.upto)
+            yield page.rows, key
+
+
+def feed_arrays(rows: pa.RecordBatch, key: ContinuationKey, facts: CommitFacts) -> list[pa.Array]:
+    """The columns that a feed adds to rows; rows of a snapshot count as inserted by it."""
+    if key.segments is None:
+        constants = [INSERT, key.snapshot, round(facts.times[key.snapshot] * 1e6)]
+        kinds = zip(constants, feed_fields(), strict=True)
+        scalars = [pa.scalar(value, pa.int64() if f.type == _STAMP else f.type) for value, f in kinds]
+        arrays = [pa.repeat(scalar, rows.num_rows) for scalar in scalars]
+        return [*arrays[:2], arrays[2].cast(_STAMP)]
+    versions = rows.column(COMMIT_VERSION)
+    numbers, places = np.unique(versions.to_numpy(), return_inverse=True)
+    stamps = pa.array([round(facts.times[int(n)] * 1e6) for n in numbers], pa.int64()).cast(_STAMP)
+    return [rows.column(CHANGE_TYPE), versions, stamps.take(pa.array(places))]
+
+
+def _first_span(segment: Segment, overwrites: Sequence[int], feed: bool) -> ChangeSpan:
+    """The commits of a segment up to an overwrite, or an overwrite, which is read on its own."""
+    after = segment.after
+    floor = floor_at(overwrites, after)
+    number = min((n for n in overwrites if after < n <= segment.upto), default=None)
+    if number is None:
+        return ChangeSpan(after, segment.upto, floor, overwrite=False, feed=feed)
+    if number == after + 1:
+        return ChangeSpan(after, number, floor, overwrite=True, feed=feed)
+    return ChangeSpan(after, number - 1, floor, overwrite=False, feed=feed)
+
+
+def rows_by_slot(context: Context, table: TableInfo, bounds: Bounds) -> Counts:
+    """For each slot, how many versions of rows there are of commits within bounds."""
+    counts = np.zeros(context.info.slots, dtype=np.int64)
+    state = context.table_state(table.id, bounds.snapshot)
+    for fragment in state.fragments:
+        if bounds.touch(fragment):
+            reader = context.readers.opener(table)(fragment, ())
+            fragment_counts = slot_counts(reader, fragment, bounds, len(counts))
+            for start, end in fragment.slots:
+                counts[start:end] += fragment_counts[start:end]
+    return counts

@@ -1,0 +1,148 @@
+"""Counts, least and greatest values that statistics of fragments tell, without a look at a row.
+
+Statistics have the least and the greatest value of each record batch, exactly as long as these are short:
+a longer one is cut, and then is no value of a row. They tell what a scan would give where the fragments hold
+nothing but its rows (`plain_fragments`), and where it follows of each batch that all its rows meet the
+condition, or none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from elasticscan.filters import (
+    COUNT,
+    COUNT_ROWS,
+    MAX,
+    MIN,
+    Aggregate,
+    ExactSets,
+    Predicate,
+    decode_key,
+    exact_sets,
+)
+from elasticscan.metadata import Block, Fragment, FragmentStatistics
+from elasticscan.protocol import ContinuationKey
+from elasticscan.store.context import Context
+from elasticscan.store.context.lookups import TableState
+from elasticscan.store.reading.plain import plain_fragments
+
+_TEXT_END = b"\0\0"  # of the keys of texts and bytes, which have it nowhere else
+
+
+def known_values(
+    context: Context, key: ContinuationKey, aggregates: Sequence[Aggregate]
+) -> list[pa.Array] | None:
+    """The values of aggregates over all rows of a scan that stands at its beginning, one each.
+
+    None where rows have to be looked at.
+
+    Raises:
+        TableChanged, SnapshotExpired: as a scan of it would.
+    """
+    if not all(_may_be_known(aggregate) for aggregate in aggregates):
+        return None
+    plain = plain_fragments(context, key)
+    if plain is None:
+        return None
+    state, fragments = plain
+    if key.filter is None and all(aggregate.function == COUNT_ROWS for aggregate in aggregates):
+        return [pa.array([sum(fragment.rows for fragment in fragments)], pa.int64())] * len(aggregates)
+    known = _batches(context, state, fragments, key)
+    values = [None if known is None else known.value(aggregate) for aggregate in aggregates]
+    return (
+        None if any(value is None for value in values) else [value for value in values if value is not None]
+    )
+
+
+def _may_be_known(aggregate: Aggregate) -> bool:
+    if aggregate.function == COUNT_ROWS:
+        return True
+    return aggregate.function in (COUNT, MIN, MAX) and aggregate.is_of_column
+
+
+def _batches(
+    context: Context, state: TableState, fragments: Sequence[Fragment], key: ContinuationKey
+) -> _Batches | None:
+    """The record batches all of whose rows the scan gives; None if it gives some rows of another."""
+    statistics = context.statistics(state).fragments_of(key.definition)
+    sets: ExactSets | None = ()
+    if key.filter is not None and state.table.definition == key.definition:
+        sets = exact_sets(Predicate.parse(key.filter, state.table.schema).condition, state.table.schema)
+    rows, blocks = 0, []
+    for fragment in fragments:
+        known = statistics.get(fragment.id)
+        if known is None or known.rows != fragment.rows or sets is None:
+            return None
+        for number, size in enumerate(known.block_rows):
+            if all(known.matches(number, column, keys) for column, keys in sets):
+                rows += size
+                blocks.append((known, number))
+            elif all(known.may_match(number, {column: keys}) for column, keys in sets):
+                return None
+    return _Batches(rows, blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    rows: int
+    blocks: Sequence[tuple[FragmentStatistics, int]]
+
+    def value(self, aggregate: Aggregate) -> pa.Array | None:
+        if aggregate.function == COUNT_ROWS:
+            return pa.array([self.rows], pa.int64())
+        (column,) = aggregate.columns
+        if not all(column in known.columns for known, _ in self.blocks):
+            return None
+        blocks = [known.columns[column][number] for known, number in self.blocks]
+        if aggregate.function == COUNT:
+            return pa.array([self.rows - sum(block.nulls for block in blocks)], pa.int64())
+        return _extreme(aggregate, [block for block in blocks if block.low < block.high])
+
+
+def _extreme(aggregate: Aggregate, blocks: Sequence[Block]) -> pa.Array | None:
+    """The least or the greatest value of blocks that have some; None where it was cut, or is ambiguous."""
+    kind = aggregate.type
+    if not _is_exact(kind):
+        return None
+    if not blocks:
+        return pa.nulls(1, kind)
+    if aggregate.function == MIN:
+        key = min(block.low for block in blocks)
+    else:
+        highest = max(block.high for block in blocks)
+        if not highest.endswith(b"\0"):  # above a value that was cut
+            return None
+        key = highest[:-1]
+    if _is_text(kind) and not key.endswith(_TEXT_END):
+        return None
+    value = decode_key(key, kind)
+    if (
+        pt.is_floating(kind) and not abs(value.as_py()) > 0
+    ):  # -0.0 has the key of 0.0, and NaN has several forms
+        return None
+    return pa.repeat(value, 1)
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    """True of types whose keys are values again; no other key is so long that it is cut."""
+    return bool(
+        _is_text(kind)
+        or pt.is_boolean(kind)
+        or pt.is_signed_integer(kind)
+        or pt.is_date32(kind)
+        or pt.is_timestamp(kind)
+        or pt.is_decimal128(kind)
+        or pt.is_float32(kind)
+        or pt.is_float64(kind)
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind)
+    )

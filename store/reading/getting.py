@@ -1,0 +1,145 @@
+"""Rows by their primary keys: many at once, through the same door as a scan.
+
+The placement is looked up, the shards of the keys are asked for their rows, and the placement is looked up
+again: what moved meanwhile is asked for again. The first look is that at the table, too, and serves the
+shards of this process: so in a store that does not change, a read costs two small queries. It takes no lease:
+if retention ends for the newest snapshot while that is read, the next one is, under a lease.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from elasticscan.base.errors import SnapshotExpired, TableChanged
+from elasticscan.catalog import begun_again
+from elasticscan.metadata import TableInfo
+from elasticscan.protocol import RowRequest
+from elasticscan.reader import read_by_key
+from elasticscan.store.context import Context
+from elasticscan.store.context.leases import end_lease, lease_snapshot
+from elasticscan.store.context.lookups import CurrentTable
+from elasticscan.store.context.tags import snapshot_of
+from elasticscan.store.reading.beginning import columns_of
+from elasticscan.store.rows.keys import arrow_keys, conform_keys
+
+MOST_KEYS = 1 << 16  # are asked for at once
+
+Numbers = NDArray[np.int64]
+
+
+@begun_again
+def get_rows(
+    context: Context,
+    look: CurrentTable,
+    keys: Any,
+    columns: list[str] | None,
+    snapshot: int | str | datetime | None,
+    keep_missing: bool,
+) -> pa.Table:
+    """The rows with some keys, in the order of these; for one that is not there none, or one of nulls.
+
+    `look` is one of just now.
+    """
+    table, hashing = look.state.table, context.hashing
+    names = columns_of(table, columns)
+    asked = pa.concat_batches(conform_keys(arrow_keys(keys, table), table))
+    slots = hashing.slots_of(asked, table)
+    order = np.argsort(slots, kind="stable")
+    request = RowRequest(
+        table=table.id,
+        shard=0,
+        snapshot=0,
+        # What the caller has already is not read.
+        columns=tuple(name for name in names if name not in table.primary_key),
+        slots=slots[order],
+        keys=asked.take(pa.array(order)),
+        layout=look.layout,
+        definition=table.definition,
+    )
+    if isinstance(snapshot, str | datetime):
+        with context.catalog.reading() as tx:
+            snapshot = snapshot_of(tx, table, snapshot)
+    places = np.empty(len(order), dtype=np.int64)
+    places[order], batches = _read(context, look, request, snapshot)
+    return _answer(table, names, asked, places, batches, keep_missing)
+
+
+def _read(
+    context: Context, look: CurrentTable, request: RowRequest, snapshot: int | None
+) -> tuple[Numbers, list[pa.RecordBatch]]:
+    """For each key the number of its row, -1 for none, in the rows that are there."""
+    if snapshot is not None:
+        context.table_state(request.table, snapshot, None, look.layout)  # it can be read
+        return _read_at(context, look, request, snapshot)
+    try:
+        return _read_at(context, look, request, look.newest)
+    except SnapshotExpired:  # while it was read
+        lease = secrets.token_hex(8)
+        at, _ = lease_snapshot(context, lease, look.state.table, None, lambda _: None)
+        try:
+            newer = context.look(request.table)
+            if newer.state.table.definition != request.definition:  # it is not older than the snapshot
+                raise TableChanged(
+                    f"the columns of table {newer.state.table.name!r} were changed while rows of it were "
+                    "read; get them again",
+                    table=newer.state.table.name,
+                )
+            return _read_at(context, newer, request, at)
+        finally:
+            end_lease(context, lease)
+
+
+def _read_at(
+    context: Context, look: CurrentTable, request: RowRequest, snapshot: int
+) -> tuple[Numbers, list[pa.RecordBatch]]:
+    cluster, count, rows = context.cluster, len(request.slots), 0
+    request = replace(request, snapshot=snapshot, layout=look.layout)
+    places, batches = [np.empty(0, dtype=np.int64)], list[pa.RecordBatch]()
+    for begin in range(0, count, MOST_KEYS):
+        part = request
+        if count > MOST_KEYS:
+            slots = request.slots[begin : begin + MOST_KEYS]
+            part = replace(request, slots=slots, keys=request.keys.slice(begin, MOST_KEYS))
+        numbers, more = read_by_key(part, look.placement, cluster.placements, cluster.shards)
+        places.append(np.where(numbers < 0, -1, numbers + rows))
+        batches += more
+        rows += sum(batch.num_rows for batch in more)
+    return np.concatenate(places), batches
+
+
+def _answer(
+    table: TableInfo,
+    names: Sequence[str],
+    asked: pa.RecordBatch,
+    places: Numbers,
+    batches: Sequence[pa.RecordBatch],
+    keep_missing: bool,
+) -> pa.Table:
+    """The rows in the order of the keys."""
+    missing, fields = places < 0, [table.schema.field(name) for name in names]
+    keys, rows = np.arange(len(places)), places
+    if keep_missing:
+        fields = [field.with_nullable(True) for field in fields]
+        mask = missing if missing.any() else None
+    else:
+        keys, rows, mask = keys[~missing], rows[~missing], None
+    values = pa.Table.from_batches(batches) if batches else pa.table({})
+    of_keys, of_rows = pa.array(keys, mask=mask), pa.array(rows, mask=mask)
+    in_order = mask is None and np.array_equal(rows, np.arange(values.num_rows))
+
+    def column(field: pa.Field) -> pa.ChunkedArray:
+        if field.name in table.primary_key:
+            return asked.column(field.name).take(of_keys)
+        if not batches:
+            return pa.nulls(len(rows), field.type)
+        return values.column(field.name) if in_order else values.column(field.name).take(of_rows)
+
+    return pa.Table.from_arrays([column(field) for field in fields], schema=pa.schema(fields))

@@ -1,0 +1,249 @@
+"""Streams that follow tables: what is seen of them by their leases, and what planning one has to know.
+
+A stream with a name keeps a lease on the commit that it has reached, so that the changes after it
+stay readable. `streams_of` knows these leases alone: a stream without a name leaves no trace in the
+catalog, and one that stopped is listed until its lease ends.
+
+A stream writes down where it stands about once a minute while it runs, and when it ends by itself. So
+`commit` may be that much older than what it delivered, and while it still reads the snapshot that it
+began with, `commit` is that snapshot: rows of it that are not read yet are not in `behind_rows`.
+
+Planning takes one look at the catalog for each micro-batch (`look`): everything in a `StreamState` was true
+at the same moment, and nothing else is asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from elasticscan.base.errors import TableChanged
+from elasticscan.base.limits import DEFAULT_PAGE_BYTES
+from elasticscan.catalog import Commit, Tx, begun_again
+from elasticscan.metadata import Fragment, TableInfo
+from elasticscan.protocol import ContinuationKey, Cursor
+from elasticscan.store.context import Context
+from elasticscan.store.context.leases import keep_lease, stream_of
+from elasticscan.store.context.lookups import SlotPlaces
+from elasticscan.store.reading.access_paths import slots_of_filter
+from elasticscan.store.reading.scan import Scan
+from elasticscan.topology import SlotSet
+
+IsEnough = Callable[[Sequence[Fragment], Sequence[Commit]], bool]
+
+_FEWEST_COMMITS, _MOST_COMMITS = 64, 8_192  # looked up at a time
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """The facts of a stream's table, from one look at the catalog.
+
+    Attributes:
+        table: what the stream reads.
+        newest: the newest commit of the store.
+        now: the time.
+        commits: the table's commits after where the stream stands, as many as were asked for.
+        fragments: the table's, if they were asked for.
+        places: where slots live, and the base topology.
+    """
+
+    table: TableInfo
+    newest: int
+    now: float
+    commits: tuple[Commit, ...]
+    fragments: tuple[Fragment, ...]
+    places: SlotPlaces
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The distance of a stream behind its table.
+
+    Attributes:
+        newest: the newest commit of the table.
+        commits, rows: after where the stream stands.
+        oldest: when the oldest of these commits was made, if there is one.
+        first_rows: rows of the oldest of these commits.
+        fragments: the table's, if they were asked for.
+    """
+
+    newest: int
+    commits: int
+    rows: int
+    oldest: float | None
+    first_rows: int
+    fragments: tuple[Fragment, ...]
+
+
+@begun_again
+def look(
+    context: Context,
+    table_id: int,
+    name: str,
+    after: int | None = None,
+    is_enough: IsEnough = lambda _fragments, _commits: False,
+    fragments: bool = False,
+) -> StreamState:
+    """The facts that planning a micro-batch needs, in one transaction.
+
+    Args:
+        context: the store.
+        table_id, name: the table, as the stream knows it.
+        after: the commit that the stream has reached; None if it needs no commits.
+        is_enough: asked now and then whether the commits so far will do, with the fragments.
+        fragments: whether they are needed.
+
+    Raises:
+        TableChanged: the table was dropped.
+        StoreDamaged: the topology history is empty or damaged.
+    """
+    with context.catalog.reading() as tx:
+        table = _table(tx, table_id, name)
+        listed = tx.fragments(table=table.id) if fragments else ()
+        return StreamState(
+            table=table,
+            newest=tx.versions()[1],
+            now=tx.now,
+            commits=() if after is None else _commits(tx, table, after, partial(is_enough, listed)),
+            fragments=listed,
+            places=context.places(tx, context.newest_topology(tx)),
+        )
+
+
+@begun_again
+def look_behind(context: Context, table_id: int, name: str, after: int, fragments: bool) -> Lag:
+    """The lag of a stream that has delivered everything up to a commit."""
+    with context.catalog.reading() as tx:
+        table = _table(tx, table_id, name)
+        after = max(after, table.created_commit)
+        commits, rows, oldest = tx.behind(table.id, after)
+        first = tx.commits_after(table.id, after, 1)
+        return Lag(
+            newest=tx.last_commit_of(table.id),
+            commits=commits,
+            rows=rows,
+            oldest=oldest,
+            first_rows=first[0].rows if first else 0,
+            fragments=tx.fragments(table=table.id) if fragments else (),
+        )
+
+
+def _table(tx: Tx, table_id: int, name: str) -> TableInfo:
+    table = tx.table_by_id(table_id)
+    if table is None:
+        raise TableChanged(
+            f"table {name!r} was dropped, or dropped and made again, since this stream began; start a new "
+            "stream with a new checkpoint",
+            table=name,
+        )
+    return table
+
+
+def _commits(
+    tx: Tx, table: TableInfo, after: int, is_enough: Callable[[Sequence[Commit]], bool]
+) -> tuple[Commit, ...]:
+    """The table's commits after one, a few at first: mostly few are waiting."""
+    commits: list[Commit] = []
+    most = _FEWEST_COMMITS
+    while True:
+        some = tx.commits_after(table.id, after, most)
+        commits += some
+        if len(some) < most or is_enough(commits):
+            return tuple(commits)
+        after, most = some[-1].number, min(8 * most, _MOST_COMMITS)
+
+
+def scan_snapshot(
+    context: Context,
+    state: StreamState,
+    at: int,
+    slots: SlotSet,
+    columns: Sequence[str],
+    filter: str | None,  # noqa: A002 - the word users know
+    feed: bool,
+    page_rows: int,
+) -> Scan:
+    """A scan of some slots of the snapshot with which a stream began, as far as the filter leaves them.
+
+    Raises:
+        SnapshotExpired: it is gone.
+        TableChanged: the table was dropped.
+    """
+    base = state.places.base
+    slots &= slots_of_filter(context, state.table, filter)
+    key = ContinuationKey(
+        table=state.table.id,
+        snapshot=at,
+        base_topology=base.number,
+        slots=slots,
+        cursors=(Cursor(slots),) if slots else (),
+        columns=tuple(columns),
+        filter=filter,
+        page_rows=page_rows,
+        page_bytes=DEFAULT_PAGE_BYTES,
+        lease=_snapshot_lease(context, state.table, at),
+        feed=feed,
+        definition=state.table.definition,
+    )
+    return Scan(context, keep_lease(context, key), base, key, ends_lease=False)
+
+
+def hold_snapshot(context: Context, state: StreamState, at: int) -> None:
+    """Keep a snapshot readable until its next micro-batch, where retention alone would not.
+
+    Raises:
+        SnapshotExpired: it is gone already.
+        TableChanged: the table was dropped.
+    """
+    everything = SlotSet.span(0, context.info.slots)
+    scan_snapshot(context, state, at, everything, (state.table.primary_key[0],), None, False, 1)
+
+
+def _snapshot_lease(context: Context, table: TableInfo, at: int) -> str:
+    """The lease that all micro-batches and readers of a snapshot share: none knows which is the last."""
+    named = f"{context.info.store_id}/{table.id}/{at}"
+    return hashlib.sha256(named.encode()).hexdigest()[:16]
+
+
+@begun_again
+def streams_of(context: Context) -> list[dict[str, Any]]:
+    """Every named stream whose lease runs, by table and name, as plain values.
+
+    Returns:
+        For each `name`, `table`, `commit` (the newest that it surely delivered), `behind_commits` and
+        `behind_rows` (of the table, after that commit), `behind_seconds` (the age of the oldest of
+        these commits; 0.0 without any) and `expires_at` (when the lease ends if it is not renewed,
+        in seconds since 1970).
+    """
+    with context.catalog.reading() as tx:
+        return streams_in(tx)
+
+
+def streams_in(tx: Tx) -> list[dict[str, Any]]:
+    """As `streams_of`, in a transaction that is open already."""
+    tables = {table.name: table for table in tx.tables()}
+    streams = []
+    for lease in tx.leases():
+        table = tables.get(lease["table"])
+        # Before the table of this name was made: the lease is of one that was dropped.
+        if table is None or lease["snapshot"] < table.created_commit:
+            continue
+        name = stream_of(lease["purpose"])
+        if name is None:
+            continue
+        commits, rows, oldest = tx.behind(table.id, lease["snapshot"])
+        streams.append(
+            {
+                "name": name,
+                "table": table.name,
+                "commit": lease["snapshot"],
+                "behind_commits": commits,
+                "behind_rows": rows,
+                "behind_seconds": 0.0 if oldest is None else round(max(tx.now - oldest, 0.0), 3),
+                "expires_at": lease["expires_at"],
+            }
+        )
+    return sorted(streams, key=lambda stream: (stream["table"], stream["name"]))

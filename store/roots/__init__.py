@@ -1,0 +1,36 @@
+"""The places of a store: where its catalog and its shards are, and whose they are.
+
+What this room promises:
+
+- **A root is what it holds, not what it is called.** A mount may be missing, two names may lead to one
+  directory, a catalog may be a copy. So whoever writes or deletes at a shard has read there that it is this
+  store's.
+- **A doubt stops the work.** What is missing, torn or another's is an error that says what to mend; nothing
+  is written below a mount point that lies bare.
+
+The words:
+
+location     where a store is, and the roots of its shards, as users name them
+root         the directory or prefix of one shard's files
+marker       a file in a root that names its store, its shard and the incarnation of its catalog
+incarnation  one life of a catalog; a copy that was put back begins another one
+mark         a note beside the marker of how far the catalog had got. One that is ahead of the catalog proves
+             that the catalog is an older copy; one that is lost or torn says nothing
+
+How a root is used: it is claimed by a marker when a shard is made, the marker is read before anything is
+written or deleted there, and each commit advances the mark.
+
+The modules, from the bottom up:
+
+aliases   texts that name one place
+location  URLs and options, taken apart; `Location` is the place of a store
+markers   markers and marks, read, written and compared; claims of several roots, all or none
+
+It leaves out: what lies in a root beside them (`elasticscan.storage`), and roots that a person claims anew,
+since those are compared with the catalog (`adoption`, of the facade).
+"""
+
+from elasticscan.store.roots.location import Location
+from elasticscan.store.roots.markers import Claims, Mark, Marker
+
+__all__ = ["Claims", "Location", "Mark", "Marker"]

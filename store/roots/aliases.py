@@ -1,0 +1,137 @@
+"""Places by what they are: two texts that name one directory or one prefix are found to be equal.
+
+Text alone cannot tell everything (a bind mount, two names of one server); the marker in each root
+does (`store/roots/markers.py`). This finds the rest before anything is made.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from elasticscan.base.errors import InvalidOption
+from elasticscan.base.redaction import as_cause, shown, without
+
+# Parameters of a URI that say who asks, not which place is meant.
+_WHO = frozenset({"access_key", "secret_key", "session_token", "role_arn", "session_name", "external_id"})
+# Text that may be meant for a URI, but lacks its two slashes.
+_SHORT = re.compile(r"(file):(?!//)|([a-z][a-z0-9+.-]+):(?=/(?!/))", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory (`service` is empty), or a prefix of a bucket. Never holds a password.
+
+    file:///data/../data/a     Place("", "/data/a")
+    s3a://B/x/                 Place("s3://b", "/x")
+    """
+
+    service: str
+    path: str
+
+    def overlaps(self, place: Place) -> bool:
+        """One is the other, or lies within it."""
+        if self.service != place.service:
+            return False
+        one, two = f"{self.path.rstrip('/')}/", f"{place.path.rstrip('/')}/"
+        return one.startswith(two) or two.startswith(one)
+
+    def __str__(self) -> str:
+        if not self.service:
+            return self.path
+        name, _, options = self.service.partition("?")
+        return f"{name}{self.path}{'?' if options else ''}{options}"
+
+
+def place_of(root: str) -> Place:
+    """The place that a root names, with symbolic links followed and parameters in one order."""
+    root = whole_uri(root)
+    if "://" not in root:
+        return Place("", os.path.realpath(root))
+    parts = urlsplit(root)
+    path = posixpath.normpath("/" + unquote(parts.path).lstrip("/"))
+    if parts.scheme.lower() == "file":
+        return Place("", os.path.realpath(path))
+    scheme = {"s3a": "s3"}.get(parts.scheme.lower(), parts.scheme.lower())
+    where = parts.netloc.rpartition("@")[2].lower()
+    parameters = parse_qsl(parts.query, keep_blank_values=True)
+    options = urlencode(sorted((name, value) for name, value in parameters if name.lower() not in _WHO))
+    return Place(f"{scheme}://{where}{'?' if options else ''}{options}", path)
+
+
+def check_apart(roots: Sequence[tuple[str, str]]) -> None:
+    """Raises `InvalidOption` when two of these shards (name, root) overlap."""
+    places = [(name, place_of(root)) for name, root in roots]
+    for number, (name, place) in enumerate(places):
+        for earlier, its in places[:number]:
+            if place.overlaps(its):
+                raise InvalidOption(
+                    f"the storage of shard {name!r}, {place}, overlaps with {its} of {earlier!r}; "
+                    "each shard needs a place of its own, where its garbage can be collected",
+                    option="shards",
+                )
+
+
+def whole_uri(text: str) -> str:
+    """A path or URI as it was given; `file:/a`, another way to write `file:///a`, is written out.
+
+    Raises:
+        InvalidOption: any other `scheme:` that lacks its slashes: it would become a directory of that name.
+    """
+    match = _SHORT.match(text)
+    if match is None:
+        return text
+    scheme, rest = match[1] or match[2], text[match.end() :]
+    if scheme.lower() == "file" and rest.startswith("/"):
+        return f"file://{rest}"
+    raise InvalidOption(
+        f"{text} begins like a URI, but lacks the slashes after {scheme!r}: write {scheme}://… (or ./{text} "
+        "for a directory of that name)",
+        option="uri",
+    )
+
+
+def with_home(path: str) -> str:
+    """A path whose `~` or `~user` at its beginning is written out, as a shell does it.
+
+    Raises:
+        InvalidOption: there is no such user.
+    """
+    if not path.startswith("~"):
+        return path
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError as error:
+        raise InvalidOption(
+            f"{path} begins with the home of a user that is not known here; write the whole path "
+            f"(or ./{path} for a directory of that name)",
+            option="path",
+        ) from error
+
+
+def file_system_at(text: str) -> tuple[fs.FileSystem, str]:
+    """The file system, and the path on it, of a user's path or URI, as `with_home` and `whole_uri` read it.
+
+    Raises:
+        InvalidOption: it is a URI of a kind that is not known, or not a whole one.
+        OSError: a server does not answer.
+    """
+    if "://" not in text:
+        return fs.LocalFileSystem(), str(Path(text).absolute())
+    try:
+        system, path = fs.FileSystem.from_uri(text)
+    except pa.ArrowInvalid as error:
+        raise InvalidOption(
+            f"{shown(text)} names no place that files can be in: {without(error, text)}; write a "
+            "path, or a URI that begins with file://, s3://, gs://, abfs:// or hdfs://",
+            option="uri",
+        ) from as_cause(error, text)
+    return system, path

@@ -1,0 +1,329 @@
+"""The place of a store: its catalog's URL, and the roots of its shards."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shlex
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from elasticscan.base.errors import (
+    InvalidOption,
+    ShardUnavailable,
+    StoreDamaged,
+    StoreNotFound,
+    StoreReadableByAll,
+)
+from elasticscan.base.redaction import shown
+from elasticscan.base.showing import brief
+from elasticscan.store.roots.aliases import place_of, whole_uri, with_home
+
+CATALOG_FILE = "catalog.db"
+SHARDS = "shards"  # the directory of roots within a store's
+MARKER = "elasticscan-shard"  # in each shard's root
+BACKUP_MARKER = "elasticscan-backup"  # in each place of backups
+FROM_ENVIRONMENT = "env:"
+PRIVATE = 0o700
+_OF_FILES = frozenset("s3 s3a s3n gs gcs az abfs abfss wasb wasbs hdfs dbfs http https".split())  # noqa: SIM905
+
+_PACKAGE = __name__.partition(".")[0] + "."
+_warned: set[Path] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A store directory, or the URL of a catalog database.
+
+    Roots of shards inside a store directory are kept relative to it, so that a store can be
+    moved or mounted elsewhere.
+    """
+
+    uri: str = field(repr=False)
+    directory: Path | None
+
+    @classmethod
+    def of(cls, uri: str | Path) -> Location:
+        """The place of a store; raises `InvalidOption` where none can be."""
+        location = cls.of_files(uri)
+        _check_holds_catalog(location.uri)
+        return location
+
+    @classmethod
+    def of_files(cls, uri: str | Path) -> Location:
+        """The place of files, a backup's for example: a directory, or a prefix of a bucket."""
+        text = resolve(str(uri))
+        if not text:
+            raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
+        text = whole_uri(text)
+        if text.startswith("file://"):
+            text = text.removeprefix("file://")
+        text = with_home(text)
+        return cls(text, None if "://" in text else Path(text).absolute())
+
+    @property
+    def catalog_url(self) -> str | Path:
+        """A database's URL, or the path of an SQLite file: in a URL, some characters mean more."""
+        return self.uri if self.directory is None else self.directory / CATALOG_FILE
+
+    def exists(self) -> bool:
+        """True if there is a store.
+
+        Raises:
+            StoreNotFound: this user may not look, so it is as if there were none.
+            InvalidOption: nobody could look.
+        """
+        try:
+            return self.directory is None or (self.directory / CATALOG_FILE).is_file()
+        except PermissionError as error:
+            raise StoreNotFound(
+                f"{self.directory} holds no elasticscan store that this user may read ({error.strerror}); "
+                "its owner can let a group read it: docs/security.md says how",
+                uri=self.uri,
+            ) from error
+        except OSError as error:
+            raise InvalidOption(
+                f"the store's directory {brief(str(self.directory), 200)} cannot be looked into: "
+                f"{error.strerror}; check the path",
+                option="uri",
+            ) from error
+
+    def check_not_bereft(self) -> None:
+        """Raises `StoreNotFound` where the directory holds no catalog, but is part of a store, or was one."""
+        if self.directory is None:
+            return
+        above = self.directory.parent
+        with suppress(OSError):
+            if (above / CATALOG_FILE).is_file() and not self.exists():
+                if self.directory.name in (CATALOG_FILE, SHARDS):
+                    raise StoreNotFound(
+                        f"{self.uri} is a part of the store {above}: elasticscan.open({str(above)!r})",
+                        uri=self.uri,
+                    )
+                raise StoreNotFound(
+                    f"{self.uri} is no store, but {above} is one, and tables are named apart from it: "
+                    f"elasticscan.open({str(above)!r}).table({self.directory.name!r}), or in a shell "
+                    f"`elasticscan scan {shlex.quote(str(above))} {shlex.quote(self.directory.name)}`",
+                    uri=self.uri,
+                )
+        if any(
+            next(self.directory.glob(f"{SHARDS}/*/{pattern}"), None)
+            for pattern in (MARKER, "t[0-9]*/*.arrow")
+        ):
+            lost = (
+                f"its catalog ({CATALOG_FILE}) has lost its tables"
+                if self.exists()
+                else (f"not its catalog ({CATALOG_FILE})")
+            )
+            raise StoreNotFound(
+                f"{self.directory} holds shards of a store, but {lost}; put that "
+                f"back from a backup, or make a new store with {repairing(self.directory)}",
+                uri=self.uri,
+            )
+
+    @contextmanager
+    def knowing_its_shards(self) -> Iterator[None]:
+        """Let nobody be sent to `create` where a catalog holds no store, and the shards of one are there."""
+        try:
+            yield
+        except StoreNotFound:
+            self.check_not_bereft()
+            raise
+
+    def check_not_empty(self) -> None:
+        """Raises `StoreDamaged` when the catalog's file was cut to nothing."""
+        if self.directory is not None and (self.directory / CATALOG_FILE).stat().st_size == 0:
+            raise StoreDamaged(
+                f"{self.directory / CATALOG_FILE} is empty; restore it from a backup, or make a new store "
+                f"with {repairing(self.directory)} (or, if a store was never made here, remove it)",
+                uri=self.uri,
+            )
+
+    def _mode(self) -> int:
+        """Return the mode of directories made for this store: that of its own, or the owner's alone."""
+        return PRIVATE if self.directory is None else self.directory.stat().st_mode & 0o2777
+
+    def make(self) -> list[Path]:
+        """Make the store's directory, for this user alone, if it is not there; returns the new ones."""
+        if self.directory is None:
+            return []
+        try:
+            return _make_directory(self.directory, PRIVATE)
+        except OSError as error:
+            raise InvalidOption(
+                f"{self.directory} cannot be made a store: {error}; name a directory that can be written",
+                option="uri",
+            ) from error
+
+    def warn_of_readers(self) -> None:
+        """Say once that every user of the machine can read the store, to those who can mend it."""
+        if self.directory is None or self.directory in _warned:
+            return
+        directory, catalog = self.directory.stat(), (self.directory / CATALOG_FILE).stat()
+        may_mend = os.geteuid() in (0, catalog.st_uid)
+        if may_mend and directory.st_mode & 0o001 and catalog.st_mode & 0o004:
+            _warned.add(self.directory)
+            warnings.warn(
+                f"every user of this machine can read the catalog of {self.directory}, and with it the "
+                "secret that seals continuation keys; `chmod -R o= DIRECTORY` ends that (docs/security.md)",
+                StoreReadableByAll,
+                stacklevel=_frames_within() + 1,
+            )
+
+    def remove_catalog(self) -> None:
+        """Remove the catalog of a directory that was just made, and holds no store after all."""
+        if self.directory is not None:
+            for rest in ("", "-wal", "-shm"):
+                (self.directory / (CATALOG_FILE + rest)).unlink(missing_ok=True)
+
+    def stored_root(self, shard: str, root: str | None) -> str:
+        """A shard's root as the catalog keeps it."""
+        if root is not None:
+            root = whole_uri(root)
+            return root if "://" in root else str(Path(with_home(root)).absolute())
+        if self.directory is None:
+            raise InvalidOption(
+                f"shard {shard!r} needs a root, because the catalog is in a database: pass "
+                "shards={name: directory or URI}",
+                option="shards",
+            )
+        return f"{SHARDS}/{shard}"
+
+    def root(self, stored: str) -> str:
+        """The full root of a shard."""
+        if "://" in stored or self.directory is None:
+            return stored
+        return str(self.directory / stored)
+
+    def is_inside(self, stored: str) -> bool:
+        """True if a root is part of the store's directory, and is copied with it."""
+        return self.directory is not None and "://" not in stored and not Path(stored).is_absolute()
+
+    def make_root(self, stored: str) -> list[Path]:
+        """Make a shard's directory; returns the new directories."""
+        root = self.root(stored)
+        if "://" in root:
+            return []
+        try:
+            return _make_directory(Path(root), self._mode(), self.directory)
+        except OSError as error:
+            raise ShardUnavailable(
+                f"the shard's storage {root} cannot be made: {error}", root=root
+            ) from error
+
+
+def repairing(directory: Path) -> str:
+    """The command that makes a store without its catalog."""
+    return f"`elasticscan repair {directory} NEW`"
+
+
+def _check_holds_catalog(uri: str) -> None:
+    """Raises `InvalidOption` for what people write in place of a database's URL, with what to write."""
+    if uri == ":memory:":
+        raise InvalidOption(
+            "a store is a directory, also a temporary one: create(tempfile.mkdtemp(), shards=['s1'])",
+            option="uri",
+        )
+    scheme, _, rest = uri.partition("://")
+    if scheme in ("postgres", "pg"):
+        raise InvalidOption(
+            f"{shown(uri)} is not how a catalog in PostgreSQL is written: "
+            f"{shown(f'postgresql+psycopg://{rest}')}",
+            option="uri",
+        )
+    if rest and scheme.lower() in _OF_FILES:
+        raise InvalidOption(
+            f"{shown(uri)} can hold no catalog: name a directory, or a database as postgresql+psycopg://…; "
+            "shards may lie elsewhere: shards={'s1': 's3://bucket/prefix'}, in a shell --shard "
+            "s1=s3://bucket/prefix",
+            option="uri",
+        )
+
+
+def _make_directory(path: Path, mode: int, store: Path | None = None) -> list[Path]:
+    """Make a directory of this mode, whatever the umask is, and those above it within the store.
+
+    Returns the new ones, the innermost first.
+    """
+    if path.is_dir():
+        return []
+    if store is not None and path.parent.is_relative_to(store):
+        above = _make_directory(path.parent, mode, store)
+    else:
+        above = [parent for parent in path.parents if not parent.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(PRIVATE)
+    except FileExistsError:
+        if path.is_dir():  # made by another process at the same time
+            return above
+        raise
+    path.chmod(mode)
+    return [path, *above]
+
+
+def remove_directories(made: Iterable[Path]) -> None:
+    """Take back directories that were just made, as far as they are empty."""
+    for path in sorted(made, key=lambda p: -len(p.parts)):
+        with suppress(OSError):
+            path.rmdir()
+
+
+def resolve(uri: str) -> str:
+    """The URI itself, or the one that an environment variable holds: `env:NAME`.
+
+    So a URL with a password need not stand in a command line, a notebook or a Spark plan.
+    """
+    if not uri.startswith(FROM_ENVIRONMENT):
+        return uri
+    name = uri.removeprefix(FROM_ENVIRONMENT)
+    value = os.environ.get(name)
+    if not value:
+        raise InvalidOption(
+            f"{uri} names the environment variable {name!r}, which is not set here; set it where the store "
+            "is opened: for Spark, where the driver is started",
+            option="uri",
+        )
+    return value
+
+
+def _frames_within() -> int:
+    """The number of this package's frames below that of its caller, to whose line a warning belongs."""
+    frame, count = inspect.currentframe(), -1
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        frame, count = frame.f_back, count + 1
+    return count
+
+
+def check_outside(root: str, own: Path | None = None) -> None:
+    """Raises `InvalidOption` for a place within a store's directory, a shard's root or a place of backups.
+
+    What lies there is the others' alone: it is lost with them, and may be taken for their garbage.
+
+    Args:
+        own: a store's directory in which its own shards may lie.
+    """
+    place = place_of(root)
+    mine = None if own is None else own.resolve()
+    for directory in () if place.service else Path(place.path).parents:
+        holder = None if directory == mine else _holder(directory)
+        if holder is not None:
+            raise InvalidOption(
+                f"{place} lies within {directory}, {holder}; choose a place beside it",
+                option="uri",
+                root=str(place),
+            )
+
+
+def _holder(directory: Path) -> str | None:
+    """The owner of all that lies in a directory."""
+    if (directory / MARKER).is_file():
+        return "a shard of a store"
+    if (directory / BACKUP_MARKER).is_file():
+        return "a place of backups"
+    # A catalog alone may be that of a store whose URL names it: its directory is not the store's.
+    is_store = (directory / CATALOG_FILE).is_file() and (directory / SHARDS).is_dir()
+    return "a store" if is_store else None

@@ -1,0 +1,260 @@
+"""The owner of a shard's root: a marker in the root names store, shard and incarnation.
+
+What a root *is* counts, never where it was found: a mount may be missing, or be another one's; two
+names may lead to one directory; a catalog may be a copy. So whoever writes or deletes at a shard reads
+the marker first (`Context.writable_disk`). Beside it lies a mark of how far the catalog had got when somebody
+last committed here. It is only a note: one that is lost or torn says nothing, one that is ahead of the
+catalog proves that the catalog is an older copy.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from elasticscan.base.errors import (
+    CatalogOutdated,
+    ElasticScanError,
+    FragmentDamaged,
+    InvalidOption,
+    ShardUnavailable,
+    WrongRoot,
+)
+from elasticscan.storage import Disk
+from elasticscan.store.roots.aliases import place_of
+from elasticscan.store.roots.location import BACKUP_MARKER, MARKER
+
+MARK = "elasticscan-newest"
+VERSION = 1
+MOST_BYTES = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The owner of a root. `name` is the shard's, for people."""
+
+    store: str
+    incarnation: str
+    shard: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"shard {self.name!r} ({self.shard}) of store {self.store}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The least progress of a store's catalog.
+
+    Attributes:
+        missed: when somebody found that there was none; 0.0 for a mark that was kept since the root was
+            claimed. What was known before may be lost.
+        shard: whose root it lies in.
+    """
+
+    incarnation: str
+    layout: int
+    commit: int
+    missed: float = 0.0
+    shard: int = -1
+
+    def is_of(self, marker: Marker) -> bool:
+        """True if it was written beside a marker; where nothing can be mounted that says whose a root is."""
+        return (self.incarnation, self.shard) == (marker.incarnation, marker.shard)
+
+
+def read_marker(disk: Disk, root: str) -> Marker | None:
+    """The marker in a root; None where there is none.
+
+    Raises:
+        WrongRoot: there is one that cannot be read.
+        ShardUnavailable: the root cannot be read.
+    """
+    content = _content(disk, MARKER)
+    if content is None:
+        return None
+    try:
+        return Marker(**_unpack(content))
+    except (ValueError, TypeError) as error:
+        raise WrongRoot(
+            f"the marker {MARKER} in {place_of(root)} is damaged ({error}), so nobody knows whose files "
+            "these are; restore it, or remove it and run `elasticscan adopt` if they are this store's",
+            root=str(place_of(root)),
+        ) from error
+
+
+def write_marker(disk: Disk, marker: Marker) -> None:
+    with disk.create(MARKER) as file:
+        file.write(_pack(asdict(marker)))
+
+
+def read_mark(disk: Disk) -> Mark | None:
+    """The mark in a root; None where there is none, or a torn one."""
+    content = _content(disk, MARK)
+    with suppress(ValueError, TypeError):
+        return None if content is None else Mark(**_unpack(content))
+    return None
+
+
+def write_mark(disk: Disk, mark: Mark) -> None:
+    disk.note(MARK, _pack(asdict(mark)))
+
+
+def advance_mark(
+    disk: Disk, root: str, marker: Marker, mark: Mark, now: float, stored: Mark | None, anew: bool = False
+) -> Mark:
+    """Write a mark, which never goes back within an incarnation, after `stored`, which was read there.
+
+    `anew` writes it also when it says nothing new. Returns what stands there now.
+
+    Raises:
+        ShardUnavailable, WrongRoot: the root is not the shard's.
+    """
+    if stored is None or stored.incarnation != mark.incarnation:
+        check_marker(disk, root, marker)  # no mark belongs below a mount point, or on another's disk
+        wanted_mark = replace(mark, missed=now if stored is None else stored.missed, shard=marker.shard)
+    else:
+        layout, commit = max(mark.layout, stored.layout), max(mark.commit, stored.commit)
+        wanted_mark = replace(stored, layout=layout, commit=commit, shard=marker.shard)
+    if anew or wanted_mark != stored:
+        write_mark(disk, wanted_mark)
+    return wanted_mark
+
+
+def check_marker(disk: Disk, root: str, expected: Marker) -> None:
+    """Raises unless a root is the one that the catalog takes it for.
+
+    Raises:
+        ShardUnavailable: it has no marker: what is mounted there is not the shard's disk.
+        WrongRoot: it is another store's, another shard's, or that of another copy of the store.
+    """
+    place = str(place_of(root))
+    marker = read_marker(disk, root)
+    if marker is None:
+        raise ShardUnavailable(
+            f"{place} is not the storage of {expected}: it holds no {MARKER}, so its disk is not mounted, or "
+            "was emptied; mount or restore it and try again",
+            root=place,
+            shard=expected.name,
+        )
+    if (marker.store, marker.shard) != (expected.store, expected.shard):
+        raise WrongRoot(
+            f"{place} should be {expected}, but it is {marker}; mount each disk where its shard is, and let "
+            "no two shards name one directory",
+            root=place,
+            wanted=str(expected),
+            found=str(marker),
+        )
+    if marker.incarnation != expected.incarnation:
+        raise WrongRoot(
+            f"{place} is {marker}, but it belongs to another copy of the store (incarnation "
+            f"{marker.incarnation}, not {expected.incarnation}); use that copy, or run `elasticscan adopt` "
+            "to make this one the owner",
+            root=place,
+            wanted=expected.incarnation,
+            found=marker.incarnation,
+        )
+
+
+def check_mark(mark: Mark | None, root: str, incarnation: str, versions: tuple[int, int]) -> None:
+    """Raises `CatalogOutdated` when a root knows more than the catalog, whose versions were read later."""
+    if mark is None or mark.incarnation != incarnation:
+        return
+    if mark.layout > versions[0] or mark.commit > versions[1]:
+        raise CatalogOutdated(
+            f"the catalog is older than its shards: {place_of(root)} knows commit {mark.commit} (layout "
+            f"{mark.layout}), the catalog only {versions[1]} (layout {versions[0]}). Nothing was changed. "
+            "Put the newest catalog back; or, if it is lost, run `elasticscan adopt` to go on from this one",
+            root=str(place_of(root)),
+            known=mark.commit,
+            found=versions[1],
+        )
+
+
+def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collection[int] = ()) -> bool:
+    """True if nobody has a root yet; `mine` and files of shards that were removed do not matter.
+
+    Args:
+        mine: what shall be its marker, if it is known.
+        taken: ids of the store's other shards.
+
+    Raises:
+        InvalidOption: it belongs to another store, to another copy of this one, to another shard, or holds
+            backups.
+    """
+    try:
+        marker = read_marker(disk, root)
+    except ShardUnavailable:  # no such directory, or no such prefix in a bucket yet
+        return True
+    place = place_of(root)
+    if marker is None and _content(disk, BACKUP_MARKER) is not None:
+        raise InvalidOption(f"{place} holds backups; choose another directory", root=str(place))
+    if marker is None:
+        return True
+    if mine is None or marker.store != mine.store or marker.incarnation != mine.incarnation:
+        raise InvalidOption(
+            f"{place} holds a shard of another store ({marker}), or of this one before its catalog was lost; "
+            "choose another directory, or restore that catalog",
+            root=str(place),
+        )
+    if marker.shard in taken and marker.shard != mine.shard:
+        raise InvalidOption(
+            f"{place} is the storage of {marker} already, by another name; each needs a place of its own",
+            root=str(place),
+        )
+    return False
+
+
+class Claims:
+    """Roots that become a new shard's. All of them are given back when the shard is not entered after all."""
+
+    def __init__(self) -> None:
+        self._taken: list[Disk] = []
+
+    def claim(self, disk: Disk, root: str, marker: Marker, taken: Collection[int]) -> None:
+        """Make a free root a shard's; raises as `check_free`, `DiskFull`, `ShardUnavailable`."""
+        if check_free(disk, root, marker, taken):
+            self._taken.append(disk)
+        write_marker(disk, marker)
+        check_marker(disk, root, marker)  # somebody else may have claimed it at the same moment
+        if read_mark(disk) is None:
+            write_mark(disk, Mark(marker.incarnation, 0, 0, shard=marker.shard))
+
+    @contextmanager
+    def undone_on_errors(self) -> Iterator[None]:
+        """Give claimed roots back when the block raises."""
+        try:
+            yield
+        except BaseException:
+            for disk in self._taken:
+                with suppress(ElasticScanError):
+                    disk.delete(MARKER)
+                    disk.delete(MARK)
+            raise
+
+
+def _content(disk: Disk, path: str) -> bytes | None:
+    try:
+        file = disk.open(path)
+        return bytes(file.read_at(0, min(file.size, MOST_BYTES)))
+    except FragmentDamaged:  # there is no such file
+        return None
+
+
+def _pack(fields: Mapping[str, Any]) -> bytes:
+    body = json.dumps({"version": VERSION, **fields}, sort_keys=True).encode()
+    return b"%s %08x\n" % (body, zlib.crc32(body))
+
+
+def _unpack(content: bytes) -> dict[str, Any]:
+    body, _, crc = content.rstrip(b"\n").rpartition(b" ")
+    if crc != b"%08x" % zlib.crc32(body):
+        raise ValueError("its checksum is another one")
+    fields = json.loads(body)
+    if not isinstance(fields, dict) or fields.pop("version", None) != VERSION:
+        raise ValueError("it is of another version")
+    return fields

@@ -1,0 +1,469 @@
+"""Files to load rows from: found by path, pattern or URI, and read through `pyarrow.dataset`.
+
+Files are streamed: memory holds some batches, however large they are. What a directory's name says of its
+files (`year=2024`, as Hive and Spark write it) is a column, below the directory or pattern that was named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import groupby
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+from pyarrow import fs
+
+from elasticscan.base.errors import InvalidOption, SchemaMismatch
+from elasticscan.base.limits import BATCH_ROWS, MAX_NESTING
+from elasticscan.base.redaction import shown
+from elasticscan.base.user_files import NO_HINTS, naming_file, naming_source
+from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
+from elasticscan.store.rows.iceberg import ICEBERG, iceberg_table
+
+# The types of text files are guessed from this many bytes at the beginning of the first, and hold for all.
+GUESS_BYTES = 32 << 20
+BLOCK_BYTES = 4 << 20
+# A Parquet file of more bytes is committed in pieces, where a load can be resumed.
+PIECE_BYTES = 256 << 20
+
+KINDS = {
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".orc": "orc",
+}
+DELTA = "delta"
+FORMATS = (*dict.fromkeys(KINDS.values()), DELTA, ICEBERG)
+VERSIONED = (DELTA, ICEBERG)
+_TEXT = ("csv", "json")
+_BINARY = {"parquet": "ParquetFileFormat", "arrow": "IpcFileFormat", "orc": "OrcFileFormat"}
+_PACKED = (".gz", ".bz2", ".zst")
+_KNOWN = ".csv, .json or .jsonl (also with .gz), .parquet, .arrow or .orc"
+_WILD = re.compile(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])")
+_WILD_AS_REGEX = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+# What to do about a file of text, by a part of what Arrow says; the first that fits counts.
+_HINTS = {
+    "csv": {
+        "Empty CSV": "; its first line has the names of columns, and each line an end",
+        "columns, got": "; each line has as many fields as the first; one with a comma stands in quotes",
+        "multiple columns named": "; give each column a name of its own",
+        "": "; say what stands for null, as in nulls=['NA'] or `--null NA`, or name the type of a column, as "
+        "in types={'a': 'string'} or `--type a=string`",
+    },
+    "json": {
+        "": "; a file has one JSON object a line, and types={'a': 'string'} or `--type a=string` names the "
+        "type of a column",
+    },
+}
+_NO_COMMA = re.compile(r"[;|\t]")
+
+
+@dataclass(frozen=True, slots=True)
+class TextRules:
+    """Rules for reading CSV and JSON text as values.
+
+    Attributes:
+        nulls: what stands for null in CSV, beside a field with nothing in it, not even quotes.
+        types: types of columns by name, instead of guessed ones.
+    """
+
+    nulls: tuple[str, ...]
+    types: Mapping[str, pa.DataType]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Files of one kind on one file system.
+
+    Attributes:
+        base: the directory below which names of directories are columns.
+        dataset: what a Delta or an Iceberg table is, whose files and columns its log names.
+    """
+
+    system: fs.FileSystem
+    base: str
+    infos: tuple[fs.FileInfo, ...]
+    kind: str
+    dataset: Any = None
+
+    @property
+    def bytes(self) -> int:
+        return sum(info.size or 0 for info in self.infos)
+
+    def partition_columns(self) -> list[str]:
+        """The columns that names of directories give."""
+        directories = (info.path[len(self.base) :].split("/")[:-1] for info in self.infos)
+        named = (part.partition("=") for parts in directories for part in parts)
+        return list(dict.fromkeys(name for name, separator, _ in named if name and separator))
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePart:
+    """Rows that are committed together, where a load can be resumed: those of a file, or of a part of it.
+
+    Attributes:
+        identity: tells it from every other piece; it differs after the file changed.
+        schema: the columns of its files, where these are known without them.
+    """
+
+    path: str
+    kind: str
+    identity: str
+    bytes: int
+    fragment: Any
+    schema: pa.Schema | None = None
+
+
+def _datasets() -> Any:
+    """`pyarrow.dataset`, which takes half a second to load: too long for those who load nothing."""
+    return import_module("pyarrow.dataset")
+
+
+# Finding
+
+
+def find_files(sources: Sequence[Any], kind: str | None, version: int | None = None) -> list[Files]:
+    """The files that paths, directories, patterns and URIs stand for, in the order of their names.
+
+    Raises:
+        InvalidOption: there are none, or it is not known of which kind they are.
+    """
+    found: list[Files] = []
+    for source in sources:
+        text = os.fspath(source)
+        if kind == DELTA:
+            found.append(_delta_files(text, version))
+            continue
+        if kind == ICEBERG:
+            found.append(_iceberg_files(text, version))
+            continue
+        with naming_file(text, "read"):
+            system, base, infos = _look(text)
+        kinds = groupby(infos, lambda info: kind or kind_of(info.path))
+        found += [Files(system, base, tuple(some), each) for each, some in kinds]
+    return found
+
+
+def kind_of(path: str) -> str:
+    """`csv`, `json`, `parquet`, `arrow` or `orc`, by the name."""
+    name = PurePosixPath(path.lower())
+    packed = name.suffix in _PACKED
+    kind = KINDS.get((name.with_suffix("") if packed else name).suffix)
+    if kind is None or (packed and kind not in _TEXT):
+        raise InvalidOption(
+            f"{path} is of no kind that is known by its name: use {_KNOWN}, or say which it is: "
+            f"format= or --format, one of {', '.join(FORMATS)}",
+            file=path,
+        )
+    return kind
+
+
+def _look(text: str) -> tuple[fs.FileSystem, str, list[fs.FileInfo]]:
+    """The file system, the directory that was named, and the files."""
+    system, path, pattern = _located(text)
+    if pattern is None:
+        (info,) = system.get_file_info([path])
+        if info.type == fs.FileType.File:
+            return system, path.rpartition("/")[0], [info]
+        if info.type == fs.FileType.NotFound:
+            raise InvalidOption(f"{shown(text)} cannot be read: No such file or directory", file=shown(text))
+    below = system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
+    infos = [info for info in below if info.type == fs.FileType.File and not _is_hidden(info.path, path)]
+    if pattern is not None:
+        infos = [info for info in infos if pattern.fullmatch(info.path)]
+    if not infos:
+        raise InvalidOption(f"{shown(text)} stands for no files; look at its spelling", file=shown(text))
+    return system, path, sorted(infos, key=lambda info: info.path)
+
+
+def _located(text: str) -> tuple[fs.FileSystem, str, re.Pattern[str] | None]:
+    """A file system, a path on it, and for a pattern the regular expression of paths below that path."""
+    text = with_home(whole_uri(text))
+    address, _, query = text.partition("?") if "://" in text else (text, "", "")
+    wild = _WILD.search(address)
+    if wild and ("://" in text or not os.path.lexists(text)):
+        head, cut, tail = address[: wild.start()].rpartition("/")
+        tail = address[len(head) + len(cut) :]
+    else:
+        wild, head, tail = None, address, ""
+    head = head or text[: text.startswith("/")]
+    system, path = file_system_at(f"{head}?{query}" if query else head)
+    if wild is None:
+        return system, path, None
+    below = "".join(_as_regex(part) for part in _WILD.split(tail))
+    return system, path, re.compile(f"{re.escape(path.rstrip('/'))}/{below}")
+
+
+def _as_regex(part: str) -> str:
+    """A part of a pattern: a wildcard, or text that stands for itself."""
+    if _WILD.fullmatch(part):
+        return _WILD_AS_REGEX.get(part, part.replace("[!", "[^", 1))
+    return re.escape(part)
+
+
+def _is_hidden(path: str, base: str) -> bool:
+    """True for what Spark and others leave beside their data: `_SUCCESS`, `.part-0.crc`, `_delta_log`."""
+    parts = path[len(base) :].split("/")
+    return any(part.startswith((".", "_")) and "=" not in part for part in parts)
+
+
+def _delta_files(text: str, version: int | None) -> Files:
+    """The files of a Delta table at a version, read by its own library."""
+    try:
+        library = import_module("deltalake")
+    except ModuleNotFoundError as error:
+        raise InvalidOption(
+            "a Delta table is read by the package 'deltalake': pip install 'elasticscan[delta]'", format=DELTA
+        ) from error
+    with naming_source(text, "read as a Delta table"):
+        dataset = library.DeltaTable(text, version=version).to_pyarrow_dataset()
+        infos = dataset.filesystem.get_file_info(dataset.files)
+    return Files(dataset.filesystem, shown(text), tuple(infos), DELTA, dataset)
+
+
+def _iceberg_files(text: str, version: int | None) -> Files:
+    """The files of an Iceberg table at a snapshot; its own library opens them."""
+    table = iceberg_table(text, version)
+    infos = (fs.FileInfo(file.path, type=fs.FileType.File, size=file.bytes) for file in table.files)
+    return Files(fs.LocalFileSystem(), shown(text), tuple(infos), ICEBERG, table)
+
+
+# Reading
+
+
+def schema_of(files: Files, rules: TextRules) -> pa.Schema:
+    """The columns of files as a table can have them; of text they are guessed from its beginning."""
+    if files.dataset is not None:
+        return _as_table(files.dataset.schema)
+    first = files.infos[0].path
+    with naming_file(first, "read", _HINTS.get(files.kind, NO_HINTS)):
+        guessed = _inspect(files, _format(files.kind, rules, None))
+        if files.kind == "csv" and not rules.nulls:
+            usual = _inspect(files, _datasets().CsvFileFormat(read_options=_csv_blocks(GUESS_BYTES),
+                convert_options=pyarrow.csv.ConvertOptions(column_types=dict(rules.types))))  # fmt: skip
+            _check_no_null_is_text(first, guessed, usual)
+        if files.kind == "csv":
+            _check_text_and_commas(first, guessed, files.partition_columns(), rules.types)
+    schema = _as_table(guessed)
+    if files.kind in _TEXT:
+        return pa.schema([field.with_type(_spark_time(field.type)) for field in schema])
+    return schema
+
+
+def _as_table(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(table_type(field.type)) for field in schema])
+
+
+def _inspect(files: Files, how: Any) -> pa.Schema:
+    hive = _datasets().HivePartitioning.discover()
+    return _factory(files, how, hive).inspect()
+
+
+def _factory(files: Files, how: Any, hive: Any) -> Any:
+    options = _datasets().FileSystemFactoryOptions(partition_base_dir=files.base, partitioning=hive)
+    return _datasets().FileSystemDatasetFactory(
+        files.system, [info.path for info in files.infos], how, options
+    )
+
+
+def _format(kind: str, rules: TextRules, schema: pa.Schema | None) -> Any:
+    """The format that reads files: text with the types of a table, or with guessed ones."""
+    block = GUESS_BYTES if schema is None else BLOCK_BYTES
+    types = dict(rules.types) if schema is None else {field.name: field.type for field in schema}
+    if kind == "csv":
+        options = pyarrow.csv.ConvertOptions(
+            column_types=types,
+            null_values=["", *rules.nulls],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        )
+        return _datasets().CsvFileFormat(convert_options=options, read_options=_csv_blocks(block))
+    if kind == "json":
+        parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(list(types.items())) if types else None)
+        return _datasets().JsonFileFormat(
+            parse_options=parse, read_options=pyarrow.json.ReadOptions(block_size=block)
+        )
+    return getattr(_datasets(), _BINARY[kind])()
+
+
+def _csv_blocks(size: int) -> Any:
+    return pyarrow.csv.ReadOptions(block_size=size)
+
+
+def _check_no_null_is_text(path: str, guessed: pa.Schema, usual: pa.Schema) -> None:
+    """Refuse a column that would be text only for the sake of an NA or NULL among its numbers."""
+    for strict, lenient in zip(guessed, usual, strict=True):
+        if strict.type != lenient.type and not pa.types.is_null(lenient.type):
+            raise SchemaMismatch(
+                f"{path} has text among the values of column {strict.name!r}, which else are {lenient.type}; "
+                f"say what stands for null, as in nulls=['NA'] or `--null NA`, or that it is text: "
+                f"types={{{strict.name!r}: 'string'}} or `--type {strict.name}=string`",
+                file=path,
+                column=strict.name,
+            )
+
+
+def _check_text_and_commas(
+    path: str, guessed: pa.Schema, named: Sequence[str], types: Mapping[str, Any]
+) -> None:
+    """Refuse fields that would be one for want of commas, and text that would be bytes.
+
+    `named` are columns that directories give, `types` those of columns for which the user gave one.
+    """
+    own = [field for field in guessed if field.name not in named]
+    apart = _NO_COMMA.search(own[0].name) if len(own) == 1 else None
+    if apart is not None:
+        raise SchemaMismatch(
+            f"{path} has {apart[0]!r} between its fields, no commas: read it with pyarrow.csv.read_csv and "
+            f"parse_options=pyarrow.csv.ParseOptions(delimiter={apart[0]!r}), and write what that gives",
+            file=path,
+        )
+    for field in own:
+        if pa.types.is_binary(field.type) and field.name not in types:
+            raise SchemaMismatch(
+                f"{path} has text in column {field.name!r} that is not UTF-8: convert the file (`iconv -f "
+                f"latin1 -t utf-8`), or keep its bytes: types={{{field.name!r}: 'binary'}} or "
+                f"`--type {field.name}=binary`",
+                file=path,
+                column=field.name,
+            )
+
+
+def table_type(kind: pa.DataType, depth: int = 0) -> pa.DataType:
+    """The type that a table gets for values of a type that it cannot have: text where no value was seen."""
+    t = pa.types
+    if depth > MAX_NESTING:  # which the check of the table's definition refuses
+        return kind
+    if t.is_null(kind) or t.is_string_view(kind) or t.is_large_string(kind):
+        return pa.string()
+    if t.is_binary_view(kind) or t.is_large_binary(kind):
+        return pa.binary()
+    if t.is_dictionary(kind):
+        return table_type(kind.value_type, depth)
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_list_view(kind) or t.is_large_list_view(kind):
+        return pa.list_(kind.value_field.with_type(table_type(kind.value_type, depth + 1)))
+    if t.is_struct(kind):
+        return pa.struct([part.with_type(table_type(part.type, depth + 1)) for part in kind])
+    return kind
+
+
+def _spark_time(kind: pa.DataType) -> pa.DataType:
+    """Times that were read of text have the microseconds of Spark."""
+    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else kind
+
+
+def pieces_of(files: Files, schema: pa.Schema, rules: TextRules, *, split: bool) -> Iterator[SourcePart]:
+    """The files, to be read as rows of a table; large ones in pieces, if they may be split.
+
+    Raises:
+        SchemaMismatch: the names of their directories give columns that the table does not have.
+    """
+    if files.kind == ICEBERG:
+        for file in files.dataset.files:
+            yield SourcePart(file.path, ICEBERG, file.identity, file.bytes, file, files.dataset.schema)
+        return
+    if files.dataset is not None:
+        fragments, known = files.dataset.get_fragments(), files.dataset.schema.remove_metadata()
+    else:
+        named = files.partition_columns()
+        unknown = [name for name in named if name not in schema.names]
+        if unknown:
+            raise SchemaMismatch(
+                f"directories of {files.base} are named {unknown[0]}=…, and the table has no such column; it "
+                f"has {', '.join(schema.names)}. Add it, or name the directories below, or the files",
+                unknown=unknown,
+            )
+        inside = pa.schema([field for field in schema if field.name not in named])
+        outside = pa.schema([field for field in schema if field.name in named])
+        how = _format(files.kind, rules, inside)
+        hive = _datasets().partitioning(outside, flavor="hive")
+        fragments = _factory(files, how, hive).finish(schema).get_fragments()
+        known = None
+    infos = {info.path: info for info in files.infos}
+    for fragment in fragments:
+        info = infos[fragment.path]
+        whole = SourcePart(
+            info.path, files.kind, _identity(info, files.system), info.size or 0, fragment, known
+        )
+        if split and whole.bytes > PIECE_BYTES and isinstance(fragment, _datasets().ParquetFileFragment):
+            yield from _parts(whole)
+        else:
+            yield whole
+
+
+def _identity(info: fs.FileInfo, system: fs.FileSystem) -> str:
+    named = f"{system.type_name}\0{info.path}\0{info.size}\0{info.mtime_ns}"
+    return hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
+
+
+def _parts(whole: SourcePart) -> Iterator[SourcePart]:
+    """A Parquet file as pieces of whole row groups."""
+    some: list[int] = []
+    size = 0
+    with naming_file(whole.path, "read"):
+        groups = whole.fragment.row_groups
+    for number, group in enumerate(groups):
+        some.append(group.id)
+        size += group.total_byte_size
+        if size >= PIECE_BYTES or number == len(groups) - 1:
+            name = f"{whole.identity}:{some[0]}-{some[-1]}"
+            part = whole.fragment.subset(row_group_ids=some)
+            share = whole.bytes * len(some) // len(groups)
+            yield SourcePart(whole.path, whole.kind, name, share, part, whole.schema)
+            some, size = [], 0
+
+
+def read_files(sources: Sequence[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of files with the columns that these have, text as the types of a schema.
+
+    Raises:
+        InvalidOption, SchemaMismatch: a file is not there, or cannot be read.
+    """
+    rules = TextRules((), {})
+    for files in find_files(sources, None):
+        for piece in pieces_of(files, schema, rules, split=False):
+            yield from read_piece(piece, schema)
+
+
+def rows_of(piece: SourcePart) -> int | None:
+    """The number of rows, where a footer tells it."""
+    if piece.kind in _TEXT:
+        return None
+    with _reading(piece):
+        return piece.fragment.count_rows()  # type: ignore[no-any-return]
+
+
+def read_piece(piece: SourcePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece with the columns that its file has, and those of its directories' names."""
+    with _reading(piece):
+        if piece.kind == ICEBERG:
+            yield from piece.fragment.to_batches()
+            return
+        columns = (piece.schema or piece.fragment.physical_schema).remove_metadata()
+        named = _datasets().get_partition_keys(piece.fragment.partition_expression)
+        fields = [field for field in columns if piece.schema is not None or field.name not in named]
+        if piece.schema is None:
+            fields += [schema.field(name) for name in named]
+        yield from piece.fragment.to_batches(
+            schema=pa.schema(fields), batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1
+        )
+
+
+@contextmanager
+def _reading(piece: SourcePart) -> Iterator[None]:
+    with naming_source(piece.path, "read"), naming_file(piece.path, "read", _HINTS.get(piece.kind, NO_HINTS)):
+        yield

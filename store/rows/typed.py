@@ -1,0 +1,227 @@
+"""Rows and values as people type them, as lists of Python values; data comes as Arrow and passes by here.
+
+A list is taken apart row by row, which is fine for what was typed and far too slow for anything else.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from elasticscan.base.errors import SchemaMismatch
+from elasticscan.base.showing import a_type, brief
+from elasticscan.metadata import TableInfo
+from elasticscan.storage import batches_of, conform
+from elasticscan.store.names import Named
+from elasticscan.store.rows.sources import table_type
+
+# What pandas calls an index without a name, where it has made Arrow of a frame.
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+
+
+def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -> Any:
+    """A list of dicts, or a dict of columns, in the table's types; anything else as it is.
+
+    Each dict of a list has all columns of the table and no others; or it has those of `only` and perhaps
+    others, which are left out.
+    """
+    rows = as_reader(rows)
+    if isinstance(rows, Mapping):
+        kinds = {field.name: field.type for field in table.schema}
+        hint = f"for one row, hand in a list of it: [{{{table.primary_key[0]!r}: …}}]"
+        return _of_columns(rows, kinds, hint)
+    if not isinstance(rows, list):
+        return rows
+    if any(isinstance(row, pa.RecordBatch | pa.Table) for row in rows):
+        raise SchemaMismatch(
+            "rows is a list of Arrow data; hand in one table of them: pa.Table.from_batches(batches), or "
+            "pa.concat_tables(tables)"
+        )
+    if not all(isinstance(row, Mapping) for row in rows):
+        raise SchemaMismatch(
+            f"rows={brief(rows)} must be dicts, each of a column's name to its value: "
+            f"[{{{table.primary_key[0]!r}: …}}]; or hand in a pyarrow Table"
+        )
+    names = table.schema.names if only is None else only
+    for number, row in enumerate(rows):
+        _check_complete(number, row, names, only is None)
+    return batch_of({name: [row[name] for row in rows] for name in names}, table)
+
+
+def as_reader(data: Any) -> Any:
+    """The rows of a scan, or of a table, as a reader, whose errors stay what they are: a C stream would make
+    text of them. Anything else as it is."""
+    return data.to_reader() if isinstance(data, Named) and hasattr(data, "to_reader") else data
+
+
+def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str], is_all: bool) -> None:
+    """Raise `SchemaMismatch` unless a row has every column: a forgotten one is not meant to be null.
+
+    `names` are all columns that there are, or those that are to be written.
+    """
+    missing = [name for name in names if name not in row]
+    unknown = [str(name) for name in row if name not in names] if is_all else []
+    if missing and not is_all:
+        raise SchemaMismatch(
+            f"row {number} of the list lacks {', '.join(missing)}, and each dict needs the primary key and "
+            f"all columns that are to be written, {', '.join(names)}: give None for a null",
+            missing=missing,
+        )
+    if missing or unknown:
+        differences = [f"missing: {', '.join(missing)}"] if missing else []
+        differences += [f"unknown: {', '.join(unknown)}"] if unknown else []
+        raise SchemaMismatch(
+            f"row {number} of the list does not have the table's columns ({'; '.join(differences)}); the "
+            f"table has {', '.join(names)}, and each dict needs all of them: give None for a null, or name "
+            "those that are to be written: merge(rows, columns=[…])",
+            missing=missing,
+            unknown=unknown,
+        )
+
+
+def first_rows(data: Any) -> pa.RecordBatchReader | None:
+    """Rows with the columns that a table for them has; None for what is no data.
+
+    Raises:
+        SchemaMismatch: values of a column do not go together, or rows have other columns than the first.
+    """
+    data = as_reader(data)
+    if isinstance(data, Mapping) or (isinstance(data, list) and data and isinstance(data[0], Mapping)):
+        data = _inferred(data)
+    elif not isinstance(data, pa.RecordBatch) and not hasattr(data, "__arrow_c_stream__"):
+        return None
+    batches = batches_of(data)
+    first = next(batches)
+    kept = [name for name in first.schema.names if not _PANDAS_INDEX.fullmatch(name)]
+    schema = pa.schema([first.schema.field(name) for name in kept])
+    schema = pa.schema([field.with_type(table_type(field.type)) for field in schema])
+    return pa.RecordBatchReader.from_batches(
+        schema, (conform(batch.select(kept), schema) for batch in chain([first], batches))
+    )
+
+
+def _inferred(data: Any) -> pa.Table:
+    """A dict of columns, or a list of dicts, with the types that Arrow infers from the values."""
+    columns = data
+    if isinstance(data, list):
+        names = list(data[0])
+        if not all(isinstance(row, Mapping) and row.keys() == set(names) for row in data):
+            raise SchemaMismatch(
+                f"rows={brief(data)} must be dicts that all have the same columns: give None for a null"
+            )
+        columns = {name: [row[name] for row in data] for name in names}
+    first = next(iter(columns), "id")
+    hint = (
+        f"for a table without rows, hand in its columns as pa.schema([({first!r}, pa.int64()), …]), and for "
+        f"one row a list of it: [{{{first!r}: …}}]"
+    )
+    return _of_columns(columns, {}, hint)
+
+
+def _of_columns(columns: Mapping[Any, Any], kinds: Mapping[str, pa.DataType], hint: str) -> pa.Table:
+    """A dict of columns: lists in these types where there are some, else of what Arrow infers.
+
+    `hint` is told with what is no list of values, as a text, whose letters Arrow would take for values.
+    """
+    arrays = {}
+    for name, values in columns.items():
+        if isinstance(values, str | bytes | bytearray | Mapping | type) or not (
+            hasattr(values, "__iter__") or hasattr(values, "__arrow_c_array__")
+        ):
+            raise SchemaMismatch(
+                f"column {name!r} is given as {brief(values)}, {a_type(values)}, and not as a list of "
+                f"values; {hint}",
+                column=name,
+            )
+        if name in kinds and isinstance(values, list | tuple | range):
+            arrays[name] = _typed(name, list(values), kinds[name])
+            continue
+        try:
+            arrays[name] = pa.array(values)
+        except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+            raise SchemaMismatch(
+                f"the values of column {name!r} do not go together: {error}", column=name
+            ) from None
+    try:
+        return pa.table(arrays)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise SchemaMismatch(f"the columns do not go together: {error}") from None
+
+
+def arrow_constant(value: Any, field: pa.Field) -> pa.Scalar:
+    """A Python value as one of a column. Raises `SchemaMismatch` unless it is one as it is."""
+    array = _exactly([value], field.type)
+    if array is None:
+        raise SchemaMismatch(
+            f"column {field.name!r} is of type {field.type}, which does not hold {brief(value)} as it is; "
+            "convert it first",
+            column=field.name,
+        )
+    return array[0]
+
+
+def batch_of(columns: Mapping[str, Sequence[Any]], table: TableInfo) -> pa.RecordBatch:
+    """Columns of the table, in its types."""
+    arrays = [_typed(name, values, table.schema.field(name).type) for name, values in columns.items()]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _typed(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """The values of a column in its type. Raises `SchemaMismatch` where one is not of it as it is."""
+    array = _exactly(values, kind)
+    if array is None:
+        number = next((n for n, value in enumerate(values) if _exactly([value], kind) is None), 0)
+        raise SchemaMismatch(
+            f"column {name!r} is of type {kind}, which does not hold {brief(values[number])} of row "
+            f"{number} as it is; convert it first",
+            column=name,
+        )
+    return array
+
+
+def _exactly(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+    """The values in a type; None where one is not of it, or would be another, as 3 for 3.5."""
+    try:
+        array = pa.array(values, kind)
+        same = _is_plain(values, kind) or all(map(_is_same, values, array.to_pylist(), [kind] * len(values)))
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        return None
+    return array if same else None
+
+
+def _is_plain(values: Sequence[Any], kind: pa.DataType) -> bool:
+    """True if Arrow takes values as they are or not at all: whole numbers, and texts."""
+    given = {*map(type, values)}
+    if pa.types.is_integer(kind):
+        return given == {int}
+    return given == {str} and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_same(value: Any, held: Any, kind: pa.DataType) -> bool:
+    """True if what Arrow made of a value is that value: it cuts and drops in silence, as 2.9 to 2."""
+    if held is None:
+        return True
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if pa.types.is_struct(kind):
+        if not isinstance(value, Mapping) or value.keys() != held.keys():
+            return False
+        return all(_is_same(value[part.name], held[part.name], part.type) for part in kind)
+    if pa.types.is_map(kind):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return all(
+            _is_same(key, held_key, kind.key_type) and _is_same(item, held_item, kind.item_type)
+            for (key, item), (held_key, held_item) in zip(pairs, held, strict=True)
+        )
+    if kind.num_fields:
+        if isinstance(value, str | bytes | Mapping):  # a text is a sequence too
+            return False
+        return all(_is_same(part, other, kind.value_type) for part, other in zip(value, held, strict=True))
+    if pa.types.is_floating(kind):  # a narrower one rounds
+        return not isinstance(value, bool) and (math.isfinite(held) or not math.isfinite(value))
+    return bool(value == held)

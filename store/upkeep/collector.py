@@ -1,0 +1,335 @@
+"""Garbage collection: looks at every root, plans (`store/upkeep/garbage.py`), and carries the plans out.
+
+The catalog's write lock is held for three short transactions by batch of files at most: files that the
+catalog does not know are first *condemned* in it, which no commit can undo; then they are moved without the
+lock; then they are pardoned, being gone. A process that dies in between leaves condemned files, which the
+next collection takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from elasticscan.base.errors import (
+    CatalogOutdated,
+    FragmentDamaged,
+    FragmentMissing,
+    GarbageRefused,
+    OperatorNeeded,
+    ShardUnavailable,
+)
+from elasticscan.base.limits import TRASH_SECONDS
+from elasticscan.catalog import DroppedFile, begun_again
+from elasticscan.metadata import Manifest
+from elasticscan.storage import Disk, read_manifest
+from elasticscan.store.context import Context
+from elasticscan.store.roots.aliases import Place, place_of
+from elasticscan.store.roots.markers import MARK, read_mark
+from elasticscan.store.upkeep.garbage import (
+    Action,
+    Decision,
+    GarbageRules,
+    RemovalPlan,
+    Shelf,
+    in_question,
+    plan,
+)
+from elasticscan.topology import Shard
+
+BATCH_FILES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The result of a garbage collection; of a dry run, what it would be.
+
+    Attributes:
+        decisions: about every file that the catalog does not refer to, also those that are kept.
+        skipped: (shard, why) of those that could not be collected.
+        refused: why nothing at all would be removed; only in a dry run, otherwise it is raised.
+    """
+
+    decisions: tuple[Decision, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+    refused: str | None = None
+    dry_run: bool = False
+
+    def count(self, *actions: Action) -> int:
+        return sum(decision.action in actions for decision in self.decisions)
+
+    @property
+    def removed(self) -> int:
+        """Files that left their places: deleted, or moved to the trash."""
+        return self.count(Action.DELETE, Action.TRASH)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A root as it was found. `shard` is the newest of those that it was given to."""
+
+    shard: Shard
+    shelf: Shelf
+    dropped: dict[str, list[DroppedFile]]
+
+    def dropped_since(self, decision: Decision) -> tuple[float, int]:
+        """By this files go, those first that were dropped first, the unknown last.
+
+        A collection may die at any file. A repair takes what a merge replaced for the newest rows where the
+        merge is gone, which a later one replaced: so no file goes before those that it replaced.
+        """
+        drops = self.dropped.get(decision.path, ())
+        return min(((file.dropped_at, file.fragment) for file in drops), default=(math.inf, 0))
+
+
+class _Collection:
+    def __init__(self, context: Context, rules: GarbageRules) -> None:
+        self._context, self._rules = context, rules
+        self.skipped: list[tuple[str, str]] = []
+
+    # Looking
+
+    def plans(self) -> list[tuple[_Look, RemovalPlan]]:
+        """A plan for each root that can be reached; nothing is changed yet."""
+        looks = self._looks()
+        doubt = _doubt([look.shelf for look in looks])
+        manifests = []
+        for look in looks:
+            try:
+                manifests.append((look, self._manifests(look)))
+            except ShardUnavailable as error:
+                self.skipped.append((look.shard.name, str(error)))
+        newest = self._context.catalog.versions()[1]  # after the files, so that none can be newer
+        store = self._context.info.store_id
+        return [
+            (look, plan(look.shelf, self._rules, files, store, newest, doubt)) for look, files in manifests
+        ]
+
+    def _looks(self) -> list[_Look]:
+        """All roots that can be reached, those of removed shards too: files may be left there."""
+        with self._context.catalog.reading() as tx:
+            every, active = tx.shards(removed=True), {shard.id for shard in tx.shards()}
+        by_place: dict[Place, list[Shard]] = {}
+        for shard in every:
+            by_place.setdefault(place_of(self._context.root_of(shard.id)), []).append(shard)
+        looks = []
+        for shards in by_place.values():
+            newest = next((shard for shard in shards if shard.id in active), shards[-1])
+            try:
+                looks.append(self._look(newest, frozenset(shard.id for shard in shards)))
+            except OperatorNeeded as error:
+                # A shard that is away can wait. Another disk mounted in its place is an error.
+                if newest.id in active and not isinstance(error, ShardUnavailable):
+                    raise
+                self.skipped.append((newest.name, str(error)))
+        return looks
+
+    @begun_again
+    def _look(self, shard: Shard, ids: frozenset[int]) -> _Look:
+        disk = self._context.check_root(shard.id)
+        # The mark's file is written anew, for its time says what time it is at the shard now.
+        self._context.note_newest([shard.id], anew=True)
+        mark = read_mark(disk)
+        marked = mark is not None and (
+            not mark.missed or self._context.clock.now() - mark.missed >= TRASH_SECONDS
+        )
+        with self._context.catalog.reading() as tx:
+            paths, dropped, now = tx.known_paths(), tx.dropped_files(), tx.times.expiry
+        files = dict(disk.list())
+        of_path: dict[str, list[DroppedFile]] = {}
+        for file in dropped:
+            if file.shard in ids:
+                of_path.setdefault(file.path, []).append(file)
+        live = frozenset(path for at, path in paths if at in ids) - of_path.keys()
+        seconds = {path: now - min(file.dropped_at for file in drops) for path, drops in of_path.items()}
+        shelf = Shelf(shard.name, ids, files.get(MARK, 0.0), files, live, seconds, marked)
+        return _Look(shard, shelf, of_path)
+
+    def _manifests(self, look: _Look) -> dict[str, Manifest | None]:
+        disk = self._context.check_root(look.shard.id)
+        manifests: dict[str, Manifest | None] = {}
+        for path, written_as in in_question(look.shelf, self._rules).items():
+            try:
+                manifests[path] = read_manifest(disk, path, written_as)
+            except FragmentDamaged:
+                manifests[path] = None
+        return manifests
+
+    # Acting
+
+    def carry_out(self, look: _Look, planned: RemovalPlan) -> Iterator[Decision]:
+        """Do what was decided for a root; yields what was done or kept."""
+        yield from (decision for decision in planned.decisions if decision.action is Action.KEEP)
+        going = [decision for decision in planned.decisions if decision.action is not Action.KEEP]
+        going.sort(key=look.dropped_since)
+        try:
+            with self._context.catalog.reading() as tx:
+                condemned = tx.condemned()
+            # What a collection that died had condemned and moved.
+            here, files = look.shelf.ids, look.shelf.files
+            moved = [(shard, path) for shard, path in condemned if shard in here and path not in files]
+            self._book(look, moved, planned.vanished)
+            for start in range(0, len(going), BATCH_FILES):
+                yield from self._take(look, going[start : start + BATCH_FILES])
+        except ShardUnavailable as error:
+            self.skipped.append((look.shard.name, str(error)))
+
+    def _take(self, look: _Look, batch: Sequence[Decision]) -> list[Decision]:
+        disk = self._context.writable_disk(look.shard.id)
+        unknown = {decision.path for decision in batch if _is_unknown(look, decision)}
+        files = {(shard, path) for shard in look.shelf.ids for path in unknown}
+        if files:
+            with self._context.catalog.writing() as tx:
+                spared = {path for _, path in files - tx.condemn(files)}
+            batch = [decision for decision in batch if decision.path not in spared]
+        done: list[Decision] = []
+        try:
+            for decision in batch:
+                _act(disk, look.shelf, decision)
+                done.append(decision)
+        finally:
+            gone = {decision.path for decision in done}
+            self._book(look, [file for file in files if file[1] in gone], gone)
+        return done
+
+    @begun_again
+    def _book(self, look: _Look, pardoned: Sequence[tuple[int, str]], gone: Iterable[str]) -> None:
+        """Forget files that are gone."""
+        forgotten = [file for path in gone for file in look.dropped.get(path, ())]
+        if forgotten or pardoned:
+            with self._context.catalog.writing() as tx:
+                tx.forget_dropped(forgotten)
+                tx.pardon(pardoned)
+
+
+def _is_unknown(look: _Look, decision: Decision) -> bool:
+    return decision.action in (Action.TRASH, Action.DELETE) and decision.path not in look.dropped
+
+
+def _act(disk: Disk, shelf: Shelf, decision: Decision) -> None:
+    match decision.action:
+        case Action.DELETE | Action.EMPTY:
+            disk.delete(decision.path)
+        case Action.TRASH:
+            disk.rename(decision.path, shelf.trash_path(decision.path))
+        case Action.RESTORE:
+            disk.rename(decision.path, shelf.trashed[decision.path][0])
+
+
+def _doubt(shelves: Sequence[Shelf]) -> str | None:
+    """The reason to doubt a catalog that does not know some files; None when there is none."""
+    lost = [
+        f"{path} of shard {shelf.shard!r}"
+        for shelf in shelves
+        for path in sorted(shelf.missing - {original for original, _ in shelf.trashed.values()})
+    ]
+    if not lost:
+        return None
+    return (
+        f"the catalog does not know it, but refers to {lost[0]}, which is not there ({len(lost)} in all): it "
+        "may be wrong about this one, too"
+    )
+
+
+def _refusal(plans: Sequence[tuple[_Look, RemovalPlan]]) -> OperatorNeeded | None:
+    for look, planned in plans:
+        if planned.ahead:
+            return CatalogOutdated(
+                f"the catalog is older than its shards: a file of shard {look.shard.name!r} knows commit "
+                f"{planned.ahead}. Nothing was removed. Put the newest catalog back; or, if that is lost, "
+                "run `elasticscan adopt` to go on from this one",
+                shard=look.shard.name,
+                known=planned.ahead,
+            )
+    for look, planned in plans:
+        if planned.unknown:
+            return GarbageRefused(
+                f"the catalog does not know {planned.unknown:,} of the {planned.of:,} files of shard "
+                f"{look.shard.name!r}; so many are rarely garbage. Nothing was removed. Look at them with "
+                "`elasticscan gc --dry-run`; if interrupted writes left them, collect with --share 1",
+                shard=look.shard.name,
+                unknown=planned.unknown,
+                files=planned.of,
+            )
+    return None
+
+
+def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False) -> Collected:
+    """Remove files that nothing needs any more, as far as that is proven.
+
+    Raises:
+        StoreDamaged: the catalog is not as it was written.
+        CatalogOutdated: it is an older copy.
+        WrongRoot, StoreCopied: a root is not the shard's.
+        GarbageRefused: too much would go at once.
+    """
+    context.catalog.check_whole()
+    if not dry_run:
+        context.catalog.settle()
+    collection = _Collection(context, rules)
+    plans = collection.plans()
+    refusal = _refusal(plans)
+    if dry_run:
+        decisions = tuple(decision for _, planned in plans for decision in planned.decisions)
+        refused = None if refusal is None else str(refusal)
+        return Collected(decisions, tuple(collection.skipped), refused, dry_run=True)
+    if refusal is not None:
+        raise refusal
+    with context.catalog.leasing() as tx:
+        tx.end_expired_leases()
+    done = [decision for look, planned in plans for decision in collection.carry_out(look, planned)]
+    _forget_topologies(context)
+    return Collected(tuple(done), tuple(collection.skipped))
+
+
+# Commits that come fast after each other are stamped a little later than they were made.
+_SLACK_SECONDS = 60.0
+
+
+@begun_again
+def _forget_topologies(context: Context) -> None:
+    """Forget topologies of before the oldest snapshot that retention, a lease or a tag keeps."""
+    with context.catalog.reading() as tx:
+        needed = [tx.oldest_needed(table.id, context.retention_of(table)) for table in tx.tables()]
+        began = [tx.times.expiry - context.info.retention_seconds, *map(tx.made_at, needed)]
+        first = tx.first_topology_since(min(began) - _SLACK_SECONDS)
+        if first == tx.oldest_topology():
+            return
+    with context.catalog.writing() as tx:
+        tx.forget_topologies(first)
+
+
+def collect_dropped(context: Context, table: int, most_fragments: int) -> None:
+    """Remove files of a table that were dropped longer ago than the grace period.
+
+    No root is listed, and the catalog not looked at as a whole: that a file was dropped stays true for ever.
+    As in a collection, the file's own manifest must say that it is this store's, at this shard; others stay.
+    """
+    with context.catalog.reading() as tx:
+        files = tx.dropped_before(table, GarbageRules().grace_seconds, most_fragments)
+    gone: list[DroppedFile] = []
+    for shard in sorted({file.shard for file in files}):
+        with suppress(OperatorNeeded):  # a shard that is away can wait
+            disk = context.writable_disk(shard)
+            here = (file for file in files if file.shard == shard)
+            gone += [file for file in here if _remove_dropped(disk, file, context.info.store_id)]
+    if gone:
+        with context.catalog.writing() as tx:
+            tx.forget_dropped(gone)
+            tx.add_done("garbage", len(gone))
+
+
+def _remove_dropped(disk: Disk, file: DroppedFile, store: str) -> bool:
+    """Remove a file, unless it is not what the catalog takes it for; false when it stays."""
+    try:
+        manifest = read_manifest(disk, file.path)
+    except FragmentMissing:
+        return True
+    except FragmentDamaged:
+        return False
+    if (manifest.store, manifest.shard) != (store, file.shard):
+        return False
+    disk.delete(file.path)
+    return True

@@ -1,0 +1,360 @@
+"""Merging fragments: some of a shard's, or all of them.
+
+A merge writes two fragments. One has the newest version of each key, so that scans of the newest snapshot
+give out slices of it. The other has history: the versions that only older snapshots, changes and moves need.
+What a lease or the retention period may need stays. A tombstone goes, or becomes history, only when all
+fragments take part that may hold what it deleted. Nothing is visible before one transaction, which puts the
+merged fragments in for what their sources still serve then: whoever comes second, or dies before, has changed
+nothing.
+
+More than `MOST_AT_ONCE` fragments, or more than `MOST_BATCH_BYTES` of their batches, are merged in stages,
+the smallest first, so that memory and open files are bounded whatever the number and the size of fragments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from elasticscan.base.limits import BATCH_BYTES
+from elasticscan.catalog import Tx, begun_again
+from elasticscan.metadata import Bounds, Fragment, IndexInfo, StagedFragment, TableInfo, floor_at
+from elasticscan.storage import (
+    Apart,
+    Copied,
+    Destination,
+    Keep,
+    PageSource,
+    View,
+    copy_slots,
+    discard,
+)
+from elasticscan.store.context import Context
+from elasticscan.store.writing.indexing import with_runs
+from elasticscan.topology import Phase, SlotSet
+
+MOST_AT_ONCE = 32
+MOST_BATCH_BYTES = 8 * BATCH_BYTES  # a merge holds a batch of each fragment
+MOST_COMPRESSED = 8  # so many times the bytes of a compressed file, about, its batches take in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The outcome of a merge.
+
+    Attributes:
+        gone: ids of the fragments that serve no slots any more.
+        added: how many fragments took their place.
+        bytes_read, bytes_written: of files, index runs and stages included.
+    """
+
+    gone: frozenset[int] = frozenset()
+    added: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+@begun_again
+def compact(context: Context, table: TableInfo) -> int:
+    """Merge all of a table's fragments at each shard; returns how many fragments went away.
+
+    A single fragment is written anew where the table is compressed otherwise by now. Reads, writes and moves
+    go on: see `merge_fragments`.
+    """
+    with context.catalog.reading() as tx:
+        fragments = tx.fragments(table=table.id)
+    gone = 0
+    for shard in sorted({fragment.shard for fragment in fragments}):
+        here = [fragment for fragment in fragments if fragment.shard == shard]
+        anew = _is_alone_and_otherwise(context, table, here)
+        merged = merge_fragments(context, table, shard, [f.id for f in here], anew=anew)
+        gone += len(merged.gone) - merged.added
+    return gone
+
+
+def _is_alone_and_otherwise(context: Context, table: TableInfo, fragments: Sequence[Fragment]) -> bool:
+    """If one fragment holds all current rows of a shard and is compressed otherwise: several merge anyway."""
+    match [fragment for fragment in fragments if fragment.superseded_at is None]:
+        case [alone]:
+            context.writable_disk(alone.shard)  # the root proves whose it is before a file of it is believed
+            with context.noticing_collection():
+                return context.readers.compression_of(alone) != table.compression
+    return False
+
+
+def merge_fragments(
+    context: Context,
+    table: TableInfo,
+    shard: int,
+    fragments: Collection[int],
+    pace: Callable[[int], None] | None = None,
+    slots: SlotSet | None = None,
+    note: Callable[[Tx, Merged], None] | None = None,
+    anew: bool = False,
+) -> Merged:
+    """Merge some of the fragments that a shard serves.
+
+    Args:
+        context: the store.
+        table: as it was when the fragments were chosen; it is looked up again with them.
+        shard: where the fragments are.
+        fragments: their ids. Those that are gone by now, or at another shard, are left out; nothing is done
+            where what is left is a single fragment that would stay as it is.
+        pace: called with the number of bytes just merged, again and again. It may sleep, and it may raise to
+            give the merge up; then nothing has changed, and no file remains.
+        slots: what is merged of them, all by default; fragments go on to serve their others.
+        note: called in the transaction that makes the merge visible, if there is something to make visible.
+        anew: write a single fragment, too, which would stay as it is.
+
+    Returns:
+        What was done; nothing, when another process merged some of them first.
+
+    Raises:
+        DiskFull, ShardUnavailable, FragmentDamaged: a disk or a file. Nothing has changed.
+        WriteConflict: garbage was collected with a grace shorter than the merge took. Nothing has changed.
+    """
+    with context.catalog.reading() as tx:
+        work = plan_merge(context, tx, table, shard, fragments, slots, anew)
+    if work is None:
+        return Merged()
+
+    def note_one(tx: Tx, merged: Sequence[Merged]) -> None:
+        if note is not None and merged[0] != Merged():
+            note(tx, merged[0])
+
+    return merge_together(context, [work], pace, note_one)[0]
+
+
+def merge_together(
+    context: Context,
+    mergings: Sequence[Merging],
+    pace: Callable[[int], None] | None,
+    note: Callable[[Tx, Sequence[Merged]], None],
+) -> list[Merged]:
+    """Carry out some planned merges, and make them visible in one transaction.
+
+    `note` is called in it with what was done by each. Otherwise as `merge_fragments`.
+    """
+    with context.noticing_collection():
+        try:
+            for merging in mergings:
+                merging.copy(pace)
+            context.checkpoint("fragments merged")
+            for merging in mergings:
+                merging.index()
+            with context.catalog.writing() as tx:
+                merged = [merging.enter(tx) for merging in mergings]
+                note(tx, merged)
+                for merging, result in zip(mergings, merged, strict=True):
+                    if result.added:
+                        merging.copies = []  # the commit refers to them, or nobody knows
+        finally:
+            discard([c.staged for merging in mergings for c in merging.copies], context.disk_of)
+    context.note_newest_afar(merging.shard for merging in mergings)
+    return merged
+
+
+def plan_merge(
+    context: Context,
+    tx: Tx,
+    table: TableInfo,
+    shard: int,
+    fragments: Collection[int],
+    slots: SlotSet | None = None,
+    anew: bool = False,
+) -> Merging | None:
+    """Plan a merge of some fragments, as a transaction sees them; None if it is not worth it."""
+    # The table as of the list of fragments, which may have values in a column that was just added.
+    table = tx.table_by_id(table.id) or table
+    horizon = tx.horizon(table.id, context.retention_of(table))
+    table = table.with_dropped(horizon)
+    floor = floor_at(tx.overwrites(table.id), horizon)
+    there = [(f, f.slots if slots is None else f.slots & slots) for f in tx.fragments(table.id, shard)]
+    parts = [replace(fragment, slots=own) for fragment, own in there if own]
+    chosen = frozenset(fragments)
+    asked = tuple(part for part in parts if part.id in chosen)
+    taking_part = asked if anew else worth_merging(asked, horizon)
+    if not taking_part:
+        return None
+    others = [part for part in parts if part not in taking_part]
+    upto = tx.versions()[1]
+    overwritten = floor_at(tx.overwrites(table.id), upto)
+    return Merging(
+        context,
+        table,
+        shard,
+        tx.indexes(table.id),
+        taking_part,
+        Bounds(floor, upto, since=horizon),
+        keep_for(taking_part, others, horizon, overwritten),
+    )
+
+
+def keep_for(
+    fragments: Sequence[Fragment], others: Sequence[Fragment], horizon: int, overwritten: int
+) -> Keep:
+    """The versions to keep, and apart; given the fragments of the shard that take no part."""
+    beside = _beside(fragments, others)
+    complete = all(other.superseded_at is not None for other in beside)
+    until = max((other.superseded_at or 0 for other in beside), default=0)
+    return Keep(horizon, complete and until <= horizon, Apart(overwritten, complete, until))
+
+
+def worth_merging(fragments: Sequence[Fragment], horizon: int) -> tuple[Fragment, ...]:
+    """The fragments that are worth a merge; a single one of newest rows stays as it is."""
+    current = [f for f in fragments if f.superseded_at is None]
+    if len(current) > 1 or any(f.tombstones or not f.unique for f in current):
+        return tuple(fragments)
+    history = tuple(f for f in fragments if f.superseded_at is not None)
+    return history if len(history) > 1 or any(not f.is_needed_at(horizon) for f in history) else ()
+
+
+def _beside(fragments: Sequence[Fragment], others: Sequence[Fragment]) -> list[Fragment]:
+    """The fragments that can hold a version of a key which is older than one that takes part.
+
+    There are never more of them while the merge goes on: what comes to its slots is newer, or comes from a
+    fragment that was there.
+    """
+    slots = _slots_of(fragments)
+    newest = max(fragment.max_commit for fragment in fragments)
+    return [other for other in others if other.min_commit <= newest and not other.slots.isdisjoint(slots)]
+
+
+@dataclass(slots=True)
+class Merging:
+    """One merge under way.
+
+    Attributes:
+        copies: files that are staged, and not entered yet.
+    """
+
+    context: Context
+    table: TableInfo
+    shard: int
+    indexes: tuple[IndexInfo, ...]
+    fragments: tuple[Fragment, ...]
+    bounds: Bounds
+    keep: Keep
+    copies: list[Copied] = field(default_factory=list)
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    def copy(self, pace: Callable[[int], None] | None) -> None:
+        """Stage the merged fragments."""
+        self.copies = self._merge(pace)
+
+    def index(self) -> None:
+        """Stage their runs, so that there is less to do under the catalog's lock."""
+        self.copies = self._index(self.indexes, self.copies)
+
+    def enter(self, tx: Tx) -> Merged:
+        """Make them visible; nothing is done where others came first."""
+        context, horizon = self.context, self.keep.horizon
+        now = tx.table_by_id(self.table.id)
+        # A scan may have taken a lease on an older snapshot since the horizon was chosen.
+        if now is None or not _still_allowed(tx, self.table, horizon):
+            return Merged()
+        self.copies = self._index(tx.indexes(self.table.id), self.copies)
+        context.check_not_collected(tx, (copied.staged for copied in self.copies))
+        result = self._swap(tx, self.copies, _slots_of(self.fragments) - _being_copied(tx))
+        if horizon > now.oldest_snapshot:
+            tx.set_oldest_snapshot(self.table.id, horizon)
+        return result
+
+    # ------------------------------------------------------------------ files
+
+    def _merge(self, pace: Callable[[int], None] | None) -> list[Copied]:
+        left, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
+        in_part = replace(self.keep, drop_tombstones=False, apart=replace(self._apart, complete=False))
+        try:
+            while len(some := _smallest(left, self.table.compression is not None)) < len(left):
+                left = [fragment for fragment in left if fragment not in some]
+                for copied in self._copy(some, some, in_part, pace):
+                    staged.append(copied.staged)
+                    stages.append(copied.as_fragment(-len(staged), self.table))
+                    left.append(stages[-1])
+            return self._copy(left, (*self.fragments, *stages), self.keep, pace)
+        finally:
+            discard(staged, self.context.disk_of)
+
+    @property
+    def _apart(self) -> Apart:
+        assert self.keep.apart is not None
+        return self.keep.apart
+
+    def _copy(
+        self,
+        sources: Sequence[Fragment],
+        replaced: Sequence[Fragment],
+        keep: Keep,
+        pace: Callable[[int], None] | None,
+    ) -> list[Copied]:
+        """Merge a few fragments into files which say whose place they take."""
+        context = self.context
+        disk, origin = context.writable_disk(self.shard), context.origin("compact", replaced)
+        to = Destination(disk, self.shard, origin, pace)
+        source = PageSource(
+            self.table, View(sources), context.readers.opener(self.table), expect=context.readers.expect
+        )
+        copies = copy_slots(source, _slots_of(sources), self.bounds, keep, to)
+        self.bytes_read += sum(fragment.serving_bytes for fragment in sources)
+        self.bytes_written += sum(copied.staged.bytes for copied in copies)
+        return copies
+
+    def _index(self, indexes: Sequence[IndexInfo], copies: Sequence[Copied]) -> list[Copied]:
+        """The merged fragments with the runs that they lack."""
+        before = [copied.staged for copied in copies]
+        after = with_runs(self.context, self.table, indexes, before)
+        self.bytes_written += sum(run.bytes for staged in after for run in staged.runs)
+        self.bytes_written -= sum(run.bytes for staged in before for run in staged.runs)
+        return [replace(copied, staged=staged) for copied, staged in zip(copies, after, strict=True)]
+
+    # ------------------------------------------------------------------ the transaction
+
+    def _swap(self, tx: Tx, copies: Sequence[Copied], slots: SlotSet) -> Merged:
+        """Put the merged fragments in for what their sources still serve."""
+        now = {fragment.id: fragment for fragment in tx.fragments(self.table.id, self.shard)}
+        for fragment in self.fragments:
+            current = now.get(fragment.id)
+            slots -= fragment.slots - (current.slots if current else SlotSet())
+        if not slots:
+            return Merged()
+        there = [now[fragment.id] for fragment in self.fragments if fragment.id in now]
+        left = {fragment.id: fragment.slots - slots for fragment in there}
+        tx.set_fragment_slots(left)
+        for copied in copies:
+            staged = copied.staged.serving(slots)
+            tx.add_fragments(self.table.id, [staged], copied.min_commit, copied.max_commit)
+        tx.bump_layout(of_fragments=True)
+        gone = frozenset(number for number, some in left.items() if not some)
+        return Merged(gone, len(copies), self.bytes_read, self.bytes_written)
+
+
+def _smallest(fragments: Sequence[Fragment], compressed: bool = False) -> list[Fragment]:
+    """The fragments to merge at once: as many as there is room for, at least three, of which two may come."""
+    ascending = sorted(fragments, key=lambda fragment: fragment.bytes)
+    grow = MOST_COMPRESSED if compressed else 1
+    sizes = accumulate(min(grow * fragment.bytes, BATCH_BYTES) for fragment in ascending)
+    fitting = sum(size <= MOST_BATCH_BYTES for size in sizes)
+    return ascending[: min(max(fitting, 3), MOST_AT_ONCE)]
+
+
+def _slots_of(fragments: Sequence[Fragment]) -> SlotSet:
+    return SlotSet.union(fragment.slots for fragment in fragments)
+
+
+def _still_allowed(tx: Tx, table: TableInfo, horizon: int) -> bool:
+    leased = tx.oldest_held(table.id)
+    return leased is None or leased >= horizon
+
+
+def _being_copied(tx: Tx) -> SlotSet:
+    """The slots of tablets that a mover has begun to copy.
+
+    It copies commit by commit: were a deletion merged away between two of its rounds, the row that
+    it deleted would come back at the target.
+    """
+    copying = {move.tablet for move in tx.moves() if move.phase is not Phase.PLANNED}
+    tablets = tx.placement().tablets if copying else ()
+    return SlotSet.of((t.start, t.end) for t in tablets if t.id in copying)

@@ -1,0 +1,264 @@
+"""Merges: rows meet those of a table that have the same primary keys, and what becomes of them is one commit.
+
+The rows come in pieces. The table's rows of a piece's keys are read at the merge's snapshot, and what
+becomes of both is staged; so memory holds a piece, however many there are. The commit requires that nobody
+has written a key of it since that snapshot: it is as if the merge had been done there. Where somebody has,
+all is done again at a newer snapshot, a few times, with the rows as they were handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elasticscan.base.errors import ChangesExpired, InvalidOption, RowsChanged, SchemaMismatch, WriteConflict
+from elasticscan.metadata import TableInfo, no_such_column
+from elasticscan.storage import Spool, batches_of, check_keys_filled, conform
+from elasticscan.store.context.lookups import CurrentTable, TableState
+from elasticscan.store.reading.getting import MOST_KEYS, get_rows
+from elasticscan.store.rows.keys import tombstones_of, with_tombstones
+from elasticscan.store.writing.by_condition import MOST_ATTEMPTS, Selection, commit_of
+from elasticscan.store.writing.preconditions import unchanged
+from elasticscan.store.writing.writer import publish, stage
+
+UPDATE, DELETE, INSERT, IGNORE = "update", "delete", "insert", "ignore"
+WHEN_MATCHED, WHEN_NOT_MATCHED = (UPDATE, DELETE, IGNORE), (INSERT, IGNORE)
+
+PIECE_BYTES = 64 << 20  # about; of the rows that come, or of those that they meet
+
+
+class _OutdatedLookError(Exception):
+    """The look at the table is no longer true: its columns changed, or its snapshot is no longer kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clauses:
+    """The two clauses of a merge.
+
+    Attributes:
+        matched, not_matched: what is done with rows whose key is there, and with those whose key is not.
+        columns: those that are written beside the primary key; None for all.
+    """
+
+    matched: str = UPDATE
+    not_matched: str = INSERT
+    columns: Sequence[str] | None = None
+
+    def is_upsert(self, table: TableInfo) -> bool:
+        """True if what is there does not matter."""
+        return self.matched == UPDATE and self.not_matched == INSERT and not self._kept(table)
+
+    def needed(self, table: TableInfo) -> list[str]:
+        """The columns that rows must have."""
+        if self.matched != UPDATE and self.not_matched == IGNORE:
+            return list(table.primary_key)
+        kept = self._kept(table)
+        return [name for name in table.schema.names if name not in kept]
+
+    def read(self, table: TableInfo) -> list[str]:
+        """The columns of the table's rows that are read: what an update keeps, and the key."""
+        return [*table.primary_key, *(self._kept(table) if self.matched == UPDATE else ())]
+
+    def takes_others(self, table: TableInfo) -> bool:
+        """True if rows may have more columns than are needed: it was said which ones count."""
+        return self.columns is not None or self.needed(table) == list(table.primary_key)
+
+    def check(self, table: TableInfo) -> None:
+        """Raise unless a table can be merged into so.
+
+        Raises:
+            ColumnNotFound: a column is named that it does not have.
+            InvalidOption: nothing would be done.
+            SchemaMismatch: rows that are inserted would lack a value that the table requires.
+        """
+        for name in self.columns or ():
+            if name not in table.schema.names:
+                raise no_such_column(table.name, name, table.schema.names)
+        if (self.matched, self.not_matched) == (IGNORE, IGNORE):
+            raise InvalidOption(
+                "when_matched and when_not_matched are both 'ignore', so nothing would be done; choose "
+                f"when_matched of {', '.join(WHEN_MATCHED)}, or when_not_matched='{INSERT}'",
+                option="when_matched",
+            )
+        lacking = [name for name in self._kept(table) if not table.schema.field(name).nullable]
+        if self.not_matched == INSERT and lacking:
+            raise SchemaMismatch(
+                f"column {lacking[0]!r} of table {table.name!r} allows no nulls, so rows cannot be inserted "
+                f"without it: name it among columns, or pass when_not_matched='{IGNORE}'",
+                column=lacking[0],
+            )
+
+    def _kept(self, table: TableInfo) -> list[str]:
+        """The columns that are not written: an update keeps them, and inserted rows are null in them."""
+        if self.columns is None:
+            return []
+        written = {*self.columns, *table.primary_key}
+        return [name for name in table.schema.names if name not in written]
+
+
+class RereadableRows:
+    """Rows that can be read several times, also those of a stream that gives them once.
+
+    What is no table is kept while it is read: in memory if it is little, else in a temporary file.
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+        self._rest: Iterator[pa.RecordBatch] | None = None
+        self._spool = None if isinstance(rows, pa.Table | pa.RecordBatch) else Spool()
+
+    def __enter__(self) -> RereadableRows:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._spool is not None:
+            self._spool.__exit__(*error)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows from the first on; what an earlier reader left unread comes after what it read."""
+        if self._spool is None:
+            yield from batches_of(self._rows)
+            return
+        yield from self._spool.batches()
+        if self._rest is None:
+            self._rest = iter(batches_of(self._rows))
+        for batch in self._rest:
+            self._spool.write(batch)
+            yield batch
+
+
+def merge_rows(selection: Selection, look: Callable[[], CurrentTable], rows: Any, clauses: Clauses) -> int:
+    """Merge rows into a table, in one commit; returns its number.
+
+    Args:
+        selection: the table, and what the commit shall rely on; its `where` does not count.
+        look: the table as it is now.
+        rows: anything that speaks Arrow.
+        clauses: what is done with them.
+
+    Raises:
+        RowsChanged: rows were written after `since`.
+        WriteConflict: they were written each time that they were read.
+    """
+    done = commit_of(selection)
+    if done is not None:
+        return done
+    conflict = None
+    with RereadableRows(rows) as rereadable:
+        for _ in range(MOST_ATTEMPTS):
+            try:
+                return _attempt(selection, look, rereadable, clauses)
+            except _OutdatedLookError:
+                pass
+            except RowsChanged as error:
+                if selection.since is not None:
+                    raise
+                conflict = error
+    raise WriteConflict(
+        f"rows of table {selection.table().name!r} whose keys are merged were written by others each of the "
+        f"{MOST_ATTEMPTS} times that they were read; nothing was written: try again, or merge fewer at once",
+        **({} if conflict is None else conflict.fields),
+    )
+
+
+def _attempt(
+    selection: Selection, look: Callable[[], CurrentTable], rows: RereadableRows, clauses: Clauses
+) -> int:
+    context, current = selection.context, look()
+    table, at = current.state.table, current.newest if selection.since is None else selection.since
+    clauses.check(table)
+    with ExitStack() as stack:
+        try:
+            check = stack.enter_context(unchanged(context, table, at, selection.txn))
+        except ChangesExpired as error:
+            if selection.since is not None:
+                raise
+            raise _OutdatedLookError from error
+
+        def changed() -> Iterator[pa.RecordBatch]:
+            needed, is_any = clauses.needed(table), clauses.takes_others(table)
+            conformed = (_conform(batch, table, needed, is_any) for batch in rows.batches())
+            for piece in _pieces(conformed, _piece_rows(current.state)):
+                now = look()
+                if now.state.table.definition != table.definition:
+                    raise _OutdatedLookError
+                keys = piece.select(list(table.primary_key))
+                there = get_rows(context, now, keys, clauses.read(table), at, keep_missing=True)
+                yield _become(piece, there, table, clauses)
+
+        staged = stage(context, table, changed())
+        said = selection.user_metadata
+        return publish(context, table, staged, "write", selection.txn, check, said)
+
+
+def _conform(batch: pa.RecordBatch, table: TableInfo, needed: list[str], is_any: bool) -> pa.RecordBatch:
+    """The columns that are needed, in the table's types."""
+    check_keys_filled(batch, table)
+    if is_any:
+        missing = [name for name in needed if name not in batch.schema.names]
+        if missing:
+            raise SchemaMismatch(
+                f"the rows lack {', '.join(missing)}; they need the primary key and the columns that are to "
+                f"be written: {', '.join(needed)}",
+                missing=missing,
+            )
+        twice = [name for name in needed if batch.schema.names.count(name) > 1]
+        if twice:
+            raise SchemaMismatch(f"the rows have column {twice[0]!r} more than once", column=twice[0])
+        batch = batch.select(needed)
+    return conform(batch, pa.schema([table.schema.field(name) for name in needed]))
+
+
+def _piece_rows(state: TableState) -> int:
+    """So many rows that those which they meet take about `PIECE_BYTES`."""
+    rows, size = (sum(getattr(f, what) for f in state.fragments) for what in ("rows", "bytes"))
+    return max(1, min(MOST_KEYS, PIECE_BYTES * rows // size)) if size else MOST_KEYS
+
+
+def _pieces(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in pieces of at most so many, and of about `PIECE_BYTES`."""
+    held, rows, size = list[pa.RecordBatch](), 0, 0
+    for batch in batches:
+        step = max(1, min(most, PIECE_BYTES * batch.num_rows // max(1, batch.nbytes)))
+        for begin in range(0, batch.num_rows, step):
+            part = batch.slice(begin, step)
+            if held and (rows + part.num_rows > most or size + part.nbytes > PIECE_BYTES):
+                yield pa.concat_batches(held)
+                held, rows, size = [], 0, 0
+            held.append(part)
+            rows, size = rows + part.num_rows, size + part.nbytes
+    if held:
+        yield pa.concat_batches(held)
+
+
+def _become(piece: pa.RecordBatch, there: pa.Table, table: TableInfo, clauses: Clauses) -> pa.RecordBatch:
+    """The rows of the table that a piece makes; with marks where some of them delete."""
+    is_there = there.column(table.primary_key[0]).is_valid().combine_chunks()
+    deletes, names = clauses.matched == DELETE, table.schema.names
+    upserts = pa.RecordBatch.from_pylist([], schema=table.schema)
+    if clauses.matched == UPDATE or clauses.not_matched == INSERT:
+        columns = [_column(name, piece, there, table) for name in names]
+        written = pa.RecordBatch.from_arrays(columns, names=names)
+        if clauses.matched != UPDATE:
+            written = written.filter(pc.invert(is_there))
+        elif clauses.not_matched == IGNORE:
+            written = written.filter(is_there)
+        upserts = conform(written, table.schema)
+    if not deletes:
+        return upserts
+    tombstones = tombstones_of(piece.select(list(table.primary_key)).filter(is_there), table)
+    return with_tombstones(upserts, tombstones)
+
+
+def _column(name: str, piece: pa.RecordBatch, there: pa.Table, table: TableInfo) -> pa.Array:
+    """A column of the rows that are written: what the piece gives, else what is there, else nulls."""
+    if name in piece.schema.names:
+        return piece.column(name)
+    if name in there.schema.names:
+        return there.column(name).combine_chunks()
+    return pa.nulls(piece.num_rows, table.schema.field(name).type)

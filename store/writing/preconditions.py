@@ -1,0 +1,241 @@
+"""Requirements of a write on its keys: that rows were not changed since they were read, or are not there.
+
+A check follows the commits. Whatever was committed until the rows are staged is compared without a lock, in
+rounds, until what is left is small; the rest is compared in the transaction that commits. So of two
+programs that read a row, add to it and write it, one always learns that it has to read again, and no writer
+waits for a comparison with more than some 20,000 rows.
+
+Where rows lie does not matter: keys are compared with all fragments of the table at once, whichever shard
+they are at, and merges and moves keep the commits of the versions that they copy.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from elasticscan.base.errors import ElasticScanError, KeysExist, RowsChanged, SnapshotNotFound
+from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.base.showing import brief
+from elasticscan.catalog import IdempotencyKey, Tx
+from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo, floor_at
+from elasticscan.storage import PageSource, View, shared_keys, staged_source
+from elasticscan.store.context import Context
+from elasticscan.store.context.leases import end_lease, is_kept
+from elasticscan.store.context.lookups import check_kept
+from elasticscan.topology import SlotSet
+
+SMALL_REST_ROWS = 20_000  # what may be compared while writers wait
+MOST_ROUNDS = 6
+MOST_KEYS_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A table as one transaction sees it."""
+
+    newest: int
+    table: TableInfo
+    fragments: tuple[Fragment, ...]
+    overwrites: tuple[int, ...]
+
+    def floor(self, snapshot: int) -> int:
+        return floor_at(self.overwrites, snapshot)
+
+
+class Precondition(Protocol):
+    """A requirement that has to hold when a write is committed."""
+
+    def look(self, staged: Sequence[StagedFragment]) -> None:
+        """Compare with the commits until now, without a lock. Raises where it does not hold."""
+
+    def holds(self, tx: Tx, staged: Sequence[StagedFragment], at_last: bool) -> bool:
+        """Compare in the transaction that commits; False to look again before, never `at_last`."""
+
+
+class Untouched:
+    """The requirement that nobody has committed to a table after a commit of it."""
+
+    def __init__(self, context: Context, table: TableInfo, newest: int) -> None:
+        self._context, self._table, self._newest = context, table, newest
+
+    def look(self, staged: Sequence[StagedFragment]) -> None:
+        with self._context.catalog.reading() as tx:
+            if tx.table_by_id(self._table.id) is not None:
+                self.holds(tx, staged, at_last=False)
+
+    def holds(self, tx: Tx, staged: Sequence[StagedFragment], at_last: bool) -> bool:
+        newest = tx.last_commit_of(self._table.id)
+        if newest != self._newest:
+            raise RowsChanged(
+                f"somebody wrote to table {self._table.name!r} after commit {self._newest}; nothing was "
+                "written",
+                table=self._table.name,
+                newest=newest,
+            )
+        return True
+
+
+class KeyCheck:
+    """The check of one write's keys, and how far it has got.
+
+    Args:
+        context, table: where the write goes.
+        since: the commit after which nobody may have written or deleted the keys; None for keys of which no
+            row may be there.
+        txn: under what the write is done once: if it was done, there is nothing to check.
+    """
+
+    def __init__(
+        self, context: Context, table: TableInfo, since: int | None, txn: IdempotencyKey | None = None
+    ) -> None:
+        self._context, self._table, self._since, self._txn = context, table, since, txn
+        self._checked_to = since  # commits up to this one were compared
+
+    def look(self, staged: Sequence[StagedFragment]) -> None:
+        """Compare with the commits until now, without a lock; few are left to `holds`.
+
+        Raises:
+            RowsChanged, KeysExist: the keys are not as they have to be.
+            ChangesExpired: nobody knows any more.
+        """
+        for number in range(MOST_ROUNDS):
+            with self._context.catalog.reading() as tx:
+                if self._txn is not None and tx.commit_of_txn(self._table.id, self._txn) is not None:
+                    return
+                seen = None if self._is_compared(tx) else self._see(tx)
+            if seen is None or (number and self._is_small(seen, staged)):
+                return
+            self._compare(seen, staged)
+
+    def holds(self, tx: Tx, staged: Sequence[StagedFragment], at_last: bool) -> bool:
+        """Compare with what is left, in the transaction that commits; raises as `look` does.
+
+        False when more is left than writers should wait for; never `at_last`.
+        """
+        if self._is_compared(tx):
+            return True
+        seen = self._see(tx)
+        if seen is None:
+            return True
+        if not at_last and not self._is_small(seen, staged):
+            return False
+        self._compare(seen, staged)
+        return True
+
+    def _is_compared(self, tx: Tx) -> bool:
+        """True if nobody has committed to the table since the last comparison."""
+        compared, newest = self._checked_to, tx.versions()[1]
+        return compared is not None and compared >= newest
+
+    def _see(self, tx: Tx) -> _Seen | None:
+        """None for a table that is not there yet, or not any more."""
+        table = tx.table_by_id(self._table.id)
+        if table is None:
+            return None
+        return _Seen(tx.versions()[1], table, tx.fragments(table=table.id), tx.overwrites(table.id))
+
+    def _is_small(self, seen: _Seen, staged: Sequence[StagedFragment]) -> bool:
+        """True if writers may wait for what was not compared yet."""
+        compared = self._checked_to
+        if compared is None or any(number > compared for number in seen.overwrites):
+            return False
+        slots = SlotSet.of(piece for fragment in staged for piece in fragment.slots)
+        rest = (f.rows for f in seen.fragments if f.max_commit > compared and f.slots & slots)
+        return sum(rest) <= SMALL_REST_ROWS
+
+    def _compare(self, seen: _Seen, staged: Sequence[StagedFragment]) -> None:
+        begin, newest = self._checked_to, seen.newest
+        if self._since is not None:
+            assert begin is not None, "it begins at a commit"
+            check_kept(seen.table, begin)
+            asked = [(Bounds(begin + 1, newest, since=begin), False)]
+            if any(begin < number <= newest for number in seen.overwrites):
+                # The rows that were there are gone, or others by now.
+                asked.append((Bounds(seen.floor(begin), begin, since=begin), True))
+        elif begin is None or begin < seen.table.oldest_snapshot:
+            asked = [(Bounds(seen.floor(newest), newest, since=newest), True)]
+        else:
+            asked = [(Bounds(max(begin + 1, seen.floor(newest)), newest, since=newest), True)]
+        mine = staged_source(self._table, staged, self._context.disk_of)
+        theirs = PageSource(seen.table, View(seen.fragments), self._context.readers.opener(seen.table))
+        for bounds, living in asked:
+            keys = shared_keys(mine, theirs, bounds, living) if staged else None
+            if keys is not None:
+                raise self._conflict(keys, newest)
+        self._checked_to = newest
+
+    def _conflict(self, keys: pa.RecordBatch, newest: int) -> ElasticScanError:
+        rows = keys.slice(0, MOST_KEYS_NAMED).to_pylist()
+        named: list[Any] = [row if len(row) > 1 else next(iter(row.values())) for row in rows]
+        columns, name = ", ".join(keys.schema.names), self._table.name
+        listed = f"{columns} = {', '.join(brief(key) for key in named)}"
+        shown = {"table": name, "keys": rows, "newest": newest}
+        if self._since is None:
+            return KeysExist(
+                f"table {name!r} has rows already with keys that were to be inserted, among them {listed}; "
+                "nothing was written: leave them out, or replace the rows by a write that does not insert",
+                **shown,
+            )
+        return RowsChanged(
+            f"rows of table {name!r} were written or deleted after commit {self._since}, among them "
+            f"{listed}; nothing was written: read them again at commit {newest}, the newest, and write as "
+            f"unchanged since {newest}",
+            since=self._since,
+            **shown,
+        )
+
+
+def absent(context: Context, table: TableInfo, txn: IdempotencyKey | None = None) -> KeyCheck:
+    """Require that no row has a key of the write when it is committed."""
+    return KeyCheck(context, table, None, txn)
+
+
+@contextmanager
+def unchanged(
+    context: Context, table: TableInfo, since: int, txn: IdempotencyKey | None = None
+) -> Iterator[KeyCheck]:
+    """Require that nobody wrote or deleted keys of the write after a commit.
+
+    While the block runs, the changes since then stay readable: by a lease, where retention is short.
+
+    Raises:
+        SnapshotNotFound: there is no such commit yet.
+        ChangesExpired: the changes since then are no longer kept.
+    """
+    context.check_newest()
+    lease = ""
+    with context.catalog.reading() as tx:
+        done = txn is not None and tx.commit_of_txn(table.id, txn) is not None
+        current = None if done else tx.table_by_id(table.id)
+        if not done:
+            _check_reached(table, since, tx.versions()[1])
+        if current is not None:
+            check_kept(current, since)
+            held = max(since, current.created_commit)
+            lease = "" if is_kept(context, tx, current, held) else secrets.token_hex(8)
+    if current is not None and lease:
+        with context.catalog.leasing() as tx:
+            now = tx.table_by_id(table.id)
+            if now is not None:
+                check_kept(now, since)  # a merge may have let go of it since it was looked at
+            tx.take_lease(lease, current, held, "write", LEASE_SECONDS)
+    try:
+        yield KeyCheck(context, table, since, txn)
+    finally:
+        end_lease(context, lease)
+
+
+def _check_reached(table: TableInfo, since: int, newest: int) -> None:
+    if since > newest:
+        raise SnapshotNotFound(
+            f"rows of table {table.name!r} cannot be unchanged since commit {since}: the newest is {newest}; "
+            "name the snapshot that they were read at",
+            table=table.name,
+            snapshot=since,
+        )

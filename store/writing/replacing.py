@@ -1,0 +1,171 @@
+"""Rows in place of those that meet a condition, in one commit.
+
+The new rows, all of which have to meet the condition, are staged first. Then those that meet it now are read
+at one snapshot, and are deleted unless a new row has their key. The commit requires that nobody has written
+any of these keys since: it is as if it had been made at the snapshot. Where somebody has, the condition is
+looked at again, a few times; the new rows stay where they are staged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elasticscan.base.errors import (
+    ElasticScanError,
+    IndexChanged,
+    InvalidOption,
+    RowsChanged,
+    TableChanged,
+    WriteConflict,
+)
+from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
+from elasticscan.base.showing import brief
+from elasticscan.catalog import IdempotencyKey, Tx, begun_again
+from elasticscan.filters import Predicate
+from elasticscan.metadata import AUTO, IndexInfo, StagedFragment, TableInfo
+from elasticscan.protocol import RowRequest
+from elasticscan.storage import PageSource, batches_of, check_keys_filled, conform, read_rows, staged_source
+from elasticscan.store.context import Context
+from elasticscan.store.reading.beginning import begin_scan
+from elasticscan.store.rows.keys import tombstones_of
+from elasticscan.store.writing.by_condition import MOST_ATTEMPTS, Selection, commit_of
+from elasticscan.store.writing.preconditions import unchanged
+from elasticscan.store.writing.writer import publish, remove_staged, stage
+
+
+def replace_rows(selection: Selection, table: TableInfo, rows: Any) -> int:
+    """Write rows in place of those that meet the selection's condition; returns the commit's number.
+
+    Raises:
+        InvalidOption: a row does not meet it; nothing was written.
+        WriteConflict: others wrote some of the keys each time that they were read.
+    """
+    done = commit_of(selection)
+    if done is not None:
+        return done
+    batches = rows_that_meet(selection.where or "", table, _conformed(rows, table))
+    staged = stage(selection.context, table, batches)
+    try:
+        return publish_replacing(selection, table, staged)
+    except BaseException:
+        with suppress(ElasticScanError):  # then they are garbage
+            remove_staged(selection.context, staged)
+        raise
+
+
+def _conformed(rows: Any, table: TableInfo) -> Iterator[pa.RecordBatch]:
+    for batch in batches_of(rows):
+        check_keys_filled(batch, table)
+        yield conform(batch, table.schema)
+
+
+def check_condition(where: str, table: TableInfo) -> None:
+    """Raises `FilterError` or `ColumnNotFound` unless a table's rows can meet a condition."""
+    Predicate.parse(where, table.schema)
+
+
+def rows_that_meet(
+    where: str, table: TableInfo, batches: Iterable[pa.RecordBatch], option: str = "where"
+) -> Iterator[pa.RecordBatch]:
+    """The rows, which are all to meet a condition.
+
+    Raises:
+        InvalidOption: one does not, or it is unknown if it does.
+        FilterError, ColumnNotFound: the condition cannot be read.
+    """
+    predicate = Predicate.parse(where, table.schema)
+    for batch in batches:
+        others = batch.filter(pc.invert(pc.fill_null(predicate.mask(batch), False)))
+        if others.num_rows:
+            row = others.select([*table.primary_key]).slice(0, 1).to_pylist()[0]
+            key = ", ".join(f"{name} = {brief(value)}" for name, value in row.items())
+            raise InvalidOption(
+                f"rows that do not meet {option}={brief(where)} cannot take the place of those that do, as "
+                f"{key}; nothing was written: leave such rows out, or write them by themselves",
+                option=option,
+            )
+        yield batch
+
+
+def replacing_in(
+    context: Context,
+    table: TableInfo,
+    where: str,
+    txn: IdempotencyKey | None,
+    user_metadata: Mapping[str, str] | None,
+) -> Selection:
+    """The rows of a table that meet a condition, whatever name the table has."""
+
+    def find(tx: Tx) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
+        now = tx.table_by_id(table.id)
+        if now is None:
+            raise TableChanged(
+                f"table {table.name!r} was dropped while rows were written to it; nothing was committed",
+                table=table.name,
+            )
+        return now, context.indexes_in(tx, table.id)
+
+    return Selection(context, find, where, None, txn, user_metadata)
+
+
+def publish_replacing(selection: Selection, table: TableInfo, staged: Sequence[StagedFragment]) -> int:
+    """Publish staged rows in place of those that meet the condition now; they stay staged if that fails.
+
+    A table that is only reserved has none, and is entered with the new ones.
+    """
+    conflict, context = None, selection.context
+    if not _is_entered(context, table):
+        return publish(context, table, staged, txn=selection.txn, user_metadata=selection.user_metadata)
+    for _ in range(MOST_ATTEMPTS):
+        try:
+            return _attempt(selection, table, staged)
+        except IndexChanged:
+            pass  # dropped while it was read, and nobody had asked for it
+        except RowsChanged as error:
+            conflict = error
+    raise WriteConflict(
+        f"rows of table {table.name!r} that meet the condition, or have keys of the new ones, were "
+        f"changed by others each of the {MOST_ATTEMPTS} times that they were read; nothing was written: try "
+        "again",
+        **({} if conflict is None else conflict.fields),
+    )
+
+
+@begun_again
+def _is_entered(context: Context, table: TableInfo) -> bool:
+    with context.catalog.reading() as tx:
+        return context.is_entered(tx, table)
+
+
+def _attempt(selection: Selection, table: TableInfo, staged: Sequence[StagedFragment]) -> int:
+    context, limits = selection.context, (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
+    key, paths = list(table.primary_key), frozenset(fragment.path for fragment in staged)
+    with (
+        begin_scan(context, selection.find, key, selection.where, None, limits, index=AUTO) as scan,
+        unchanged(context, table, scan.snapshot, selection.txn) as check,
+    ):
+        others = _without(staged_source(table, staged, context.disk_of), scan.batches(), context, table)
+        gone = stage(context, table, (tombstones_of(keys, table) for keys in others), "delete")
+        said = selection.user_metadata
+        return publish(
+            context, table, [*staged, *gone], txn=selection.txn, check=check, user_metadata=said, keep=paths
+        )
+
+
+def _without(
+    staged: PageSource, batches: Iterable[pa.RecordBatch], context: Context, table: TableInfo
+) -> Iterator[pa.RecordBatch]:
+    """The keys that no staged row has."""
+    for keys in batches:
+        slots = context.hashing.slots_of(keys, table)
+        order = np.argsort(slots, kind="stable")
+        ordered = keys.take(pa.array(order))
+        # What was staged is, as its source has it, commit 1.
+        asked = RowRequest(table.id, shard=0, snapshot=1, columns=(), slots=slots[order], keys=ordered)
+        yield ordered.filter(pa.array(read_rows(staged, asked).places < 0))

@@ -1,0 +1,350 @@
+"""Backups: whole, incremental, verified, and stores made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import elasticscan
+from elasticscan.base.errors import (
+    AlreadyExists,
+    ContinuationKeyError,
+    ElasticScanError,
+    FragmentDamaged,
+    InvalidOption,
+    ShardUnavailable,
+    StoreDamaged,
+    StoreNotFound,
+    WrongRoot,
+)
+from elasticscan.store import Store, Table
+from elasticscan.store.roots.location import BACKUP_MARKER
+from tests.store.test_scenarios import suspended_move, tablets_at
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+def rows(ids: range, v: str) -> pa.Table:
+    return pa.table([list(ids), [v] * len(ids)], schema=SCHEMA)
+
+
+def contents(table: Table, snapshot: int | str | None = None) -> list[dict[str, Any]]:
+    return table.scan(snapshot=snapshot).to_table().sort_by("id").to_pylist()
+
+
+def everything(store: Store) -> Any:
+    """What is to be seen of a store from outside, at every snapshot of every table."""
+    return {
+        table.name: (
+            table.schema,
+            table.history(),
+            table.tags(),
+            [(index.name, index.ready) for index in table.indexes()],
+            [contents(table, commit.number) for commit in table.history()],
+        )
+        for table in store.tables()
+    }
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with elasticscan.create(tmp_path / "a.store", ["s1", "s2"], tablets=4, slots=16) as made:
+        table = made.create_table("t", SCHEMA, ["id"])
+        table.upsert(rows(range(500), "a"), user_metadata={"job": "first"})
+        table.create_index("by_v", ["v"])
+        table.tag("first")
+        table.delete(list(range(100)))
+        made.create_table("empty", SCHEMA, ["id"])
+        yield made
+
+
+def test_a_store_that_is_made_of_a_backup_is_the_one_that_was_backed_up(store: Store, tmp_path: Path) -> None:
+    key = next(iter(store.table("t").scan(page_rows=10))).key
+    made = store.backup(tmp_path / "b")
+    before = everything(store)
+    store.table("t").overwrite(rows(range(3), "z"))
+    assert (made.copied, made.removed) == (made.files, 0)
+    with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
+        assert everything(other) == before
+        assert other.verify() == []
+        assert other.table("t").scan(filter="v = 'a'", index="by_v").count() == 400
+        with pytest.raises(ContinuationKeyError):
+            other.resume(key)
+        other.table("t").upsert(rows(range(2), "b"))
+        other.expand(["s3"])
+        other.compact()
+        assert len(contents(other.table("t"))) == 402
+        assert other.collect_garbage(grace_seconds=0).refused is None
+        assert other.verify() == []
+    assert len(contents(store.table("t"))) == 3
+    assert store.verify() == []
+
+
+def test_only_what_came_since_is_copied(store: Store, tmp_path: Path) -> None:
+    first = store.backup(tmp_path / "b")
+    before = everything(store)
+    again = store.backup(tmp_path / "b")
+    assert (again.copied, again.copied_bytes, again.files) == (0, 0, first.files)
+    store.table("t").upsert(rows(range(50), "b"))
+    after = everything(store)
+    third = store.backup(tmp_path / "b")
+    assert 0 < third.copied < third.files
+    for name, expected in ((first.name, before), (None, after)):
+        with Store.from_backup(tmp_path / "b", tmp_path / f"{name}.store", name=name) as other:
+            assert everything(other) == expected
+            assert other.verify() == []
+
+
+def test_older_backups_are_dropped_with_what_only_they_need(store: Store, tmp_path: Path) -> None:
+    store.backup(tmp_path / "b")
+    store.table("t").upsert(rows(range(50), "b"))
+    store.table("t").set_retention(0)
+    store.table("t").drop_tag("first")
+    store.table("t").compact()
+    last = store.backup(tmp_path / "b", keep=1)
+    assert last.removed > 0
+    files = list((tmp_path / "b").rglob("*.arrow"))
+    assert len(files) == last.files
+    with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
+        assert contents(other.table("t")) == contents(store.table("t"))
+        assert other.verify() == []
+
+
+def test_files_that_are_merged_away_meanwhile_do_no_harm(store: Store, tmp_path: Path) -> None:
+    steps = 0
+
+    def meanwhile(step: str) -> None:
+        nonlocal steps
+        if step == "backup begun" and not steps:
+            steps += 1
+            table = store.table("t")
+            table.upsert(rows(range(50), "b"))
+            table.compact()
+            store.collect_garbage(grace_seconds=0, trash_seconds=0)
+
+    with Store.open(store.uri, checkpoint=meanwhile) as other:
+        other.backup(tmp_path / "b")
+    assert steps == 1
+    with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
+        assert contents(other.table("t")) == contents(store.table("t"))
+        assert contents(other.table("t"), "first") == contents(store.table("t"), "first")
+        assert other.verify() == []
+
+
+def test_a_backup_that_was_interrupted_does_not_count_and_is_gone_on_with(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = 0
+
+    def fail(*_: object) -> None:
+        nonlocal copied
+        copied += 1
+        if copied == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("elasticscan.store.copies.backup.verify_file", fail)
+        with pytest.raises(KeyboardInterrupt):
+            store.backup(tmp_path / "b")
+    with pytest.raises(StoreNotFound, match="there are none"):
+        Store.from_backup(tmp_path / "b", tmp_path / "new.store")
+    assert not (tmp_path / "new.store").exists()
+    made = store.backup(tmp_path / "b")
+    assert made.copied < made.files
+    Store.from_backup(tmp_path / "b", tmp_path / "new.store").close()
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_store_gets_no_new_backup(store: Store, tmp_path: Path) -> None:
+    fragment = next((tmp_path / "a.store").rglob("*.arrow"))
+    flip(fragment, 100)
+    with pytest.raises(FragmentDamaged):
+        store.backup(tmp_path / "b")
+    assert not list((tmp_path / "b").glob("*.backup"))
+    assert not list((tmp_path / "b").rglob(fragment.name))
+
+
+@pytest.mark.parametrize("pattern", ["*.backup", "**/*.arrow"])
+def test_a_damaged_backup_makes_no_store(store: Store, tmp_path: Path, pattern: str) -> None:
+    store.backup(tmp_path / "b")
+    flip(sorted((tmp_path / "b").glob(pattern))[-1], 100)
+    with pytest.raises((FragmentDamaged, StoreDamaged)):
+        Store.from_backup(tmp_path / "b", tmp_path / "new.store", {"s2": str(tmp_path / "other")})
+    assert not (tmp_path / "new.store").exists()
+    assert not list((tmp_path / "other").rglob("*.arrow"))
+    assert store.verify() == []
+
+
+def test_shards_go_where_they_are_told_and_never_where_the_original_lies(tmp_path: Path) -> None:
+    roots = {name: str(tmp_path / name) for name in ("s1", "s2")}
+    with Store.create(f"sqlite:///{tmp_path}/catalog.db", roots, tablets=4, slots=16) as store:
+        store.create_table("t", SCHEMA, ["id"]).upsert(rows(range(100), "a"))
+        store.contract("s2")
+        store.expand({"s2": str(tmp_path / "again")})
+        store.backup(tmp_path / "b")
+        with Store.from_backup(tmp_path / "b", tmp_path / "new.store", {"s1": str(tmp_path / "n1")}) as other:
+            places = {shard["name"]: shard["root"] for shard in other.status()["shards"]}
+            assert places == {"s1": str(tmp_path / "n1"), "s2": "shards/s2"}
+            other.table("t").upsert(rows(range(5), "b"))
+            other.expand(["s3"])
+            assert other.verify() == []
+        store.table("t").upsert(rows(range(5), "c"))
+        assert store.verify() == []
+        with pytest.raises(InvalidOption, match="no shard 's9'"):
+            Store.from_backup(tmp_path / "b", tmp_path / "x.store", {"s9": str(tmp_path / "n9")})
+        in_a_shard, in_a_store = tmp_path / "s1" / "n", tmp_path / "new.store" / "n"
+        for taken in (tmp_path / "s1", tmp_path / "n1", in_a_shard, in_a_store):
+            with pytest.raises(InvalidOption):
+                Store.from_backup(tmp_path / "b", tmp_path / "x.store", {"s1": str(taken)})
+        with pytest.raises(AlreadyExists):
+            Store.from_backup(tmp_path / "b", tmp_path / "new.store")
+        with pytest.raises(InvalidOption, match="lies within"):
+            Store.from_backup(tmp_path / "b", tmp_path / "new.store" / "copy")
+        assert not (tmp_path / "x.store").exists()
+
+
+def test_what_is_no_copy_in_a_place_of_backups_is_never_deleted(store: Store, tmp_path: Path) -> None:
+    place = tmp_path / "b"
+    store.backup(place)
+    own = place / "t1" / f"{'0' * 32}.arrow"  # a shard whose root is the place itself
+    shard = place / "7" / "t1"  # one that is named like the directory of a shard's copies
+    kept = [own, shard / own.name, place / "7" / "elasticscan-shard", place / "notes" / "a.txt"]
+    kept += [place / "x.store" / name for name in ("catalog.db", f"shards/s1/t1/{own.name}")]
+    for path in kept:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"alive")
+    left = place / "1" / "t1" / f"{'1' * 32}.arrow.unfinished"
+    left.write_bytes(b"of a backup that was killed")
+    store.backup(place, keep=1)
+    assert [path.read_bytes() for path in kept] == [b"alive"] * len(kept)
+    assert not left.exists()
+
+
+def test_no_store_and_no_shard_is_made_within_a_place_of_backups_a_store_or_a_shard(
+    store: Store, tmp_path: Path
+) -> None:
+    """They would go with it: backups once deleted whatever lay in their place."""
+    with elasticscan.create(tmp_path / "o.store", {"s1": str(tmp_path / "o1")}):
+        elasticscan.create(tmp_path / "p.store", ["s1"]).close()
+        store.backup(tmp_path / "b")
+        inside = "b", "b/1", "b/deep/er", "o1/x", "p.store/x", "p.store/shards/s1/x"
+        for root in [str(tmp_path / place) for place in inside] + [f"file://{tmp_path}/b/1"]:
+            with pytest.raises(InvalidOption, match=r"lies within|holds backups"):
+                elasticscan.create(tmp_path / "n.store", {"s1": root})
+            with pytest.raises(InvalidOption, match=r"lies within|holds backups"):
+                store.expand({"s9": root})
+            with pytest.raises(InvalidOption, match=r"lies within|overlaps|holds backups"):
+                Store.from_backup(tmp_path / "b", tmp_path / "n.store", {"s1": root})
+        for directory in ("b/n.store", "o1/n.store"):
+            with pytest.raises(InvalidOption, match="lies within"):
+                elasticscan.create(tmp_path / directory, ["s1"])
+            with pytest.raises(InvalidOption, match="lies within"):
+                Store.from_backup(tmp_path / "b", tmp_path / directory)
+        assert not (tmp_path / "n.store").exists()
+        assert not (tmp_path / "b" / "n.store").exists()
+        store.expand(["s9"])  # in its own directory
+        assert store.backup(tmp_path / "b", keep=1).removed == 0
+
+
+@pytest.mark.parametrize("mounted", ["nothing", "another's"])
+def test_a_backup_says_which_disk_is_not_mounted(store: Store, tmp_path: Path, mounted: str) -> None:
+    root = tmp_path / "a.store" / "shards" / "s1"
+    root.rename(tmp_path / "away")
+    root.mkdir()
+    if mounted == "another's":
+        (root / "elasticscan-shard").write_bytes((root.parent / "s2" / "elasticscan-shard").read_bytes())
+    with pytest.raises(ShardUnavailable if mounted == "nothing" else WrongRoot, match="mount"):
+        store.backup(tmp_path / "b")
+
+
+PLACES: dict[str, Callable[[Store, Path], Path]] = {
+    "of another store": lambda _, path: _backup_of_another(path),
+    "with other files": lambda _, path: _with_a_file(path),
+    "a shard's root": lambda _, path: path / "a.store" / "shards" / "s1",
+    "the store's directory": lambda _, path: path / "a.store",
+    "within the store's directory": lambda _, path: path / "a.store" / "backups",
+    "below a shard's root": lambda _, path: path / "a.store" / "shards" / "s1" / "b",
+}
+
+
+def _backup_of_another(path: Path) -> Path:
+    with elasticscan.create(path / "other.store", ["s1"], tablets=1, slots=4) as other:
+        other.backup(path / "b")
+    return path / "b"
+
+
+def _with_a_file(path: Path) -> Path:
+    (path / "c").mkdir()
+    (path / "c" / "notes.txt").write_text("mine")
+    return path / "c"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_place_that_is_something_else_is_refused(store: Store, tmp_path: Path, place: str) -> None:
+    target = PLACES[place](store, tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InvalidOption):
+        store.backup(target)
+    assert [path for path in sorted(tmp_path.rglob("*")) if "catalog.db" not in path.name] == [
+        path for path in before if "catalog.db" not in path.name
+    ]
+
+
+def test_an_unknown_backup_tells_which_there_are(store: Store, tmp_path: Path) -> None:
+    made = store.backup(tmp_path / "b")
+    with pytest.raises(StoreNotFound, match=made.name):
+        Store.from_backup(tmp_path / "b", tmp_path / "new.store", name="yesterday")
+    with pytest.raises(StoreNotFound):
+        Store.from_backup(tmp_path / "nothing", tmp_path / "new.store")
+    assert not (tmp_path / "nothing").exists()
+    for keep in (0, -1, "2"):
+        with pytest.raises(InvalidOption, match="keep"):
+            store.backup(tmp_path / "b", keep)  # type: ignore[arg-type]
+    (tmp_path / "b" / BACKUP_MARKER).write_text("[]")
+    with pytest.raises(ElasticScanError, match="another store"):
+        store.backup(tmp_path / "b")
+
+
+def test_a_store_that_can_only_be_read_is_backed_up(store: Store, tmp_path: Path) -> None:
+    with Store.open(store.uri, read_only=True) as other:
+        other.backup(tmp_path / "b")
+    Store.from_backup(tmp_path / "b", tmp_path / "new.store").close()
+
+
+@pytest.mark.parametrize("phase", ["copying", "copied", "caught_up", "switching", "target_serves"])
+def test_a_move_that_was_under_way_ends_in_the_new_store_by_itself(
+    store: Store, tmp_path: Path, phase: str
+) -> None:
+    before, steps = contents(store.table("t")), []
+
+    def meanwhile(step: str) -> None:
+        if step == phase and not steps:
+            steps.append(step)
+            store.backup(tmp_path / "b")
+
+    suspended_move(store, tablets_at(store, "s1")[0], "s2", meanwhile)
+    assert steps == [phase]
+    with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
+        assert contents(other.table("t")) == before
+        other.resume_moves()
+        other.contract("s1")
+        assert contents(other.table("t")) == before
+        assert other.status()["moves"] == []
+        assert other.verify() == []
+
+
+def test_a_merge_that_was_under_way_is_nobodys_in_the_new_store(store: Store, tmp_path: Path) -> None:
+    with store.context.catalog.writing() as tx:
+        tx.enter_step("merge 1 1", "a keeper that is alive")
+    store.backup(tmp_path / "b")
+    with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
+        assert other.status()["upkeep"]["running"] == []

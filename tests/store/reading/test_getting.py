@@ -1,0 +1,233 @@
+"""Rows by their primary keys: which, in what order, and what is told of keys that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import elasticscan
+from elasticscan.base.errors import (
+    ColumnNotFound,
+    InvalidKey,
+    InvalidOption,
+    SchemaMismatch,
+    SnapshotNotFound,
+    TableNotFound,
+)
+from elasticscan.catalog import Catalog
+from elasticscan.catalog.connections import Watch
+from elasticscan.store import Store, Table
+from elasticscan.store.reading import getting
+
+TRIPS = pa.schema([("id", pa.int32()), ("day", pa.string()), ("km", pa.float64())])
+
+
+class Place:
+    """A store into which a test lets others at each checkpoint."""
+
+    def __init__(self, directory: Path) -> None:
+        self.others: Callable[[str], None] = lambda _: None
+        elasticscan.create(directory / "a.store", ["s1", "s2"], tablets=4, slots=16).close()
+        self.store = Store.open(directory / "a.store", checkpoint=self._let_in)
+
+    def _let_in(self, point: str) -> None:
+        self.others(point)
+
+    def trips(self, primary_key: list[str]) -> Table:
+        table = self.store.create_table("trips", TRIPS, primary_key, shard_key=["id"])
+        table.upsert(rows(range(100)))
+        return table
+
+
+def rows(ids: range, km: float = 0.5) -> pa.Table:
+    days = ["mon", "tue", "wed"]
+    return pa.table([list(ids), [days[i % 3] for i in ids], [i * km for i in ids]], schema=TRIPS)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def trips(place: Place) -> Table:
+    return place.trips(["id"])
+
+
+def test_rows_come_in_the_order_of_keys_and_twice_for_a_key_that_is_given_twice(trips: Table) -> None:
+    got = trips.get([5, 99, 100, 0, 5])
+    assert got.schema == trips.schema
+    assert got.column("id").to_pylist() == [5, 99, 0, 5]
+    assert got.column("km").to_pylist() == [2.5, 49.5, 0.0, 2.5]
+
+
+def test_with_missing_keys_kept_each_row_is_that_of_its_key(trips: Table) -> None:
+    got = trips.get([5, -1, 7], ["km", "id"], keep_missing=True)
+    assert got.to_pydict() == {"km": [2.5, None, 3.5], "id": [5, None, 7]}
+
+
+def test_no_keys_and_none_that_are_there_give_no_rows_with_all_columns(trips: Table) -> None:
+    for keys in ([], [1000], pa.table({"id": pa.array([], pa.int32())})):
+        got = trips.get(keys, ["day"])
+        assert (got.num_rows, got.schema) == (0, pa.schema([TRIPS.field("day")]))
+    assert trips.get([1000], ["day"], keep_missing=True).to_pydict() == {"day": [None]}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        (3, 4),
+        range(3, 5),
+        np.array([3, 4]),
+        pa.array([3, 4]),
+        pa.chunked_array([[3], [4]]),
+        pa.table({"id": pa.array([3, 4], pa.int16())}),
+        [{"id": 3}, {"id": 4}],
+    ],
+    ids=["tuple", "range", "numpy", "arrow", "chunks", "narrow", "dicts"],
+)
+def test_keys_are_what_delete_takes(trips: Table, keys: Any) -> None:
+    assert trips.get(keys, ["id"]).column("id").to_pylist() == [3, 4]
+
+
+def test_a_scan_gives_keys(trips: Table) -> None:
+    assert trips.get(trips.scan(["id"], "km > 48.5")).num_rows == 2
+
+
+def test_keys_of_several_columns(place: Place) -> None:
+    legs = place.trips(["id", "day"])
+    assert legs.get([(4, "tue"), (4, "mon"), (3, "mon")], ["id"]).column("id").to_pylist() == [4, 3]
+    keys = pa.table({"day": ["mon", "tue"], "id": pa.array([3, 4], pa.int32())})
+    assert legs.get(keys, ["km"]).column("km").to_pylist() == [1.5, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ([None], InvalidKey),
+        ([1.5], SchemaMismatch),
+        (["1"], SchemaMismatch),
+        ([True], SchemaMismatch),
+        ([1 << 40], SchemaMismatch),
+        ([Decimal("1.5")], SchemaMismatch),
+        (pa.table({"id": pa.array([1.0])}), SchemaMismatch),
+        (pa.table({"km": pa.array([1.0])}), SchemaMismatch),
+        (5, InvalidOption),
+        ("5", InvalidOption),
+        (None, InvalidOption),
+    ],
+)
+def test_keys_that_do_not_fit_are_refused(trips: Table, keys: Any, error: type[Exception]) -> None:
+    with pytest.raises(error) as refused:
+        trips.get(keys)
+    assert "delete" not in str(refused.value)
+
+
+def test_other_arguments_are_checked(trips: Table, place: Place) -> None:
+    with pytest.raises(ColumnNotFound):
+        trips.get([1], ["kn"])
+    with pytest.raises(SnapshotNotFound):
+        trips.get([1], snapshot=1_000)
+    with pytest.raises(InvalidOption):
+        trips.get([1], keep_missing="yes")  # type: ignore[arg-type]
+    trips.drop()
+    with pytest.raises(TableNotFound):
+        trips.get([1])
+
+
+def test_snapshots_deletes_and_overwrites(trips: Table) -> None:
+    first = trips.history()[-1].number
+    trips.upsert(rows(range(3), km=9.0))
+    trips.delete([1])
+    assert trips.get([0, 1, 2], ["km"]).column("km").to_pylist() == [0.0, 18.0]
+    assert trips.get([0, 1, 2], ["km"], first).column("km").to_pylist() == [0.0, 0.5, 1.0]
+    trips.tag("before", first)
+    assert trips.get([1], ["km"], "before").column("km").to_pylist() == [0.5]
+    trips.overwrite(rows(range(1, 2)))
+    assert trips.get([0, 1, 2], ["id"]).column("id").to_pylist() == [1]
+
+
+@pytest.mark.parametrize("most", [1, 7, 100])
+def test_many_keys_are_asked_for_in_parts(trips: Table, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(getting, "MOST_KEYS", most)
+    asked = [n % 130 for n in range(0, 400, 3)]
+    expected = [n for n in asked if n < 100]
+    got = trips.get(asked)
+    assert got.to_pydict() == rows(range(100)).take(expected).to_pydict()
+    kept = trips.get(asked, ["km", "id"], keep_missing=True)
+    assert kept.column("id").to_pylist() == [n if n < 100 else None for n in asked]
+    assert kept.column("km").to_pylist() == [n * 0.5 if n < 100 else None for n in asked]
+
+
+def test_columns_of_the_key_alone_say_which_keys_are_there(place: Place, trips: Table) -> None:
+    trips.delete([7, 99])
+    trips.upsert(rows(range(4, 8)))
+    trips.delete([5])
+    for asked in (range(4, 9), range(-20, 110)):
+        assert trips.get(asked, ["id"]).column("id").to_pylist() == [
+            n for n in asked if 0 <= n < 99 and n != 5
+        ]
+
+
+def test_a_warm_read_looks_at_the_catalog_twice(
+    place: Place, trips: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, transactions = list[int](), list[int]()
+    row, reading = Watch.row, Catalog.reading
+    monkeypatch.setattr(Watch, "row", lambda self: looks.append(1) or row(self))
+    monkeypatch.setattr(Catalog, "reading", lambda *asked: transactions.append(1) or reading(*asked))
+    trips.get([1])
+    for asked in ([5], [1000], range(100)):
+        looks.clear(), transactions.clear()
+        trips.get(asked)
+        assert (len(looks), len(transactions)) == (2, 0)
+
+
+def test_columns_that_came_after_a_row_are_null(trips: Table) -> None:
+    trips.add_columns([pa.field("by", pa.string())])
+    assert trips.get([3, 7], ["by", "id"]).to_pydict() == {"by": [None, None], "id": [3, 7]}
+    assert trips.get([3]).to_pylist() == [{"id": 3, "day": "mon", "km": 1.5, "by": None}]
+
+
+@pytest.mark.parametrize("point", ["page asked for", "page looked up", "page read"])
+def test_a_row_that_moves_while_it_is_read_is_neither_missed_nor_doubled(
+    place: Place, trips: Table, point: str
+) -> None:
+    moves = 0
+
+    def others(reached: str) -> None:
+        nonlocal moves
+        if reached == point and moves < 6:
+            moves += 1
+            tablet = place.store.context.placement().tablets[moves % 4]
+            place.store.move(tablet.id, "s1" if tablet.shard == 2 else "s2")
+
+    place.others = others
+    got = trips.get(range(100), ["id"])
+    assert moves >= 2 and got.column("id").to_pylist() == list(range(100))
+
+
+def test_the_newest_snapshot_may_expire_while_it_is_read(place: Place, trips: Table) -> None:
+    trips.set_retention(0)
+    commits = 0
+
+    def others(reached: str) -> None:
+        nonlocal commits
+        if reached == "page asked for" and not commits:
+            commits += 1
+            trips.upsert(rows(range(100), km=9.0))
+            trips.compact()
+            for tablet in place.store.context.placement().tablets:  # so that it is read again
+                place.store.move(tablet.id, "s1" if tablet.shard == 2 else "s2")
+
+    place.others = others
+    assert trips.get([2], ["km"]).column("km").to_pylist() == [18.0]
+    assert commits == 1

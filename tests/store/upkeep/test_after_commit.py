@@ -1,0 +1,295 @@
+"""Upkeep by whoever writes: bounded work after a commit, by one writer at a time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import DiskFull, InvalidOption
+from elasticscan.catalog import Catalog, StepsDone, Tx
+from elasticscan.storage.disk import LocalDisk
+from elasticscan.store import Store
+from elasticscan.store.context import lookups, readers
+from elasticscan.store.upkeep import after_commit
+from elasticscan.store.upkeep.steps import MergePlan, look_at
+from elasticscan.upkeep import Policy, depth_of, parts_of
+from tests.base.manual_clock import ManualClock
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+START = 4_000_000_000.0
+
+
+class Points:
+    """Lets a test do something at a point of a store."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.act = lambda _point: None
+
+    def __call__(self, point: str) -> None:
+        self.seen.append(point)
+        self.act(point)
+
+
+@pytest.fixture
+def points() -> Points:
+    return Points()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+@pytest.fixture
+def store(tmp_path: Path, points: Points, clock: ManualClock) -> Iterator[Store]:
+    place = tmp_path / "store"
+    Store.create(place, ["s1", "s2"], tablets=4, slots=64, retention_seconds=60, clock=clock).close()
+    with Store.open(place, clock=clock, checkpoint=points) as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+        table.create_index("by_v", ["v"])
+        yield store
+
+
+def write(store: Store, ids: range, value: int) -> int:
+    return store.table("t").upsert(pa.table({"id": ids, "v": [value] * len(ids)}, schema=SCHEMA))
+
+
+def depth(store: Store) -> int:
+    with store.context.catalog.reading() as tx:
+        assert tx.steps() == ()
+        newest = [f for f in tx.fragments(table=1) if f.superseded_at is None]
+        by_shard = ([f for f in newest if f.shard == shard] for shard in tx.placement().shards)
+        return max(depth_of(parts_of(here, tx.runs(1)), Policy()) for here in by_shard)
+
+
+def merges(store: Store) -> int:
+    with store.context.catalog.reading() as tx:
+        return sum(done.steps for done in tx.done())
+
+
+def test_after_any_number_of_commits_a_slot_has_few_fragments_and_every_snapshot_its_rows(
+    store: Store,
+) -> None:
+    chance, rows, history = random.Random(3), dict[int, int](), {}
+    for number in range(40):
+        first = chance.randrange(300)
+        ids = range(first, first + chance.choice([1, 5, 40]))
+        if number % 7 == 6:
+            commit = store.table("t").delete([*ids])
+            rows = {key: value for key, value in rows.items() if key not in ids}
+        else:
+            commit = write(store, ids, number)
+            rows = rows | dict.fromkeys(ids, number)
+        history[commit] = rows
+        assert depth(store) <= Policy().slot_fragments
+    assert merges(store) > 4
+    for commit, then in history.items():
+        table = store.table("t").scan(snapshot=commit).to_table()
+        assert dict(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True)) == then
+    costs = store.status()["tables"][0]["upkeep"]
+    assert costs["slot_fragments"] <= Policy().slot_fragments
+    assert 1 < costs["amplification"]["writes"] < 8
+    assert store.verify() == []
+
+
+def test_a_site_is_looked_at_only_when_something_may_be_due_however_much_history_there_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = list[int]()
+
+    def counted(*given: Any, **named: Any) -> MergePlan:
+        looks.append(1)
+        return look_at(*given, **named)
+
+    monkeypatch.setattr(after_commit, "look_at", counted)
+    for number in range(60):
+        write(store, range(100), number)
+    assert depth(store) <= Policy().slot_fragments
+    with store.context.catalog.reading() as tx:
+        assert any(fragment.superseded_at is not None for fragment in tx.fragments())
+    assert len(looks) <= 2 * 60 / 6
+
+
+def test_merges_at_several_shards_become_visible_in_one_transaction(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, writing = list[int](), Catalog.writing
+    monkeypatch.setattr(Catalog, "writing", lambda *asked: written.append(1) or writing(*asked))
+    per_commit = []
+    for number in range(9):
+        written.clear()
+        write(store, range(100), number)
+        per_commit.append((len(written), merges(store)))
+    assert per_commit == [(1, 0)] * 8 + [(2, 2)]
+
+
+def test_after_a_merge_only_fragments_are_looked_up_anew(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = store.context
+
+    def looked_up() -> tuple[Any, ...]:
+        table = context.newest_definition(1), context.table_now("t"), context.indexes(1)
+        return *table, context.placement(), context.local_shards(context.versions()[0]), context.incarnation()
+
+    for number in range(3):
+        write(store, range(20), number)
+    with monkeypatch.context() as patch:
+        before, layout = looked_up(), context.versions()[0]
+        store.table("t").compact()
+        assert context.versions()[0] > layout
+        patch.setattr(Catalog, "reading", lambda _: pytest.fail("everything is known"))
+        assert looked_up() == before
+    with Store.open(store.uri, upkeep="off") as other:  # somebody else may change more
+        other.table("t").create_index("by_id", ["id"])
+        other.move(context.placement().tablets[0].id, "s2")
+        assert looked_up()[2:4] == (other.context.indexes(1), other.context.placement())
+        write(store, range(20), 4)
+        store.table("t").compact()
+        assert looked_up()[2:4] == (other.context.indexes(1), other.context.placement())
+        assert len(context.indexes(1)) == 2
+
+
+def test_rows_that_were_read_for_an_index_are_not_read_again_by_a_merge(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    open_file = LocalDisk.open
+
+    def noting(disk: LocalDisk, path: str) -> Any:
+        opened.append(path)
+        return open_file(disk, path)
+
+    for number in range(4):
+        write(store, range(20), number)
+    with store.context.catalog.reading() as tx:
+        paths = {fragment.path for fragment in tx.fragments(table=1)}
+    monkeypatch.setattr(LocalDisk, "open", noting)
+    store.table("t").compact()
+    assert len(paths) == 8
+    assert not paths & set(opened)
+
+
+def test_readers_of_large_fragments_stay_beside_any_number_of_small_commits(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "MOST_CACHED", 4)
+    monkeypatch.setattr(readers, "MOST_SMALL_BYTES", 10_000)
+    write(store, range(20_000), 0)
+    state = store.context.table_state(1, store.context.versions()[1])
+    opened = store.context.readers.opener(state.table)
+    large = [opened(fragment, ("v",)) for fragment in state.fragments]
+    assert all(fragment.bytes > 10_000 for fragment in state.fragments)
+    for number in range(6):
+        write(store, range(20), number)
+    assert [opened(fragment, ("v",)) for fragment in state.fragments] == large
+
+
+def test_without_upkeep_every_commit_leaves_its_fragments(store: Store) -> None:
+    with Store.open(store.uri, upkeep="off") as other:
+        assert other.status()["upkeep"]["mode"] == "off"
+        for number in range(12):
+            write(other, range(100), number)
+        assert depth(other) == 12
+    write(store, range(100), 13)
+    assert depth(store) == 1
+
+
+def test_upkeep_is_auto_or_off(store: Store) -> None:
+    with pytest.raises(InvalidOption, match="auto, off"):
+        Store.open(store.uri, upkeep="sometimes")
+
+
+def test_of_two_writers_one_merges(store: Store, points: Points) -> None:
+    with Store.open(store.uri) as other:
+
+        def let_other_write(point: str) -> None:
+            if point == "fragments merged":
+                points.act = lambda _point: None
+                write(other, range(200, 300), 99)
+                assert merges(other) == 0
+
+        points.act = let_other_write
+        for number in range(9):
+            write(store, range(100), number)
+    assert merges(store) == 2
+    assert depth(store) <= Policy().slot_fragments
+
+
+def test_a_merge_that_fails_is_none_of_the_commit(store: Store, points: Points) -> None:
+    def fail(point: str) -> None:
+        if point == "step begun":
+            raise DiskFull("no room")
+
+    points.act = fail
+    commits = [write(store, range(100), number) for number in range(10)]
+    assert commits == sorted(set(commits))
+    assert "no room" in str(store.status()["upkeep"]["problem"])
+    points.act = lambda _point: None
+    write(store, range(100), 10)
+    assert store.status()["upkeep"]["problem"] is None
+    assert depth(store) <= Policy().slot_fragments
+
+
+@pytest.mark.parametrize("lost", ["with the claim", "after the claim"])
+def test_a_step_whose_commit_failed_is_free_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    for number in range(8):
+        write(store, range(100), number)
+    enter = after_commit.claim
+
+    def fail(tx: Tx, *given: Any) -> bool:
+        if lost == "after the claim":
+            enter(tx, *given)
+        raise RuntimeError("the transaction is rolled back")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(after_commit, "claim", fail)
+        with pytest.raises(RuntimeError):
+            write(store, range(100), 8)
+    assert depth(store) == 8
+    write(store, range(100), 9)
+    assert depth(store) == 1
+
+
+def test_work_beyond_the_allowance_is_left_until_it_is_overdue(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(after_commit, "COMMIT_BYTES", 0)
+    monkeypatch.setattr(after_commit, "COMMIT_SHARE", 0)
+    monkeypatch.setattr(store.context.upkeep, "_allowance", 0)
+    for number in range(16):
+        write(store, range(100), number)
+    assert depth(store) == 16
+    for number in range(after_commit.PATIENCE + 1):
+        write(store, range(100), number)
+    assert depth(store) <= Policy().slot_fragments
+
+
+def test_files_whose_time_is_over_are_removed(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(after_commit, "GARBAGE_EVERY", 8)
+    for number in range(12):
+        write(store, range(100), number)
+    with store.context.catalog.reading() as tx:
+        dropped = {(file.shard, file.path) for file in tx.dropped_files()}
+    assert len(dropped) == 2 * 2 * 9
+    clock.advance(2 * 3_600)
+    for number in range(10):
+        write(store, range(100), number)
+    assert not dropped & {(s, path) for s in (1, 2) for path, _ in store.context.disk_of(s).list()}
+    assert [done.target for done in _done(store)] == ["garbage", "merge/1/1", "merge/1/2"]
+    assert store.verify() == []
+
+
+def _done(store: Store) -> tuple[StepsDone, ...]:
+    with store.context.catalog.reading() as tx:
+        return tx.done()

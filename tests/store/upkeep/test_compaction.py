@@ -1,0 +1,237 @@
+"""Merges of some of a shard's fragments, of all of them, and of very many."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.metadata import Fragment
+from elasticscan.store import Store
+from elasticscan.store.upkeep import compaction
+from elasticscan.store.upkeep.compaction import Merged, merge_fragments
+from elasticscan.topology import SlotSet
+from tests.base.manual_clock import ManualClock
+from tests.seeds import ranges_of_seeds
+from tests.store.random_programs import Programs
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    with Programs(tmp_path_factory.mktemp("merges")) as programs:
+        yield programs
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """One shard, and no snapshot that is kept without a lease."""
+    clock = ManualClock(4_000_000_000.0)
+    with Store.create(
+        tmp_path / "store", ["s1"], tablets=4, slots=16, retention_seconds=0, clock=clock, upkeep="off"
+    ) as it:
+        it.create_table("t", SCHEMA, ["id"])
+        yield it
+
+
+def rows_of(ids: range, value: int) -> pa.Table:
+    return pa.table({"id": ids, "v": [value] * len(ids)}, schema=SCHEMA)
+
+
+def keys_of(ids: range) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def fragments_of(store: Store) -> tuple[Fragment, ...]:
+    with store.context.catalog.reading() as tx:
+        return tx.fragments(table=store.table("t").definition.id)
+
+
+def merge(store: Store, some: list[Fragment]) -> Merged:
+    ids = [fragment.id for fragment in some]
+    return merge_fragments(store.context, store.table("t").definition, some[0].shard, ids)
+
+
+def read(store: Store) -> dict[int, int]:
+    rows = store.table("t").scan().to_table()
+    assert len(set(rows["id"].to_pylist())) == rows.num_rows
+    return dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(5, 5, short=1), ids=str)
+def test_merges_of_some_fragments_change_no_snapshot(programs: Programs, seeds: range) -> None:
+    for seed in seeds:
+        programs.run(seed, "merges of some")
+
+
+def test_a_tombstone_stays_while_an_older_fragment_takes_no_part(store: Store) -> None:
+    table = store.table("t")
+    table.upsert(rows_of(range(100), 1))
+    table.upsert(rows_of(range(100), 2))
+    table.delete(keys_of(range(50)))
+    table.upsert(rows_of(range(100, 200), 3))
+    first, *later = fragments_of(store)
+    merged = merge(store, later)
+    assert (len(merged.gone), merged.added) == (3, 1)
+    assert {f.tombstones for f in fragments_of(store)} == {0, 50}
+    assert read(store) == dict.fromkeys(range(50, 100), 2) | dict.fromkeys(range(100, 200), 3)
+    merge(store, list(fragments_of(store)))
+    (whole,) = fragments_of(store)
+    assert whole.tombstones == 0
+    assert whole.rows == 150
+    assert first.id != whole.id
+
+
+def test_a_tombstone_goes_when_only_newer_fragments_take_no_part(store: Store) -> None:
+    table = store.table("t")
+    table.upsert(rows_of(range(100), 1))
+    table.delete(keys_of(range(50)))
+    table.upsert(rows_of(range(20, 30), 2))
+    merge(store, list(fragments_of(store)[:2]))
+    assert [(f.rows, f.tombstones) for f in sorted(fragments_of(store), key=lambda f: f.id)] == [
+        (10, 0),
+        (50, 0),
+    ]
+    assert read(store) == dict.fromkeys(range(50, 100), 1) | dict.fromkeys(range(20, 30), 2)
+
+
+def test_very_many_fragments_are_merged_in_stages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "MOST_AT_ONCE", 3)
+    table = store.table("t")
+    for value in range(23):
+        table.upsert(rows_of(range(value, value + 10), value))
+    table.delete(keys_of(range(3)))
+    expected = read(store)
+    merged = merge(store, list(fragments_of(store)))
+    assert (len(merged.gone), merged.added) == (24, 1)
+    assert merged.bytes_written > fragments_of(store)[0].bytes
+    assert read(store) == expected
+    store.collect_garbage(0)
+    with store.context.catalog.reading() as tx:
+        known_paths = {path for _, path in tx.known_paths()}
+    assert known_paths == {path for path, _ in store.context.disk_of(1).list() if path.endswith(".arrow")}
+
+
+class _EnoughError(Exception):
+    pass
+
+
+def test_a_merge_that_is_given_up_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "MOST_AT_ONCE", 2)
+    for value in range(5):
+        store.table("t").upsert(rows_of(range(10), value))
+    before, files = fragments_of(store), set(store.context.disk_of(1).list())
+    paces: list[int] = []
+
+    def pace(size: int) -> None:
+        paces.append(size)
+        if len(paces) == 3:
+            raise _EnoughError
+
+    ids = [fragment.id for fragment in before]
+    with pytest.raises(_EnoughError):
+        merge_fragments(store.context, store.table("t").definition, before[0].shard, ids, pace)
+    assert fragments_of(store) == before
+    assert set(store.context.disk_of(1).list()) == files
+    assert all(size > 0 for size in paces)
+
+
+def test_a_merge_of_what_is_gone_does_nothing(store: Store) -> None:
+    for value in range(3):
+        store.table("t").upsert(rows_of(range(10), value))
+    before = list(fragments_of(store))
+    merge(store, before)
+    after = fragments_of(store)
+    assert merge(store, before) == Merged()
+    assert fragments_of(store) == after
+
+
+def test_a_merge_that_another_was_faster_than_does_nothing(store: Store) -> None:
+    for value in range(3):
+        store.table("t").upsert(rows_of(range(10), value))
+    before, quiet = list(fragments_of(store)), store.context.checkpoint
+
+    def other(point: str) -> None:
+        if point == "fragments merged":
+            store.context.checkpoint = quiet
+            assert merge(store, before[:2]).added == 1
+
+    store.context.checkpoint = other
+    assert merge(store, before) == Merged()
+    assert len(fragments_of(store)) == 2
+    assert read(store) == dict.fromkeys(range(10), 2)
+
+
+@pytest.mark.parametrize(
+    ("commits", "open_files"), [(150, 100), pytest.param(1_500, 256, marks=pytest.mark.long)]
+)
+def test_everything_works_over_very_many_fragments_with_few_open_files(
+    tmp_path: Path, commits: int, open_files: int
+) -> None:
+    program = [sys.executable, "-m", "tests.store.many_files", str(tmp_path / "store")]
+    done = subprocess.run(
+        [*program, str(commits), str(open_files)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_history_that_lies_beside_rows_of_longer_lives_does_not_come_back(tmp_path: Path) -> None:
+    """A row's own end counts, not its file's: the tombstone that hid it need not be looked at any more."""
+    with Store.create(tmp_path / "store", ["s1"], tablets=1, slots=4) as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+        table.create_index("by_v", ["v"])
+        table.upsert(rows_of(range(1, 3), 1))
+        table.upsert(rows_of(range(1, 2), 2))
+        merge(store, list(fragments_of(store)))  # 1@1 is history
+        current = [f for f in fragments_of(store) if f.superseded_at is None]
+        deleted = table.delete(keys_of(range(1, 2)))
+        merge(store, [*current, fragments_of(store)[-1]])  # 1@2 and its tombstone are, in another file
+        current = [f for f in fragments_of(store) if f.superseded_at is None]
+        table.upsert(rows_of(range(2, 3), 3))
+        merge(store, [*current, fragments_of(store)[-1]])  # 2@1 is
+        history = [f for f in fragments_of(store) if f.superseded_at is not None]
+        history.sort(key=lambda fragment: fragment.id)
+        assert merge(store, [history[0], history[2]]).added == 1  # 1@1 and 2@1 share a file
+        table.upsert(rows_of(range(1, 2), 4))
+        for index in ("none", "by_v"):
+            rows = table.scan(snapshot=deleted, filter="v > 0", index=index).to_table()
+            assert rows.to_pylist() == [{"id": 2, "v": 1}]
+        feed = table.changes(deleted, filter="id = 1").to_table()
+        assert feed["_change_type"].to_pylist() == ["insert"]
+        assert table.scan(snapshot=deleted).count() == 1
+        assert table.get([1, 2], snapshot=deleted)["id"].to_pylist() == [2]
+
+
+def test_a_merge_of_some_slots_leaves_the_others_alone(store: Store) -> None:
+    for value in range(3):
+        store.table("t").upsert(rows_of(range(100), value))
+    before, notes = fragments_of(store), list[Merged]()
+    merged = merge_fragments(
+        store.context,
+        store.table("t").definition,
+        before[0].shard,
+        [fragment.id for fragment in before],
+        slots=SlotSet.span(0, 5),
+        note=lambda tx, merged: notes.append(merged),
+    )
+    assert (merged.gone, merged.added, notes) == (frozenset(), 1, [merged])
+    assert sorted(str(fragment.slots) for fragment in fragments_of(store)) == ["0-5", *["5-16"] * 3]
+    assert read(store) == dict.fromkeys(range(100), 2)
+
+
+def test_a_merge_of_compressed_files_counts_what_they_take_in_memory(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "store", ["a"], tablets=1, slots=4) as store:
+        schema = pa.schema([("id", pa.int64())])
+        table = store.create_table("t", schema, ["id"])
+        for number in range(4):
+            table.upsert(pa.table({"id": [number]}, schema))
+        with store.context.catalog.reading() as tx:
+            fragments = [replace(f, bytes=compaction.MOST_BATCH_BYTES // 16) for f in tx.fragments()] * 4
+        assert len(compaction._smallest(fragments)) == 16
+        assert len(compaction._smallest(fragments, compressed=True)) == 8

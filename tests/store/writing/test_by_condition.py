@@ -1,0 +1,260 @@
+"""Deletes and updates by condition: one atomic commit each, at one snapshot, exact beside other writers."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import (
+    ColumnNotFound,
+    FilterError,
+    InvalidOption,
+    RowsChanged,
+    SchemaMismatch,
+    WriteConflict,
+)
+from elasticscan.store import Store, Table
+from elasticscan.store.writing import by_condition
+from tests.base.manual_clock import ManualClock
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("n", pa.int32(), nullable=False),
+        pa.field("city", pa.string()),
+        pa.field("tags", pa.list_(pa.string())),
+    ]
+)
+
+
+def rows(keys: Any, n: int = 0) -> pa.Table:
+    keys = list(keys)
+    return pa.Table.from_pylist([{"id": k, "n": n, "city": "Oslo", "tags": ["a"]} for k in keys], SCHEMA)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.create(
+        tmp_path / "shop.store", ["s1", "s2"], tablets=4, slots=16, clock=ManualClock(1e6)
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def table(store: Store) -> Table:
+    """A table with the keys 0 to 99, written by commit 2."""
+    table = store.create_table("t", SCHEMA, ["id"])
+    assert table.upsert(rows(range(100))) == 2
+    return table
+
+
+def counts(table: Table) -> dict[int, int]:
+    read = table.scan(["id", "n"]).to_table()
+    return dict(zip(read["id"].to_pylist(), read["n"].to_pylist(), strict=True))
+
+
+def each_time(store: Store, point: str, happens: Callable[[int], object], most: int = 1_000) -> None:
+    """Let others do something whenever the point is reached, but not while they do it."""
+    times, inside = 0, False
+
+    def checkpoint(name: str) -> None:
+        nonlocal times, inside
+        if name == point and not inside and times < most:
+            times, inside = times + 1, True
+            happens(times)
+            inside = False
+
+    store.context.checkpoint = checkpoint
+
+
+def test_rows_that_meet_the_condition_go_in_one_commit(table: Table) -> None:
+    assert table.delete(where="id % 2 = 0 AND id < 50") == 3
+    assert set(counts(table)) == {*range(1, 50, 2), *range(50, 100)}
+    assert [(c.kind, c.rows) for c in table.history()][-1] == ("delete", 25)
+    assert table.scan(snapshot=2).count() == 100
+    assert table.delete(where="id > 1000") == 4
+    assert table.delete(where="true") == 5
+    assert counts(table) == {}
+
+
+def test_columns_get_new_values_in_one_commit(table: Table) -> None:
+    new = {"n": "n + CAST(id AS INT)", "city": "upper(city) || '!'", "tags": ["b", "c"]}
+    assert table.update(new, "id BETWEEN 10 AND 12") == 3
+    read = table.scan(filter="id BETWEEN 10 AND 12").to_table().sort_by("id").to_pylist()
+    assert read == [{"id": k, "n": k, "city": "OSLO!", "tags": ["b", "c"]} for k in (10, 11, 12)]
+    assert table.scan(filter="n = 0").count() == 97
+    assert table.update({"city": None}) == 4
+    assert table.scan(filter="city IS NULL").count() == 100
+
+
+def test_each_value_follows_from_the_row_as_it_was(store: Store) -> None:
+    table = store.create_table(
+        "pairs", pa.schema([("k", pa.int64()), ("a", pa.int64()), ("b", pa.int64())]), ["k"]
+    )
+    table.upsert([{"k": 1, "a": 2, "b": 3}])
+    table.update({"a": "b", "b": "a"})
+    assert table.scan().to_table().to_pylist() == [{"k": 1, "a": 3, "b": 2}]
+
+
+def test_indexes_follow(table: Table) -> None:
+    table.create_index("by_city", ["city"])
+    table.update({"city": "'Lima'"}, "id < 10")
+    table.delete(where="id = 3")
+    assert table.scan(["id"], "city = 'Lima'", index="by_city").count() == 9
+    assert table.scan(["id"], "city = 'Oslo'", index="by_city").count() == 90
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "why"),
+    [
+        (lambda t: t.delete(), InvalidOption, "either keys or where"),
+        (lambda t: t.delete([1], where="true"), InvalidOption, "either keys or where"),
+        (lambda t: t.delete(where=7), InvalidOption, "where=7"),
+        (lambda t: t.delete(where="id"), FilterError, "must be a condition"),
+        (lambda t: t.update({}), InvalidOption, "at least one"),
+        (lambda t: t.update("n = 1"), InvalidOption, "mapping"),
+        (lambda t: t.update({"id": "id + 1"}), InvalidOption, "primary key"),
+        (lambda t: t.update({"m": "1"}), ColumnNotFound, "no column 'm'"),
+        (lambda t: t.update({"city": "Oslo"}), ColumnNotFound, "quotes inside: \"'Oslo'\""),
+        (lambda t: t.update({"n": "n +"}), FilterError, r"set\['n'\]"),
+        (lambda t: t.update({"n": "NULL"}), SchemaMismatch, "allows none"),
+        (lambda t: t.update({"n": 1.5}), SchemaMismatch, "does not hold 1.5"),
+        (lambda t: t.update({"n": datetime.date(2024, 1, 1)}), SchemaMismatch, "does not hold"),
+        (lambda t: t.update({"n": "n + 2147483647 + 1"}), FilterError, "overflow"),
+        (lambda t: t.update({"n": "1 DIV n"}), FilterError, "by zero"),
+    ],
+)
+def test_wrong_calls_change_nothing(
+    store: Store, table: Table, call: Callable[[Table], int], error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        call(table)
+    assert store.status()["snapshot"] == 2
+    assert len([*Path(store.uri).rglob("*.arrow")]) == len(table._context.table_state(1, 2).fragments)
+
+
+@pytest.mark.parametrize("point", ["rows staged", "keys compared"])
+def test_rows_that_others_change_meanwhile_are_done_again(store: Store, table: Table, point: str) -> None:
+    each_time(store, point, lambda n: table.upsert(rows([7], n)), most=2)
+    table.update({"n": "n + 10"}, "id < 10")
+    store.context.checkpoint = lambda _: None
+    assert counts(table) == {**dict.fromkeys(range(10), 10), 7: 12, **dict.fromkeys(range(10, 100), 0)}
+    each_time(store, point, lambda _: table.upsert(rows([8], -1)), most=1)
+    table.delete(where="id < 10 AND n >= 0")
+    assert {key: n for key, n in counts(table).items() if key < 10} == {8: -1}
+
+
+def test_rows_that_others_change_each_time_are_left_alone(store: Store, table: Table) -> None:
+    each_time(store, "rows staged", lambda n: table.upsert(rows([7], n)))
+    with pytest.raises(WriteConflict, match="each of the 10 times") as caught:
+        table.update({"n": "n + 100"})
+    assert caught.value.fields["keys"] == [{"id": 7}]
+    assert counts(table) == {**dict.fromkeys(range(100), 0), 7: by_condition.MOST_ATTEMPTS}
+
+
+@pytest.mark.parametrize("checks", [False, True])
+def test_an_index_that_is_dropped_while_rows_are_looked_up_by_it_does_no_harm(
+    store: Store, table: Table, checks: bool
+) -> None:
+    many = range(100_000)
+    table.upsert(pa.table([many, many, ["Oslo"] * len(many), [[]] * len(many)], SCHEMA))
+    table.create_index("by_n", ["n"])
+    commit = store.status()["snapshot"]
+    assert table.scan(filter="n = 5").explain()["access"] == "by_n"
+    each_time(store, "page asked for", lambda _: table.drop_index("by_n"), most=1)
+    table.update({"n": "n + 1"}, "n = 5", if_unchanged_since=commit if checks else None)
+    assert table.indexes() == ()
+    assert sorted(table.scan(["id"], "n = 6").to_table()["id"].to_pylist()) == [5, 6]
+
+
+def test_rows_that_come_meanwhile_are_later(store: Store, table: Table) -> None:
+    each_time(store, "rows staged", lambda _: table.upsert(rows([500], 1)), most=1)
+    table.delete(where="true")
+    assert counts(table) == {500: 1}
+
+
+def test_changes_since_a_commit_refuse_the_write(store: Store, table: Table) -> None:
+    table.upsert(rows([7], 1))
+    for call in (
+        lambda: table.update({"n": "n + 1"}, "id < 10", if_unchanged_since=2),
+        lambda: table.delete(where="id < 10", if_unchanged_since=2),
+    ):
+        with pytest.raises(RowsChanged, match="after commit 2"):
+            call()
+    table.update({"n": "n + 1"}, "id < 7", if_unchanged_since=2)
+    table.delete(where="id > 7", if_unchanged_since=2)
+    assert counts(table) == {**dict.fromkeys(range(7), 1), 7: 1}
+
+
+def test_rows_that_were_changed_away_from_the_condition_refuse_the_write(store: Store, table: Table) -> None:
+    table.upsert(rows([7], 1))  # it met "n = 0" at commit 2, and does no more
+    for call in (
+        lambda: table.update({"n": "n + 1"}, "n = 0", if_unchanged_since=2),
+        lambda: table.delete(where="n = 0", if_unchanged_since=2),
+    ):
+        with pytest.raises(RowsChanged, match="after commit 2"):
+            call()
+    assert counts(table) == {**dict.fromkeys(range(100), 0), 7: 1}
+
+
+def test_a_write_with_a_name_is_done_once(store: Store, table: Table) -> None:
+    first = table.update({"n": "n + 1"}, txn=("app", 1))
+    assert table.update({"n": "n + 1"}, txn=("app", 1)) == first
+    gone = table.delete(where="id < 50", txn=("app", 2))
+    table.upsert(rows([1]))
+    assert table.delete(where="id < 50", txn=("app", 2)) == gone
+    assert table.delete([1], txn=("app", 2)) == gone
+    assert counts(table) == {1: 0, **dict.fromkeys(range(50, 100), 1)}
+
+
+@pytest.mark.parametrize("point", ["rows staged", "keys compared"])
+def test_a_column_that_comes_meanwhile_loses_no_value(store: Store, table: Table, point: str) -> None:
+    def widen(_: int) -> None:
+        table.add_columns([pa.field("more", pa.int64())])
+        table.update({"more": "id"}, "id < 5")
+
+    each_time(store, point, widen, most=1)
+    table.update({"n": "n + 1"})
+    store.context.checkpoint = lambda _: None
+    assert set(counts(table).values()) == {1}
+    assert sorted(table.scan(["more"], "more IS NOT NULL").to_table()["more"].to_pylist()) == [*range(5)]
+
+
+def test_updates_and_deletes_beside_moves_and_merges_count_each_once(tmp_path: Path) -> None:
+    place = tmp_path / "counters.store"
+    with Store.create(place, ["s1", "s2"], tablets=4, slots=16) as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+        table.upsert(rows(range(20)))
+        errors: list[BaseException] = []
+        done: list[int] = []
+
+        def count(first: int) -> None:
+            try:
+                with Store.open(place) as mine:
+                    for _ in range(6):
+                        try:
+                            mine.table("t").update({"n": "n + 1"}, f"id BETWEEN {first} AND {first + 4}")
+                        except WriteConflict:
+                            continue
+                        done.append(5)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=count, args=(first,)) for first in (0, 3, 6)]
+        for thread in threads:
+            thread.start()
+        for number in range(6):
+            store.move(
+                1 + number % 4, "s2" if store.topology.placement.tablet(1 + number % 4).shard == 1 else "s1"
+            )
+            table.compact()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert sum(counts(table).values()) == sum(done)

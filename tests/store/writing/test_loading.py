@@ -1,0 +1,272 @@
+"""Files of many kinds into tables: found, read as they are, and loaded again where a load was stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.orc
+import pyarrow.parquet
+import pytest
+
+from elasticscan.base.errors import InvalidOption, KeysExist, SchemaMismatch, TableNotFound
+from elasticscan.store import Store
+from elasticscan.store.rows import sources
+from tests.base.s3 import S3Server
+
+ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "name": [None, *(f"n{n % 7}" for n in range(99))]})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.create(tmp_path / "made.store", ["s1", "s2"], tablets=4) as store:
+        yield store
+
+
+def read(store: Store, table: str = "t") -> list[dict[str, Any]]:
+    return store.table(table).scan().to_table().sort_by("id").to_pylist()
+
+
+def _write_json(rows: pa.Table, path: Path) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows.to_pylist()))
+
+
+WRITERS: dict[str, Callable[[pa.Table, Path], object]] = {
+    "a.parquet": pyarrow.parquet.write_table,
+    "b.csv": pyarrow.csv.write_csv,
+    "c.jsonl": _write_json,
+    "d.orc": pyarrow.orc.write_table,
+}
+
+
+def test_a_directory_of_files_of_every_kind_is_one_commit(store: Store, tmp_path: Path) -> None:
+    below = tmp_path / "in" / "deep"
+    below.mkdir(parents=True)
+    for number, (name, write) in enumerate(WRITERS.items()):
+        write(ROWS.slice(number * 25, 25), below / name)
+    (below / "_SUCCESS").touch()
+    loaded = store.load("t", tmp_path / "in", primary_key="id")
+    assert (loaded.rows, loaded.created) == (100, True)
+    assert read(store) == ROWS.to_pylist()
+    assert [commit.number for commit in store.table("t").history()][1:] == [loaded.commit]
+
+
+def test_a_pattern_stands_for_the_files_that_it_matches(store: Store, tmp_path: Path) -> None:
+    for number, name in enumerate(("a1.csv", "a2.csv", "b1.csv", "deep/a3.csv")):
+        (tmp_path / "deep").mkdir(exist_ok=True)
+        pyarrow.csv.write_csv(ROWS.slice(number * 10, 10), tmp_path / name)
+    assert store.load("t", f"{tmp_path}/a[!2].csv", primary_key="id").rows == 10
+    assert store.load("t", [f"{tmp_path}/a?.csv"]).rows == 20
+    assert store.load("t", f"{tmp_path}/**/a*.csv").rows == 30
+    with pytest.raises(InvalidOption, match="stands for no files"):
+        store.load("t", f"{tmp_path}/c*.csv")
+
+
+def test_names_of_directories_are_columns_of_the_types_of_the_table(store: Store, tmp_path: Path) -> None:
+    for year, city in ((2023, "01"), (2024, "New%20York")):
+        (tmp_path / f"in/year={year}/city={city}").mkdir(parents=True)
+        rows = pa.table({"id": pa.array([year], pa.int64())})
+        pyarrow.parquet.write_table(rows, tmp_path / f"in/year={year}/city={city}/0.parquet")
+    expected = [{"id": 2023, "year": 2023, "city": "01"}, {"id": 2024, "year": 2024, "city": "New York"}]
+    store.load("t", tmp_path / "in", primary_key=["year", "id"])
+    assert read(store) == expected
+    types = {"id": pa.int64(), "year": pa.int16(), "city": pa.string()}
+    store.create_table("u", pa.schema(list(types.items())), ["id"])
+    store.load("u", f"{tmp_path}/in/**/*.parquet")
+    assert read(store, "u") == expected
+    # The directories above what was named are no columns.
+    store.load("v", tmp_path / "in/year=2023/city=01", primary_key="id")
+    assert read(store, "v") == [{"id": 2023}]
+    with pytest.raises(SchemaMismatch, match="named year="):
+        store.load("v", tmp_path / "in")
+
+
+class _Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("killed_at", [0, 1, 2, 3])
+def test_a_job_that_was_killed_goes_on_and_repeats_nothing(
+    store: Store, tmp_path: Path, killed_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file is loaded once, also where rows were changed by others meanwhile."""
+    for number in range(4):
+        pyarrow.csv.write_csv(ROWS.slice(number * 25, 25), tmp_path / f"{number}.csv")
+
+    def kill(_read: int, _total: int, rows: int) -> None:
+        if rows >= killed_at * 25 + 1:
+            raise _Killed
+
+    load = {"primary_key": "id", "job": "june", "nulls": [""], "mode": "insert"}
+    with pytest.raises(_Killed):
+        store.load("t", f"{tmp_path}/*.csv", on_progress=kill, **load)
+    if killed_at:
+        store.table("t").update({"name": "'changed'"}, where="id = 3")
+    again = store.load("t", f"{tmp_path}/*.csv", **load)
+    assert (again.skipped, again.rows) == (killed_at, 100 - killed_at * 25)
+    names = {row["id"]: row["name"] for row in read(store)}
+    assert len(names) == 100
+    assert names[3] == ("changed" if killed_at else "n2")
+    last = store.load("t", f"{tmp_path}/*.csv", **load)
+    assert (last.rows, last.commit, last.skipped) == (0, None, 4)
+    with pytest.raises(KeysExist):
+        store.load("t", f"{tmp_path}/*.csv", **load | {"job": "july"})
+
+
+def test_a_large_parquet_file_is_loaded_in_pieces_of_row_groups(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyarrow.parquet.write_table(ROWS, tmp_path / "a.parquet", row_group_size=10)
+    monkeypatch.setattr(sources, "PIECE_BYTES", 1)
+    loaded = store.load("t", tmp_path / "a.parquet", primary_key="id", job="j")
+    assert loaded.rows == 100
+    assert len(store.table("t").history()) == 1 + 10
+    assert read(store) == ROWS.to_pylist()
+    assert store.load("t", tmp_path / "a.parquet", job="j").skipped == 10
+
+
+def test_json_that_lacks_a_field_is_null_there_and_one_that_has_more_is_refused(
+    store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": 1, "name": "x"}\n{"id": 2}\n')
+    (tmp_path / "b.jsonl").write_text('{"id": 3, "nmae": "y"}\n')
+    (tmp_path / "c.json").write_text('[{"id": 3, "name": "y"}]\n')
+    store.load("t", tmp_path / "a.jsonl", primary_key="id")
+    assert read(store) == [{"id": 1, "name": "x"}, {"id": 2, "name": None}]
+    with pytest.raises(SchemaMismatch, match="nmae"):
+        store.load("t", tmp_path / "b.jsonl")
+    with pytest.raises(SchemaMismatch, match="one JSON object a line"):
+        store.load("t", tmp_path / "c.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"", "its first line has the names of columns"),
+        (b"id,v\n1,a,3\n", "each line has as many fields as the first"),
+        (b"id,id\n1,2\n", "give each column a name of its own"),
+        (b"id;v\n1;a\n", r"no commas: .*ParseOptions\(delimiter=';'\)"),
+        (b"id\tv\n1\ta\n", r"delimiter='\\t'"),
+        ("id,v\n1,å\n".encode("latin-1"), "'v' that is not UTF-8: .*iconv .*types={'v': 'binary'}"),
+        (b"id,v\n1,NA\n2,3\n", "say what stands for null"),
+    ],
+    ids=["nothing", "a field too many", "a name twice", "semicolons", "tabs", "not UTF-8", "NA"],
+)
+def test_csv_of_another_kind_is_told_with_what_to_do(
+    store: Store, tmp_path: Path, text: bytes, told: str
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(text)
+    with pytest.raises(SchemaMismatch, match=told):
+        store.load("t", path, primary_key="id")
+    assert not store.tables()
+
+
+def test_bytes_are_kept_of_csv_where_that_is_said(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes("id,v\n1,å\n".encode("latin-1"))
+    store.load("t", path, primary_key="id", types={"v": "binary"})
+    assert read(store) == [{"id": 1, "v": b"\xe5"}]
+
+
+def test_rows_in_memory_are_no_files(store: Store) -> None:
+    for rows in (pa.table({"id": [1]}), {"id": [1]}):
+        with pytest.raises(InvalidOption, match=r"create_table\(name, rows, primary_key\)"):
+            store.load("t", rows, primary_key="id")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"mode": "replace"}, "one of upsert, insert, overwrite"),
+        ({"format": "xml"}, "one of csv"),
+        ({"source": []}, "at least one"),
+        ({"types": {"id": "colour"}}, "one of Arrow's types"),
+        ({"mode": "overwrite", "job": "j"}, "do not go together"),
+        ({"job": "j", "if_unchanged_since": 1}, "do not go together"),
+        ({"version": 1}, "Delta"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(
+    store: Store, tmp_path: Path, settings: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidOption, match=told):
+        store.load("t", **{"source": tmp_path} | settings)
+
+
+@pytest.mark.parametrize(
+    "address", ["ftp://server/in", "file://server/in", "s3:/bucket/in", "~no-such-user/in"]
+)
+def test_an_address_that_names_no_place_is_refused_before_anything_is_made(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    there = sorted(tmp_path.iterdir())
+    table = store.create_table("t", ROWS.schema, ["id"])
+    with pytest.raises(InvalidOption, match="write "):
+        store.load("t", address)
+    with pytest.raises(InvalidOption, match="write "):
+        table.export(address)
+    assert sorted(tmp_path.iterdir()) == there
+
+
+def test_a_home_is_written_out_where_files_come_from_and_go_to(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    store.create_table("t", ROWS.schema, ["id"]).upsert(ROWS)
+    assert store.table("t").export("~/out").directory == "~/out"
+    assert (tmp_path / "home" / "out").is_dir()
+    assert store.load("copy", "~/out/*.parquet", primary_key="id").rows == len(ROWS)
+
+
+def test_a_delta_table_is_loaded_at_a_version(store: Store, tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="pip install 'elasticscan[delta]'")
+    path = str(tmp_path / "delta")
+    rows = ROWS.append_column("year", pa.array([2023, 2024] * 50))
+    deltalake.write_deltalake(path, rows, partition_by=["year"])
+    deltalake.DeltaTable(path).delete("id >= 10")
+    more = pa.table({"id": [500], "name": ["new"], "year": [2025], "km": [0.5]})
+    deltalake.write_deltalake(path, more, mode="append", schema_mode="merge")
+    store.load("t", path, format="delta", version=0, primary_key="id")
+    assert read(store) == rows.to_pylist()
+    store.load("u", path, format="delta", primary_key="id", job="j")
+    assert read(store, "u") == [
+        *(row | {"km": None} for row in rows.slice(0, 10).to_pylist()),
+        *more.to_pylist(),
+    ]
+    assert store.load("u", path, format="delta", job="j").rows == 0
+    with pytest.raises(InvalidOption, match="cannot be read as a Delta table"):
+        store.load("u", path, format="delta", version=77)
+
+
+def test_a_delta_table_without_rows_gives_its_columns(store: Store, tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="pip install 'elasticscan[delta]'")
+    path = str(tmp_path / "delta")
+    deltalake.DeltaTable.create(path, ROWS.schema)
+    with pytest.raises(TableNotFound, match=rf"the columns of {path} \(id, name\)"):
+        store.load("t", path, format="delta")
+    loaded = store.load("t", path, format="delta", primary_key="id", job="j")
+    assert (loaded.rows, loaded.created) == (0, True)
+    assert store.table("t").history()[-1].number == loaded.commit
+    assert store.table("t").scan().to_table().schema.names == ["id", "name"]
+    again = store.load("t", path, format="delta", job="j")
+    assert (again.commit, again.created) == (None, False)
+
+
+def test_files_in_object_storage_are_loaded_by_their_address(
+    store: Store, tmp_path: Path, s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    for number in range(2):
+        pyarrow.parquet.write_table(ROWS.slice(number * 50, 50), tmp_path / "a.parquet")
+        body = (tmp_path / "a.parquet").read_bytes()
+        s3_server.client.put_object(Bucket=bucket, Key=f"in/year=202{number}/a.parquet", Body=body)
+    assert store.load("t", f"s3://{bucket}/in", primary_key="id").rows == 100
+    assert [row["year"] for row in read(store)] == [2020] * 50 + [2021] * 50
+    assert store.load("t", f"s3://{bucket}/in/year=*1/*.parquet", job="j").rows == 50

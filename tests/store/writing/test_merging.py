@@ -1,0 +1,227 @@
+"""Merges: rows that meet those with the same keys, in one commit, exact beside other writers and moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base.errors import (
+    ColumnNotFound,
+    InvalidKey,
+    InvalidOption,
+    RowsChanged,
+    SchemaMismatch,
+    WriteConflict,
+)
+from elasticscan.store import Store, Table
+from elasticscan.store.writing import merging
+from tests.base.manual_clock import ManualClock
+from tests.store.writing.test_by_condition import each_time
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("n", pa.int32()),
+        pa.field("city", pa.string()),
+        pa.field("tags", pa.list_(pa.string())),
+    ]
+)
+
+
+def rows(keys: Any, n: int = 0, city: str = "Oslo") -> pa.Table:
+    return pa.Table.from_pylist([{"id": k, "n": n, "city": city, "tags": ["a", None]} for k in keys], SCHEMA)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.create(
+        tmp_path / "shop.store", ["s1", "s2"], tablets=4, slots=16, clock=ManualClock(1e6)
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def table(store: Store) -> Table:
+    """A table with the keys 0 to 9, written by commit 2."""
+    table = store.create_table("t", SCHEMA, ["id"])
+    assert table.upsert(rows(range(10))) == 2
+    return table
+
+
+def content(table: Table) -> dict[int, tuple[Any, ...]]:
+    read = table.scan().to_table().to_pylist()
+    return {row["id"]: (row["n"], row["city"], row["tags"]) for row in read}
+
+
+def test_some_columns_are_written_and_the_others_stay(table: Table) -> None:
+    new = pa.table({"id": [1, 2, 100], "city": ["Lima", None, "Pune"], "more": [1, 2, 3]})
+    assert table.merge(new, columns=["city"]) == 3
+    now = content(table)
+    assert now[1] == (0, "Lima", ["a", None])
+    assert now[2] == (0, None, ["a", None])
+    assert now[100] == (None, "Pune", None)
+    assert len(now) == 11
+    assert [(c.kind, c.rows) for c in table.history()][-1] == ("write", 3)
+    assert len(table.scan(snapshot=2).to_table()) == 10
+
+    assert table.merge([{"id": 3, "n": 7, "city": "unread"}, {"id": 99, "n": 7}], columns=["n"],
+                       when_not_matched="ignore") == 4  # fmt: skip
+    assert content(table)[3] == (7, "Oslo", ["a", None])
+    assert 99 not in content(table)
+
+
+def test_each_pair_of_clauses_does_what_it_says(store: Store, table: Table) -> None:
+    new = rows([8, 9, 10, 11], 1, "Lima")
+    table.merge(new, when_matched="ignore")
+    assert [content(table)[k][0] for k in (8, 9, 10, 11)] == [0, 0, 1, 1]
+    assert table.history()[-1].rows == 2
+    table.merge(rows([11, 12], 2), when_not_matched="ignore")
+    assert content(table)[11] == (2, "Oslo", ["a", None])
+    assert 12 not in content(table)
+    table.merge(rows([11, 12], 3), when_matched="delete")
+    assert 11 not in content(table)
+    assert content(table)[12][0] == 3
+    assert table.history()[-1].kind == "merge"
+    number = table.merge(pa.table({"id": [12, 500]}), when_matched="delete", when_not_matched="ignore")
+    assert set(content(table)) == set(range(11))
+    assert (table.history()[-1].number, table.history()[-1].rows) == (number, 1)
+    table.merge(rows([0, 20], 9))
+    assert [content(table)[k][0] for k in (0, 20)] == [9, 9]
+
+
+def test_what_others_write_meanwhile_is_read_again_also_by_a_stream_that_gives_rows_once(
+    store: Store, table: Table
+) -> None:
+    def set_n(times: int) -> None:
+        table.update({"n": str(times)}, "id = 1")
+
+    each_time(store, "rows staged", set_n, most=2)
+    batches = (rows([k], 5, "Lima").select(["id", "city"]).to_batches()[0] for k in (1, 2, 300))
+    schema = rows([]).select(["id", "city"]).schema
+    table.merge(pa.RecordBatchReader.from_batches(schema, batches), columns=["city"])
+    now = content(table)
+    assert now[1] == (2, "Lima", ["a", None])
+    assert now[2] == (0, "Lima", ["a", None])
+    assert now[300] == (None, "Lima", None)
+
+
+def test_a_key_that_others_write_each_time_ends_in_a_conflict_and_nothing_is_written(
+    store: Store, table: Table
+) -> None:
+    each_time(store, "rows staged", lambda times: table.update({"n": str(times)}, "id = 1"))
+    with pytest.raises(WriteConflict, match="each of the 10 times"):
+        table.merge(rows([1, 2], 5), when_not_matched="ignore")
+    assert content(table)[2][0] == 0
+    # A key that is read and not written is no conflict.
+    table.merge(rows([1, 50], 5), when_matched="ignore")
+    assert content(table)[50][0] == 5
+
+
+def test_unchanged_since_reads_as_of_then_and_is_not_tried_again(table: Table) -> None:
+    table.update({"n": 1}, "id = 4")
+    with pytest.raises(RowsChanged):
+        table.merge([{"id": 4, "city": "Lima"}], columns=["city"], if_unchanged_since=2)
+    table.merge([{"id": 5, "city": "Lima"}], columns=["city"], if_unchanged_since=2)
+    assert content(table)[5][1] == "Lima"
+
+
+def test_it_is_done_once_under_its_name(table: Table) -> None:
+    first = table.merge([{"id": 4, "n": 3}], columns=["n"], txn=("job", 1))
+    table.update({"n": 8}, "id = 4")
+    assert table.merge([{"id": 4, "n": 3}], columns=["n"], txn=("job", 1)) == first
+    assert content(table)[4][0] == 8
+
+
+def test_columns_that_come_or_go_while_rows_are_read_begin_it_again(store: Store, table: Table) -> None:
+    schema = pa.schema([SCHEMA.field("id"), SCHEMA.field("n")])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist([{"id": 1, "n": 5}], schema)
+        table.add_columns([pa.field("x", pa.int8())])
+        table.upsert(rows([2]).append_column("x", pa.array([7], pa.int8())))
+        yield pa.RecordBatch.from_pylist([{"id": 2, "n": 5}], schema)
+        table.drop_columns(["tags"])
+        yield pa.RecordBatch.from_pylist([{"id": 50, "n": 5}], schema)
+
+    table.merge(pa.RecordBatchReader.from_batches(schema, batches()), columns=["n"])
+    read = table.scan(filter="n = 5", columns=["id", "city", "x"]).to_table().sort_by("id").to_pylist()
+    assert read == [
+        {"id": 1, "city": "Oslo", "x": None},
+        {"id": 2, "city": "Oslo", "x": 7},
+        {"id": 50, "city": None, "x": None},
+    ]
+
+
+def test_wrong_calls_are_refused_and_write_nothing(table: Table) -> None:
+    both = {"when_matched": "ignore", "when_not_matched": "ignore"}
+    calls: list[tuple[Any, dict[str, Any], Any, str]] = [
+        (rows([1]), {"when_matched": "replace"}, InvalidOption, "one of update, delete, ignore"),
+        (rows([1]), {"when_not_matched": "delete"}, InvalidOption, "one of insert, ignore"),
+        (rows([1]), both, InvalidOption, "nothing would"),
+        (rows([1]), {"columns": ["n", "town"]}, ColumnNotFound, "town"),
+        (rows([1]).drop(["n"]), {}, SchemaMismatch, r"merge\(rows, columns="),
+        (rows([1]).drop(["n"]), {"columns": ["n"]}, SchemaMismatch, "lack n"),
+        (rows([1]).drop(["id"]), {"columns": ["n"]}, SchemaMismatch, "lack id"),
+        ([{"id": 1}], {"columns": ["n"]}, SchemaMismatch, "row 0 of the list lacks n"),
+        ([{"id": 1, "n": "x"}], {"columns": ["n"]}, SchemaMismatch, "does not hold 'x'"),
+        (rows([1, 1]), {"columns": ["n"]}, InvalidKey, "1"),
+        (pa.table({"id": [None], "n": [1]}), {"columns": ["n"]}, (InvalidKey, SchemaMismatch), "null"),
+        (pa.table({"id": [1], "n": [2**40]}), {"columns": ["n"]}, SchemaMismatch, "int64"),
+        (pa.table([[1], [1], [2]], names=["id", "n", "n"]), {"columns": ["n"]}, SchemaMismatch, "once"),
+        ({"id": 1}, {"columns": ["n"]}, SchemaMismatch, "for one row"),
+    ]
+    for given_rows, options, error, match in calls:
+        with pytest.raises(error, match=match):
+            table.merge(given_rows, **options)
+    assert len(table.history()) == 2
+
+
+def test_rows_are_not_inserted_without_a_value_that_the_table_requires(store: Store) -> None:
+    n = pa.field("n", pa.int64(), nullable=False)
+    strict = store.create_table("strict", pa.schema([("id", pa.int64()), n, ("c", pa.string())]), ["id"])
+    strict.insert([{"id": 1, "n": 1, "c": "a"}])
+    with pytest.raises(SchemaMismatch, match="'n' of table 'strict' allows no nulls"):
+        strict.merge([{"id": 1, "c": "b"}], columns=["c"])
+    strict.merge([{"id": 1, "c": "b"}, {"id": 2, "c": "b"}], columns=["c"], when_not_matched="ignore")
+    assert strict.scan().to_table().to_pylist() == [{"id": 1, "n": 1, "c": "b"}]
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    before=st.sets(st.integers(0, 40)),
+    new=st.lists(st.integers(0, 40), unique=True),
+    matched=st.sampled_from(merging.WHEN_MATCHED),
+    not_matched=st.sampled_from(merging.WHEN_NOT_MATCHED),
+    some=st.booleans(),
+    piece=st.integers(1, 5),
+)
+def test_it_does_what_a_dictionary_would(
+    tmp_path_factory: pytest.TempPathFactory, before: set[int], new: list[int],
+    matched: str, not_matched: str, some: bool, piece: int,
+) -> None:  # fmt: skip
+    if (matched, not_matched) == ("ignore", "ignore"):
+        return
+    expected: dict[int, tuple[Any, ...]] = {key: (0, "Oslo", ["a", None]) for key in before}
+    for key in new:
+        if key in before and matched == "delete":
+            del expected[key]
+        elif key in before and matched == "update":
+            expected[key] = (1, "Oslo" if some else "Lima", ["a", None])
+        elif key not in before and not_matched == "insert":
+            expected[key] = (1, None, None) if some else (1, "Lima", ["a", None])
+    with Store.create(tmp_path_factory.mktemp("m") / "m.store", ["s1", "s2"], tablets=2, slots=8) as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+        table.upsert(rows(before))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(merging, "MOST_KEYS", piece)
+            data = rows(new, 1, "Lima").to_reader(max_chunksize=3)
+            table.merge(
+                data, columns=["n"] if some else None, when_matched=matched, when_not_matched=not_matched
+            )
+        assert content(table) == expected

@@ -1,0 +1,278 @@
+"""Restoring: whatever was done since, the newest snapshot is the old one, and little is written for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import elasticscan
+from elasticscan.base.errors import (
+    InvalidOption,
+    SnapshotExpired,
+    SnapshotNotFound,
+    TableChanged,
+    TagNotFound,
+    WriteConflict,
+)
+from elasticscan.store import Scan, Store, Table
+from elasticscan.store.reading.beginning import begin_changes
+from elasticscan.store.writing import restoring
+from elasticscan.store.writing.restoring import MOST_ATTEMPTS
+from tests.base.manual_clock import ManualClock
+
+SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("v", pa.int64())])
+
+
+def rows(ids: range | list[int], v: int) -> pa.Table:
+    return pa.table([list(ids), [f"p{i % 3}" for i in ids], [v] * len(ids)], schema=SCHEMA)
+
+
+def contents(table: Table, snapshot: int | str | None = None) -> list[dict[str, Any]]:
+    return table.scan(snapshot=snapshot).to_table().sort_by("id").to_pylist()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_000_000.0)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    # Merges would leave garbage of their own.
+    with Store.create(tmp_path / "a.store", ["s1", "s2"], 4, 16, clock=clock, upkeep="off") as made:
+        yield made
+
+
+@pytest.fixture
+def table(store: Store) -> Table:
+    made = store.create_table("t", SCHEMA, ["id", "part"], ["id"])
+    made.upsert(rows(range(1_000), 0))
+    return made
+
+
+def test_only_what_changed_since_is_written(table: Table) -> None:
+    before = table.history()[-1].number
+    then = contents(table)
+    table.upsert(rows(range(990, 1_010), 1))
+    table.upsert(rows(range(995, 1_005), 2))
+    table.delete([(1, "p1"), (2, "p2"), (7_777, "p0")])
+    table.upsert(rows([5_000], 3))
+    table.delete([(5_000, "p2")])
+    number = table.restore(before)
+    assert contents(table) == then
+    last = table.history()[-1]
+    assert (last.number, last.kind, last.rows) == (number, "merge", 10 + 10 + 2)
+    assert last.user_metadata == {"restored_to": str(before)}
+    assert table.restore(number - 1, user_metadata={"why": "no"}) == number + 1
+    assert contents(table) == contents(table, number - 1)
+    assert table.history()[-1].user_metadata == {"restored_to": str(number - 1), "why": "no"}
+
+
+def test_nothing_that_changed_writes_nothing(store: Store, table: Table) -> None:
+    store.create_table("other", SCHEMA, ["id"]).upsert(rows([1], 1))
+    newest = store.status()["snapshot"]
+    then = contents(table)
+    number = table.restore(newest)
+    assert (table.history()[-1].number, table.history()[-1].rows) == (number, 0)
+    assert contents(table) == then
+
+
+def test_an_overwrite_since_then_means_that_all_is_written(table: Table) -> None:
+    before = table.history()[-1].number
+    then = contents(table)
+    table.overwrite(rows(range(5), 9))
+    table.upsert(rows(range(3, 8), 10))
+    table.restore(before)
+    assert contents(table) == then
+    assert (table.history()[-1].kind, table.history()[-1].rows) == ("overwrite", 1_000)
+    table.restore(table.history()[0].number)
+    assert contents(table) == []
+
+
+def test_a_time_a_tag_and_a_commit_choose_a_snapshot(table: Table, clock: ManualClock) -> None:
+    first = table.tag("first").snapshot
+    clock.advance(60)
+    for number, to in enumerate(
+        (
+            first,
+            "first",
+            datetime.fromtimestamp(1_000_030, UTC),
+            datetime.fromtimestamp(1_000_030, UTC).replace(tzinfo=None),
+            datetime.fromtimestamp(1_000_030, timezone(timedelta(hours=3))),
+        )
+    ):
+        table.upsert(rows(range(10), number + 1))
+        table.restore(to)
+        assert table.history()[-1].user_metadata == {"restored_to": str(first)}
+        assert contents(table) == contents(table, first)
+    with pytest.raises(SnapshotNotFound, match="was made after"):
+        table.restore(datetime.fromtimestamp(900_000, UTC))
+    with pytest.raises(SnapshotNotFound, match="not 99"):
+        table.restore(99)
+    with pytest.raises(TagNotFound, match="did you mean 'first'"):
+        table.restore("fist")
+    for wrong in (None, 1.5, True, ["first"]):
+        with pytest.raises(InvalidOption, match="to="):
+            table.restore(wrong)  # type: ignore[arg-type]
+
+
+def test_a_snapshot_that_is_gone_cannot_come_back(table: Table) -> None:
+    before = table.history()[-1].number
+    table.upsert(rows(range(10), 1))
+    table.set_retention(0)
+    table.compact()
+    count = len(table.history())
+    with pytest.raises(SnapshotExpired):
+        table.restore(before)
+    assert len(table.history()) == count
+
+
+def test_a_snapshot_that_goes_while_it_is_looked_at_is_gone(
+    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = table.history()[-1].number
+    table.upsert(rows([1], 1))
+
+    def merge_first(*arguments: Any) -> Scan:
+        table.set_retention(0)
+        table.compact()
+        return begin_changes(*arguments)
+
+    monkeypatch.setattr(restoring, "begin_changes", merge_first)
+    with pytest.raises(SnapshotExpired):
+        table.restore(before)
+    assert contents(table)[1]["v"] == 1
+
+
+def test_columns_that_came_since_stay_and_are_null(table: Table) -> None:
+    before = table.history()[-1].number
+    then = contents(table)
+    table.add_columns([pa.field("note", pa.string())])
+    table.upsert(rows(range(10), 1).append_column("note", pa.array(["x"] * 10)))
+    table.restore(before)
+    assert contents(table) == [{**row, "note": None} for row in then]
+    table.overwrite(rows(range(5), 1).append_column("note", pa.array(["x"] * 5)))
+    table.restore(before)
+    assert contents(table) == [{**row, "note": None} for row in then]
+
+
+def test_indexes_and_change_feeds_follow(table: Table) -> None:
+    table.create_index("by_v", ["v"])
+    before = table.history()[-1].number
+    table.upsert(rows(range(10), 1))
+    table.delete([(20, "p2")])
+    number = table.restore(before)
+    assert table.scan(filter="v = 1", index="by_v").count() == 0
+    assert table.scan(filter="v = 0", index="by_v").count() == 1_000
+    feed = table.changes(number - 1, number).to_table()
+    kinds = feed["_change_type"].to_pylist()
+    assert sorted(set(kinds)) == ["insert", "update_postimage", "update_preimage"]
+    assert len(kinds) == 21
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_what_others_write_meanwhile_is_undone_as_well(store: Store, table: Table, is_replaced: bool) -> None:
+    before = table.history()[-1].number
+    then, calls = contents(table), 0
+
+    def meanwhile(step: str) -> None:
+        nonlocal calls
+        if step == "keys compared" and calls < 3:
+            calls += 1
+            (table.overwrite if is_replaced else table.upsert)(rows(range(2_000, 2_010), calls))
+
+    table.upsert(rows(range(10), 1))
+    with Store.open(store.uri, checkpoint=meanwhile) as other:
+        other.table("t").restore(before)
+    assert calls == 3
+    assert contents(table) == then
+    assert [commit.user_metadata for commit in table.history()].count({"restored_to": str(before)}) == 1
+
+
+def test_a_table_that_is_written_to_without_end_is_left_alone(store: Store, table: Table) -> None:
+    before = table.history()[-1].number
+    calls = 0
+
+    def meanwhile(step: str) -> None:
+        nonlocal calls
+        if step == "rows staged":
+            calls += 1
+            table.upsert(rows([5], calls))
+
+    table.upsert(rows(range(10), 1))
+    with (
+        Store.open(store.uri, checkpoint=meanwhile) as other,
+        pytest.raises(WriteConflict, match="pause them"),
+    ):
+        other.table("t").restore(before)
+    assert calls == MOST_ATTEMPTS
+    assert contents(table)[5]["v"] == calls
+    assert store.collect_garbage(grace_seconds=0).removed == 0, "what was staged is gone again"
+
+
+def test_a_table_that_is_dropped_meanwhile_stays_dropped(store: Store, table: Table) -> None:
+    before = table.history()[-1].number
+    table.upsert(rows(range(10), 1))
+
+    def meanwhile(step: str) -> None:
+        if step == "rows staged":
+            table.drop()
+
+    with Store.open(store.uri, checkpoint=meanwhile) as other, pytest.raises(TableChanged):
+        other.table("t").restore(before)
+
+
+def test_another_table_may_be_written_meanwhile(store: Store, table: Table) -> None:
+    other_table = store.create_table("other", SCHEMA, ["id"])
+    before = table.history()[-1].number
+    then, calls = contents(table), 0
+
+    def meanwhile(step: str) -> None:
+        nonlocal calls
+        if step in ("rows staged", "keys compared"):
+            calls += 1
+            other_table.upsert(rows([calls], 1))
+
+    table.upsert(rows(range(10), 1))
+    with Store.open(store.uri, checkpoint=meanwhile) as other:
+        other.table("t").restore(before)
+    assert calls == 2
+    assert contents(table) == then
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_histories_are_restored_exactly(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    with elasticscan.create(tmp_path / "r.store", ["s1", "s2", "s3"], tablets=6, slots=32) as store:
+        table = store.create_table("t", SCHEMA, ["id", "part"], ["id"])
+        kept: dict[int, list[dict[str, Any]]] = {}
+        for _ in range(25):
+            step = dice.choice(["upsert"] * 5 + ["delete"] * 3 + ["overwrite", "compact", "move", "restore"])
+            some = sorted(dice.sample(range(60), dice.randint(0, 25)))
+            if step == "upsert":
+                table.upsert(rows(some, dice.randint(0, 99)))
+            elif step == "delete":
+                table.delete(rows(some, 0).select(["id", "part"]))
+            elif step == "overwrite":
+                table.overwrite(rows(some, dice.randint(0, 99)))
+            elif step == "compact":
+                table.compact()
+            elif step == "move":
+                tablet = dice.choice(store.status()["tablets"])
+                target = dice.choice([name for name in ("s1", "s2", "s3") if name != tablet["shard"]])
+                store.move(tablet["id"], target)
+            elif kept:
+                to = dice.choice(list(kept))
+                table.restore(to)
+                assert contents(table) == kept[to]
+            kept[store.status()["snapshot"]] = contents(table)
+        for to in dice.sample(list(kept), min(4, len(kept))):
+            table.restore(to)
+            assert contents(table) == kept[to]
+        assert store.verify() == []

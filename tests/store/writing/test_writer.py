@@ -1,0 +1,123 @@
+"""Commits of what many tasks staged: few files of each, whole with their index runs, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import DiskFull, ElasticScanError
+from elasticscan.metadata import Fragment, StagedFragment
+from elasticscan.storage import ingest
+from elasticscan.store import Store
+from elasticscan.store.writing import writer
+
+SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64())])
+TASKS, ROWS = 40, 30
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.create(tmp_path / "store", ["s1", "s2"], tablets=8, slots=64) as it:
+        it.create_table("t", SCHEMA, ["id"]).create_index("by_k", ["k"])
+        yield it
+
+
+def rows_of(task: int) -> pa.Table:
+    ids = range(task * ROWS, (task + 1) * ROWS)
+    return pa.table({"id": ids, "k": [i % 7 for i in ids]}, schema=SCHEMA)
+
+
+def staged_by_tasks(store: Store) -> list[StagedFragment]:
+    table = store.table("t").definition
+    tasks = (writer.stage(store.context, table, rows_of(task).to_batches()) for task in range(TASKS))
+    return [fragment for task in tasks for fragment in task]
+
+
+def fragments_of(store: Store) -> tuple[Fragment, ...]:
+    with store.context.catalog.reading() as tx:
+        return tx.fragments(table=store.table("t").definition.id)
+
+
+def files_of(store: Store) -> set[str]:
+    return {path.name for path in Path(store.uri).rglob("*.arrow")}
+
+
+def check_all_is_there(store: Store) -> None:
+    table = store.table("t")
+    assert sorted(table.scan().to_table()["id"].to_pylist()) == list(range(TASKS * ROWS))
+    assert table.scan(filter="k = 3", index="by_k").count() == sum(i % 7 == 3 for i in range(TASKS * ROWS))
+    assert store.verify() == []
+
+
+def test_many_tasks_leave_one_fragment_a_shard_and_no_other_file(store: Store) -> None:
+    staged = staged_by_tasks(store)
+    assert len(staged) > TASKS
+    assert not any(fragment.runs for fragment in staged)
+    writer.publish(store.context, store.table("t").definition, staged)
+    assert sorted(fragment.shard for fragment in fragments_of(store)) == [1, 2]
+    check_all_is_there(store)
+    assert len(files_of(store)) == 4  # with a run of each
+
+
+def test_large_fragments_stay_and_small_ones_become_few(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = staged_by_tasks(store)
+    largest = max(fragment.bytes for fragment in staged)
+    monkeypatch.setattr(ingest, "SMALL_FRAGMENT_BYTES", largest)
+    monkeypatch.setattr(ingest, "GATHERED_BYTES", 8 * largest)
+    writer.publish(store.context, store.table("t").definition, staged)
+    committed = fragments_of(store)
+    large = {fragment.path for fragment in staged if fragment.bytes == largest}
+    assert large <= {fragment.path for fragment in committed}
+    assert len(committed) - len(large) <= 2 * -(-TASKS // 8)
+    check_all_is_there(store)
+
+
+def test_what_moved_since_it_was_staged_is_gathered_and_routed(store: Store) -> None:
+    staged = staged_by_tasks(store)
+    tablet = store.context.placement().tablets[0]
+    store.move(tablet.id, "s2" if tablet.shard == 1 else "s1")
+    writer.publish(store.context, store.table("t").definition, staged)
+    assert len(fragments_of(store)) <= 3
+    check_all_is_there(store)
+
+
+def test_a_write_that_cannot_be_gathered_leaves_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = staged_by_tasks(store)
+    copy, shards = ingest.copy_slots, list[int]()
+
+    def full(source, slots, bounds, keep, to, committed=True):  # type: ignore[no-untyped-def]
+        shards.append(to.shard)
+        if len(shards) == 2:
+            raise DiskFull("no room")
+        return copy(source, slots, bounds, keep, to, committed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ingest, "copy_slots", full)
+        with pytest.raises(DiskFull):
+            writer.publish(store.context, store.table("t").definition, staged)
+    assert files_of(store) == set()
+    assert fragments_of(store) == ()
+
+
+def test_a_commit_that_fails_leaves_what_was_staged_and_no_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = staged_by_tasks(store)
+    before = files_of(store)
+
+    def refused(*_: object) -> bool:
+        raise ElasticScanError("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "_in_place", refused)
+        with pytest.raises(ElasticScanError, match="not now"):
+            writer.publish(store.context, store.table("t").definition, staged)
+    assert files_of(store) == before
+    assert fragments_of(store) == ()
