@@ -65,6 +65,8 @@ PURE = (
     "optimizer/*.py",
     "upkeep/*.py",
     "reader/*.py",
+    "store/repair/plan.py",
+    "store/upkeep/garbage.py",
 )
 NOT_PURE = ("protocol/keys.py",)  # every sealed key takes a random nonce
 

@@ -72,7 +72,7 @@ class Shelf:
     Attributes:
         shard: the name, for people.
         ids: of the shard, and of those removed ones that had this root before it.
-        now: the time there, by the clock that also stamps its files.
+        seen_at: the time there when it was looked at, by the clock that also stamps its files.
         files: path and time of last change of each file.
         live: paths that the catalog refers to.
         dropped: paths that it refers to no more, and for how many seconds.
@@ -81,7 +81,7 @@ class Shelf:
 
     shard: str
     ids: frozenset[int]
-    now: float
+    seen_at: float
     files: Mapping[str, float]
     live: frozenset[str]
     dropped: Mapping[str, float]
@@ -97,13 +97,13 @@ class Shelf:
         """Of the files in the trash: where they were, and for how long they have been there."""
         matches = ((path, _IN_TRASH.fullmatch(path)) for path in self.files)
         return {
-            path: (match[2], self.now - int(match[1]))
+            path: (match[2], self.seen_at - int(match[1]))
             for path, match in matches
             if match and is_fragment_path(match[2])
         }
 
     def trash_path(self, path: str) -> str:
-        return f"{TRASH}/{int(self.now)}/{path}"
+        return f"{TRASH}/{int(self.seen_at)}/{path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def in_question(shelf: Shelf, rules: GarbageRules) -> dict[str, str]:
 
     They are those that would go if it says so.
     """
-    ages = {path: shelf.dropped.get(path, shelf.now - shelf.files[path]) for path in _ours(shelf)}
+    ages = {path: shelf.dropped.get(path, shelf.seen_at - shelf.files[path]) for path in _ours(shelf)}
     files = {path: path for path, age in ages.items() if age >= rules.grace_seconds}
     kept_seconds = _trash_seconds(shelf, rules)
     return files | {at: path for at, (path, seconds) in shelf.trashed.items() if seconds >= kept_seconds}
@@ -204,12 +204,12 @@ def _newer(manifest: Manifest, newest_commit: int) -> int:
 def _too_young(shelf: Shelf, path: str) -> str:
     if path in shelf.dropped:
         return f"nothing needs it, since {shelf.dropped[path]:,.0f} s: somebody may still read it"
-    age = shelf.now - shelf.files[path]
+    age = shelf.seen_at - shelf.files[path]
     return f"the catalog does not know it, but it is {age:,.0f} s old: its writer may still commit it"
 
 
 def _of_proven(shelf: Shelf, path: str, manifest: Manifest | None, store: str) -> tuple[Action, str]:
-    age = f"{shelf.now - shelf.files[path]:,.0f} s old"
+    age = f"{shelf.seen_at - shelf.files[path]:,.0f} s old"
     if manifest is None:
         return Action.TRASH, f"unfinished, torn or damaged, {age}, and no part of the store"
     if not _is_own(shelf, manifest, store) or manifest.path != path:

@@ -278,6 +278,6 @@ def ages_by_the_machines_clock(patch: Patch) -> None:
 
     def by_ours(self: Any, *arguments: Any) -> Any:
         look = honest(self, *arguments)
-        return replace(look, shelf=replace(look.shelf, now=self._context.clock.now()))
+        return replace(look, shelf=replace(look.shelf, seen_at=self._context.clock.now()))
 
     patch.setattr(collector._Collection, "_look", by_ours)
