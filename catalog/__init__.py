@@ -30,8 +30,8 @@ for; a tablet that leaves a shard is struck from the lists there in the transact
 so a tablet that comes back is served from the newly copied fragments alone and never seen twice.
 
 Inside a store directory the catalog is an SQLite database in WAL mode (`synchronous=FULL`).
-Any other database that SQLAlchemy knows can be named by URL. The format is versioned: only this
-release's own is read.
+A database at a PostgreSQL server is named by its URL; no other kind is known. The format is versioned: only
+this release's own is read.
 
 Where the catalog's file cannot be written, it is read without changing anything beside it
 (`readonly.py`), and `writing()` says why it does not write.

@@ -24,26 +24,26 @@ What it promises:
 
 How it is cut:
 
-    commands.py   the commands by name;   app.py  how they are found, errors and their exit codes
-    options.py    options that several commands share
-    output.py     the two voices: consoles, JSON, progress
-    picture.py    a store's status, drawn
-    stores.py     create, status, tables, drop
-    watching.py   ui: the page of a store (`elasticscan.ui`)
-    columns.py    add-column, drop-column, rename-column, widen-column
-    loading.py    load;         files.py    CSV, Parquet and Arrow files, written
-    exporting.py  export
-    exporting.py  export
-    changing.py   update, delete
-    scanning.py   scan, changes, count;         getting.py  get
-    aggregating.py aggregate
-    explaining.py explain
-    snapshots.py  history, set-retention, tag create, tag drop, tag list, restore-table
-    indexes.py    index create, index drop, index list
-    topology.py   expand, contract, rebalance, move, split, join, topologies
-    querying.py   sql
-    backups.py    backup, restore
-    upkeep.py     keep, compact, gc, adopt, verify, repair, rotate-secret
+commands     the commands by name; app: how they are found, errors and their exit codes
+options      options that several commands share
+output       the two voices: consoles, JSON, progress
+files        CSV, Parquet and Arrow files, written
+picture      a store's status, drawn
+stores       create, status, tables, drop
+watching     ui: the page of a store (`elasticscan.ui`)
+columns      add-column, drop-column, rename-column, widen-column, set-compression
+loading      load
+exporting    export
+changing     update, delete
+scanning     scan, changes, count; getting: get
+aggregating  aggregate
+explaining   explain
+snapshots    history, set-retention, tag create, tag drop, tag list, restore-table
+indexes      index create, index drop, index list
+topology     expand, contract, rebalance, move, split, join, topologies
+querying     sql
+backups      backup, restore
+upkeep       keep, compact, gc, adopt, verify, repair, rotate-secret
 
 `typer` and `rich` are optional (`pip install 'elasticscan[cli]'`): whoever only reads from Spark
 needs neither. So nothing here is imported before `main` runs, and `main` says what is missing.

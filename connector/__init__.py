@@ -39,7 +39,7 @@ what it has not read (`streams/lease.py`).
 
 Limits that Spark 4.3 sets, found by trying:
 
-- **No filter or column reaches the source from the plan** by default. All scans of one loaded
+- **No filter or column reaches the source from the plan.** All scans of one loaded
   relation share one plan, and the filters handed over last win, so two queries over one DataFrame
   get each other's rows. Columns are never handed over. Therefore `filter` and `columns` are
   options, and `.schema(...)` may name a subset; `catalog.sql` sets both for each table of a query.
@@ -58,11 +58,20 @@ Timestamps of nanoseconds are cut to microseconds on the way to Spark; no other 
 type that Spark lacks is an error that names the column; times of day pass, but Spark refuses them
 in aggregates unless `spark.sql.timeType.enabled` is set.
 
-Modules: `options` checks what users set and `option_values` each text of it, `conversion` the types;
-`reading`, `writing`, `stream_writing` and `streams/` are what Spark calls, `partitions` what its tasks get,
-as `splits` cuts them, and `partial_rows` what they fold; `deletions` separates rows that delete from rows
-that upsert, `explaining` answers the option `explain`, `sql/` takes conditions and columns out of queries,
-`source` is the entry, `open_stores` keeps stores open.
+The modules, from the bottom up:
+
+options         what users set, checked; option_values: each text of it
+conversion      the types of Arrow and of Spark
+open_stores     stores, kept open where tasks run
+spark_tables    tables of Spark's own catalog, and why writes that would make one are refused
+splits          a scan, cut into few and large parts; partitions: what tasks get of them
+partial_rows    what tasks fold, for Spark to add up
+reading         batch reads; explaining: the option `explain`
+deletions       rows that delete, apart from rows that upsert
+writing         batch writes; stream_writing: micro-batches, each a commit
+streams         Structured Streaming's source
+source          the entry: what Spark asks for a schema, a reader, a writer
+sql             conditions and columns, taken out of queries, and statements about tables of a store
 """
 
 from elasticscan.connector.source import ElasticScanSource, attach, register

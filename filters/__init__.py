@@ -15,6 +15,21 @@ narrow, which would cost rows; tests hold sets against the evaluator.
 page by page, in memory that the groups bound (`folding`), with the results that Spark would give, or gives
 partial rows that Spark adds up.
 
+The modules, from the bottom up:
+
+key_sets           sets of value keys, as intervals of bytes; bounds: what is below and above a constant
+expression         the typed tree, and its normalised text
+coercion           types that a filter computes with; typed: trees with Spark's conversions and checks
+casts              CAST on whole arrays; patterns: LIKE and RLIKE; kernels: a tree on record batches
+parser             SQL text, read into a tree
+predicate          a filter: checked once, then evaluated
+parameters         values, written into a condition; arrow_expressions: conditions of pyarrow's
+assignment         a column's new value
+value_sets         the values that a condition leaves possible
+units              decimals as whole numbers; exact: arithmetic in 64 bits where that is certain to be exact
+inputs             columns that are folded, and what is computed of them
+aggregates         functions over groups; folding: rows into partial rows, and these into the result
+
 Everything here is pure, and knows nothing of files, indexes or scans.
 """
 

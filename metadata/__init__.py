@@ -8,6 +8,13 @@ manifest    what a file says of itself, so that a catalog can be made again from
 interval    slots that the same fragments serve; bounds, the commits that count (`SlotInterval`, `Bounds`)
 statistics  bounds of columns by record batch, histograms of keys (`FragmentStatistics`, `KeyHistogram`)
 
+Each module has one kind:
+
+columns     columns through all definitions of their table
+fragments   tables and fragments; intervals: which of their rows count, by commit and by slot
+indexes     indexes, their phases and runs
+manifest    a file's own account of itself; statistics: of the values in it
+
 Everything here is pure. `storage` writes and reads the files, `catalog` keeps the rows, `optimizer`
 decides by the statistics; none of them knows the others.
 """

@@ -5,6 +5,11 @@ it into slots and ranges of primary keys, so a scan reads no other slots whateve
 about how many entries and rows that are, from statistics; `choose` takes the cheapest. A wrong estimate costs
 time, never rows.
 
+keys       a condition as slots and ranges of primary keys
+binding    a condition as ranges of an index, and its residual
+estimates  entries and rows, from statistics
+choice     the cheapest path
+
 Source: binding of indexes and the cost formula follow Hazelcast's distributed scan; changed here: value
 sets take the place of the normal form, and estimates come from histograms.
 """

@@ -7,6 +7,10 @@ handed to every scan. A network node would serialize exactly these values. What 
 travels in the request (`key_sets`, and the ranges of `IndexOrder`), so a shard can prune by the statistics of
 its own fragments, and knows nothing of the filter.
 
+cursors   positions of a scan, each with the slots that it holds for
+requests  requests and answers, and the protocols of who gives them
+keys      the continuation key, sealed and opened
+
 The continuation key (`ContinuationKey`, `Sealer`) carries cursors, snapshot and the number of the base
 topology, sealed with AES-GCM: it holds row values, and nobody may forge one.
 """

@@ -22,6 +22,10 @@ from the pages alone, and refuses to end unless every slot was finished exactly 
 Rows with some primary keys need no cursor (`read_by_key`): each shard answers for all keys at once, and what
 moved between the two looks is asked for again, wherever it is then.
 
+cursor       the rule as pure functions; coverage: the proof that every slot was read once
+scan         the loop around it; sorted_scan: the same where rows leave in the order of an index
+by_key       rows with some primary keys
+
 Source: the continuation key, base topology and virtual scans are Oracle NoSQL's design for queries
 during elasticity. Changed here: one pass a shard instead of one for each moved partition, pages
 lose only the rows that moved instead of being repeated whole, and no query is ever ended.

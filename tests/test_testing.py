@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_architecture import ARROWS, ROOT
+from tests.test_architecture import ARROWS, ROOT, rooms
 
 GUIDE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 TESTS = ROOT / "tests"
@@ -57,18 +57,7 @@ def test_modules_that_a_front_page_names_are_in_its_folder() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize(
-    "folder",
-    [
-        "base",
-        "catalog",
-        "storage",
-        "storage/batches",
-        "storage/changes",
-        "storage/indexes",
-        "storage/objects",
-    ],
-)
+@pytest.mark.parametrize("folder", rooms())
 def test_a_front_page_names_every_module_of_its_folder(folder: str) -> None:
     page = (ROOT / folder / "__init__.py").read_text(encoding="utf-8").partition('"""\n\nfrom ')[0]
     named = {name for line in page.splitlines() for name in re.findall(r"(?:^|; )([a-z_]+)(?=:|  )", line)}

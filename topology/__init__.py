@@ -41,8 +41,15 @@ a move whose owner died before the target served is undone.
 
 The slot map (`SlotMap`) is a picture of the topologies that a history keeps: slots across, time down.
 
-Left out: who may change what (the catalog serializes), copying (the store), and balancing by bytes
-or load: a tablet counts as a tablet, and one that has grown too large is split.
+slots     sets of slots, as few ranges as possible
+values    tablets, placement and topologies
+moves     a move, and its phases as a table
+planner   plans for tablets, and the placement after each change
+slot_map  the picture
+
+Left out: who may change what (the catalog serializes), copying (the store), and bytes: a plan made here
+counts tablets, and what moves, splits and joins them by their bytes is upkeep (`elasticscan.upkeep`). Nothing
+balances by load.
 
 The design follows Oracle NoSQL Database's for queries during elasticity: base topology, topology
 history, virtual scans. Theirs ends a query when a partition migrates more than once in its

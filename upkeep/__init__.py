@@ -5,13 +5,15 @@ in a second, and every keeper that looks at the same catalog plans the same step
 them out (`store/upkeep/keeper.py`).
 
 step            one piece of work: a merge, a split, a join, a move, a collection of garbage
-policy          the bounds, as numbers, in one place (`policy.py`)
-merge           fragments of one table at one shard become one, wholly or for some slots (`merging.py`)
-garbage         when it is collected (`collecting.py`); what is garbage is decided in
-                `store/upkeep/garbage.py`
-balance         splits of large tablets, joins of small ones, moves by bytes (`balancing.py`)
-debt            what is due, and amplification: of reads (fragments for each slot), of writes (bytes written
-                for each byte committed), of space (`debt.py`)
+merge           fragments of one table at one shard become one, wholly or for some slots
+amplification   of reads (fragments for each slot), of writes (bytes written for each byte committed) and of
+                space
+
+policy          the bounds, as numbers, in one place
+merging         merges: which fragments, and of which slots
+balancing       splits of large tablets, joins of small ones, moves by bytes
+collecting      when garbage is collected; what is garbage is decided in `store/upkeep/garbage.py`
+debt            what is due, and amplification
 
 What the plans promise, each tested with random histories:
 

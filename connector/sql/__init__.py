@@ -1,17 +1,18 @@
 """`attach` and its SQL: conditions and columns taken out of queries, so that Spark reads less.
 
-attached    what users hold: `sql`, `table`, `explain`
-tokens      words of a statement, and a reader that cuts it at some of them
-changing    DELETE, UPDATE and MERGE as queries of the rows that they write; row_changes carries them out
-creating    CREATE TABLE of a table of the store
-maintaining statements about a table as a whole, in words of other formats
-parameters  values of a query's parameters, written into its text as literals
-statements  statements about tables of the store that are no query, recognised by their first words
-query       a query's text, tree and references; what cannot be read for certain is left alone
-joins, conditions, columns, limits  what each reference of a table needs, by the rules of its joins
-aggregates  what tasks can compute of their own rows, for Spark to add up; computed: of which expressions
-semi_joins  joins in which the keys of one table tell which rows of another are needed
-reads       the reads of a plan, and keys handed from one to another
-few_rows    reads that are over before a task would have begun, made beside the driver
-plan        the needs of a whole query; explain: the same for people
+attached     what users hold: `sql`, `table`, `explain`
+tokens       words of a statement, and a reader that cuts it at some of them
+changing     DELETE, UPDATE and MERGE as queries of the rows that they write; row_changes: carried out
+creating     CREATE TABLE of a table of the store
+maintaining  statements about a table as a whole, in words of other formats
+parameters   values of a query's parameters, written into its text as literals
+statements   statements about tables of the store that are no query, recognised by their first words
+query        a query's text, tree and references; what cannot be read for certain is left alone
+joins        the conditions of each reference of a table, by the rules of its joins; conditions: which may be
+             tested there; columns: which it may need; limits: how many rows suffice
+aggregates   what tasks can compute of their own rows, for Spark to add up; computed: of which expressions
+semi_joins   joins in which the keys of one table tell which rows of another are needed
+reads        the reads of a plan, and keys handed from one to another
+few_rows     reads that are over before a task would have begun, made beside the driver
+plan         the needs of a whole query; explain: the same for people
 """
