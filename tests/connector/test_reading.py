@@ -355,9 +355,8 @@ def test_an_explanation_keeps_no_lease(tmp_path: Path) -> None:
 def test_planning_takes_a_lease_and_reading_does_not_end_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "elasticscan.store.context.leases.is_kept", lambda *_: False
-    )  # retention is too short
+    # Retention is too short.
+    monkeypatch.setattr("elasticscan.store.context.leases.is_kept", lambda *_: False)
     reader, partitions = planned(store)
     (lease,) = store.status()["leases"]
     now = store.context.clock.now()
