@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -14,8 +12,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import InvalidOption, UnsupportedType
-from elasticscan.connector.conversion import spark_schema
+from elasticscan.base.errors import InvalidOption
 from elasticscan.connector.open_stores import store_of_table
 from elasticscan.connector.options import (
     Options,
@@ -32,7 +29,6 @@ from elasticscan.connector.streams.changes import ChangeFeedReader
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.connector.writing import ElasticScanWriter
 from elasticscan.filters import Predicate
-from elasticscan.store import Store, Table
 
 
 class ElasticScanSource(DataSource):
@@ -84,22 +80,13 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(ElasticScanSource)
 
 
-def _fits_spark(table: Table) -> bool:
-    try:
-        spark_schema(table.schema)
-    except UnsupportedType as error:
-        warnings.warn(f"table {table.name!r} gets no view: {error.message}", stacklevel=3)
-        return False
-    return True
-
-
 def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> AttachedStore:
     """Make a temporary view of every table of a store.
 
     A view shows one snapshot: the newest when it is first read. Calling again makes the views
-    anew, with newer snapshots and tables that came since. INSERT INTO and INSERT OVERWRITE work on
-    the views. A table with columns that Spark has no type for gets none, with a warning; read it with the
-    option `columns`.
+    anew, with newer snapshots and tables that came since; `sql` of what is returned finds new tables by
+    itself. INSERT INTO and INSERT OVERWRITE work on the views. A table with columns that Spark has no type
+    for gets none, with a warning; read it with the option `columns`.
 
     Args:
         uri: the store.
@@ -112,13 +99,10 @@ def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> Attached
         StoreNotFound: there is no store at `uri`.
         InvalidOption: a view's name would not be one.
     """
-    with Store.open(uri) as store:
-        tables = [table.name for table in store.tables() if _fits_spark(table)]
     if prefix is not None and not prefix.replace("_", "a").isalnum():
         raise InvalidOption(
             f"prefix={prefix!r} cannot begin the name of a view; use letters, digits and underscores",
             option="prefix",
         )
     register(spark)
-    prefix = prefix or ""
-    return AttachedStore(spark, uri, {f"{prefix}{table}": table for table in tables}, prefix)
+    return AttachedStore(spark, uri, prefix or "")

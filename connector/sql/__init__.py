@@ -1,6 +1,7 @@
 """`attach` and its SQL: conditions and columns taken out of queries, so that Spark reads less.
 
 attached     what users hold: `sql`, `table`, `explain`
+views        the temporary views of a session, as tables come and go
 tokens       words of a statement, and a reader that cuts it at some of them
 changing     DELETE, UPDATE and MERGE as queries of the rows that they write; row_changes: carried out
 creating     CREATE TABLE of a table of the store

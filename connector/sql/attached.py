@@ -45,11 +45,11 @@ from elasticscan.connector.sql.statements import (
     statement_about,
     unknown_table,
 )
-from elasticscan.connector.sql.tokens import NotUnderstoodError, quoted
+from elasticscan.connector.sql.tokens import NotUnderstoodError
+from elasticscan.connector.sql.views import FORMAT, TableViews
 from elasticscan.filters import Predicate
 from elasticscan.metadata import no_such_column
 
-FORMAT = "elasticscan"
 # Settings that change how Spark reads a text, each with the only value that is supported here.
 _USUAL = {
     "spark.sql.parser.quotedRegexColumnNames": "false",
@@ -64,15 +64,21 @@ _UTC = ("UTC", "Etc/UTC")
 class AttachedStore(Sequence[str]):
     """The views that `attach` made, in a session; as a sequence, their names.
 
-    Made by `attach`. Every query reads the newest snapshot, the same for all of its tables.
+    Made by `attach`. Every query reads the newest snapshot, the same for all of its tables. Each call of
+    `sql` finds the tables that there are then, whoever made or dropped them.
     """
 
-    def __init__(self, spark: SparkSession, uri: str, tables: Mapping[str, str], prefix: str = "") -> None:
-        """`tables` maps each view to its table; `prefix` is what views begin with."""
+    def __init__(self, spark: SparkSession, uri: str, prefix: str = "") -> None:
+        """`prefix` is what views begin with."""
         # Absolute, since a session's directory may change.
         uri = parse_options({"store": uri, "table": "any"}).store
-        self._spark, self._uri, self._tables, self._prefix = spark, uri, dict(tables), prefix
-        self._make_views(self._tables)
+        self._spark, self._uri, self._prefix = spark, uri, prefix
+        self._views = TableViews(spark, uri, prefix)
+
+    @property
+    def _tables(self) -> Mapping[str, str]:
+        """The table of each view."""
+        return self._views.tables
 
     @overload
     def __getitem__(self, at: int) -> str: ...
@@ -96,7 +102,7 @@ class AttachedStore(Sequence[str]):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The store's tables, without a prefix."""
+        """The store's tables as the last statement found them, without a prefix."""
         return tuple(self._tables.values())
 
     def table(self, name: str) -> TableRead:
@@ -131,7 +137,12 @@ class AttachedStore(Sequence[str]):
         if not isinstance(text, str):
             raise InvalidOption(f"sql takes SQL text, and no {type(text).__name__}", option="text")
         session = _session(self._spark)
-        statement = statement_about(text, self._tables, session)
+        gone = self._views.look()
+        statement = statement_about(text, [*self._tables, *gone], session)
+        if statement is not None and statement.view in gone and not statement.if_exists:
+            raise TableNotFound(
+                f"{statement.kind} of {statement.view!r}: the table was dropped", table=statement.view
+            )
         if statement is not None:
             return self._execute(statement, text, args, session)
         try:
@@ -161,7 +172,7 @@ class AttachedStore(Sequence[str]):
             done = maintain(self._spark, store, self._tables[statement.view], statement)
         except (NotUnderstoodError, UnreadableError) as why:
             raise statement.refused(str(why)) from None
-        self._make_views({statement.view: self._tables[statement.view]})
+        self._views.make([statement.view])
         return done
 
     def _change(self, statement: Statement, text: str, args: Arguments | None, session: Session) -> DataFrame:
@@ -186,7 +197,7 @@ class AttachedStore(Sequence[str]):
             self._uri,
         )
         done = change_rows(store, table, statement.kind, change, queries)
-        self._make_views({statement.view: table})
+        self._views.make([statement.view])
         return change_counts(self._spark, statement.kind, done)
 
     def _create(self, made: Creation) -> DataFrame:
@@ -194,21 +205,19 @@ class AttachedStore(Sequence[str]):
         if not view.startswith(self._prefix):
             raise NotUnderstoodError(f"views of this store begin with {self._prefix}, and so has its name to")
         create(self._spark, self._uri, table, made, self.sql)
-        self._tables[view] = table
-        self._make_views({view: table})
+        self._views.look(replacing=True)
         return nothing(self._spark)
 
     def _drop(self, drop: Statement) -> DataFrame:
         drop.reader.takes("PURGE")
         drop.reader.expect_end()
-        table = self._tables[drop.view]
         try:
-            open_store(self._uri).table(table).drop()
+            if drop.view in self._tables:
+                open_store(self._uri).table(self._tables[drop.view]).drop()
         except TableNotFound:
             if not drop.if_exists:
                 raise
-        del self._tables[drop.view]
-        return self._spark.sql(f"DROP VIEW IF EXISTS {quoted(drop.view)}")
+        return self._views.drop(drop.view)
 
     def explain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> str:
         """Explain what `sql` would read for a query, and what it leaves to Spark and why.
@@ -217,6 +226,7 @@ class AttachedStore(Sequence[str]):
             UnsupportedStatement: the query asks for another snapshot in SQL's words.
         """
         session = _session(self._spark)
+        self._views.look()
         try:
             plan, snapshot = self._plan(text, args, session)
         except UnreadableError as why:
@@ -309,7 +319,7 @@ class AttachedStore(Sequence[str]):
 
     def _run_unchanged(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
         words, (live, _) = text.lower(), self._shapes()
-        self._make_views({view: self._tables[view] for view in live if view.lower() in words})
+        self._views.make(view for view in live if view.lower() in words)
         try:
             return self._spark.sql(text, args)
         except AnalysisException as error:
@@ -322,11 +332,6 @@ class AttachedStore(Sequence[str]):
             if told is None:
                 raise
             raise told from error
-
-    def _make_views(self, tables: Mapping[str, str]) -> None:
-        for view, table in tables.items():
-            # Through the reader and not as SQL text: so no uri has to be quoted.
-            self._load(table, None, None, None).createOrReplaceTempView(f"`{view}`")
 
 
 @dataclass(frozen=True, slots=True)

@@ -378,6 +378,43 @@ def test_a_table_that_spark_has_no_types_for_gets_no_view(spark: SparkSession, s
         store.table("wide").drop()
 
 
+def test_tables_that_others_make_and_drop_are_seen_by_the_next_statement(
+    spark: SparkSession, store: Store
+) -> None:
+    shop = attach(spark, store.uri, "seen_")
+    with Store.open(store.uri) as other:
+        other.create_table("late", {"id": [1, 2, 3], "x": [1, 2, 3]}, primary_key="id")
+        assert shop.sql("SELECT sum(x) FROM seen_late WHERE id > 1").collect() == [(5,)]
+        assert list(shop) == ["seen_t", "seen_late"] and shop.tables == ("t", "late")
+        assert spark.sql("SELECT count(*) FROM seen_late").collect() == [(3,)]
+        other.table("late").drop()
+        other.create_table("late", {"key": ["a"], "y": [7.0]}, primary_key="key")
+        assert "late" in shop.explain("SELECT y FROM seen_late")
+        assert spark.table("seen_late").collect() == [("a", 7.0)]
+        shop.sql("INSERT INTO seen_late VALUES ('b', 8.0)")
+        assert other.table("late").scan().count() == 2
+        other.table("late").drop()
+        with pytest.raises(TableNotFound, match="was dropped"):
+            shop.sql("TRUNCATE TABLE seen_late")
+        assert list(shop) == ["seen_t"]
+        for ask in (shop.sql, spark.sql):
+            with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+                ask("SELECT * FROM seen_late").collect()
+
+
+def test_a_new_table_leaves_a_view_of_its_name_alone(spark: SparkSession, store: Store) -> None:
+    shop = attach(spark, store.uri)
+    spark.range(5).createOrReplaceTempView("mine_too")
+    store.create_table("mine_too", {"id": [1]}, primary_key="id")
+    try:
+        with pytest.warns(UserWarning, match="'mine_too' gets no view: the session has another"):
+            assert shop.sql("SELECT count(*) FROM mine_too").collect() == [(5,)]
+        assert shop.sql("SELECT count(*) FROM mine_too").collect() == [(5,)]
+        assert attach(spark, store.uri).sql("SELECT count(*) FROM mine_too").collect() == [(1,)]
+    finally:
+        store.table("mine_too").drop()
+
+
 def test_what_is_no_query_goes_to_spark_over_views_made_anew(spark: SparkSession, store: Store) -> None:
     shop = attach(spark, store.uri)
     shop.sql("INSERT INTO t SELECT id + 1000 AS id, name, v FROM t WHERE id < 10")
