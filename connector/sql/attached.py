@@ -273,7 +273,7 @@ class AttachedStore(Sequence[str]):
                 name = names[read.identity] = f"{unique}_{len(names)}"
                 made[name] = self._relation(read, reads, snapshot)
         places = [names[read.identity] for read in found]
-        return plan.rewritten(places), made
+        return replace(plan, scans=tuple(read.scan for read in found)).rewritten(places), made
 
     def _reads(self, plan: QueryPlan, snapshot: int) -> Reads:
         context = getattr(self._spark, "sparkContext", None)  # a Connect session has none

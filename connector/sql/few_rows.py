@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -61,7 +61,7 @@ class FewRows:
 
 
 def read_few(options: Options, limit: RowLimit | None) -> FewRows | None:
-    """The rows that a read gives, or as many as suffice; None if they are not certainly few.
+    """The rows that a read gives, or those that suffice, in their order; None if they are not certainly few.
 
     None, too, where the read fails: the tasks will meet the error, and tell it when an action runs.
     """
@@ -86,7 +86,10 @@ def read_few(options: Options, limit: RowLimit | None) -> FewRows | None:
         ) as scan:
             if limit is None and not _seems_small(scan):
                 return None
-            return _read(scan, columns, schema)
+            few = _read(scan, columns, schema)
+            if few is None or limit is None:
+                return few
+            return replace(few, rows=few.rows.slice(0, limit.rows))
     except ElasticScanError:
         return None
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlglot import exp
+from sqlglot import TokenType, exp
 
 from elasticscan.connector.sql.joins import SelectBlock
-from elasticscan.connector.sql.query import Reference, Session
+from elasticscan.connector.sql.query import Query, Reference, Session
+from elasticscan.filters import FilterSql
 
 _SELECT_PARTS = frozenset({"with_", "expressions", "from_", "where", "order", "limit", "offset"})
 _TABLE_PARTS = frozenset({"this", "alias"})
@@ -64,6 +65,27 @@ def row_limit(
     terms = [_term(node, select, reference, session, columns) for node in order.expressions]
     names = tuple(term for term in terms if term is not None)
     return RowLimit(rows, names) if len(names) == len(terms) else None
+
+
+def ordered_tail(query: Query, select: exp.Select) -> tuple[int, int] | None:
+    """The place of `ORDER BY … LIMIT n` in a query that is this SELECT and ends so; None for other ones.
+
+    Without them a relation of the first n rows, in their order, is the answer.
+    """
+    if select is not query.tree or not select.args.get("order") or select.args.get("offset"):
+        return None
+    tokens = list(FilterSql().tokenize(query.text))
+    while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
+        tokens.pop()
+    depth, end = 0, tokens[-1].end + 1
+    kinds = [token.token_type for token in tokens]
+    if kinds[-2:] != [TokenType.LIMIT, TokenType.NUMBER]:
+        return None
+    for token in reversed(tokens):
+        depth += (token.token_type == TokenType.R_PAREN) - (token.token_type == TokenType.L_PAREN)
+        if not depth and token.token_type == TokenType.ORDER_BY:
+            return token.start, end
+    return None
 
 
 def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[str]) -> bool:

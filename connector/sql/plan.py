@@ -7,7 +7,8 @@
 Each reference of a table is given the name of a relation of its own. Every condition stays where it was, so
 what a relation leaves out can only be rows and columns that the query had not used. Nothing else of the text
 changes, but where a relation gives partial rows: there the aggregates add these up, and no condition is left
-(`aggregates`).
+(`aggregates`); and where it gives the very rows that an `ORDER BY … LIMIT n` at the query's end asks for,
+in that order: there these words go, and with them a sort.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from elasticscan.connector.sql.columns import needed_columns, why_all
 from elasticscan.connector.sql.computed import NotFoldedError
 from elasticscan.connector.sql.conditions import Pushed, push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
-from elasticscan.connector.sql.limits import RowLimit, row_limit
+from elasticscan.connector.sql.limits import RowLimit, ordered_tail, row_limit
 from elasticscan.connector.sql.query import AsOf, Query, Reference, Session, UnreadableError, read_query
 from elasticscan.connector.sql.semi_joins import key_joins
 from elasticscan.connector.sql.tokens import quoted
@@ -59,6 +60,8 @@ class TableScan:
         complete: true if `filter` is all that the SELECT requires of a row.
         as_of: the snapshot that the query names; None for the newest.
         keys: told to people: whose keys its rows have to have, where these are handed over.
+        tail: where the query's last words stand, ORDER BY … LIMIT n, if the rows of `limit` are its answer.
+        ended: true if the relation gives these rows, in that order, so that the last words can go.
     """
 
     view: str
@@ -72,6 +75,8 @@ class TableScan:
     complete: bool
     as_of: AsOf | None
     keys: str | None = None
+    tail: tuple[int, int] | None = None
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,8 @@ class QueryPlan:
                 edits.append((reference.alias_at, reference.alias_at, f" AS {quoted(reference.alias)}"))
             if scan.aggregates is not None:
                 edits += scan.aggregates.edits
+            if scan.ended and scan.tail is not None:
+                edits.append((*scan.tail, ""))
         pieces, at = [], 0
         for start, end, text in sorted(edits, key=lambda edit: edit[:2]):
             pieces += [self.text[at:start], text]
@@ -159,7 +166,7 @@ def _scans(
     for reference in block.references:
         columns, why = _columns(query, block, reference, tables[reference.table])
         pushed = conditions[reference]
-        limit = aggregates = None
+        limit = aggregates = tail = None
         stayed = pushed.stayed
         if is_aggregated(block.select):
             try:
@@ -169,6 +176,7 @@ def _scans(
         if pushed.complete:
             names = {session.folded(name): name for name in schemas[reference.table].names}
             limit = row_limit(block, reference, session, names)
+            tail = None if limit is None else ordered_tail(query, block.select)
         scans[reference] = TableScan(
             reference.table,
             reference.alias,
@@ -180,6 +188,7 @@ def _scans(
             stayed,
             pushed.complete,
             reference.as_of,
+            tail=tail,
         )
     return scans
 

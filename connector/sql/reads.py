@@ -69,7 +69,8 @@ class Reads:
             identity = Read(scan, None).identity
             if identity not in known:
                 known[identity] = self._few(scan)
-            reads.append(Read(scan, known[identity]))
+            few = known[identity]
+            reads.append(Read(replace(scan, ended=few is not None and scan.tail is not None), few))
         tried: set[int] = set()
         for join in plan.joins:
             self._hand_over(join, reads, tried)

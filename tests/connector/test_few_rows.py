@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
@@ -266,6 +267,50 @@ def test_explain_shows_limits_and_what_is_read_beside_the_driver(
     by_tasks(monkeypatch)
     assert catalog.explain(text).splitlines()[2:-2] == shown
     assert "  limit    4\n" in catalog.explain("SELECT * FROM tiny LIMIT 4")
+
+
+def _executed(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT a, id FROM flights t ORDER BY a, id LIMIT 9",
+        "SELECT a, id FROM flights ORDER BY flights.a DESC, id DESC LIMIT 9 -- the first\n ; ",
+        "SELECT a, '(ORDER BY' AS x FROM flights /* ) */ WHERE a > 1 OR a IS NULL ORDER BY a, id LIMIT 400",
+        "SELECT id, a AS b FROM tiny ORDER BY id DESC LIMIT 0",
+    ],
+)
+def test_the_first_rows_of_an_order_come_sorted_and_spark_sorts_no_more(
+    catalog: AttachedStore, parquet: SparkSession, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    found = catalog.sql(text)
+    assert [plain(row) for row in found.collect()] == [plain(row) for row in parquet.sql(text).collect()]
+    assert found.columns == parquet.sql(text).columns
+    assert not re.search("Sort|TakeOrdered|Exchange", _executed(found)), _executed(found)
+    assert "ORDER BY a" not in catalog.explain(text).splitlines()[-1]
+    by_tasks(monkeypatch)
+    assert re.search("TakeOrdered|LocalTableScan <empty>", _executed(catalog.sql(text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT a, id FROM flights ORDER BY a, id LIMIT 3 OFFSET 2",
+        "(SELECT a, id FROM flights ORDER BY a, id LIMIT 9)",
+        "SELECT * FROM (SELECT a, id FROM flights ORDER BY a, id LIMIT 9) ORDER BY id DESC LIMIT 2",
+        "SELECT id FROM flights ORDER BY a, id LIMIT 5 UNION ALL SELECT id FROM tiny ORDER BY a, id LIMIT 4",
+    ],
+)
+def test_an_order_that_is_not_the_whole_querys_last_word_stays(
+    catalog: AttachedStore, parquet: SparkSession, text: str
+) -> None:
+    assert text.count("ORDER BY") == catalog.explain(text).count("ORDER BY")
+    if "UNION" not in text:
+        assert [plain(row) for row in catalog.sql(text).collect()] == [
+            plain(row) for row in parquet.sql(text).collect()
+        ]
 
 
 def test_what_is_more_than_few_rows_is_left_to_tasks(
