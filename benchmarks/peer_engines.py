@@ -456,6 +456,8 @@ class Redis:
                 return
 
     def size(self) -> int:
+        while self.client.info("persistence")["rdb_bgsave_in_progress"]:
+            time.sleep(0.1)  # a save of its own, which after a large load takes a while
         self.client.save()
         return bytes_of(self.place)
 

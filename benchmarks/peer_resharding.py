@@ -7,7 +7,9 @@ from one to the other in one transaction, and a reader that goes through one aft
 from __future__ import annotations
 
 import random
+import statistics
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +21,7 @@ from peer_engines import ElasticScan, Postgres, rows
 from elasticscan.errors import TryAgain, UsageError
 
 ROWS, PAGE, TABLETS, SCANS = 200_000, 2_000, 64, 3
-Outcome = tuple[int, int, int]  # rows lost, rows given twice, moves
+Outcome = tuple[int, int, int, float]  # rows lost, rows given twice, moves, seconds of a scan at the median
 
 
 def counted(pages: Callable[[], Iterator[pa.RecordBatch]], move: Callable[[random.Random], None]) -> Outcome:
@@ -36,17 +38,20 @@ def counted(pages: Callable[[], Iterator[pa.RecordBatch]], move: Callable[[rando
     mover = threading.Thread(target=go_on)
     mover.start()
     lost = twice = 0
+    took: list[float] = []
     try:
         for _ in range(SCANS):
             times = np.zeros(ROWS, dtype=np.int64)
+            start = time.perf_counter()
             for page in pages():
                 np.add.at(times, page.column("id").to_numpy(), 1)
+            took.append(time.perf_counter() - start)
             lost += int((times == 0).sum())
             twice += int((times > 1).sum())
     finally:
         ended.set()
         mover.join()
-    return lost, twice, moves
+    return lost, twice, moves, statistics.median(took)
 
 
 def elasticscan(place: Path) -> Outcome:

@@ -220,7 +220,8 @@ def compare(place: Path, count: int, rounds: int, chosen: list[Any]) -> Table:
             engines.append(engine)
             table.time("bulk load", engine.name, lambda e=engine: e.load(rows(0, count)))  # type: ignore[misc]
         table.tell("bulk load")
-        table.figures["bytes on disk"] = {engine.name: engine.size() for engine in engines}
+        for engine in engines:
+            table.enter("bytes on disk", engine.name, engine.size)
         table.tell("bytes on disk")
         for work, do in works.reads().items():
             by_turns(table, engines, rounds, work, do)
@@ -236,8 +237,8 @@ def compare(place: Path, count: int, rounds: int, chosen: list[Any]) -> Table:
             engine.close()
     for name, scanned in RESHARDED.items():
         if any(name == make.name for make in chosen):
-            lost, repeated, moves = scanned(place / f"resharded-{name[:4]}")
-            cell = f"{lost:,} lost, {repeated:,} twice ({moves} moves)"
+            lost, repeated, moves, seconds_each = scanned(place / f"resharded-{name[:4]}")
+            cell = f"{lost:,} lost, {repeated:,} twice ({moves} moves), {shown(seconds_each)} a scan"
             table.figures.setdefault("scan while resharded", {})[name] = cell
     table.tell("scan while resharded")
     return table
